@@ -1,0 +1,87 @@
+# make demo    train an agent on CartPole with this buffer, and show what it learned
+# make test    run all tests; ARGS="-k ring -x" goes to pytest
+# make dev     the development set-up: everything below without another install
+# make lint typecheck debug bench wheel clean: see CONTRIBUTING.md
+#
+# Each command makes the virtual environment VENV and builds the package into it, as far as needed.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+RUN := $(BIN)/python
+
+COMPILED := $(subst /,.,$(basename $(wildcard cpprb_like/*.pyx)))
+
+# $(call environment,EXTRA)
+define environment
+@$(PYTHON) -c "" 2>/dev/null || { \
+	echo "No Python: '$(PYTHON)' does not run; install CPython 3.10 or newer, or name it as in 'make PYTHON=python3.12 test'." >&2; \
+	exit 1; }
+@$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
+endef
+
+.PHONY: demo test dev lint format typecheck debug asan bench wheel clean
+
+demo:
+	$(call environment,demo)
+	$(RUN) examples/cartpole_dqn.py $(ARGS)
+
+test:
+	$(call environment,test)
+	$(RUN) -m pytest $(ARGS)
+
+dev:
+	$(call environment,dev)
+
+lint:
+	$(call environment,dev)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	PATH="$(BIN):$$PATH" cython-lint cpprb_like
+
+format:
+	$(call environment,dev)
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+typecheck:
+	$(call environment,dev)
+	$(RUN) -m mypy
+	$(RUN) -m mypy.stubtest --mypy-config-file pyproject.toml $(COMPILED)
+
+# The tests on modules that check every index.
+debug: export CPPRB_LIKE_DEBUG = 1
+debug:
+	$(call environment,test)
+	$(RUN) -m pytest $(ARGS)
+
+# The tests on modules built with AddressSanitizer (Linux and gcc). What lives as long as the process is no leak.
+asan: export CPPRB_LIKE_SANITIZE = address
+asan:
+	$(call environment,test)
+	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+		$(RUN) -m pytest $(ARGS)
+
+bench:
+	$(call environment,test)
+	$(RUN) benchmarks/run.py $(ARGS)
+
+# The sdist, and a wheel from nothing but the sdist; then a buffer and the tests run on the wheel, outside the tree and
+# where there is no compiler.
+wheel:
+	$(call environment,dev)
+	rm -rf dist
+	$(RUN) -m build --quiet --outdir dist
+	$(RUN) -m twine check --strict dist/*
+	$(RUN) tools/check_wheel.py dist/*.whl $(ARGS)
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis "$(VENV)"
+	find cpprb_like tests tools benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
+	rm -f cpprb_like/*.so cpprb_like/*.pyd

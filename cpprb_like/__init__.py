@@ -1,0 +1,31 @@
+"""Experience replay for reinforcement learning: store every step once, derive everything else when it is drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cpprb_like.buffers import ReplayBuffer, create_buffer
+from cpprb_like.errors import NotEnoughDataError
+
+if TYPE_CHECKING:
+    from cpprb_like.integrations.gymnasium import create_before_add_func, create_env_dict
+
+__all__ = [
+    "NotEnoughDataError",
+    "ReplayBuffer",
+    "create_before_add_func",
+    "create_buffer",
+    "create_env_dict",
+]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import the names that need Gymnasium when they are asked for."""
+    if name not in ("create_before_add_func", "create_env_dict"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from cpprb_like.integrations import gymnasium
+    except ImportError as error:
+        raise AttributeError(f"{name} needs the package gymnasium: {error}") from error
+    return getattr(gymnasium, name)

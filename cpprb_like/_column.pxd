@@ -1,0 +1,27 @@
+"""Attributes and C signatures of ``Column``."""
+
+from cpython.object cimport PyObject
+from numpy cimport NPY_MAXDIMS, dtype, ndarray
+
+from cpprb_like._typedefs cimport intp_t
+
+
+cdef class Column:
+    cdef readonly str name
+    cdef readonly dtype dtype
+    cdef readonly tuple shape        # of one row
+    cdef readonly ndarray objects    # (capacity, *shape) when the dtype holds Python objects, else None
+    cdef readonly intp_t offset      # of row 0 in the arena
+    cdef readonly intp_t stride      # bytes from row to row
+    cdef readonly intp_t nbytes      # of one row
+    cdef object scalar_type          # type of the NumPy scalars of this dtype
+    cdef intp_t number               # kind and size of a field of one number, else 0
+    cdef bint is_boxed               # holds Python objects
+    cdef bint takes_scalars          # shape is (1,): takes () for one row, and (N,) for N rows
+    cdef intp_t ndim                 # of one row
+    cdef intp_t[NPY_MAXDIMS] dims    # of one row
+    cdef intp_t place                # its number among the addresses of a call: arena columns first
+
+    cdef intp_t c_locate(self, PyObject* value, bint converted, char* scratch, intp_t* address) except -2
+    cdef bint c_same_dtype(self, ndarray array) noexcept
+    cdef bint c_store(self, PyObject* value, char* to) except -1

@@ -1,0 +1,41 @@
+"""Attributes and C signatures of ``Ring``."""
+
+from numpy cimport ndarray
+from numpy.random cimport bitgen_t
+
+from cpprb_like._column cimport Column
+from cpprb_like._pool cimport Pool
+from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+
+
+cdef class Ring:
+    cdef readonly intp_t capacity
+    cdef readonly intp_t n_envs
+    cdef readonly tuple columns      # Column of each field, in declared order
+    cdef uint8_t[::1] arena
+    cdef int64_t[::1] state          # words of the header, see StateWord
+    cdef intp_t[:, ::1] table        # offset, stride, nbytes of each column that lies in the arena
+    cdef intp_t[:, ::1] ends         # place of the column, byte that holds a sign bit, flag bits of each end field
+    cdef tuple boxed                 # the columns that hold Python objects
+    cdef intp_t in_record            # so many rows of the table lie in the record
+    cdef intp_t record_offset
+    cdef intp_t record_stride
+    cdef readonly intp_t row_nbytes  # of one drawn row, all columns
+    cdef Pool pool                   # memory for large batches
+
+    cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
+    cdef intp_t c_stored(self) noexcept nogil
+    cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
+    cdef void c_write_row(self, char** rows, intp_t slot) noexcept nogil
+    cdef void c_write_run(self, char** rows, intp_t skip, intp_t slot, intp_t n) noexcept nogil
+    cdef void c_write_flags(
+        self, char** rows, intp_t n, intp_t skip, intp_t slot, const uint8_t* present
+    ) noexcept nogil
+    cdef uint8_t c_end_flags(self, char** rows, intp_t row) noexcept nogil
+    cdef bint c_overwritten(self, ndarray slots, int64_t written) noexcept
+    cdef int c_check_slots(self, slots) except -1
+    cdef ndarray c_new_array(self, Column column, intp_t n)
+    cdef int c_fill(self, list arrays, ndarray slots) except -1
+    cdef void c_gather_rows(self, char** outs, const intp_t* slots, intp_t n) noexcept nogil
+    cdef void c_prefetch_records(self, const intp_t* slots, intp_t n) noexcept nogil
+    cdef int c_draw(self, ndarray slots, bitgen_t* bitgen, intp_t among, bint replace, bint skip_absent) except -1

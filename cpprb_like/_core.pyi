@@ -1,0 +1,54 @@
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._column import Column
+
+N_STATE_WORDS: Final[int]
+FLAG_TERMINATED: Final[int]
+FLAG_TRUNCATED: Final[int]
+FLAG_DONE: Final[int]
+FLAG_END: Final[int]
+
+class Ring:
+    capacity: int
+    n_envs: int
+    columns: tuple[Column, ...]
+    row_nbytes: int
+    def __init__(
+        self,
+        columns: Iterable[Column],
+        arena: NDArray[np.uint8],
+        state: NDArray[np.int64],
+        record: tuple[int, int],
+        ends: Iterable[tuple[int, int, int]],
+        *,
+        capacity: int,
+        n_envs: int,
+    ) -> None: ...
+    @property
+    def written(self) -> int: ...
+    @property
+    def stored(self) -> int: ...
+    @property
+    def revision(self) -> int: ...
+    @property
+    def absent(self) -> int: ...
+    def __len__(self) -> int: ...
+    def end_episode(self, stream: int) -> None: ...
+    def episode_len(self, stream: int) -> int: ...
+    def clear(self) -> None: ...
+    def flags(self) -> NDArray[np.uint8]: ...
+    def present_slots(self) -> NDArray[np.intp]: ...
+    def take(
+        self,
+        slots: NDArray[np.intp],
+        written: int,
+        revision: int,
+        arrays: list[NDArray[Any]] | None = None,
+    ) -> list[NDArray[Any]] | None: ...
+    def draw_uniform(
+        self, n: int, rng: np.random.Generator, replace: bool = True
+    ) -> NDArray[np.intp]: ...

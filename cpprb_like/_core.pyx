@@ -1,0 +1,454 @@
+"""The ring that holds the rows.
+
+It writes rows into memory that it is given, gathers them, and draws slots. Compiled because moving a small row costs less
+than any Python statement. Not here: where the memory comes from (``storage``), what a row means (``schema``), which rows to
+draw (``samplers``), and the calls that users make (``_entry``, ``buffers``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_SIZE
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+from numpy.random cimport bitgen_t
+
+from cpprb_like._column cimport Column
+from cpprb_like._copy cimport c_copy, c_gather, c_prefetch, c_scatter, c_swap
+from cpprb_like._pool cimport Lease, Pool
+from cpprb_like._random cimport c_bounded
+from cpprb_like._shuffle cimport Shuffle
+from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+
+import numpy as np
+
+from cpprb_like.errors import NotEnoughDataError
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    ctypedef struct PyTypeObject:
+        pass
+    PyTypeObject PyArray_Type
+    cnp.ndarray PyArray_NewFromDescr(
+        PyTypeObject* subtype, cnp.PyArray_Descr* descr, int ndim, intp_t* dims, intp_t* strides, void* data, int flags, PyObject* obj
+    )
+
+cdef enum:  # words of the header
+    WRITTEN = 0      # rows written since the last clear
+    ABSENT_ROWS = 1  # rows in the ring that hold no step
+    REVISION = 2     # clears so far
+    EPISODE_LENS = 4  # one word for each stream
+
+cdef enum:  # bits of the flag byte of a row
+    END = 1
+    TERMINATED = 2
+    TRUNCATED = 4
+    ABSENT = 8
+    DONE = 16        # never stored: a lone ``done`` terminates unless the step is truncated as well
+
+cdef enum:  # columns of Ring.table
+    OFFSET = 0
+    STRIDE = 1
+    NBYTES = 2
+
+cdef enum:  # columns of Ring.ends
+    END_PLACE = 0
+    END_SIGN_BYTE = 1
+    END_FLAGS = 2
+
+cdef enum:
+    READ_CHUNK = 64              # rows whose records are fetched while the rows before them are copied
+    WRITE_CHUNK = 256            # rows whose records stay in the first cache while their columns are written
+    CACHE_LINE = 64
+    UNLOCKED_NBYTES = 32768      # gathers from here on run without the interpreter lock: below, taking it back costs more
+    POOLED_NBYTES = 65536        # arrays from here on come from the pool
+
+# The same numbers for schema.py.
+N_STATE_WORDS = EPISODE_LENS
+FLAG_TERMINATED = END | TERMINATED
+FLAG_TRUNCATED = END | TRUNCATED
+FLAG_DONE = DONE
+FLAG_END = END
+
+
+@cython.final
+cdef class Ring:
+    """Rows in memory that somebody else allocated.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        The fields, in declared order.
+    arena : ndarray of uint8
+        All memory of the buffer but the fields of Python objects.
+    state : ndarray of int64, shape (4 + n_envs,)
+        Words of the header of the arena: rows written, absent rows, clears, one word unused, then the length so far of
+        each stream's episode.
+    record : tuple of int
+        Offset and stride of the records; the last byte of a record holds the flags of its row.
+    ends : sequence of (int, int, int)
+        For each end field: number of the column, the byte of it that holds a sign bit (-1 for none), and its flag bits.
+    capacity, n_envs : int
+        Rows held, and streams that they belong to in turn.
+    """
+
+    def __init__(self, columns, cnp.ndarray arena, cnp.ndarray state, record, ends, *, capacity, n_envs):
+        self.capacity = capacity
+        self.n_envs = n_envs
+        self.columns = tuple(columns)
+        self.record_offset, self.record_stride = record
+        self.arena = arena
+        self.state = state
+        self.pool = Pool()
+        self.boxed = tuple(column for column in self.columns if column.objects is not None)
+        plain = [column for column in self.columns if column.objects is None]
+        # Columns of the record first, so that one loop prefetches and copies them chunk by chunk.
+        plain.sort(key=lambda column: not self._in_record(column))
+        for place, column in enumerate([*plain, *self.boxed]):
+            (<Column> column).place = place
+        self.ends = np.array(
+            [((<Column> self.columns[number]).place, byte, flags) for number, byte, flags in ends], np.intp
+        ).reshape(len(ends), 3)
+        self.in_record = sum(map(self._in_record, plain))
+        self.table = np.array(
+            [(column.offset, column.stride, column.nbytes) for column in plain], np.intp
+        ).reshape(len(plain), 3)
+        self.row_nbytes = sum(column.nbytes for column in self.columns)
+
+    def _in_record(self, Column column):
+        return self.record_offset <= column.offset < self.record_offset + self.record_stride
+
+    @property
+    def written(self):
+        """Rows written since the last clear."""
+        return self.state[WRITTEN]
+
+    @property
+    def stored(self):
+        """Slots in use, absent rows included."""
+        return self.c_stored()
+
+    @property
+    def revision(self):
+        """Clears so far."""
+        return self.state[REVISION]
+
+    @property
+    def absent(self):
+        """Slots in use whose row holds no step."""
+        return self.state[ABSENT_ROWS]
+
+    def __len__(self):
+        return self.c_stored() - self.state[ABSENT_ROWS]
+
+    cdef intp_t c_stored(self) noexcept nogil:
+        cdef int64_t written = self.state[WRITTEN]
+        return <intp_t> written if written < self.capacity else self.capacity
+
+    cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil:
+        return &self.arena[self.record_offset + (slot + 1) * self.record_stride - 1]
+
+    # ------------------------------------------------------------------ writing
+
+    cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept:
+        """Write n rows and make them visible; no Python code runs. Returns the slot of the first.
+
+        ``rows`` are the values of each column, dense. Values of Python objects are exchanged with those in the ring, so
+        that the old ones die with the caller's array, after the rows are published.
+        """
+        cdef int64_t written = self.state[WRITTEN]
+        cdef intp_t first = <intp_t> (written % self.capacity)
+        cdef intp_t skip = n - self.capacity if n > self.capacity else 0
+        cdef intp_t slot = (first + skip) % self.capacity if skip else first
+        cdef intp_t run = min(n - skip, self.capacity - slot)
+        cdef Column column
+        cdef char* objects
+        cdef char* values
+        if n == 1:
+            self.c_write_row(rows, slot)
+        else:
+            self.c_write_run(rows, skip, slot, run)
+            self.c_write_run(rows, skip + run, 0, n - skip - run)
+        for column in self.boxed:
+            objects = <char*> cnp.PyArray_DATA(column.objects)
+            values = rows[column.place] + skip * column.nbytes
+            c_swap(objects + slot * column.nbytes, values, run * column.nbytes)
+            c_swap(objects, values + run * column.nbytes, (n - skip - run) * column.nbytes)
+        self.c_write_flags(rows, n, skip, slot, present)
+        self.state[WRITTEN] = written + n
+        return first
+
+    cdef void c_write_row(self, char** rows, intp_t slot) noexcept nogil:
+        """Copy one row to its slot; worth a loop of its own, since this is what every step of an agent costs."""
+        cdef intp_t number
+        cdef const intp_t* row
+        cdef char* base = <char*> &self.arena[0]
+        for number in range(self.table.shape[0]):
+            row = &self.table[number, 0]
+            c_copy(base + row[OFFSET] + slot * row[STRIDE], rows[number], row[NBYTES])
+
+    cdef void c_write_run(self, char** rows, intp_t skip, intp_t slot, intp_t n) noexcept nogil:
+        """Copy rows ``skip`` to ``skip + n`` of the values to consecutive slots."""
+        cdef intp_t number, count, start = 0
+        cdef const intp_t* row
+        cdef char* base = <char*> &self.arena[0]
+        while start < n:
+            count = min(n - start, WRITE_CHUNK)
+            for number in range(self.in_record):
+                row = &self.table[number, 0]
+                c_scatter(
+                    base + row[OFFSET] + (slot + start) * row[STRIDE], row[STRIDE], row[NBYTES],
+                    rows[number] + (skip + start) * row[NBYTES], count,
+                )
+            start += count
+        for number in range(self.in_record, self.table.shape[0]):
+            row = &self.table[number, 0]
+            memcpy(base + row[OFFSET] + slot * row[NBYTES], rows[number] + skip * row[NBYTES], n * row[NBYTES])
+
+    cdef void c_write_flags(
+        self, char** rows, intp_t n, intp_t skip, intp_t slot, const uint8_t* present
+    ) noexcept nogil:
+        """Write the flag byte of each kept row, and carry the lengths of the episodes on over all n rows."""
+        cdef intp_t stored = self.c_stored(), row, stream = 0
+        cdef uint8_t flags
+        cdef uint8_t* place
+        cdef int64_t* lengths = &self.state[EPISODE_LENS]
+        for row in range(n):
+            if present != NULL and not present[row]:
+                flags = ABSENT
+            else:
+                flags = self.c_end_flags(rows, row)
+                lengths[stream] = 0 if flags & END else lengths[stream] + 1
+            stream = stream + 1 if stream + 1 < self.n_envs else 0
+            if row < skip:
+                continue
+            place = self.c_flags(slot)
+            if slot < stored and place[0] & ABSENT:
+                self.state[ABSENT_ROWS] -= 1
+            if flags & ABSENT:
+                self.state[ABSENT_ROWS] += 1
+            place[0] = flags
+            slot = slot + 1 if slot + 1 < self.capacity else 0
+
+    cdef uint8_t c_end_flags(self, char** rows, intp_t row) noexcept nogil:
+        """The flags of a row from the values of its end fields: any set bit but the sign of a zero counts."""
+        cdef uint8_t flags = 0, bits
+        cdef intp_t end, byte, nbytes
+        cdef const uint8_t* value
+        cdef const intp_t* spec
+        for end in range(self.ends.shape[0]):
+            spec = &self.ends[end, 0]
+            nbytes = self.table[spec[END_PLACE], NBYTES]
+            value = <const uint8_t*> rows[spec[END_PLACE]] + row * nbytes
+            bits = 0
+            for byte in range(nbytes):
+                bits |= value[byte] & (0x7F if byte == spec[END_SIGN_BYTE] else 0xFF)
+            if bits:
+                flags |= <uint8_t> spec[END_FLAGS]
+        if flags & DONE:
+            flags &= ~DONE
+            flags |= END if flags & TRUNCATED else END | TERMINATED
+        return flags
+
+    def end_episode(self, intp_t stream):
+        """Mark the newest step of a stream as truncated, unless its episode has ended or has no step yet."""
+        if self.state[EPISODE_LENS + stream] == 0:
+            return
+        cdef int64_t row = self.state[WRITTEN] - self.n_envs + stream
+        while self.c_flags(<intp_t> (row % self.capacity))[0] & ABSENT:
+            row -= self.n_envs
+            if row < self.state[WRITTEN] - self.c_stored():
+                break
+        else:
+            self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
+        self.state[EPISODE_LENS + stream] = 0
+
+    def episode_len(self, intp_t stream):
+        """Steps of a stream since its last episode end."""
+        return self.state[EPISODE_LENS + stream]
+
+    def clear(self):
+        """Forget all rows."""
+        fresh = [np.empty_like(column.objects) for column in self.boxed]
+        cdef cnp.ndarray old, new
+        for column, new in zip(self.boxed, fresh):
+            old = column.objects
+            c_swap(<char*> cnp.PyArray_DATA(old), <char*> cnp.PyArray_DATA(new), cnp.PyArray_NBYTES(old))
+        self.state[REVISION] += 1
+        self.state[WRITTEN] = 0
+        self.state[ABSENT_ROWS] = 0
+        self.state[EPISODE_LENS:] = 0
+
+    # ------------------------------------------------------------------ reading
+
+    cdef bint c_overwritten(self, cnp.ndarray slots, int64_t written) noexcept:
+        """Whether one of the slots got another row since ``written`` rows were written."""
+        cdef int64_t since = self.state[WRITTEN] - written
+        if since <= 0:
+            return False
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, head = <intp_t> (written % self.capacity)
+        for k in range(cnp.PyArray_DIM(slots, 0)):
+            if (values[k] - head if values[k] >= head else values[k] - head + self.capacity) < since:
+                return True
+        return False
+
+    def flags(self):
+        """Copy of the flag bytes of the slots in use: 1 end, 2 terminated, 4 truncated, 8 absent."""
+        last = self.record_offset + self.record_stride - 1
+        return np.array(np.asarray(self.arena)[last :: self.record_stride][: self.c_stored()])
+
+    def present_slots(self):
+        """The slots that hold a step, ascending."""
+        if self.state[ABSENT_ROWS] == 0:
+            return np.arange(self.c_stored(), dtype=np.intp)
+        return np.flatnonzero(self.flags() & ABSENT == 0)
+
+    def take(self, slots, int64_t written, int64_t revision, list arrays=None):
+        """The values of each column at the given slots, as arrays of shape (n, *shape), in declared order.
+
+        None if one of the rows was overwritten since ``written`` and ``revision`` were read. ``arrays`` are the caller's,
+        one for each column, of the right size, dense and writeable; without them the arrays are fresh. Raises ``TypeError``
+        if the slots are no dense 1-d array of intp, ``IndexError`` if one is not in use.
+        """
+        if self.state[REVISION] != revision:
+            return None
+        self.c_check_slots(slots)
+        if arrays is None:
+            arrays = [self.c_new_array(column, cnp.PyArray_DIM(slots, 0)) for column in self.columns]
+        self.c_fill(arrays, slots)
+        if self.state[REVISION] != revision or self.c_overwritten(slots, written):
+            return None
+        return arrays
+
+    cdef int c_check_slots(self, slots) except -1:
+        if not isinstance(slots, np.ndarray):
+            raise TypeError(f"slots: expected an array of intp, got {type(slots).__name__}")
+        if slots.dtype != np.intp or slots.ndim != 1 or not slots.flags.c_contiguous:
+            order = "" if slots.flags.c_contiguous else "strided "
+            raise TypeError(f"slots: expected a dense 1-d array of intp, got a {order}{slots.ndim}-d one of {slots.dtype}")
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, stored = self.c_stored(), n = cnp.PyArray_DIM(slots, 0)
+        cdef bint wrong = False
+        for k in range(n):
+            wrong |= <size_t> values[k] >= <size_t> stored
+        if wrong:
+            raise IndexError(f"slots: expected 0 to {stored - 1}, got {slots.min()} to {slots.max()}")
+        return 0
+
+    cdef cnp.ndarray c_new_array(self, Column column, intp_t n):
+        """An uninitialised array for n rows; a large one over memory of the pool."""
+        cdef intp_t dims[cnp.NPY_MAXDIMS]
+        cdef intp_t axis, ndim = 1 + <intp_t> PyTuple_GET_SIZE(column.shape)
+        dims[0] = n
+        for axis in range(1, ndim):
+            dims[axis] = <intp_t> column.shape[axis - 1]
+        cdef intp_t nbytes = n * column.nbytes
+        cdef Lease lease
+        cdef void* data = NULL
+        if nbytes >= POOLED_NBYTES and column.objects is None:
+            lease = self.pool.c_lease(nbytes)
+            data = cnp.PyArray_DATA(<cnp.ndarray> lease.memory)
+        Py_INCREF(column.dtype)
+        cdef cnp.ndarray array = PyArray_NewFromDescr(
+            &PyArray_Type, <cnp.PyArray_Descr*> column.dtype, <int> ndim, dims, NULL, data, cnp.NPY_ARRAY_CARRAY if data != NULL else 0, NULL
+        )
+        if data != NULL:
+            cnp.set_array_base(array, lease)
+        return array
+
+    cdef int c_fill(self, list arrays, cnp.ndarray slots) except -1:
+        """Gather checked slots into dense arrays of the right size, one for each column in declared order."""
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t n = slots.shape[0]
+        cdef Column column
+        cdef cnp.ndarray array
+        cdef char** outs = <char**> malloc((1 + len(arrays)) * sizeof(char*))
+        if outs == NULL:
+            raise MemoryError("no memory left to gather rows")
+        for column, array in zip(self.columns, arrays):
+            outs[column.place] = <char*> cnp.PyArray_DATA(array)
+        if n * self.row_nbytes < UNLOCKED_NBYTES:
+            self.c_gather_rows(outs, values, n)
+        else:
+            with nogil:
+                self.c_gather_rows(outs, values, n)
+        free(outs)
+        for column, array in zip(self.columns, arrays):
+            if column.objects is not None:
+                array[...] = column.objects[slots]
+        return 0
+
+    cdef void c_gather_rows(self, char** outs, const intp_t* slots, intp_t n) noexcept nogil:
+        cdef intp_t start = 0, count = min(n, READ_CHUNK), following, number
+        cdef const intp_t* row
+        cdef const char* base = <const char*> &self.arena[0]
+        self.c_prefetch_records(slots, count)
+        while start < n:
+            following = min(n - start - count, READ_CHUNK)
+            self.c_prefetch_records(slots + start + count, following)
+            for number in range(self.in_record):
+                row = &self.table[number, 0]
+                c_gather(
+                    outs[number] + start * row[NBYTES], base + row[OFFSET], row[STRIDE], row[NBYTES], slots + start, count
+                )
+            start += count
+            count = following
+        for number in range(self.in_record, self.table.shape[0]):
+            row = &self.table[number, 0]
+            c_gather(outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots, n)
+
+    cdef void c_prefetch_records(self, const intp_t* slots, intp_t n) noexcept nogil:
+        cdef intp_t k
+        cdef const uint8_t* line
+        cdef const uint8_t* end
+        for k in range(n):
+            line = &self.arena[self.record_offset] + slots[k] * self.record_stride
+            end = line + self.record_stride - 1
+            while line < end:
+                c_prefetch(line)
+                line += CACHE_LINE
+            c_prefetch(end)
+
+    # ------------------------------------------------------------------ drawing
+
+    def draw_uniform(self, intp_t n, rng, bint replace=True):
+        """Draw n slots that hold a step, each with the same probability.
+
+        Without ``replace`` they are distinct and in random order. Cost: proportional to n; to the rows stored when more
+        than half of them are absent. Raises ``NotEnoughDataError`` if there is no row, or fewer than n without replacement.
+        """
+        bit_generator = rng.bit_generator
+        cdef bitgen_t* bitgen = <bitgen_t*> PyCapsule_GetPointer(bit_generator.capsule, "BitGenerator")
+        cdef intp_t dims[1]
+        dims[0] = n
+        cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, dims, cnp.NPY_INTP)
+        with bit_generator.lock:
+            if len(self) == 0:
+                raise NotEnoughDataError("cannot sample: the buffer is empty")
+            if not replace and n > len(self):
+                raise NotEnoughDataError(f"cannot sample {n} distinct rows: the buffer holds {len(self)}")
+            if 2 * self.state[ABSENT_ROWS] > self.c_stored():
+                present = self.present_slots()
+                self.c_draw(slots, bitgen, len(present), replace, False)
+                return present[slots]
+            self.c_draw(slots, bitgen, self.c_stored(), replace, self.state[ABSENT_ROWS] > 0)
+        return slots
+
+    cdef int c_draw(self, cnp.ndarray slots, bitgen_t* bitgen, intp_t among, bint replace, bint skip_absent) except -1:
+        """Fill ``slots`` with numbers below ``among``; at least half of them are of present rows."""
+        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k = 0, n = slots.shape[0]
+        if replace:
+            while k < n:
+                values[k] = <intp_t> c_bounded(bitgen, among)
+                k += not (skip_absent and self.c_flags(values[k])[0] & ABSENT)
+            return 0
+        cdef Shuffle shuffle = Shuffle(among, min(among, n + <intp_t> self.state[ABSENT_ROWS]))
+        while k < n:
+            values[k] = shuffle.c_next(bitgen)
+            k += not (skip_absent and self.c_flags(values[k])[0] & ABSENT)
+        return 0

@@ -1,0 +1,25 @@
+"""Attributes and C signatures of ``BufferBase``."""
+
+from cpython.object cimport PyObject
+
+from cpprb_like._core cimport Ring
+from cpprb_like._typedefs cimport intp_t, uint8_t
+
+
+cdef class BufferBase:
+    cdef readonly Ring ring
+    cdef readonly object gate        # RLock held by whoever needs writers to wait
+    cdef public bint paused          # somebody holds the gate
+    cdef tuple names                 # field names, in declared order
+    cdef intp_t n_fields
+    cdef intp_t n_streams            # the ring's n_envs
+    cdef PyObject** name_items       # of ``names``
+    cdef PyObject** column_items     # of the ring's columns
+    cdef intp_t[::1] sources         # addresses of the values of the call in progress
+    cdef uint8_t[::1] scratch        # room for one scalar of each field
+
+    cdef int c_wait_for_turn(self) except -1
+    cdef intp_t c_find(self, PyObject* name) noexcept
+    cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2
+    cdef intp_t c_resolve_call(self, PyObject** values, PyObject* names) except -2
+    cdef object c_add_converted(self, dict fields, const uint8_t* present)

@@ -1,0 +1,15 @@
+from threading import RLock
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from cpprb_like._core import Ring
+
+class BufferBase:
+    ring: Ring
+    gate: RLock
+    paused: bool
+    def _attach(self, ring: Ring, gate: RLock) -> None: ...
+    def add_where(self, present: ArrayLike, /, **fields: Any) -> int: ...
+
+def fast_add(self: BufferBase, /, **fields: Any) -> int: ...

@@ -1,0 +1,17 @@
+"""Attributes and C signatures of ``Shuffle``."""
+
+from numpy.random cimport bitgen_t
+
+from cpprb_like._typedefs cimport intp_t
+
+
+cdef class Shuffle:
+    cdef intp_t n
+    cdef intp_t drawn                # numbers given out
+    cdef intp_t* places              # hash table: place, -1 for a free entry
+    cdef intp_t* numbers             # the number at that place
+    cdef intp_t mask
+    cdef int shift
+
+    cdef intp_t c_next(self, bitgen_t* bitgen) noexcept nogil
+    cdef intp_t c_find(self, intp_t place) noexcept nogil

@@ -1,0 +1,506 @@
+"""``ReplayBuffer``: a ring, a sampler and a generator under one roof.
+
+It checks what it is given, keeps readers and writers of different threads apart, and leaves the moving of bytes to the
+compiled core.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from cpprb_like import memory, storage
+from cpprb_like._core import Ring
+from cpprb_like._entry import BufferBase, fast_add
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers import Sampler, Slots, Uniform
+from cpprb_like.schema import Layout, Schema, read_env_dict
+
+__all__ = ["Batch", "ReplayBuffer", "create_buffer"]
+
+Batch = dict[str, NDArray[Any]]
+Seed = int | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
+
+BATCH_CHECK_NBYTES = 1 << 28  # batches from here on are compared with the memory that is left
+
+
+class ReplayBuffer(BufferBase):
+    """A ring of the newest ``size`` steps, drawn from at random.
+
+    Parameters
+    ----------
+    size : int
+        Steps held; floats of integral value such as ``1e6`` will do.
+    env_dict : dict
+        ``{name: {"shape": int or tuple, "dtype": anything NumPy takes}}``. The shape defaults to 1, which is ``(1,)``; shape
+        ``()`` gives batches of shape ``(batch,)``. It is read and never written to.
+    default_dtype : dtype, optional
+        For fields without a dtype; ``float32``.
+    n_envs : int
+        Environments that step together. One call of ``add`` is then one time step of all of them.
+    terminated, truncated : str, optional
+        Names of the fields that end an episode, if they are not called ``terminated`` (or ``done``) and ``truncated``.
+    sampler : Sampler, optional
+        Which rows are drawn; ``Uniform()``.
+    seed : int, SeedSequence, BitGenerator, Generator, optional
+        Of the draws. Without one the generator is seeded from NumPy's global state, so that ``np.random.seed`` controls it.
+    mmap_prefix : str or path, optional
+        Keep the rows in the file ``<mmap_prefix>.dat`` and not on the heap.
+    mmap_mode : {"x", "w", "r+"}
+        Create that file and fail if it exists, create it anew, or open it with the rows that it holds.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or value; the message names it.
+    MemoryError
+        The machine has not enough memory now; the message lists the bytes of each field.
+
+    Notes
+    -----
+    Any number of threads may add, sample and clear: every batch consists of whole rows that were in the buffer together, and
+    every call of ``add`` is seen whole or not at all. Pickling copies by value, rows and generator included; do not add
+    meanwhile.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> rb = ReplayBuffer(1000, {"obs": {"shape": 4}, "act": {"dtype": "int64"}, "done": {"dtype": bool}}, seed=1)
+    >>> rb.add(obs=[0.1, 0.2, 0.3, 0.4], act=1, done=False)
+    0
+    >>> batch = rb.sample(32)
+    >>> batch["obs"].shape, batch["act"].dtype
+    ((32, 4), dtype('int64'))
+    """
+
+    def __init__(
+        self,
+        size: float,
+        env_dict: object,
+        *,
+        default_dtype: DTypeLike = None,
+        n_envs: int = 1,
+        terminated: str | None = None,
+        truncated: str | None = None,
+        sampler: Sampler | None = None,
+        seed: Seed = None,
+        mmap_prefix: str | Path | None = None,
+        mmap_mode: storage.FileMode = "x",
+    ) -> None:
+        capacity = _read_size(size)
+        fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
+        schema = Schema(fields, terminated, truncated)
+        schema.end_fields()
+        layout = Layout.of(schema, capacity, _read_n_envs(n_envs, capacity))
+        self._open(layout, _allocate(layout, mmap_prefix, mmap_mode))
+        self.sampler: Sampler = Uniform() if sampler is None else sampler
+        self.rng: np.random.Generator = _generator(seed)
+
+    def _open(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
+        self._layout = layout
+        self._arena = arena
+        self._names = layout.schema.names
+        ring = Ring(
+            layout.columns(),
+            arena,
+            layout.state(arena),
+            layout.record,
+            layout.schema.end_fields(),
+            capacity=layout.capacity,
+            n_envs=layout.n_envs,
+        )
+        self._attach(ring, threading.RLock())
+
+    # ------------------------------------------------------------------ adding
+
+    add = fast_add
+
+    def _check_names(self, given: dict[str, object]) -> None:
+        self.schema.check_names(given)
+
+    def _convert(self, number: int, value: object) -> NDArray[Any]:
+        return self.schema.fields[number].convert(value, self.n_envs)
+
+    def on_episode_end(self, env: int | None = None) -> None:
+        """End the episodes that are still open, as truncated: of one environment, or of all.
+
+        Harmless after a step that ended the episode itself.
+
+        Raises
+        ------
+        IndexError
+            There is no such environment.
+        """
+        with self.gate:
+            for stream in range(self.n_envs) if env is None else [self._check_env(env)]:
+                self.ring.end_episode(stream)
+
+    def get_current_episode_len(self, env: int = 0) -> int:
+        """Steps of an environment since its last episode end."""
+        return self.ring.episode_len(self._check_env(env))
+
+    def clear(self) -> None:
+        """Forget all rows. Memory stays allocated; Python objects are let go."""
+        with self.gate:
+            self.ring.clear()
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(self, batch_size: int, *, replace: bool = True, out: Batch | None = None) -> Batch:
+        """Draw rows.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows to draw, at least 0.
+        replace : bool
+            Whether a row may be drawn more than once.
+        out : dict of ndarray, optional
+            Arrays to write into: each field's dtype, shape ``(batch_size, *shape)``, C-contiguous and writeable.
+
+        Returns
+        -------
+        dict of ndarray
+            Each field, shape ``(batch_size, *shape)``: ``out``, or fresh arrays that nobody else writes to.
+
+        Raises
+        ------
+        NotEnoughDataError
+            The buffer is empty, or holds fewer rows than ``batch_size`` and ``replace`` is false. It is a ``ValueError``.
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 0, or ``out`` does not fit.
+        MemoryError
+            The batch does not fit into memory.
+
+        Notes
+        -----
+        Cost proportional to ``batch_size``, whatever the number of rows.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"rew": {}}, seed=0)
+        >>> rb.add(rew=[1, 2, 3])
+        0
+        >>> sorted(rb.sample(3, replace=False)["rew"].ravel().tolist())
+        [1.0, 2.0, 3.0]
+        """
+        n = self._check_batch_size(batch_size)
+        arrays = None if out is None else self.schema.check_out(out, n)
+        batch = self._draw(n, replace, arrays)
+        if batch is None:
+            batch = self._while_writers_wait(lambda: self._draw(n, replace, arrays))
+        if out is None:
+            return batch
+        out.update(batch)
+        return out
+
+    def _draw(self, n: int, replace: bool, arrays: list[NDArray[Any]] | None) -> Batch | None:
+        """A batch, or None if a row of it was overwritten before it was read."""
+        ring = self.ring
+        written, revision = ring.written, ring.revision
+        if not len(ring):
+            raise NotEnoughDataError("cannot sample: the buffer is empty")
+        slots, extra = self.sampler.draw(ring, n, self.rng, replace=replace)
+        columns = ring.take(slots, written, revision, arrays)
+        if columns is None:
+            return None
+        return dict(zip(self._names, columns), **extra)  # noqa: B905 (as many as there are fields)
+
+    def _read(self, choose: Callable[[], Slots]) -> Batch:
+        """The rows of slots that are chosen at the moment of reading."""
+
+        def attempt() -> Batch | None:
+            written, revision = self.ring.written, self.ring.revision
+            columns = self.ring.take(choose(), written, revision)
+            return None if columns is None else dict(zip(self._names, columns, strict=True))
+
+        batch = attempt()
+        return self._while_writers_wait(attempt) if batch is None else batch
+
+    def _while_writers_wait(self, attempt: Callable[[], Batch | None]) -> Batch:
+        """Read rows that writers overwrote the first time."""
+        with self.gate:
+            outer, self.paused = self.paused, True
+            try:
+                batch = attempt()
+            finally:
+                self.paused = outer
+        assert batch is not None
+        return batch
+
+    def get_all_transitions(self, shuffle: bool = False) -> Batch:
+        """All rows, in the order of their slots (not of their age), or in random order."""
+        if shuffle and len(self):
+            return self._read(lambda: self.ring.draw_uniform(len(self), self.rng, False))
+        return self._read(self.ring.present_slots)
+
+    def batches(
+        self, batch_size: int, *, shuffle: bool = True, drop_last: bool = False
+    ) -> Iterator[Batch]:
+        """Each row once, in batches: one epoch over what the buffer holds when it begins.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of a batch, at least 1; the last one may be smaller.
+        shuffle : bool
+            In random order, or in the order of the slots.
+        drop_last : bool
+            Leave a smaller last batch out.
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 1.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
+        >>> rb.add(rew=[1, 2, 3, 4, 5])
+        0
+        >>> [batch["rew"].tolist() for batch in rb.batches(2, shuffle=False)]
+        [[1.0, 2.0], [3.0, 4.0], [5.0]]
+        """
+        n = self._check_batch_size(batch_size)
+        if n == 0:
+            raise ValueError("batch_size: expected at least 1, got 0")
+        return self._batches(n, shuffle, drop_last)
+
+    def _batches(self, n: int, shuffle: bool, drop_last: bool) -> Iterator[Batch]:
+        if len(self) == 0:
+            return
+        if shuffle:
+            slots = self.ring.draw_uniform(len(self), self.rng, False)
+        else:
+            slots = self.ring.present_slots()
+        for start in range(0, len(slots) - n + 1 if drop_last else len(slots), n):
+            yield self._encode_sample(slots[start : start + n])
+
+    # ------------------------------------------------------------------ rows by slot
+
+    def _encode_sample(self, idx: ArrayLike) -> Batch:
+        """The rows at the given slots: ``rb[np.asarray(idx)]``, under cpprb's name."""
+        return self[np.atleast_1d(idx)]
+
+    def __getitem__(self, index: int | slice | ArrayLike) -> Batch:
+        """Rows by slot: a dict of values for an int, a dict of arrays for a slice, an array of ints or a bool mask.
+
+        Negative numbers count from the last slot in use. Raises ``IndexError`` for slots that are not in use or hold no step.
+        """
+        single = not isinstance(index, slice) and np.ndim(index) == 0
+        batch = self._read(lambda: self._resolve_slots(index))
+        return {name: values[0] for name, values in batch.items()} if single else batch
+
+    def _resolve_slots(self, index: Any) -> Slots:
+        stored = self.ring.stored
+        present = self.ring.present_slots() if self.ring.absent else None
+        if isinstance(index, slice):
+            slots = np.ascontiguousarray(np.arange(stored)[index])
+            return slots if present is None else slots[np.isin(slots, present)]
+        wanted = np.atleast_1d(np.asarray(index))
+        if wanted.dtype == np.bool_:
+            if wanted.shape != (stored,):
+                raise IndexError(f"mask: expected shape {(stored,)}, got {wanted.shape}")
+            wanted = np.flatnonzero(wanted)
+        if wanted.size == 0:
+            wanted = wanted.astype(np.intp)
+        if wanted.dtype.kind not in "iu" or wanted.ndim != 1:
+            raise IndexError(f"slots: expected integers in one dimension, got {index!r}")
+        slots = np.ascontiguousarray(wanted, np.intp)
+        slots = np.where(slots < 0, slots + stored, slots)
+        if present is not None and not np.isin(slots, present).all():
+            raise IndexError(f"slots: {index!r} holds no step of its environment")
+        if slots.size and not 0 <= slots.min() <= slots.max() < stored:
+            raise IndexError(f"slots: expected {-stored} to {stored - 1}, got {index!r}")
+        return slots
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rows one by one, in the order of their slots."""
+        for slot in self.ring.present_slots():
+            yield self[slot]
+
+    # ------------------------------------------------------------------ sizes and state
+
+    def __len__(self) -> int:
+        """Rows that can be drawn."""
+        return len(self.ring)
+
+    def __bool__(self) -> bool:
+        """A buffer is a thing and not its rows: always true."""
+        return True
+
+    @property
+    def schema(self) -> Schema:
+        """The fields."""
+        return self._layout.schema
+
+    @property
+    def capacity(self) -> int:
+        """Rows that the buffer can hold."""
+        return self._layout.capacity
+
+    @property
+    def n_envs(self) -> int:
+        """Environments that step together."""
+        return self._layout.n_envs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that hold the rows, full or empty; of Python objects only the references."""
+        return self._layout.total_nbytes
+
+    def get_stored_size(self) -> int:
+        """Rows that can be drawn."""
+        return len(self.ring)
+
+    def get_buffer_size(self) -> int:
+        """Rows that the buffer can hold."""
+        return self.capacity
+
+    def get_next_index(self) -> int:
+        """Slot that the next row goes to."""
+        return self.ring.written % self.capacity
+
+    def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
+        """Whether rows are n-step transitions: false."""
+        return False
+
+    def __repr__(self) -> str:
+        envs = f", n_envs={self.n_envs}" if self.n_envs > 1 else ""
+        head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)})"
+        return f"{head}\n{self._layout.table()}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _blank, (type(self),), self.__getstate__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All of the buffer by value; the rows in use as views, so that pickling does not copy them first."""
+        stored = self.ring.stored
+        layout, arena = self._layout, self._arena
+        columns = [
+            layout.rows(arena, number)[:stored]
+            if column.objects is None
+            else column.objects[:stored]
+            for number, column in enumerate(self.ring.columns)
+        ]
+        attributes = {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_layout", "_arena", "_names")
+        }
+        return {
+            "layout": layout,
+            "state": layout.state(arena).copy(),
+            "flags": layout.flags(arena)[:stored].copy(),
+            "columns": columns,
+            "attributes": attributes,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        layout = state["layout"]
+        arena = _allocate(layout, None, "x")
+        self._open(layout, arena)
+        self.__dict__.update(state["attributes"])
+        stored = len(state["flags"])
+        layout.state(arena)[:] = state["state"]
+        layout.flags(arena)[:stored] = state["flags"]
+        for number, column in enumerate(self.ring.columns):
+            rows = layout.rows(arena, number) if column.objects is None else column.objects
+            rows[:stored] = state["columns"][number]
+
+    # ------------------------------------------------------------------ checks
+
+    def _check_env(self, env: int) -> int:
+        if not 0 <= operator.index(env) < self.n_envs:
+            raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
+        return operator.index(env)
+
+    def _check_batch_size(self, batch_size: int) -> int:
+        try:
+            n = operator.index(batch_size)
+        except TypeError:
+            raise TypeError(f"batch_size: expected an integer, got {batch_size!r}") from None
+        if n < 0:
+            raise ValueError(f"batch_size: expected at least 0, got {n}")
+        nbytes = n * (8 + self.ring.row_nbytes)
+        if nbytes >= BATCH_CHECK_NBYTES:
+            memory.require(nbytes, f"a batch of {n} rows")
+        return n
+
+
+def create_buffer(
+    size: float, env_dict: object, *, prioritized: bool = False, **options: Any
+) -> ReplayBuffer:
+    """The buffer class that fits the options.
+
+    Parameters
+    ----------
+    size, env_dict, **options
+        As for ``ReplayBuffer``.
+    prioritized : bool
+        Not available in this version: ``True`` raises ``NotImplementedError``.
+    """
+    if prioritized:
+        raise NotImplementedError("prioritized: this version has uniform replay only")
+    return ReplayBuffer(size, env_dict, **options)
+
+
+def _blank(cls: type[ReplayBuffer]) -> ReplayBuffer:
+    """A buffer without memory, to be filled by ``__setstate__``."""
+    return cls.__new__(cls)
+
+
+def _read_size(size: object) -> int:
+    if isinstance(size, (float, np.floating)):
+        if not float(size).is_integer():
+            raise ValueError(f"size: expected a whole number of steps, got {size!r}")
+        capacity = int(size)
+    else:
+        try:
+            capacity = operator.index(size)  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(f"size: expected a number of steps, got {size!r}") from None
+    if capacity < 1:
+        raise ValueError(f"size: expected at least 1 step, got {size!r}")
+    return capacity
+
+
+def _read_n_envs(n_envs: object, capacity: int) -> int:
+    try:
+        n = operator.index(n_envs)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"n_envs: expected an integer, got {n_envs!r}") from None
+    if not 1 <= n <= capacity:
+        raise ValueError(f"n_envs: expected 1 to size={capacity}, got {n}")
+    return n
+
+
+def _allocate(
+    layout: Layout, mmap_prefix: str | Path | None, mmap_mode: storage.FileMode
+) -> NDArray[np.uint8]:
+    boxed = [field.name for field in layout.schema.fields if field.dtype.hasobject]
+    if mmap_prefix is not None:
+        if boxed:
+            raise ValueError(f"mmap_prefix: fields {boxed} hold Python objects, which no file can")
+        path = Path(f"{mmap_prefix}.dat")
+        return storage.map_file(path, layout.nbytes, mmap_mode, layout.identity())
+    try:
+        memory.require(layout.total_nbytes, f"a buffer of {layout.capacity} steps")
+        return storage.allocate(layout.nbytes)
+    except MemoryError as error:
+        raise MemoryError(f"{error}\n{layout.table()}") from None
+
+
+def _generator(seed: Seed) -> np.random.Generator:
+    if seed is None:
+        words = np.random.randint(0, 2**32, size=4, dtype=np.uint32)
+        return np.random.default_rng(words.tolist())
+    return np.random.default_rng(seed)

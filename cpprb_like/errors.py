@@ -1,0 +1,10 @@
+"""Exceptions of our own; everything else raises Python's ``TypeError``, ``ValueError`` or ``IndexError``."""
+
+__all__ = ["NotEnoughDataError"]
+
+
+class NotEnoughDataError(ValueError, RuntimeError):
+    """The buffer holds too few rows for what was asked.
+
+    It derives from the classes that older replay buffers raise here, so that their callers' ``except`` clauses work.
+    """

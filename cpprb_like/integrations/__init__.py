@@ -1,0 +1,1 @@
+"""Bridges to other packages over the public interface; each module needs its package installed."""

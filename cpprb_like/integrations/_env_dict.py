@@ -1,0 +1,206 @@
+"""cpprb's two helpers for Gymnasium environments, with cpprb's names and types.
+
+New programs have ``GymnasiumRecorder``, which needs no helper, keeps the dtypes of the spaces and
+knows about resets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from gymnasium import spaces
+
+from cpprb_like.integrations._spaces import Leaf, refuse_repeated, tree_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["create_before_add_func", "create_env_dict"]
+
+NamedLeaves: TypeAlias = list[tuple[str, Leaf]]
+
+
+class EnvWithSpaces(Protocol):
+    """What is read of an environment."""
+
+    @property
+    def observation_space(self) -> spaces.Space[Any]:
+        """Space of the observations."""
+
+    @property
+    def action_space(self) -> spaces.Space[Any]:
+        """Space of the actions."""
+
+
+class BeforeAdd(Protocol):
+    """Turns one step into the keywords of ``ReplayBuffer.add``."""
+
+    def __call__(self, obs: Any, act: Any, next_obs: Any, rew: Any, done: Any) -> dict[str, Any]:
+        """Return the values by field."""
+
+
+def create_env_dict(
+    env: EnvWithSpaces,
+    *,
+    int_type: npt.DTypeLike | Literal["space"] | None = None,
+    float_type: npt.DTypeLike | Literal["space"] | None = None,
+    dict_names: Literal["key", "prefix"] = "key",
+) -> dict[str, dict[str, Any]]:
+    """Return the fields of an environment's steps for ``ReplayBuffer``, as cpprb does.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        Its ``observation_space`` and ``action_space`` are read.
+    int_type : dtype, optional
+        For Discrete, MultiDiscrete and MultiBinary spaces; default int32. ``"space"``: the dtype of
+        the space.
+    float_type : dtype, optional
+        For Box spaces, rewards and ``done``; default float32, for images too. ``"space"``: the
+        dtype of the space, and float32 for rewards and ``done``.
+    dict_names : {"key", "prefix"}
+        Parts of Dict spaces are named by their key, ``k`` and ``next_k``, or with a prefix,
+        ``obs_k``, ``next_obs_k`` and ``act_k``. Say the same to ``create_before_add_func``.
+
+    Returns
+    -------
+    dict
+        ``rew`` and ``done``, then observations, each with its ``next_`` field, then actions:
+        ``obs`` and ``act``, or ``obs0``, ``obs1``, ... for Tuple spaces. Parts of nested spaces
+        are named by their path, such as ``obs0.camera``. Text is a string of fixed width; values
+        of Graph, Sequence and OneOf spaces are Python objects.
+
+    Raises
+    ------
+    ValueError
+        Two fields would have the same name.
+    NotImplementedError
+        A space is not one of Gymnasium's own.
+
+    Examples
+    --------
+    >>> import gymnasium
+    >>> from cpprb_like import create_env_dict
+    >>> list(create_env_dict(gymnasium.make("CartPole-v1")))
+    ['rew', 'done', 'obs', 'next_obs', 'act']
+    """
+    obs, act = _named_leaves(env, dict_names)
+    number = np.float32 if float_type is None or _is_space(float_type) else float_type
+    env_dict: dict[str, dict[str, Any]] = {
+        name: {"shape": 1, "dtype": number} for name in ("rew", "done")
+    }
+    for name, leaf in obs:
+        env_dict[name] = _declaration(leaf, int_type, float_type)
+        env_dict[f"next_{name}"] = dict(env_dict[name])
+    for name, leaf in act:
+        env_dict[name] = _declaration(leaf, int_type, float_type)
+    return env_dict
+
+
+def create_before_add_func(
+    env: EnvWithSpaces, *, dict_names: Literal["key", "prefix"] = "key"
+) -> BeforeAdd:
+    """Return a function that gives the parts of a step the names of ``create_env_dict``.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        Its ``observation_space`` and ``action_space`` are read.
+    dict_names : {"key", "prefix"}
+        As for ``create_env_dict``.
+
+    Returns
+    -------
+    callable
+        ``f(obs, act, next_obs, rew, done)`` returns the keywords for ``ReplayBuffer.add``. Parts
+        may be batches of steps, except values of Graph, Sequence and OneOf spaces.
+
+    Raises
+    ------
+    ValueError
+        Two fields would have the same name.
+    NotImplementedError
+        A space is not one of Gymnasium's own.
+
+    Examples
+    --------
+    >>> import gymnasium
+    >>> from cpprb_like import ReplayBuffer, create_before_add_func, create_env_dict
+    >>> env = gymnasium.make("CartPole-v1")
+    >>> rb = ReplayBuffer(100, create_env_dict(env))
+    >>> before_add = create_before_add_func(env)
+    >>> obs, info = env.reset(seed=0)
+    >>> next_obs, rew, terminated, truncated, info = env.step(0)
+    >>> rb.add(**before_add(obs, 0, next_obs, rew, terminated))
+    0
+    """
+    obs_leaves, act_leaves = _named_leaves(env, dict_names)
+
+    def before_add(obs: Any, act: Any, next_obs: Any, rew: Any, done: Any) -> dict[str, Any]:
+        return {
+            **{name: _part(obs, leaf) for name, leaf in obs_leaves},
+            **{name: _part(act, leaf) for name, leaf in act_leaves},
+            **{f"next_{name}": _part(next_obs, leaf) for name, leaf in obs_leaves},
+            "rew": rew,
+            "done": done,
+        }
+
+    return before_add
+
+
+def _named_leaves(env: EnvWithSpaces, dict_names: str) -> tuple[NamedLeaves, NamedLeaves]:
+    """Return the leaves of the observation and the action space, with their field names."""
+    if dict_names not in {"key", "prefix"}:
+        raise ValueError(f"dict_names: expected 'key' or 'prefix', got {dict_names!r}")
+    obs, act = (
+        [(_name(leaf, space, root, dict_names), leaf) for leaf in tree_of(space).leaves()]
+        for space, root in ((env.observation_space, "obs"), (env.action_space, "act"))
+    )
+    names = ["rew", "done", *(name for name, _ in obs + act), *(f"next_{name}" for name, _ in obs)]
+    try:
+        refuse_repeated(tuple(names))
+    except ValueError as error:
+        raise ValueError(f"{error}; dict_names='prefix' may keep them apart") from None
+    return obs, act
+
+
+def _name(leaf: Leaf, space: spaces.Space[Any], root: str, dict_names: str) -> str:
+    if not leaf.path:
+        return root
+    first, *deeper = leaf.path
+    if isinstance(space, spaces.Tuple):
+        name = f"{root}{first}"
+    else:
+        name = f"{first}" if dict_names == "key" else f"{root}_{first}"
+    return ".".join([name, *map(str, deeper)])
+
+
+def _declaration(leaf: Leaf, int_type: Any, float_type: Any) -> dict[str, Any]:
+    """Return the entry of one field, with cpprb's shape: 1 for single values other than Box."""
+    match leaf.space:
+        case spaces.Box():
+            return {"shape": leaf.shape, "dtype": _dtype(float_type, np.float32, leaf)}
+        case spaces.MultiBinary(n=shape):
+            return {"shape": shape, "dtype": _dtype(int_type, np.int32, leaf)}
+        case spaces.Discrete() | spaces.MultiDiscrete():
+            return {"shape": leaf.shape or 1, "dtype": _dtype(int_type, np.int32, leaf)}
+        case _:
+            return {"shape": 1, "dtype": leaf.dtype}
+
+
+def _dtype(wanted: Any, default: Any, leaf: Leaf) -> Any:
+    if wanted is None:
+        return default
+    return leaf.dtype if _is_space(wanted) else wanted
+
+
+def _is_space(wanted: Any) -> bool:
+    return isinstance(wanted, str) and wanted == "space"
+
+
+def _part(value: Any, leaf: Leaf) -> Any:
+    """Return the part of an observation or action that belongs to a leaf."""
+    for key in leaf.path:
+        value = value[key]
+    return leaf.collect(value, "", None)[0] if leaf.dtype.hasobject else value

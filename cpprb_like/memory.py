@@ -1,0 +1,99 @@
+"""How much memory the machine has.
+
+Read from what the operating system says, limits of a container included; a figure that cannot be had is taken for no limit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["available_nbytes", "format_nbytes", "require"]
+
+
+def require(nbytes: int, what: str) -> None:
+    """Raise ``MemoryError`` if ``nbytes`` are more than the machine can give now."""
+    available = available_nbytes()
+    if nbytes > available:
+        raise MemoryError(
+            f"{what} needs {format_nbytes(nbytes)}, but {format_nbytes(available)} of memory are available"
+        )
+
+
+def available_nbytes() -> int:
+    """Bytes that a process can use now without making the system swap or kill."""
+    found = [figure for figure in (_from_system(), _from_container()) if figure is not None]
+    return min(found, default=sys.maxsize)
+
+
+def format_nbytes(nbytes: int) -> str:
+    """A number of bytes for people: ``"1.5 GiB"``."""
+    amount = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            return f"{nbytes} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} PiB"
+
+
+def _from_system() -> int | None:
+    if sys.platform == "win32":
+        return _from_windows()
+    meminfo = _read("/proc/meminfo")
+    if meminfo is not None:
+        for line in meminfo.splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _from_container() -> int | None:
+    """What the control group of this process still allows (Linux, version 2 or 1)."""
+    for limit_path, usage_path in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
+    ):
+        limit, usage = _read(limit_path), _read(usage_path)
+        if limit is not None and usage is not None and limit.strip().isdigit():
+            return max(0, int(limit) - int(usage))
+    return None
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return None
+
+
+def _from_windows() -> int | None:
+    class MemoryStatus(ctypes.Structure):
+        _fields_ = [
+            ("length", ctypes.c_ulong),
+            ("load", ctypes.c_ulong),
+            *[
+                (name, ctypes.c_ulonglong)
+                for name in (
+                    "total",
+                    "free",
+                    "page",
+                    "page_free",
+                    "virtual",
+                    "virtual_free",
+                    "extended",
+                )
+            ],
+        ]
+
+    status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
+    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined,unused-ignore]
+        return None
+    return int(status.free)

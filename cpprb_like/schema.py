@@ -1,0 +1,368 @@
+"""What a buffer holds: ``env_dict`` -> frozen field specs, and where their bytes go.
+
+The only place that interprets ``env_dict``, and the only one that knows the layout of the memory. Not here: the memory
+itself (``storage``), and casts of values (``casting``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from cpprb_like import casting
+from cpprb_like._column import Column
+from cpprb_like._core import FLAG_DONE, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED, N_STATE_WORDS
+from cpprb_like.memory import format_nbytes
+
+__all__ = ["Field", "Layout", "Schema", "read_env_dict"]
+
+PROPERTIES = ("shape", "dtype")
+ADD_SHAPE = "add_shape"  # cpprb writes this into the dicts that it is given; users hand them on
+RECORD_FIELD_NBYTES = 128  # wider fields get a block of their own
+BLOCK_ALIGNMENT = 64
+IDENTITY_NBYTES = 64
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named value of a step."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one step; of Python objects only the references count."""
+        nbytes = self.dtype.itemsize
+        for length in self.shape:
+            nbytes *= length
+        return nbytes
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a step has one item, so that scalars stand for it."""
+        return self.shape in ((), (1,))
+
+    def convert(self, value: object, n_envs: int) -> NDArray[Any]:
+        """A dense array of the declared dtype and shape ``(n, *shape)`` with the same values.
+
+        It may share memory with ``value``, unless the field holds Python objects. Raises ``ValueError`` that names the field,
+        what was expected and what came.
+        """
+        try:
+            array = casting.as_array(value, self.dtype, one_item=self.is_single)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"field {self.name!r}: expected {self.dtype} of shape {self.shape}, "
+                f"got {type(value).__name__}: {error}"
+            ) from error
+        rows = self._as_rows(array, n_envs)
+        try:
+            rows = casting.cast(rows, self.dtype)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"field {self.name!r}: expected {self.dtype}, got {array.dtype}: {error}"
+            ) from error
+        return rows.copy() if self.dtype.hasobject else np.ascontiguousarray(rows)
+
+    def _as_rows(self, array: NDArray[Any], n_envs: int) -> NDArray[Any]:
+        shape = array.shape
+        if n_envs == 1 and shape == self.shape:
+            return array[np.newaxis]
+        if len(shape) == len(self.shape) + 1 and shape[1:] == self.shape:
+            if n_envs in (1, shape[0]):
+                return array
+        elif self.shape == (1,) and shape == () and n_envs == 1:
+            return array.reshape(1, 1)
+        elif self.shape == (1,) and len(shape) == 1 and n_envs in (1, shape[0]):
+            return array[:, np.newaxis]
+        if n_envs > 1:
+            expected = f"{(n_envs, *self.shape)}, one row for each environment"
+        else:
+            several = ", ".join(["n", *map(str, self.shape)])
+            expected = f"{self.shape} or ({several}{',' if not self.shape else ''})"
+        raise ValueError(f"field {self.name!r}: expected shape {expected}, got {shape}")
+
+
+def read_env_dict(env_dict: object, default_dtype: DTypeLike) -> tuple[Field, ...]:
+    """The fields that ``env_dict`` declares; it is only read.
+
+    Raises
+    ------
+    TypeError
+        It is no mapping of names to mappings, or a shape or dtype is of a wrong type.
+    ValueError
+        It is empty, has properties other than ``shape`` and ``dtype``, or a length is negative.
+    """
+    if not isinstance(env_dict, Mapping):
+        raise TypeError(
+            f"env_dict: expected a dict of field names to dicts, got {type(env_dict).__name__}"
+        )
+    if not env_dict:
+        raise ValueError("env_dict: expected at least one field, got none")
+    return tuple(_read_field(name, spec, default_dtype) for name, spec in env_dict.items())
+
+
+def _read_field(name: object, spec: object, default_dtype: DTypeLike) -> Field:
+    if not isinstance(name, str):
+        raise TypeError(f"env_dict: expected field names of type str, got {name!r}")
+    if not isinstance(spec, Mapping):
+        raise TypeError(
+            f"field {name!r}: expected a dict such as {{'shape': 3, 'dtype': 'float32'}}, got {spec!r}"
+        )
+    unknown = [key for key in spec if key not in PROPERTIES and key != ADD_SHAPE]
+    if unknown:
+        raise ValueError(
+            f"field {name!r}: unknown properties {unknown}; expected some of {list(PROPERTIES)}"
+        )
+    wanted = spec.get("dtype", default_dtype)
+    try:
+        dtype = np.dtype(default_dtype if wanted is None else wanted)
+    except TypeError as error:
+        raise TypeError(
+            f"field {name!r}: expected a NumPy dtype, got {wanted!r}: {error}"
+        ) from error
+    if dtype.itemsize == 0 and dtype.kind in "SUV":
+        raise ValueError(
+            f"field {name!r}: expected a dtype with a size such as 'U8', got {wanted!r}"
+        )
+    shape = (*_read_shape(name, spec.get("shape", 1)), *dtype.shape)
+    try:
+        np.broadcast_to(np.zeros((), np.uint8), (1, *shape))
+    except ValueError as error:
+        raise ValueError(
+            f"field {name!r}: NumPy has no arrays of shape {shape}: {error}"
+        ) from error
+    return Field(str(name), dtype.base, shape)
+
+
+def _read_shape(name: str, shape: object) -> tuple[int, ...]:
+    try:
+        lengths = (shape,) if hasattr(shape, "__index__") else tuple(shape)  # type: ignore[arg-type]
+        result = tuple(operator.index(length) for length in lengths)
+    except TypeError:
+        raise TypeError(
+            f"field {name!r}: expected a shape such as 3 or (84, 84), got {shape!r}"
+        ) from None
+    if any(length < 0 for length in result):
+        raise ValueError(f"field {name!r}: expected lengths of at least 0, got shape {result}")
+    return result
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a buffer, in declared order, and which of them end an episode."""
+
+    fields: tuple[Field, ...]
+    terminated: str | None = None
+    truncated: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields."""
+        return tuple(field.name for field in self.fields)
+
+    def check_names(self, given: Iterable[str]) -> None:
+        """Raise ``TypeError`` unless each field is given and nothing else."""
+        given = list(given)
+        unknown = [name for name in given if name not in self.names]
+        if unknown:
+            raise TypeError(f"unknown fields {unknown}; this buffer has {list(self.names)}")
+        missing = [name for name in self.names if name not in given]
+        if missing:
+            raise TypeError(f"missing fields {missing}; this buffer has {list(self.names)}")
+
+    def check_out(self, out: object, n: int) -> list[NDArray[Any]]:
+        """The arrays of a caller's batch, in declared order, if they can take ``n`` rows as they are."""
+        if not isinstance(out, dict):
+            raise TypeError(f"out: expected a dict of arrays, got {type(out).__name__}")
+        self.check_names(out)
+        for field in self.fields:
+            array, shape = out[field.name], (n, *field.shape)
+            if type(array) is not np.ndarray:
+                raise TypeError(
+                    f"out[{field.name!r}]: expected an array, got {type(array).__name__}"
+                )
+            if array.dtype != field.dtype or array.shape != shape:
+                raise ValueError(
+                    f"out[{field.name!r}]: expected {field.dtype} of shape {shape}, "
+                    f"got {array.dtype} of shape {array.shape}"
+                )
+            if not array.flags.c_contiguous or not array.flags.writeable:
+                flaw = "read-only" if array.flags.c_contiguous else "not C-contiguous"
+                raise ValueError(
+                    f"out[{field.name!r}]: expected a writeable C-contiguous array, got one that is {flaw}"
+                )
+        return [out[name] for name in self.names]
+
+    def end_fields(self) -> list[tuple[int, int, int]]:
+        """For each field that ends episodes: its number, the byte of its sign (-1 for none), its flags.
+
+        ``terminated`` terminates, ``truncated`` truncates. A ``done`` beside ``terminated`` merely ends the episode; alone it
+        terminates, unless the step is truncated as well. Fields of these names that are no single number or bool have no
+        such meaning; one that was named explicitly raises ``ValueError`` then.
+        """
+        found = []
+        terminated = self._end_field(self.terminated, "terminated")
+        done = None if self.terminated is not None else self._end_field(None, "done")
+        truncated = self._end_field(self.truncated, "truncated")
+        if terminated is not None:
+            found.append((*terminated, FLAG_TERMINATED))
+        if done is not None:
+            found.append((*done, FLAG_DONE if terminated is None else FLAG_END))
+        if truncated is not None:
+            found.append((*truncated, FLAG_TRUNCATED))
+        return found
+
+    def _end_field(self, named: str | None, default: str) -> tuple[int, int] | None:
+        name = default if named is None else named
+        if name not in self.names:
+            if named is not None:
+                raise ValueError(
+                    f"{default}={named!r}: expected one of the fields {list(self.names)}"
+                )
+            return None
+        number = self.names.index(name)
+        field = self.fields[number]
+        usable = field.nbytes == field.dtype.itemsize <= 8 and field.dtype.kind in "biuf"
+        if not usable:
+            if named is not None:
+                raise ValueError(
+                    f"{default}={named!r}: expected a field of one bool, integer or float, "
+                    f"got {field.dtype} of shape {field.shape}"
+                )
+            return None
+        sign_byte = -1
+        if field.dtype.kind == "f":
+            little_endian = field.dtype.newbyteorder("<") == field.dtype
+            sign_byte = field.dtype.itemsize - 1 if little_endian else 0
+        return number, sign_byte
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where every byte of a buffer lies, known before any is allocated."""
+
+    schema: Schema
+    capacity: int
+    n_envs: int
+    offsets: tuple[int, ...]  # of row 0 of each field in the arena, -1 for fields of Python objects
+    strides: tuple[int, ...]
+    record: tuple[int, int]  # offset and stride
+    nbytes: int  # of the arena
+
+    @classmethod
+    def of(cls, schema: Schema, capacity: int, n_envs: int) -> Layout:
+        """Lay out ``capacity`` rows: header, records, blocks."""
+        record_fields = [
+            field
+            for field in schema.fields
+            if field.nbytes <= RECORD_FIELD_NBYTES and not field.dtype.hasobject
+        ]
+        record_fields.sort(key=lambda field: -field.dtype.alignment)
+        record_offset = _align(IDENTITY_NBYTES + 8 * (N_STATE_WORDS + n_envs), BLOCK_ALIGNMENT)
+        places: dict[str, tuple[int, int]] = {}
+        used = 0
+        for field in record_fields:
+            used = _align(used, field.dtype.alignment)
+            places[field.name] = record_offset + used, 0
+            used += field.nbytes
+        widest = max((field.dtype.alignment for field in record_fields), default=1)
+        stride = _align(used + 1, widest)  # and the byte of flags
+        places = {name: (offset, stride) for name, (offset, _) in places.items()}
+        end = record_offset + capacity * stride
+        for field in schema.fields:
+            if field.name not in places and not field.dtype.hasobject:
+                start = _align(end, BLOCK_ALIGNMENT)
+                places[field.name] = start, field.nbytes
+                end = start + capacity * field.nbytes
+        ordered = [places.get(name, (-1, 0)) for name in schema.names]
+        return cls(
+            schema=schema,
+            capacity=capacity,
+            n_envs=n_envs,
+            offsets=tuple(offset for offset, _ in ordered),
+            strides=tuple(stride for _, stride in ordered),
+            record=(record_offset, stride),
+            nbytes=end,
+        )
+
+    @property
+    def total_nbytes(self) -> int:
+        """Bytes of the arena and of the references to Python objects."""
+        boxed = [field.nbytes for field in self.schema.fields if field.dtype.hasobject]
+        return self.nbytes + self.capacity * sum(boxed)
+
+    def columns(self) -> list[Column]:
+        """The columns of the fields; those of Python objects allocate their memory here."""
+        return [
+            Column(field.name, field.dtype, field.shape, self.capacity, offset, stride)
+            for field, offset, stride in zip(
+                self.schema.fields, self.offsets, self.strides, strict=True
+            )
+        ]
+
+    def state(self, arena: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """The words of the header."""
+        end = IDENTITY_NBYTES + 8 * (N_STATE_WORDS + self.n_envs)
+        return arena[IDENTITY_NBYTES:end].view(np.int64)
+
+    def rows(self, arena: NDArray[np.uint8], number: int) -> NDArray[Any]:
+        """All slots of a field of the arena as one array, shape ``(capacity, *shape)``, without a copy."""
+        field = self.schema.fields[number]
+        template = np.empty((1, *field.shape), field.dtype)
+        return np.ndarray(
+            (self.capacity, *field.shape),
+            field.dtype,
+            buffer=arena.data,
+            offset=self.offsets[number],
+            strides=(self.strides[number], *template.strides[1:]),
+        )
+
+    def flags(self, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The flag byte of each slot, without a copy."""
+        offset, stride = self.record
+        return arena[offset + stride - 1 : offset + self.capacity * stride : stride]
+
+    def identity(self) -> bytes:
+        """What tells a file with this layout from others."""
+        description = repr(
+            (
+                [(field.name, field.dtype.descr, field.shape) for field in self.schema.fields],
+                (self.offsets, self.strides, self.record, self.capacity, self.n_envs),
+            )
+        )
+        digest = hashlib.sha256(description.encode()).digest()
+        return b"cpprb_like ring, version 1".ljust(IDENTITY_NBYTES - len(digest)) + digest
+
+    def table(self) -> str:
+        """The fields and their bytes, for people."""
+        rows = [("field", "dtype", "shape", "bytes/step", "total")]
+        for field in self.schema.fields:
+            total = format_nbytes(field.nbytes * self.capacity)
+            rows.append((field.name, str(field.dtype), str(field.shape), str(field.nbytes), total))
+        declared = sum(field.nbytes for field in self.schema.fields)
+        extra = self.total_nbytes - declared * self.capacity
+        rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))
+        rows.append(("total", "", "", "", format_nbytes(self.total_nbytes)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for *texts, nbytes, total in rows:
+            left = "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=False))
+            lines.append(f"  {left}  {nbytes.rjust(widths[3])}  {total.rjust(widths[4])}")
+        return "\n".join(lines)
+
+
+def _align(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment

@@ -1,0 +1,114 @@
+"""The compiled modules, and the one place for Cython directives and compiler flags.
+
+Environment variables, off unless given
+---------------------------------------
+CPPRB_LIKE_DEBUG=1
+    Checks indexes and memoryviews, keeps C assertions, traces lines, hardly optimizes.
+CPPRB_LIKE_SANITIZE=address
+    Builds with this sanitizer of the C compiler (gcc and clang).
+CPPRB_LIKE_ANNOTATE=1
+    Writes a page for each module, in ``build/cython``, that shows which lines call into Python.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCES = sorted(Path("cpprb_like").glob("*.pyx"))
+
+DEBUG = os.environ.get("CPPRB_LIKE_DEBUG") == "1"
+SANITIZE = os.environ.get("CPPRB_LIKE_SANITIZE", "")
+ANNOTATE = os.environ.get("CPPRB_LIKE_ANNOTATE") == "1"
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": DEBUG,
+    "initializedcheck": DEBUG,
+    "nonecheck": False,  # cannot be had in functions without the interpreter lock
+    "wraparound": False,  # when debugging too: a negative index is an error, not a row from the end
+    "cdivision": True,  # operands are never negative ...
+    "cdivision_warnings": DEBUG,  # ... and the debug build says so if one is
+    "embedsignature": True,
+    "linetrace": DEBUG,
+    # No freethreading_compatible: what is promised to threads rests on the interpreter lock.
+}
+
+MACROS: list[tuple[str, str | None]] = [
+    ("NPY_NO_DEPRECATED_API", "NPY_1_25_API_VERSION"),
+    ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION"),  # NumPy 1.26 and later can load the modules
+]
+if DEBUG:
+    MACROS.append(("CYTHON_TRACE_NOGIL", "1"))
+
+GENERATED = Path("build/cython")
+RECIPE = GENERATED / "recipe.txt"
+
+
+def forget_other_recipes() -> None:
+    """Delete the generated C if it was made in another way than is asked for now.
+
+    A debug and a release build write files of the same name, so the age of a file does not tell how
+    it was made. New C is younger than any module, so the modules are built anew as well.
+    """
+    recipe = (
+        f"{DEBUG=} {SANITIZE=} {ANNOTATE=} CC={os.environ.get('CC')}\n"
+        f"Python {sys.version}\nNumPy {np.__version__}\nCython {version('Cython')}\n"
+        + Path(__file__).read_text(encoding="utf-8")
+    )
+    if not RECIPE.exists() or RECIPE.read_text(encoding="utf-8") != recipe:
+        shutil.rmtree(GENERATED, ignore_errors=True)
+        GENERATED.mkdir(parents=True)
+        RECIPE.write_text(recipe, encoding="utf-8")
+
+
+def extensions() -> list[Extension]:
+    """Translate the modules to C, in a folder outside the package."""
+    modules = [
+        Extension(
+            ".".join(source.with_suffix("").parts),
+            [str(source)],
+            include_dirs=[np.get_include()],
+            define_macros=MACROS,
+        )
+        for source in SOURCES
+    ]
+    translated: list[Extension] = cythonize(
+        modules, build_dir=str(GENERATED), compiler_directives=DIRECTIVES, annotate=ANNOTATE
+    )
+    return translated
+
+
+def compiler_flags(compiler_type: str) -> tuple[list[str], list[str]]:
+    """Flags for the compiler and for the linker: none that hold for the build machine only."""
+    if compiler_type == "msvc":
+        return (["/Od", "/UNDEBUG"] if DEBUG else ["/O2"]), []
+    compile_flags = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3"]
+    if not SANITIZE:
+        return compile_flags, []
+    sanitizer = f"-fsanitize={SANITIZE}"
+    return [*compile_flags, sanitizer, "-g", "-fno-omit-frame-pointer"], [sanitizer]
+
+
+class BuildExt(build_ext):
+    """``build_ext`` with flags for the compiler at hand."""
+
+    def build_extensions(self) -> None:
+        """Set the flags, then build."""
+        compile_flags, link_flags = compiler_flags(self.compiler.compiler_type)
+        for extension in self.extensions:
+            extension.extra_compile_args = compile_flags
+            extension.extra_link_args = link_flags
+        super().build_extensions()
+
+
+forget_other_recipes()
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExt})

@@ -1,0 +1,39 @@
+"""Hypothesis profiles and the ``rng`` fixture that every test file shares."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+settings.register_profile(
+    "dev", max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=_SLOW_IS_FINE
+)
+settings.register_profile(
+    "ci",
+    max_examples=300,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=_SLOW_IS_FINE,
+)
+settings.register_profile(
+    "quick", max_examples=8, stateful_step_count=12, deadline=None, suppress_health_check=_SLOW_IS_FINE
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator with a new seed each time; pytest shows the printed seed when the test fails.
+
+    ``CPPRB_LIKE_TEST_SEED`` repeats a failure.
+    """
+    given = os.environ.get("CPPRB_LIKE_TEST_SEED")
+    seed = int(given) if given else int.from_bytes(os.urandom(4), "little")
+    print(f"CPPRB_LIKE_TEST_SEED={seed}")
+    return np.random.default_rng(seed)

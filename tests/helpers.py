@@ -1,0 +1,63 @@
+"""What several test files need: a full picture of a buffer, and keys for its rows."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from cpprb_like import ReplayBuffer
+
+Array = npt.NDArray[Any]
+
+
+def snapshot(rb: ReplayBuffer) -> dict[str, Any]:
+    """Everything that a caller can see of ``rb``."""
+    full = {
+        "len": len(rb),
+        "stored": rb.get_stored_size(),
+        "next index": rb.get_next_index(),
+        "episodes": [rb.get_current_episode_len(env) for env in range(rb.n_envs)],
+        "rng": repr(rb.rng.bit_generator.state),
+    }
+    if len(rb):
+        for name, column in rb.get_all_transitions().items():
+            full[f"field {name!r}"] = column.tolist() if column.dtype.hasobject else column.tobytes()
+    return full
+
+
+@contextmanager
+def refused(
+    rb: ReplayBuffer, error: type[BaseException] | tuple[type[BaseException], ...], *words: str
+) -> Iterator[None]:
+    """The block raises ``error`` with all ``words`` in its message, and ``rb`` is as it was before."""
+    before = snapshot(rb) | {"pickle": pickle.dumps(rb)}
+    with pytest.raises(error) as caught:
+        yield
+    message = str(caught.value)
+    missing = [word for word in words if word not in message]
+    assert not missing, f"{missing} not in the message: {message}"
+    after = snapshot(rb) | {"pickle": pickle.dumps(rb)}
+    changed = [key for key in before if before[key] != after[key]]
+    assert before == after, f"the refused call changed {changed}"
+
+
+def row_key(row: dict[str, Array]) -> tuple[Any, ...]:
+    """A hashable stand-in for the values of one row."""
+    return tuple(_key(np.asarray(value)) for value in row.values())
+
+
+def rows_of(batch: dict[str, Array]) -> list[dict[str, Array]]:
+    """The rows of a batch, as dicts."""
+    n = len(next(iter(batch.values())))
+    return [{name: column[i, ...] for name, column in batch.items()} for i in range(n)]
+
+
+def _key(value: Array) -> Any:
+    exact = value.dtype.kind in "biufcmMUS" and value.dtype.char not in "gG"
+    return value.tobytes() if exact else repr(value.tolist())

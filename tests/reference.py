@@ -1,0 +1,114 @@
+"""The slow, obvious twin of the replay buffer: rows are Python dicts in a Python list.
+
+It takes rows that are already split and converted (one dict of arrays for each step), so that
+nothing in it resembles the code that it checks. What the compiled buffer makes of arrays, lists
+and scalars is compared with it by the tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Values = dict[str, Array]
+
+TERMINATED_NAMES = ("terminated", "done")
+TRUNCATED_NAMES = ("truncated",)
+
+
+@dataclass
+class Row:
+    """One step: a copy of its values, and what is known about it."""
+
+    values: Values
+    absent: bool = False
+    terminated: bool = False
+    truncated: bool = False
+
+    @property
+    def end(self) -> bool:
+        return self.terminated or self.truncated
+
+
+@dataclass
+class ReferenceBuffer:
+    """A ring of ``capacity`` rows for ``n_envs`` streams. Row ``i`` belongs to stream ``i % n_envs``."""
+
+    capacity: int
+    names: list[str]
+    n_envs: int = 1
+    terminated_names: tuple[str, ...] = TERMINATED_NAMES
+    truncated_names: tuple[str, ...] = TRUNCATED_NAMES
+    history: list[Row] = field(default_factory=list)
+
+    # ---- writing -------------------------------------------------------------------------
+
+    def add(self, rows: list[Values], present: list[bool] | None = None) -> int:
+        """Append ``rows`` and return the slot of the first one."""
+        first = self.next_index
+        for i, values in enumerate(rows):
+            absent = present is not None and not present[i]
+            row = Row({name: values[name].copy() for name in self.names}, absent)
+            if not absent:
+                row.terminated = any(self._set(values, name) for name in self.terminated_names)
+                row.truncated = any(self._set(values, name) for name in self.truncated_names)
+            self.history.append(row)
+        return first
+
+    @staticmethod
+    def _set(values: Values, name: str) -> bool:
+        return name in values and values[name].size == 1 and bool(values[name].reshape(())[()])
+
+    def on_episode_end(self, env: int | None = None) -> None:
+        """Truncate what is open in stream ``env``, or in every stream."""
+        for stream in range(self.n_envs) if env is None else [env]:
+            steps = [row for row in self.history[stream :: self.n_envs] if not row.absent]
+            if steps and not steps[-1].end:
+                steps[-1].truncated = True
+
+    def clear(self) -> None:
+        self.history = []
+
+    # ---- reading -------------------------------------------------------------------------
+
+    @property
+    def written(self) -> int:
+        return len(self.history)
+
+    @property
+    def next_index(self) -> int:
+        return self.written % self.capacity
+
+    @property
+    def stored(self) -> int:
+        """Slots in use, absent rows included."""
+        return min(self.written, self.capacity)
+
+    def slots(self) -> dict[int, Row]:
+        """The living rows by slot, in slot order; absent rows included."""
+        living = range(self.written - self.stored, self.written)
+        by_slot = {row_id % self.capacity: self.history[row_id] for row_id in living}
+        return dict(sorted(by_slot.items()))
+
+    def steps(self) -> dict[int, Row]:
+        """The living rows that hold a step, by slot, in slot order."""
+        return {slot: row for slot, row in self.slots().items() if not row.absent}
+
+    def episode_len(self, env: int = 0) -> int:
+        """Steps of stream ``env`` since its last end."""
+        length = 0
+        for row in self.history[env :: self.n_envs]:
+            if row.end:
+                length = 0
+            elif not row.absent:
+                length += 1
+        return length
+
+    def column(self, name: str, slots: list[int]) -> list[Array]:
+        """The values of one field at ``slots``."""
+        by_slot = self.slots()
+        return [by_slot[slot].values[name] for slot in slots]

@@ -1,0 +1,455 @@
+"""The surface that programs written for cpprb use: each thing that they rely on, and each old defect done right."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import refused, snapshot
+
+import cpprb_like
+from cpprb_like import NotEnoughDataError, ReplayBuffer, create_buffer
+from cpprb_like.samplers import LegacyUniform
+
+CARTPOLE: dict[str, Any] = {
+    "obs": {"shape": 4},
+    "act": {"shape": 1, "dtype": np.int32},
+    "rew": {},
+    "next_obs": {"shape": 4},
+    "done": {},
+}
+
+
+def step(i: int) -> dict[str, Any]:
+    return {"obs": [i] * 4, "act": i % 2, "rew": 1.0, "next_obs": [i + 1] * 4, "done": i % 10 == 9}
+
+
+# ---- constructor -------------------------------------------------------------------------
+
+
+def test_sizes_written_as_floats() -> None:
+    """``1e3`` is a size, as programs write it."""
+    assert ReplayBuffer(1e3, CARTPOLE).get_buffer_size() == 1000
+
+
+def test_dtype_is_float32_by_default() -> None:
+    """Fields without a dtype are float32, ``done`` too; ``default_dtype`` changes that."""
+    rb = ReplayBuffer(10, CARTPOLE)
+    rb.add(**step(0))
+    dtypes = {name: value.dtype for name, value in rb.sample(1).items()}
+    assert dtypes == {"obs": "f4", "act": "i4", "rew": "f4", "next_obs": "f4", "done": "f4"}
+    wide = ReplayBuffer(10, CARTPOLE, default_dtype=np.float64)
+    wide.add(**step(0))
+    assert wide.sample(1)["done"].dtype == np.float64
+    assert wide.sample(1)["act"].dtype == np.int32
+
+
+@pytest.mark.parametrize("spec", [{}, {"shape": 1}, {"shape": (1,)}, {"shape": [1]}, {"shape": np.int64(1)}], ids=str)
+def test_scalars_come_back_with_an_axis(spec: dict[str, Any]) -> None:
+    """Shape 1, the default, and (1,) give batches of shape (batch, 1)."""
+    rb = ReplayBuffer(5, {"x": spec})
+    rb.add(x=3)
+    assert rb.sample(4)["x"].shape == (4, 1)
+    assert rb.get_all_transitions()["x"].shape == (1, 1)
+
+
+def test_shape_of_nothing_gives_scalars() -> None:
+    """Shape () gives batches of shape (batch,)."""
+    rb = ReplayBuffer(5, {"x": {"shape": ()}})
+    rb.add(x=3)
+    assert rb.sample(4)["x"].shape == (4,)
+
+
+def test_env_dict_that_was_used_before() -> None:
+    """``add_shape``, which cpprb leaves in the dicts that it was given, is accepted and means nothing."""
+    env_dict = {"x": {"shape": (2, 3), "add_shape": np.array([-1, 2, 3])}, "y": {"add_shape": [-1, 1]}}
+    keys = {name: list(spec) for name, spec in env_dict.items()}
+    for _ in range(2):
+        rb = ReplayBuffer(5, env_dict)
+        rb.add(x=np.ones((2, 3)), y=1)
+        assert rb.sample(1)["x"].shape == (1, 2, 3)
+    assert {name: list(spec) for name, spec in env_dict.items()} == keys
+
+
+def test_env_dict_of_any_mapping() -> None:
+    """Read-only and ordered mappings are env_dicts too."""
+    from collections import OrderedDict
+    from types import MappingProxyType
+
+    spec = MappingProxyType({"shape": 2})
+    for env_dict in (MappingProxyType({"x": spec}), OrderedDict(x=spec)):
+        rb = ReplayBuffer(5, env_dict)
+        rb.add(x=[1, 2])
+        assert rb.sample(3)["x"].shape == (3, 2)
+
+
+def test_names_that_are_no_identifiers() -> None:
+    """Any string names a field, also those that are arguments or methods elsewhere."""
+    names = ["a b", "", "obs/image", "größe", "self", "size", "fields", "present", "class", "0", "out", "add", "x" * 500]
+    rb = ReplayBuffer(5, {name: {"shape": ()} for name in names})
+    rb.add(**{name: i for i, name in enumerate(names)})
+    assert {name: float(value[0]) for name, value in rb.sample(1).items()} == {
+        name: i for i, name in enumerate(names)
+    }
+
+
+def test_names_in_any_order_and_of_any_string_object() -> None:
+    """The order of the arguments does not matter, nor whether their names are interned."""
+    rb = ReplayBuffer(5, {"first": {"shape": ()}, "second": {"shape": ()}, "third": {"shape": ()}})
+    rb.add(third=3, first=1, second=2)
+    rb.add(**{"".join(["sec", "ond"]): 2, "".join(["thi", "rd"]): 3, "".join(["fir", "st"]): 1})
+
+    class Name(str):
+        pass
+
+    rb.add(**{Name("first"): 1, Name("third"): 3, Name("second"): 2})
+    assert list(rb.sample(1)) == ["first", "second", "third"]
+    for name, value in zip(("first", "second", "third"), (1, 2, 3), strict=True):
+        assert rb.get_all_transitions()[name].tolist() == [value] * 3
+
+
+def test_fresh_memory_is_zero() -> None:
+    """Nobody sees it, but rows that were never written are zeros, in the file of a mapped buffer too."""
+    rb = ReplayBuffer(1000, {"x": {"shape": 5}, "y": {"shape": 500, "dtype": "i8"}})
+    empty = len(pickle.dumps(ReplayBuffer(1000, {"x": {"shape": 5}, "y": {"shape": 500, "dtype": "i8"}})))
+    rb.add(x=[0] * 5, y=[0] * 500)
+    assert abs(len(pickle.dumps(rb)) - empty) < 5000
+
+
+@pytest.mark.parametrize("prioritized", [False])
+def test_create_buffer(prioritized: bool) -> None:
+    """``create_buffer`` makes the buffer that its arguments ask for."""
+    rb = create_buffer(10, CARTPOLE, prioritized=prioritized, seed=3)
+    assert isinstance(rb, ReplayBuffer)
+    assert rb.get_buffer_size() == 10
+
+
+def test_package_names() -> None:
+    """``from cpprb_like import ...`` finds what programs import from cpprb, as far as it exists."""
+    for name in ("ReplayBuffer", "create_buffer", "NotEnoughDataError"):
+        assert name in cpprb_like.__all__
+        assert hasattr(cpprb_like, name)
+
+
+def test_not_n_step() -> None:
+    """A plain buffer says that it is none of n steps."""
+    assert ReplayBuffer(5, CARTPOLE).is_Nstep() is False
+
+
+# ---- add ---------------------------------------------------------------------------------
+
+
+def test_add_returns_the_first_slot() -> None:
+    """``add`` returns the slot of the first row, round the ring, for one row and for several."""
+    rb = ReplayBuffer(5, {"x": {}})
+    assert [rb.add(x=i) for i in range(7)] == [0, 1, 2, 3, 4, 0, 1]
+    assert rb.add(x=np.arange(4)) == 2
+    assert rb.add(x=np.arange(0)) == 1
+    assert rb.add(x=[5.0]) == 1
+    assert type(rb.add(x=1)) is int
+
+
+def test_one_step_with_or_without_an_axis() -> None:
+    """A single step may be given with or without the leading axis, each field in its own way."""
+    rb = ReplayBuffer(5, {"a": {"shape": 3}, "b": {}, "c": {"shape": (2, 2)}})
+    for a in (np.ones(3), np.ones((1, 3)), [1, 1, 1], [[1, 1, 1]]):
+        for b in (1, np.float32(1), np.array(1), [1], np.ones(1), [[1]], np.ones((1, 1))):
+            for c in (np.ones((2, 2)), np.ones((1, 2, 2))):
+                before = rb.get_next_index()
+                rb.add(a=a, b=b, c=c)
+                assert rb.get_next_index() == (before + 1) % 5
+    assert all((value == 1).all() for value in rb.get_all_transitions().values())
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_all_fields_decide_the_number_of_steps(order: tuple[str, str]) -> None:
+    """Whatever the order of the declaration, one value for three is refused and no step is repeated."""
+    rb = ReplayBuffer(5, {name: {} for name in order})
+    for fields in ({"a": 7, "b": [1, 2, 3]}, {"a": [1, 2, 3], "b": 7}, {"a": [1], "b": [1, 2]}):
+        with refused(rb, ValueError):
+            rb.add(**fields)
+
+
+@pytest.mark.parametrize("n", [5, 6, 9, 10, 11, 23, 100])
+def test_more_steps_than_the_ring_holds(n: int) -> None:
+    """Any number of steps may come at once; the last ones stay, each in the slot of its number."""
+    rb = ReplayBuffer(5, {"x": {"shape": (), "dtype": "i8"}, "y": {"shape": 200, "dtype": "i8"}})
+    rb.add(x=[-1, -2], y=np.zeros((2, 200)))
+    assert rb.add(x=np.arange(n), y=np.arange(n)[:, None] * np.ones(200, int)) == 2
+    stored = rb.get_all_transitions()["x"]
+    assert sorted(stored.tolist()) == list(range(n - 5, n))
+    assert all((x + 2) % 5 == slot for slot, x in enumerate(stored))
+    assert (rb.get_all_transitions()["y"] == stored[:, None]).all()
+    assert rb.get_next_index() == (n + 2) % 5
+    assert rb.get_stored_size() == 5
+
+
+def test_refused_add_moves_nothing() -> None:
+    """After a missing name or a bad shape the next index and size are as before (cpprb's had moved)."""
+    rb = ReplayBuffer(8, {"a": {}, "b": {"shape": 2}})
+    for i in range(4):
+        rb.add(a=i, b=[i, i])
+    with refused(rb, TypeError, "a"):
+        rb.add(b=[1, 1])
+    with refused(rb, ValueError, "'b'"):
+        rb.add(a=1, b=[1, 1, 1])
+    assert rb.get_stored_size() == rb.get_next_index() == 4
+
+
+def test_dicts_and_strings_as_values() -> None:
+    """A field of objects takes a dict as one value, a field of strings takes a string."""
+    rb = ReplayBuffer(5, {"info": {"shape": (), "dtype": object}, "name": {"shape": (), "dtype": "U8"}})
+    rb.add(info={"a": [1, 2]}, name="one")
+    rb.add(info=np.array([{"b": 1}, None], object), name=["two", "three"])
+    rb.add(info="text", name=np.str_("four"))
+    assert rb.get_all_transitions()["info"].tolist() == [{"a": [1, 2]}, {"b": 1}, None, "text"]
+    assert rb.get_all_transitions()["name"].tolist() == ["one", "two", "three", "four"]
+
+
+def test_objects_in_a_field_of_the_default_shape() -> None:
+    """With shape 1, too, one object is one step."""
+    rb = ReplayBuffer(5, {"info": {"dtype": object}})
+    rb.add(info={"a": 1})
+    rb.add(info=[{"b": 1}])
+    rb.add(info=np.array([[{"c": 1}], [None]], object))
+    assert rb.get_all_transitions()["info"].tolist() == [[{"a": 1}], [{"b": 1}], [{"c": 1}], [None]]
+
+
+# ---- sizes and clear ---------------------------------------------------------------------
+
+
+def test_sizes() -> None:
+    """Stored size grows to the capacity; the next index is 0 right after filling exactly."""
+    rb = ReplayBuffer(4, CARTPOLE)
+    seen = []
+    for i in range(6):
+        seen.append((rb.get_stored_size(), rb.get_next_index(), rb.get_buffer_size()))
+        rb.add(**step(i))
+    assert seen == [(0, 0, 4), (1, 1, 4), (2, 2, 4), (3, 3, 4), (4, 0, 4), (4, 1, 4)]
+
+
+def test_clear_starts_anew() -> None:
+    """``clear`` resets index, size and episode length; the buffer goes on as a new one, but its generator goes on."""
+    rb, fresh = ReplayBuffer(4, CARTPOLE, seed=1), ReplayBuffer(4, CARTPOLE, seed=1)
+    for i in range(6):
+        rb.add(**step(i))
+    rb.clear()
+    assert rb.get_stored_size() == rb.get_next_index() == rb.get_current_episode_len() == len(rb) == 0
+    for i in range(3):
+        assert rb.add(**step(i)) == fresh.add(**step(i)) == i
+    for name, column in fresh.get_all_transitions().items():
+        np.testing.assert_array_equal(column, rb.get_all_transitions()[name])
+    rb.clear()
+    rb.clear()
+
+
+def test_clear_forgets_absent_rows() -> None:
+    """After ``clear`` no slot counts as absent."""
+    rb = ReplayBuffer(4, {"x": {"shape": ()}}, n_envs=2)
+    rb.add_where([False, True], x=[1, 2])
+    rb.clear()
+    rb.add(x=[3, 4])
+    assert len(rb) == 2
+    assert rb.get_all_transitions()["x"].tolist() == [3, 4]
+
+
+# ---- reading -----------------------------------------------------------------------------
+
+
+def test_batch_of_nothing() -> None:
+    """``sample(0)`` gives empty arrays of the right shape and dtype."""
+    rb = ReplayBuffer(4, CARTPOLE)
+    rb.add(**step(0))
+    batch = rb.sample(0)
+    assert batch["obs"].shape == (0, 4)
+    assert batch["act"].dtype == np.int32
+
+
+def test_numpy_seed_controls_the_legacy_sampler() -> None:
+    """With ``LegacyUniform`` programs that call ``np.random.seed`` get the rows that cpprb gave them."""
+    rb = ReplayBuffer(100, {"x": {"shape": (), "dtype": "i8"}}, sampler=LegacyUniform())
+    rb.add(x=np.arange(70))
+    np.random.seed(5)
+    drawn = rb.sample(32)["x"]
+    np.random.seed(5)
+    np.testing.assert_array_equal(drawn, np.random.randint(0, 70, 32))
+
+
+def test_all_transitions_come_in_slot_order() -> None:
+    """``get_all_transitions`` gives copies in slot order, not in order of age."""
+    rb = ReplayBuffer(4, {"x": {"shape": (), "dtype": "i8"}})
+    rb.add(x=np.arange(6))
+    everything = rb.get_all_transitions()["x"]
+    assert everything.tolist() == [4, 5, 2, 3]
+    everything[:] = 0
+    assert rb.get_all_transitions()["x"].tolist() == [4, 5, 2, 3]
+
+
+@pytest.mark.parametrize("slots", [[3, 0, 0], np.array([3, 0, 0]), np.array([3, 0, 0], "u8"), (3, 0, 0), range(0, 3)])
+def test_encode_sample(slots: Any) -> None:
+    """``_encode_sample`` gives the rows of the slots that it is told."""
+    rb = ReplayBuffer(4, {"x": {"shape": (), "dtype": "i8"}, "y": {}})
+    rb.add(x=np.arange(10, 14), y=np.arange(4))
+    rows = rb._encode_sample(slots)
+    assert rows["x"].tolist() == [10 + slot for slot in slots]
+    assert rows["y"].shape == (3, 1)
+
+
+# ---- episodes ----------------------------------------------------------------------------
+
+
+def test_length_of_the_current_episode() -> None:
+    """The length counts rows since the last end, whether a field or a call ended it."""
+    rb = ReplayBuffer(100, CARTPOLE)
+    lengths = []
+    for i in range(12):
+        rb.add(**step(i))
+        lengths.append(rb.get_current_episode_len())
+    assert lengths == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
+    rb.on_episode_end()
+    assert rb.get_current_episode_len() == 0
+    rb.on_episode_end()
+    assert rb.get_current_episode_len() == 0
+
+
+def test_length_of_an_episode_longer_than_the_ring() -> None:
+    """Rows that were overwritten still count as steps of their episode."""
+    rb = ReplayBuffer(3, {"x": {}})
+    rb.add(x=np.arange(50))
+    rb.add(x=1)
+    assert rb.get_current_episode_len() == 51
+
+
+@pytest.mark.parametrize("name", ["done", "terminated", "truncated"])
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("?", True), ("f4", 1.0), ("f4", 0.25), ("f8", -1.0), ("f8", 5e-324), ("i1", -1), ("u8", 2**63), (">f4", 2.0)]
+    + [(">i2", 256), ("f2", 6e-8), ("f4", float("nan"))],
+)
+@pytest.mark.parametrize("shape", [(), 1, (1, 1)])
+def test_any_nonzero_value_ends_the_episode(name: str, dtype: str, value: Any, shape: Any) -> None:
+    """A nonzero end field ends the episode, whatever its type; zero and minus zero do not."""
+    rb = ReplayBuffer(9, {"x": {"shape": 2}, name: {"shape": shape, "dtype": dtype}})
+    end = np.zeros((1,) if shape == 1 else shape, dtype)
+    rb.add(**{"x": [1, 2], name: end})
+    if np.dtype(dtype).kind == "f":
+        rb.add(**{"x": [1, 2], name: -end})
+    assert rb.get_current_episode_len() == 1 + (np.dtype(dtype).kind == "f")
+    end[...] = value
+    rb.add(**{"x": [1, 2], name: end})
+    assert rb.get_current_episode_len() == 0
+
+
+def test_ends_inside_a_batch_of_steps() -> None:
+    """Steps added at once end their episodes where their own flags are set."""
+    rb = ReplayBuffer(100, CARTPOLE)
+    batch = {name: np.array([step(i)[name] for i in range(25)]) for name in CARTPOLE}
+    rb.add(**batch)
+    assert rb.get_current_episode_len() == 5
+
+
+def test_fields_named_as_ends() -> None:
+    """Fields of other names end episodes when the constructor says so, in place of the usual names."""
+    schema = {"x": {}, "lost": {"dtype": "?"}, "timeout": {"dtype": "?"}}
+    rb = ReplayBuffer(20, schema, terminated="lost", truncated="timeout")
+    lengths = []
+    for lost, timeout in [(0, 0), (0, 0), (1, 0), (0, 0), (0, 1), (1, 1), (0, 0)]:
+        rb.add(x=1, lost=lost, timeout=timeout)
+        lengths.append(rb.get_current_episode_len())
+    assert lengths == [1, 2, 0, 1, 0, 0, 1]
+
+
+def test_streams_have_episodes_of_their_own() -> None:
+    """With several environments each has its own episode length, ended by its own flag or by name."""
+    rb = ReplayBuffer(12, {"x": {}, "done": {}}, n_envs=3)
+
+    def lengths() -> list[int]:
+        return [rb.get_current_episode_len(env) for env in range(3)]
+
+    rb.add(x=[1, 2, 3], done=[0, 0, 0])
+    rb.add(x=[1, 2, 3], done=[0, 1, 0])
+    assert lengths() == [2, 0, 2]
+    assert rb.get_current_episode_len() == 2
+    rb.on_episode_end(2)
+    assert lengths() == [2, 0, 0]
+    rb.add_where([True, False, True], x=[1, 2, 3], done=[0, 0, 0])
+    assert lengths() == [3, 0, 1]
+    rb.on_episode_end()
+    assert lengths() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("present", [[True, False], np.array([1, 0], bool), (np.True_, np.False_), np.array([1, 0, 0, 0], bool)[::2]])
+def test_masks_of_environments(present: Any) -> None:
+    """``add_where`` takes lists, tuples and arrays of bools, and returns the first slot."""
+    rb = ReplayBuffer(6, {"x": {"shape": (), "dtype": "i8"}}, n_envs=2)
+    assert rb.add_where(present, x=[5, 6]) == 0
+    assert rb.add_where(present, x=[7, 8]) == 2
+    assert len(rb) == 2
+    assert rb.get_all_transitions()["x"].tolist() == [5, 7]
+    assert rb.get_next_index() == 4
+
+
+def test_field_named_present() -> None:
+    """A field may be called ``present``: the mask is positional."""
+    rb = ReplayBuffer(4, {"present": {"shape": ()}})
+    rb.add_where([True], present=[5])
+    assert rb[0]["present"] == 5
+
+
+# ---- copies ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_pickle(protocol: int) -> None:
+    """A pickled buffer comes back with rows, index, episode, options and generator, and lives on its own."""
+    rb = ReplayBuffer(7, CARTPOLE, seed=3)
+    for i in range(11):
+        rb.add(**step(i))
+    twin = pickle.loads(pickle.dumps(rb, protocol))
+    assert type(twin) is ReplayBuffer
+    assert snapshot(twin) == snapshot(rb)
+    before = snapshot(rb)
+    twin.add(**step(11))
+    twin.clear()
+    assert snapshot(rb) == before
+
+
+def test_copy_of_subclass_and_attributes() -> None:
+    """Subclasses and attributes of one's own survive copying."""
+    rb = Mine(7, CARTPOLE, seed=3)
+    rb.note = "hello"
+    rb.add(**step(0))
+    for twin in (copy.deepcopy(rb), pickle.loads(pickle.dumps(rb))):
+        assert type(twin) is Mine
+        assert twin.note == "hello"
+        assert twin.get_next_index() == 1
+
+
+class Mine(ReplayBuffer):
+    """A subclass with nothing of its own."""
+
+    note: str
+
+
+def test_subclass_may_extend_add() -> None:
+    """A subclass that overrides ``add`` reaches the compiled one."""
+
+    class Counting(ReplayBuffer):
+        count = 0
+
+        def add(self, /, **fields: Any) -> int:
+            self.count += 1
+            return super().add(**fields)
+
+    rb = Counting(5, {"x": {}})
+    rb.add(x=1)
+    assert rb.count == len(rb) == 1
+
+
+def test_empty_error_suits_old_except_clauses() -> None:
+    """What sampling an empty buffer raises is caught as ValueError and as RuntimeError."""
+    assert issubclass(NotEnoughDataError, ValueError)
+    assert issubclass(NotEnoughDataError, RuntimeError)

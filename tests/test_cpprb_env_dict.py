@@ -1,0 +1,220 @@
+"""cpprb's helpers for environments: its names and types, and nested spaces beyond them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium_cases import Trail, Words, spaces_of
+
+import cpprb_like
+from cpprb_like import ReplayBuffer, create_before_add_func, create_env_dict
+
+FLOAT, INT = np.float32, np.int32
+
+BOX = spaces.Box(0, 1, (2,))
+IMAGE = spaces.Box(0, 255, (4, 4, 3), np.uint8)
+
+
+def test_plain_environment() -> None:
+    """The fields of CartPole are those of cpprb, in its order."""
+    assert create_env_dict(gym.make("CartPole-v1")) == {
+        "rew": {"shape": 1, "dtype": FLOAT},
+        "done": {"shape": 1, "dtype": FLOAT},
+        "obs": {"shape": (4,), "dtype": FLOAT},
+        "next_obs": {"shape": (4,), "dtype": FLOAT},
+        "act": {"shape": 1, "dtype": INT},
+    }
+    assert list(create_env_dict(gym.make("CartPole-v1"))) == [
+        "rew",
+        "done",
+        "obs",
+        "next_obs",
+        "act",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("space", "shape", "dtype"),
+    [
+        (spaces.Box(0, 1, (2, 3), np.float64), (2, 3), FLOAT),
+        (spaces.Box(0, 1, ()), (), FLOAT),
+        (IMAGE, (4, 4, 3), FLOAT),
+        (spaces.Discrete(3), 1, INT),
+        (spaces.MultiDiscrete([3, 4]), (2,), INT),
+        (spaces.MultiBinary(4), 4, INT),
+        (spaces.MultiBinary([2, 3]), (2, 3), INT),
+        (spaces.Text(7), 1, "U7"),
+        (spaces.Sequence(BOX), 1, object),
+    ],
+    ids=str,
+)
+def test_declaration_of_a_space(space: Any, shape: Any, dtype: Any) -> None:
+    """Each space has cpprb's shape and type; the two after MultiBinary are ours."""
+    env_dict = create_env_dict(spaces_of(space, space))
+    for name in ("obs", "next_obs", "act"):
+        assert env_dict[name]["shape"] == shape
+        assert np.dtype(env_dict[name]["dtype"]) == np.dtype(dtype)
+
+
+def test_types_that_are_asked_for() -> None:
+    """``int_type`` and ``float_type`` replace cpprb's types; "space" stands for the space's own."""
+    env = spaces_of(IMAGE, spaces.Discrete(3))
+    chosen = create_env_dict(env, int_type=np.int8, float_type="float64")
+    assert [chosen[name]["dtype"] for name in ("rew", "done", "obs", "next_obs")] == ["float64"] * 4
+    assert chosen["act"]["dtype"] is np.int8
+    own = create_env_dict(env, int_type="space", float_type="space")
+    assert [own[name]["dtype"] for name in ("rew", "done")] == [FLOAT, FLOAT]
+    assert [own[name]["dtype"] for name in ("obs", "next_obs")] == [np.uint8, np.uint8]
+    assert own["act"]["dtype"] == np.int64
+
+
+def test_tuple_spaces() -> None:
+    """Parts are numbered as in cpprb."""
+    env = spaces_of(spaces.Tuple([BOX, spaces.Discrete(2)]), spaces.Tuple([spaces.Discrete(2)]))
+    env_dict = create_env_dict(env)
+    assert list(env_dict) == ["rew", "done", "obs0", "next_obs0", "obs1", "next_obs1", "act0"]
+    given = create_before_add_func(env)((1, 2), (3,), (4, 5), 6, 7)
+    assert given == {
+        "obs0": 1,
+        "obs1": 2,
+        "act0": 3,
+        "next_obs0": 4,
+        "next_obs1": 5,
+        "rew": 6,
+        "done": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "obs", "act"), [({}, "k", "a"), ({"dict_names": "prefix"}, "obs_k", "act_a")]
+)
+def test_dict_spaces(options: dict[str, Any], obs: str, act: str) -> None:
+    """Both of cpprb's namings work, and the two functions agree on each."""
+    env = spaces_of(spaces.Dict({"k": BOX}), spaces.Dict({"a": spaces.Discrete(3)}))
+    env_dict = create_env_dict(env, **options)
+    assert list(env_dict) == ["rew", "done", obs, f"next_{obs}", act]
+    before_add = create_before_add_func(env, **options)
+    rb = ReplayBuffer(10, env_dict)
+    rb.add(**before_add(obs={"k": [0, 1]}, act={"a": 2}, next_obs={"k": [3, 4]}, rew=5, done=1))
+    batch = rb.get_all_transitions()
+    assert {name: column.ravel().tolist() for name, column in batch.items()} == {
+        "rew": [5],
+        "done": [1],
+        obs: [0, 1],
+        f"next_{obs}": [3, 4],
+        act: [2],
+    }
+
+
+def test_batches_pass_through() -> None:
+    """Several steps at once are taken apart as one is."""
+    env = spaces_of(spaces.Tuple([BOX, spaces.Discrete(2)]))
+    rb = ReplayBuffer(10, create_env_dict(env))
+    obs = (np.zeros((3, 2)), np.array([0, 1, 0]))
+    rb.add(**create_before_add_func(env)(obs, [1, 1, 0], obs, [1, 2, 3], [0, 0, 1]))
+    assert len(rb) == 3
+
+
+@pytest.mark.parametrize("maker", [Trail, Words])
+def test_nested_environment(maker: Any) -> None:
+    """Nested spaces and values without a fixed size go through both functions unchanged."""
+    env = maker()
+    rb = ReplayBuffer(10, create_env_dict(env, int_type="space", float_type="space"))
+    before_add = create_before_add_func(env)
+    obs, _ = env.reset(seed=3)
+    action = env.action_space.sample()
+    next_obs, rew, terminated, _, _ = env.step(action)
+    given = before_add(obs, action, next_obs, rew, terminated)
+    rb.add(**given)
+    row = rb[0]
+    assert set(row) == set(given)
+    if maker is Trail:
+        np.testing.assert_array_equal(row["next_goal.1"], next_obs["goal"][1])
+        np.testing.assert_array_equal(row["act1.push"], action[1]["push"])
+        assert row["camera"].dtype == np.uint8
+    else:
+        assert row["word"].tolist() == [obs["word"]]
+        np.testing.assert_equal(row["next_points"].item(), next_obs["points"])
+        np.testing.assert_equal(row["stack"].item(), obs["stack"])
+        np.testing.assert_equal(row["either"].item(), obs["either"])
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "name"),
+    [
+        (spaces.Dict({"rew": BOX}), BOX, "rew"),
+        (spaces.Dict({"k": BOX}), spaces.Dict({"k": BOX}), "k"),
+        (spaces.Dict({"k": BOX, "next_k": BOX}), BOX, "next_k"),
+        (spaces.Dict({"act": BOX}), BOX, "act"),
+    ],
+)
+def test_two_parts_of_one_name(observation: Any, action: Any, name: str) -> None:
+    """Fields that would share a name are refused, where cpprb drops one of them."""
+    env = spaces_of(observation, action)
+    for function in (create_env_dict, create_before_add_func):
+        with pytest.raises(ValueError, match=f"'{name}'.*dict_names='prefix'"):
+            function(env)
+
+
+def test_prefix_keeps_names_apart() -> None:
+    """What collides by key is told apart by prefix."""
+    env = spaces_of(spaces.Dict({"k": BOX, "rew": BOX}), spaces.Dict({"k": BOX}))
+    expected = ["rew", "done", "obs_k", "next_obs_k", "obs_rew", "next_obs_rew", "act_k"]
+    assert list(create_env_dict(env, dict_names="prefix")) == expected
+
+
+def test_unknown_option() -> None:
+    """Only the two namings are known."""
+    env: Any = spaces_of(BOX)
+    wrong: Any = "path"
+    with pytest.raises(ValueError, match="expected 'key' or 'prefix', got 'path'"):
+        create_env_dict(env, dict_names=wrong)
+
+
+def test_unknown_space() -> None:
+    """A space that nobody knows how to store is refused by name."""
+
+    class Odd(spaces.Space[int]):
+        def __repr__(self) -> str:
+            return "Odd()"
+
+    with pytest.raises(NotImplementedError, match=r"Odd\(\)"):
+        create_env_dict(spaces_of(Odd()))
+
+
+def test_names_of_the_package() -> None:
+    """Both functions are the package's, as in cpprb."""
+    module = importlib.import_module("cpprb_like.integrations.gymnasium")
+    assert cpprb_like.create_env_dict is module.create_env_dict
+    assert cpprb_like.create_before_add_func is module.create_before_add_func
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("observation", "action"),
+    [
+        (BOX, spaces.Discrete(3)),
+        (IMAGE, spaces.MultiDiscrete([2, 3])),
+        (spaces.MultiBinary([2, 3]), spaces.MultiBinary(4)),
+        (spaces.Tuple([BOX, spaces.Discrete(3)]), spaces.Tuple([spaces.MultiBinary(3)])),
+        (spaces.Dict({"k": BOX, "m": spaces.Discrete(3)}), spaces.Dict({"a": BOX})),
+    ],
+    ids=str,
+)
+def test_same_as_cpprb(observation: Any, action: Any) -> None:
+    """Where cpprb is installed, its declarations are the same."""
+    cpprb = pytest.importorskip("cpprb", reason="cpprb is not installed")
+    env = spaces_of(observation, action)
+    ours, theirs = create_env_dict(env), cpprb.create_env_dict(env)
+    assert ours == theirs
+    assert list(ours) == list(theirs)
+    naming: Any = {"dict_names": "prefix"} if isinstance(observation, spaces.Dict) else {}
+    step = (observation.sample(), action.sample(), observation.sample(), 1.0, 0.0)
+    np.testing.assert_equal(
+        create_before_add_func(env, **naming)(*step), cpprb.create_before_add_func(env)(*step)
+    )
