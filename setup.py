@@ -91,7 +91,9 @@ def compiler_flags(compiler_type: str) -> tuple[list[str], list[str]]:
     """Flags for the compiler and for the linker: none that hold for the build machine only."""
     if compiler_type == "msvc":
         return (["/Od", "/UNDEBUG"] if DEBUG else ["/O2"]), []
-    compile_flags = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3"]
+    # What newer compilers take for an error is one in the debug build of every compiler.
+    checks = ["-g", "-UNDEBUG", "-Werror=incompatible-pointer-types", "-Werror=int-conversion"]
+    compile_flags = ["-O1", *checks] if DEBUG else ["-O3"]
     if not SANITIZE:
         return compile_flags, []
     sanitizer = f"-fsanitize={SANITIZE}"

@@ -1,4 +1,4 @@
-"""Experience replay for reinforcement learning: store every step once, derive everything else when it is drawn."""
+"""Experience replay for reinforcement learning: store steps once, derive the rest when drawn."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from cpprb_like.buffers import ReplayBuffer, create_buffer
 from cpprb_like.errors import NotEnoughDataError
 
 if TYPE_CHECKING:
-    from cpprb_like.integrations.gymnasium import create_before_add_func, create_env_dict
+    from cpprb_like.integrations.gymnasium import (
+        GymnasiumRecorder,
+        create_before_add_func,
+        create_env_dict,
+    )
 
 __all__ = [
+    "GymnasiumRecorder",
     "NotEnoughDataError",
     "ReplayBuffer",
     "create_before_add_func",
@@ -22,10 +27,10 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """Import the names that need Gymnasium when they are asked for."""
-    if name not in ("create_before_add_func", "create_env_dict"):
+    if name not in ("GymnasiumRecorder", "create_before_add_func", "create_env_dict"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from cpprb_like.integrations import gymnasium
+        from cpprb_like.integrations import gymnasium  # noqa: PLC0415 (an optional package)
     except ImportError as error:
         raise AttributeError(f"{name} needs the package gymnasium: {error}") from error
     return getattr(gymnasium, name)

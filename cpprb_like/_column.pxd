@@ -10,7 +10,7 @@ cdef class Column:
     cdef readonly str name
     cdef readonly dtype dtype
     cdef readonly tuple shape        # of one row
-    cdef readonly ndarray objects    # (capacity, *shape) when the dtype holds Python objects, else None
+    cdef readonly ndarray objects    # (capacity, *shape) for Python objects, else None
     cdef readonly intp_t offset      # of row 0 in the arena
     cdef readonly intp_t stride      # bytes from row to row
     cdef readonly intp_t nbytes      # of one row
@@ -22,6 +22,9 @@ cdef class Column:
     cdef intp_t[NPY_MAXDIMS] dims    # of one row
     cdef intp_t place                # its number among the addresses of a call: arena columns first
 
-    cdef intp_t c_locate(self, PyObject* value, bint converted, char* scratch, intp_t* address) except -2
+    cdef intp_t c_locate(
+        self, PyObject* value, bint converted, char* scratch, intp_t* address
+    ) except -2
+    cdef object c_cast(self, PyObject* value)
     cdef bint c_same_dtype(self, ndarray array) noexcept
     cdef bint c_store(self, PyObject* value, char* to) except -1

@@ -1,6 +1,7 @@
 """Where the values of one field lie, and which Python values are such values already.
 
-Compiled because every value of every ``add`` passes here. Not here: the values that need conversion (``casting``).
+Compiled because every value of every ``add`` passes here. Not here: the values that need conversion
+(``casting``).
 """
 
 cimport cython
@@ -32,8 +33,8 @@ cdef extern from "numpy/arrayscalars.h":
     #define CPPRB_DATA(value) PyArray_DATA((PyArrayObject *)(value))
     #define CPPRB_IS_DENSE(value) PyArray_IS_C_CONTIGUOUS((PyArrayObject *)(value))
     #define CPPRB_TYPE(value) ((PyObject *)Py_TYPE(value))
-    /* Scalars of NumPy's own integer types; a subclass written in Python could run code of its own. */
-    #define CPPRB_IS_INTEGER_SCALAR(value) \
+    /* Scalars of NumPy's own integer types; a subclass written in Python could run code of its own.
+    */ #define CPPRB_IS_INTEGER_SCALAR(value) \
         (PyArray_IsScalar(value, Integer) && !(Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
     """
     PyObject* c_dtype "CPPRB_DTYPE"(PyObject* value)
@@ -48,7 +49,9 @@ cdef extern from "Python.h":
     bint c_is_float "PyFloat_Check"(PyObject* value)
     bint c_is_int "PyLong_Check"(PyObject* value)
     double c_as_double "PyFloat_AS_DOUBLE"(PyObject* value)
-    long long c_as_long_long "PyLong_AsLongLongAndOverflow"(PyObject* value, int* overflow) except? -1
+    long long c_as_long_long "PyLong_AsLongLongAndOverflow"(
+        PyObject* value, int* overflow
+    ) except? -1
 
 cdef enum:  # how a field of one number is stored
     NO_NUMBER = 0
@@ -113,11 +116,13 @@ cdef class Column:
     capacity : int
         Rows of the ring.
     offset, stride : int
-        Place of row 0 in the arena, and bytes from row to row; for fields of Python objects both are ignored and the
-        column brings its own array.
+        Place of row 0 in the arena, and bytes from row to row; for fields of Python objects both
+        are ignored and the column brings its own array.
     """
 
-    def __init__(self, str name, cnp.dtype dtype, tuple shape, intp_t capacity, intp_t offset, intp_t stride):
+    def __init__(
+        self, str name, cnp.dtype dtype, tuple shape, intp_t capacity, intp_t offset, intp_t stride
+    ):
         self.name = name
         self.dtype = dtype
         self.shape = shape
@@ -148,11 +153,13 @@ cdef class Column:
             elif dtype.kind == "f" and dtype.itemsize >= 4:
                 self.number = FLOAT + self.nbytes
 
-    cdef intp_t c_locate(self, PyObject* value, bint converted, char* scratch, intp_t* address) except -2:
+    cdef intp_t c_locate(
+        self, PyObject* value, bint converted, char* scratch, intp_t* address
+    ) except -2:
         """How many rows of this column a value is, and where they are; -1 if it needs conversion.
 
-        One number is put into ``scratch``. Runs no Python code. Arrays of Python objects count only when they come from our
-        own conversion, because the ring exchanges their contents.
+        One number is put into ``scratch``. Runs no Python code. Arrays of Python objects count only
+        when they come from our own conversion, because the ring exchanges their contents.
         """
         cdef intp_t lead, axis
         cdef const intp_t* dims
@@ -177,12 +184,44 @@ cdef class Column:
                 return -1
         return dims[0] if lead else 1
 
+    cdef object c_cast(self, PyObject* value):
+        """An array of numbers in this column's dtype, None if that needs more than a plain cast.
+
+        Plain are the casts that keep every value, and float64 to float32, where only overflow would
+        change the meaning: agents compute in one and store the other.
+        """
+        if not c_is_array(value) or self.is_boxed or not self.dtype.isnative:
+            return None
+        cdef cnp.ndarray array = <cnp.ndarray> value
+        cdef int given = cnp.PyArray_TYPE(array), wanted = self.dtype.type_num
+        if not cnp.PyTypeNum_ISNUMBER(wanted) or not (
+            cnp.PyTypeNum_ISNUMBER(given) or cnp.PyTypeNum_ISBOOL(given)
+        ):
+            return None
+        if cnp.PyArray_CanCastSafely(given, wanted):
+            return cnp.PyArray_Cast(array, wanted)
+        if wanted != cnp.NPY_FLOAT or given != cnp.NPY_DOUBLE or not (
+            cnp.PyArray_ISCARRAY_RO(array)
+        ):
+            return None
+        cdef cnp.ndarray result = cnp.PyArray_SimpleNew(
+            cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array), cnp.NPY_FLOAT
+        )
+        cdef const double* wide = <const double*> cnp.PyArray_DATA(array)
+        cdef float* narrow = <float*> cnp.PyArray_DATA(result)
+        cdef intp_t k
+        cdef bint overflow = False
+        for k in range(cnp.PyArray_SIZE(array)):
+            narrow[k] = <float> wide[k]
+            overflow |= isinf(narrow[k]) and not isinf(wide[k])
+        return None if overflow else result
+
     cdef bint c_same_dtype(self, cnp.ndarray array) noexcept:
-        """Whether another dtype object means the same, such as long and long long of the same size."""
+        """Whether another dtype object means the same, such as long and long long of one size."""
         return PyArray_EquivTypes(<cnp.dtype> cnp.PyArray_DESCR(array), self.dtype)
 
     cdef bint c_store(self, PyObject* value, char* to) except -1:
-        """Store one Python or NumPy scalar if this column of one number can hold it without another meaning."""
+        """Store a Python or NumPy scalar if a column of one number can hold it as it is meant."""
         cdef int overflow = 0
         cdef long long integer
         if c_is_int(value):

@@ -1,7 +1,8 @@
 """Copy loops between strided columns and dense arrays.
 
-A column is a start address, a stride and a row size in bytes. Row sizes of numbers and pairs of numbers get a loop of
-their own, because a copy of constant size is one load and one store and not a call.
+A column is a start address, a stride and a row size in bytes. Row sizes of numbers and pairs of
+numbers get a loop of their own, because a copy of constant size is one load and one store and not a
+call.
 """
 
 from libc.string cimport memcpy

@@ -15,7 +15,7 @@ cdef class Ring:
     cdef uint8_t[::1] arena
     cdef int64_t[::1] state          # words of the header, see StateWord
     cdef intp_t[:, ::1] table        # offset, stride, nbytes of each column that lies in the arena
-    cdef intp_t[:, ::1] ends         # place of the column, byte that holds a sign bit, flag bits of each end field
+    cdef intp_t[:, ::1] ends         # place, byte of the sign, flag bits of each end field
     cdef tuple boxed                 # the columns that hold Python objects
     cdef intp_t in_record            # so many rows of the table lie in the record
     cdef intp_t record_offset
@@ -38,4 +38,6 @@ cdef class Ring:
     cdef int c_fill(self, list arrays, ndarray slots) except -1
     cdef void c_gather_rows(self, char** outs, const intp_t* slots, intp_t n) noexcept nogil
     cdef void c_prefetch_records(self, const intp_t* slots, intp_t n) noexcept nogil
-    cdef int c_draw(self, ndarray slots, bitgen_t* bitgen, intp_t among, bint replace, bint skip_absent) except -1
+    cdef int c_draw(
+        self, ndarray slots, bitgen_t* bitgen, intp_t among, bint replace, bint skip_absent
+    ) except -1

@@ -1,8 +1,9 @@
 """The ring that holds the rows.
 
-It writes rows into memory that it is given, gathers them, and draws slots. Compiled because moving a small row costs less
-than any Python statement. Not here: where the memory comes from (``storage``), what a row means (``schema``), which rows to
-draw (``samplers``), and the calls that users make (``_entry``, ``buffers``).
+It writes rows into memory that it is given, gathers them, and draws slots. Compiled because moving
+a small row costs less than any Python statement. Not here: where the memory comes from
+(``storage``), what a row means (``schema``), which rows to draw (``samplers``), and the calls that
+users make (``_entry``, ``buffers``).
 """
 
 cimport cython
@@ -33,7 +34,8 @@ cdef extern from "numpy/arrayobject.h":
         pass
     PyTypeObject PyArray_Type
     cnp.ndarray PyArray_NewFromDescr(
-        PyTypeObject* subtype, cnp.PyArray_Descr* descr, int ndim, intp_t* dims, intp_t* strides, void* data, int flags, PyObject* obj
+        PyTypeObject* subtype, cnp.PyArray_Descr* descr, int ndim, intp_t* dims, intp_t* strides,
+        void* data, int flags, PyObject* obj
     )
 
 cdef enum:  # words of the header
@@ -60,10 +62,10 @@ cdef enum:  # columns of Ring.ends
     END_FLAGS = 2
 
 cdef enum:
-    READ_CHUNK = 64              # rows whose records are fetched while the rows before them are copied
-    WRITE_CHUNK = 256            # rows whose records stay in the first cache while their columns are written
+    READ_CHUNK = 64              # rows whose records are fetched while those before are copied
+    WRITE_CHUNK = 256            # rows whose records stay in the first cache meanwhile
     CACHE_LINE = 64
-    UNLOCKED_NBYTES = 32768      # gathers from here on run without the interpreter lock: below, taking it back costs more
+    UNLOCKED_NBYTES = 32768      # smaller gathers keep the lock: taking it back costs more
     POOLED_NBYTES = 65536        # arrays from here on come from the pool
 
 # The same numbers for schema.py.
@@ -85,17 +87,20 @@ cdef class Ring:
     arena : ndarray of uint8
         All memory of the buffer but the fields of Python objects.
     state : ndarray of int64, shape (4 + n_envs,)
-        Words of the header of the arena: rows written, absent rows, clears, one word unused, then the length so far of
-        each stream's episode.
+        Words of the header of the arena: rows written, absent rows, clears, one word unused, then
+        the length so far of each stream's episode.
     record : tuple of int
         Offset and stride of the records; the last byte of a record holds the flags of its row.
     ends : sequence of (int, int, int)
-        For each end field: number of the column, the byte of it that holds a sign bit (-1 for none), and its flag bits.
+        For each end field: number of the column, the byte of it that holds a sign bit (-1 for
+        none), and its flag bits.
     capacity, n_envs : int
         Rows held, and streams that they belong to in turn.
     """
 
-    def __init__(self, columns, cnp.ndarray arena, cnp.ndarray state, record, ends, *, capacity, n_envs):
+    def __init__(
+        self, columns, cnp.ndarray arena, cnp.ndarray state, record, ends, *, capacity, n_envs
+    ):
         self.capacity = capacity
         self.n_envs = n_envs
         self.columns = tuple(columns)
@@ -110,7 +115,8 @@ cdef class Ring:
         for place, column in enumerate([*plain, *self.boxed]):
             (<Column> column).place = place
         self.ends = np.array(
-            [((<Column> self.columns[number]).place, byte, flags) for number, byte, flags in ends], np.intp
+            [((<Column> self.columns[number]).place, byte, flags) for number, byte, flags in ends],
+            np.intp,
         ).reshape(len(ends), 3)
         self.in_record = sum(map(self._in_record, plain))
         self.table = np.array(
@@ -156,8 +162,9 @@ cdef class Ring:
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept:
         """Write n rows and make them visible; no Python code runs. Returns the slot of the first.
 
-        ``rows`` are the values of each column, dense. Values of Python objects are exchanged with those in the ring, so
-        that the old ones die with the caller's array, after the rows are published.
+        ``rows`` are the values of each column, dense. Values of Python objects are exchanged with
+        those in the ring, so that the old ones die with the caller's array, after the rows are
+        published.
         """
         cdef int64_t written = self.state[WRITTEN]
         cdef intp_t first = <intp_t> (written % self.capacity)
@@ -182,7 +189,7 @@ cdef class Ring:
         return first
 
     cdef void c_write_row(self, char** rows, intp_t slot) noexcept nogil:
-        """Copy one row to its slot; worth a loop of its own, since this is what every step of an agent costs."""
+        """Copy one row to its slot: the cost of every step, so it has a loop of its own."""
         cdef intp_t number
         cdef const intp_t* row
         cdef char* base = <char*> &self.arena[0]
@@ -206,12 +213,16 @@ cdef class Ring:
             start += count
         for number in range(self.in_record, self.table.shape[0]):
             row = &self.table[number, 0]
-            memcpy(base + row[OFFSET] + slot * row[NBYTES], rows[number] + skip * row[NBYTES], n * row[NBYTES])
+            memcpy(
+                base + row[OFFSET] + slot * row[NBYTES],
+                rows[number] + skip * row[NBYTES],
+                n * row[NBYTES],
+            )
 
     cdef void c_write_flags(
         self, char** rows, intp_t n, intp_t skip, intp_t slot, const uint8_t* present
     ) noexcept nogil:
-        """Write the flag byte of each kept row, and carry the lengths of the episodes on over all n rows."""
+        """Write the flag byte of each kept row, and count on the lengths of the episodes."""
         cdef intp_t stored = self.c_stored(), row, stream = 0
         cdef uint8_t flags
         cdef uint8_t* place
@@ -234,7 +245,7 @@ cdef class Ring:
             slot = slot + 1 if slot + 1 < self.capacity else 0
 
     cdef uint8_t c_end_flags(self, char** rows, intp_t row) noexcept nogil:
-        """The flags of a row from the values of its end fields: any set bit but the sign of a zero counts."""
+        """The flags of a row from its end fields: any set bit but the sign of a zero counts."""
         cdef uint8_t flags = 0, bits
         cdef intp_t end, byte, nbytes
         cdef const uint8_t* value
@@ -254,7 +265,7 @@ cdef class Ring:
         return flags
 
     def end_episode(self, intp_t stream):
-        """Mark the newest step of a stream as truncated, unless its episode has ended or has no step yet."""
+        """Mark the newest step of a stream as truncated, unless no episode is open."""
         if self.state[EPISODE_LENS + stream] == 0:
             return
         cdef int64_t row = self.state[WRITTEN] - self.n_envs + stream
@@ -276,7 +287,11 @@ cdef class Ring:
         cdef cnp.ndarray old, new
         for column, new in zip(self.boxed, fresh):
             old = column.objects
-            c_swap(<char*> cnp.PyArray_DATA(old), <char*> cnp.PyArray_DATA(new), cnp.PyArray_NBYTES(old))
+            c_swap(
+                <char*> cnp.PyArray_DATA(old),
+                <char*> cnp.PyArray_DATA(new),
+                cnp.PyArray_NBYTES(old),
+            )
         self.state[REVISION] += 1
         self.state[WRITTEN] = 0
         self.state[ABSENT_ROWS] = 0
@@ -290,16 +305,24 @@ cdef class Ring:
         if since <= 0:
             return False
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k, head = <intp_t> (written % self.capacity)
+        cdef intp_t k, age, head = <intp_t> (written % self.capacity)
         for k in range(cnp.PyArray_DIM(slots, 0)):
-            if (values[k] - head if values[k] >= head else values[k] - head + self.capacity) < since:
+            age = values[k] - head
+            if (age if age >= 0 else age + self.capacity) < since:
                 return True
         return False
 
     def flags(self):
-        """Copy of the flag bytes of the slots in use: 1 end, 2 terminated, 4 truncated, 8 absent."""
+        """Copy of the flags of the slots in use: 1 end, 2 terminated, 4 truncated, 8 absent."""
         last = self.record_offset + self.record_stride - 1
         return np.array(np.asarray(self.arena)[last :: self.record_stride][: self.c_stored()])
+
+    def absent_at(self, cnp.ndarray slots):
+        """Whether each of the given slots, which are in use, holds no step."""
+        self.c_check_slots(slots)
+        return (np.asarray(self.arena)[
+            self.record_offset + (slots + 1) * self.record_stride - 1
+        ] & ABSENT) != 0
 
     def present_slots(self):
         """The slots that hold a step, ascending."""
@@ -308,17 +331,22 @@ cdef class Ring:
         return np.flatnonzero(self.flags() & ABSENT == 0)
 
     def take(self, slots, int64_t written, int64_t revision, list arrays=None):
-        """The values of each column at the given slots, as arrays of shape (n, *shape), in declared order.
+        """The values of each column at the given slots, as arrays of shape (n, *shape), in declared
+        order.
 
-        None if one of the rows was overwritten since ``written`` and ``revision`` were read. ``arrays`` are the caller's,
-        one for each column, of the right size, dense and writeable; without them the arrays are fresh. Raises ``TypeError``
-        if the slots are no dense 1-d array of intp, ``IndexError`` if one is not in use.
+        None if one of the rows was overwritten since ``written`` and ``revision`` were read.
+        ``arrays`` are the caller's, one for each column, of the right size, dense and writeable;
+        without them the arrays are fresh. Raises ``TypeError`` if the slots are no dense 1-d array
+        of intp, ``IndexError`` if one is not in use.
         """
         if self.state[REVISION] != revision:
             return None
         self.c_check_slots(slots)
+        cdef intp_t n = cnp.PyArray_DIM(slots, 0)
         if arrays is None:
-            arrays = [self.c_new_array(column, cnp.PyArray_DIM(slots, 0)) for column in self.columns]
+            arrays = [self.c_new_array(column, n) for column in self.columns]
+        elif any([len(array) != n for array in arrays]):
+            raise ValueError(f"expected arrays of {n} rows, got {[len(array) for array in arrays]}")
         self.c_fill(arrays, slots)
         if self.state[REVISION] != revision or self.c_overwritten(slots, written):
             return None
@@ -329,14 +357,19 @@ cdef class Ring:
             raise TypeError(f"slots: expected an array of intp, got {type(slots).__name__}")
         if slots.dtype != np.intp or slots.ndim != 1 or not slots.flags.c_contiguous:
             order = "" if slots.flags.c_contiguous else "strided "
-            raise TypeError(f"slots: expected a dense 1-d array of intp, got a {order}{slots.ndim}-d one of {slots.dtype}")
+            raise TypeError(
+                "slots: expected a dense 1-d array of intp, "
+                f"got a {order}{slots.ndim}-d one of {slots.dtype}"
+            )
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, stored = self.c_stored(), n = cnp.PyArray_DIM(slots, 0)
         cdef bint wrong = False
         for k in range(n):
             wrong |= <size_t> values[k] >= <size_t> stored
         if wrong:
-            raise IndexError(f"slots: expected 0 to {stored - 1}, got {slots.min()} to {slots.max()}")
+            raise IndexError(
+                f"slots: expected 0 to {stored - 1}, got {slots.min()} to {slots.max()}"
+            )
         return 0
 
     cdef cnp.ndarray c_new_array(self, Column column, intp_t n):
@@ -354,14 +387,15 @@ cdef class Ring:
             data = cnp.PyArray_DATA(<cnp.ndarray> lease.memory)
         Py_INCREF(column.dtype)
         cdef cnp.ndarray array = PyArray_NewFromDescr(
-            &PyArray_Type, <cnp.PyArray_Descr*> column.dtype, <int> ndim, dims, NULL, data, cnp.NPY_ARRAY_CARRAY if data != NULL else 0, NULL
+            &PyArray_Type, <cnp.PyArray_Descr*> column.dtype, <int> ndim, dims, NULL, data,
+            cnp.NPY_ARRAY_CARRAY if data != NULL else 0, NULL,
         )
         if data != NULL:
             cnp.set_array_base(array, lease)
         return array
 
     cdef int c_fill(self, list arrays, cnp.ndarray slots) except -1:
-        """Gather checked slots into dense arrays of the right size, one for each column in declared order."""
+        """Gather checked slots into dense arrays of the right size, one for each column."""
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t n = slots.shape[0]
         cdef Column column
@@ -393,7 +427,8 @@ cdef class Ring:
             for number in range(self.in_record):
                 row = &self.table[number, 0]
                 c_gather(
-                    outs[number] + start * row[NBYTES], base + row[OFFSET], row[STRIDE], row[NBYTES], slots + start, count
+                    outs[number] + start * row[NBYTES],
+                    base + row[OFFSET], row[STRIDE], row[NBYTES], slots + start, count,
                 )
             start += count
             count = following
@@ -418,11 +453,14 @@ cdef class Ring:
     def draw_uniform(self, intp_t n, rng, bint replace=True):
         """Draw n slots that hold a step, each with the same probability.
 
-        Without ``replace`` they are distinct and in random order. Cost: proportional to n; to the rows stored when more
-        than half of them are absent. Raises ``NotEnoughDataError`` if there is no row, or fewer than n without replacement.
+        Without ``replace`` they are distinct and in random order. Cost: proportional to n; to the
+        rows stored when more than half of them are absent. Raises ``NotEnoughDataError`` if there
+        is no row, or fewer than n without replacement.
         """
         bit_generator = rng.bit_generator
-        cdef bitgen_t* bitgen = <bitgen_t*> PyCapsule_GetPointer(bit_generator.capsule, "BitGenerator")
+        cdef bitgen_t* bitgen = <bitgen_t*> PyCapsule_GetPointer(
+            bit_generator.capsule, "BitGenerator"
+        )
         cdef intp_t dims[1]
         dims[0] = n
         cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, dims, cnp.NPY_INTP)
@@ -430,7 +468,9 @@ cdef class Ring:
             if len(self) == 0:
                 raise NotEnoughDataError("cannot sample: the buffer is empty")
             if not replace and n > len(self):
-                raise NotEnoughDataError(f"cannot sample {n} distinct rows: the buffer holds {len(self)}")
+                raise NotEnoughDataError(
+                    f"cannot sample {n} distinct rows: the buffer holds {len(self)}"
+                )
             if 2 * self.state[ABSENT_ROWS] > self.c_stored():
                 present = self.present_slots()
                 self.c_draw(slots, bitgen, len(present), replace, False)
@@ -438,8 +478,10 @@ cdef class Ring:
             self.c_draw(slots, bitgen, self.c_stored(), replace, self.state[ABSENT_ROWS] > 0)
         return slots
 
-    cdef int c_draw(self, cnp.ndarray slots, bitgen_t* bitgen, intp_t among, bint replace, bint skip_absent) except -1:
-        """Fill ``slots`` with numbers below ``among``; at least half of them are of present rows."""
+    cdef int c_draw(
+        self, cnp.ndarray slots, bitgen_t* bitgen, intp_t among, bint replace, bint skip_absent
+    ) except -1:
+        """Fill ``slots`` with numbers below ``among``; at least half of these are present rows."""
         cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k = 0, n = slots.shape[0]
         if replace:

@@ -11,6 +11,7 @@ cdef class BufferBase:
     cdef readonly object gate        # RLock held by whoever needs writers to wait
     cdef public bint paused          # somebody holds the gate
     cdef tuple names                 # field names, in declared order
+    cdef object name_set             # the same, for comparison
     cdef intp_t n_fields
     cdef intp_t n_streams            # the ring's n_envs
     cdef PyObject** name_items       # of ``names``
@@ -22,4 +23,5 @@ cdef class BufferBase:
     cdef intp_t c_find(self, PyObject* name) noexcept
     cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2
     cdef intp_t c_resolve_call(self, PyObject** values, PyObject* names) except -2
+    cdef object c_convert(self, intp_t number, value)
     cdef object c_add_converted(self, dict fields, const uint8_t* present)

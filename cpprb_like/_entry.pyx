@@ -1,8 +1,9 @@
 """The calls that agent code makes at every step.
 
-``BufferBase`` takes the keywords of ``add`` apart and hands addresses to the ring. It is compiled because a step of five
-numbers takes less time to store than one Python statement to run. Not here: converting the values that do not match
-their declaration (``schema``, ``casting``), and everything that is not called at every step (``buffers``).
+``BufferBase`` takes the keywords of ``add`` apart and hands addresses to the ring. It is compiled
+because a step of five numbers takes less time to store than one Python statement to run. Not here:
+converting the values that do not match their declaration (``schema``, ``casting``), and everything
+that is not called at every step (``buffers``).
 """
 
 cimport numpy as cnp
@@ -42,8 +43,8 @@ cdef enum:
 cdef class BufferBase:
     """The calls that a buffer gets at every step. ``ReplayBuffer`` is the class to use.
 
-    A subclass gives it a ``Ring`` by ``_attach``, and ``_convert(number, value)`` for the values that do not match their
-    declaration.
+    A subclass gives it a ``Ring`` by ``_attach``, and ``_convert(number, value)`` for the values
+    that do not match their declaration.
     """
 
     def _attach(self, Ring ring, gate):
@@ -51,6 +52,7 @@ cdef class BufferBase:
         self.n_streams = ring.n_envs
         self.gate = gate
         self.names = tuple([column.name for column in ring.columns])
+        self.name_set = frozenset(self.names)
         self.n_fields = len(self.names)
         self.name_items = c_items(<PyObject*> self.names)
         self.column_items = c_items(<PyObject*> ring.columns)
@@ -77,7 +79,10 @@ cdef class BufferBase:
         """Rows in a value, its address noted in ``sources``; -1 if it needs conversion."""
         cdef PyObject* column = self.column_items[number]
         cdef intp_t rows = (<Column> column).c_locate(
-            value, converted, <char*> &self.scratch[number * SCRATCH_NBYTES], &self.sources[(<Column> column).place]
+            value,
+            converted,
+            <char*> &self.scratch[number * SCRATCH_NBYTES],
+            &self.sources[(<Column> column).place],
         )
         return -1 if self.n_streams > 1 and rows != self.n_streams else rows
 
@@ -98,15 +103,23 @@ cdef class BufferBase:
             n = rows
         return n
 
+    cdef object c_convert(self, intp_t number, value):
+        """A value as an array that resolves; raises ``ValueError`` if it cannot be one."""
+        array = (<Column> self.column_items[number]).c_cast(<PyObject*> value)
+        if array is not None and self.c_resolve(number, <PyObject*> array, True) >= 0:
+            return array
+        return self._convert(number, value)
+
     cdef object c_add_converted(self, dict fields, const uint8_t* present):
         """Add a call in which some value needs conversion, or report what is wrong with it."""
-        self._check_names(fields)
+        if fields.keys() != self.name_set:
+            self._check_names(fields)
         cdef list values = [fields[name] for name in self.names]
         cdef list counts = []
         cdef intp_t number
         for number in range(len(values)):
             if self.c_resolve(number, <PyObject*> values[number], False) < 0:
-                values[number] = self._convert(number, values[number])
+                values[number] = self.c_convert(number, values[number])
         if self.paused:
             self.c_wait_for_turn()
         # From here to the publication no Python code runs that could change a value.
@@ -116,7 +129,9 @@ cdef class BufferBase:
             found = ", ".join(f"{name!r} has {count}" for name, count in zip(self.names, counts))
             raise ValueError(f"fields disagree on the number of steps: {found}")
         if present != NULL and counts[0] != self.ring.n_envs:
-            raise ValueError(f"expected one step of each of {self.ring.n_envs} environments, got {counts[0]}")
+            raise ValueError(
+                f"expected one step of each of {self.ring.n_envs} environments, got {counts[0]}"
+            )
         return self.ring.c_publish(<char**> &self.sources[0], counts[0], present)
 
     def add_where(self, present, /, **fields):
@@ -125,9 +140,10 @@ cdef class BufferBase:
         Parameters
         ----------
         present : array_like of bool, shape (n_envs,)
-            Which environments have a step. The rows of the others are kept but absent: never drawn and not counted.
+            Which environments have a step. The rows of the others are kept but absent: never drawn
+            and not counted.
         **fields
-            As for ``add``, shape (n_envs, \*shape), absent environments included.
+            As for ``add``, shape ``(n_envs, *shape)``, absent environments included.
 
         Returns
         -------
@@ -151,17 +167,19 @@ cdef class BufferBase:
         cdef cnp.ndarray mask = np.array(present)
         if mask.dtype != np.bool_ or np.shape(mask) != (self.ring.n_envs,):
             raise ValueError(
-                f"present: expected bool of shape ({self.ring.n_envs},), got {mask.dtype} of shape {np.shape(mask)}"
+                f"present: expected bool of shape ({self.ring.n_envs},), "
+                f"got {mask.dtype} of shape {np.shape(mask)}"
             )
         return self.c_add_converted(fields, <const uint8_t*> cnp.PyArray_DATA(mask))
 
 
 cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, PyObject* names):
-    """``BufferBase.add`` behind CPython's vectorcall: keywords come as a tuple of names, and no dict is built."""
+    """``BufferBase.add`` by vectorcall: keywords come as a tuple of names, no dict is built."""
     cdef BufferBase buffer = <BufferBase> self
     if n_positional:
         raise TypeError(
-            f"add() takes fields by name, got {n_positional} positional value(s); fields: {', '.join(buffer.names)}"
+            f"add() takes fields by name, got {n_positional} positional value(s); "
+            f"fields: {', '.join(buffer.names)}"
         )
     if buffer.paused:
         buffer.c_wait_for_turn()
@@ -187,9 +205,10 @@ Add one step, or several.
 Parameters
 ----------
 **fields
-    A value for each field of ``env_dict``: one step (the field's shape), or N steps with a leading axis of the same length
-    N in every field. With ``n_envs=k`` above 1 the leading axis is always k, one step of each environment. A field of
-    shape ``(1,)`` also takes scalars, and ``(N,)`` for N steps.
+    A value for each field of ``env_dict``: one step (the field's shape), or N steps with a leading
+    axis of the same length N in every field. With ``n_envs=k`` above 1 the leading axis is always
+    k, one step of each environment. A field of shape ``(1,)`` also takes scalars, and ``(N,)`` for
+    N steps.
 
 Returns
 -------
@@ -206,8 +225,9 @@ ValueError
 
 Notes
 -----
-A copy of the bytes when values have the declared dtype and are C-contiguous, or are Python or NumPy scalars; any other
-value of the call is converted by NumPy first. N may exceed the capacity: the newest rows stay.
+A copy of the bytes when values have the declared dtype and are C-contiguous, or are Python or NumPy
+scalars; any other value of the call is converted by NumPy first. N may exceed the capacity: the
+newest rows stay.
 
 Examples
 --------

@@ -1,14 +1,19 @@
 """Attributes and C signatures of ``Pool`` and ``Lease``."""
 
-from cpprb_like._typedefs cimport intp_t
+from cpprb_like._typedefs cimport int64_t, intp_t
 
 
 cdef class Pool:
-    cdef list spare                  # memory of dead arrays
+    cdef list spare                  # (memory, number of the last lease when it came back), oldest first
+    cdef int64_t leases              # so far
+    cdef intp_t kept                 # bytes in ``spare``
+    cdef intp_t lent                 # bytes on loan
+    cdef intp_t peak                 # most bytes on loan at a time
     cdef object reference            # weak, to this pool
     cdef object __weakref__
 
     cdef Lease c_lease(self, intp_t nbytes)
+    cdef int c_give_back(self, memory) except -1
 
 
 cdef class Lease:

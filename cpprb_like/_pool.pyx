@@ -1,7 +1,8 @@
 """Memory of dead batches, kept for the next ones.
 
-Large arrays that are allocated anew for every batch cost a page fault for every 4 KiB, in processes whose allocator gives
-freed memory back to the system. Compiled because memory comes back from a C destructor.
+Large arrays that are allocated anew for every batch cost a page fault for every 4 KiB, in processes
+whose allocator gives freed memory back to the system. Compiled because memory comes back from a C
+destructor.
 """
 
 cimport cython
@@ -16,12 +17,17 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    LENGTH = 16                      # pieces kept; the oldest goes first
+    MOST_KEPT = 1 << 29              # bytes
+    PATIENCE = 64                    # leases after which memory that nobody asked for is freed
 
 
 @cython.final
 cdef class Pool:
-    """Pieces of memory by size. It keeps no more of them than were alive at the same time."""
+    """Pieces of memory by size.
+
+    With what is on loan it never holds more than was on loan at a time, and it forgets what has not
+    been asked for in a while: one huge batch does not stay.
+    """
 
     def __cinit__(self):
         self.spare = []
@@ -31,13 +37,31 @@ cdef class Pool:
         """Uninitialised memory that returns here when the lease dies."""
         cdef Lease lease = Lease.__new__(Lease)
         cdef intp_t place
-        lease.home = self.reference
+        self.leases += 1
         for place in range(len(self.spare) - 1, -1, -1):
-            if cnp.PyArray_NBYTES(<cnp.ndarray> self.spare[place]) == nbytes:
-                lease.memory = self.spare.pop(place)
-                return lease
-        lease.memory = np.empty(nbytes, np.uint8)
+            if cnp.PyArray_NBYTES(<cnp.ndarray> self.spare[place][0]) == nbytes:
+                lease.memory = self.spare.pop(place)[0]
+                self.kept -= nbytes
+                break
+        else:
+            lease.memory = np.empty(nbytes, np.uint8)
+        lease.home = self.reference
+        self.lent += nbytes
+        self.peak = max(self.peak, self.lent)
         return lease
+
+    cdef int c_give_back(self, memory) except -1:
+        cdef intp_t nbytes = cnp.PyArray_NBYTES(<cnp.ndarray> memory)
+        self.lent -= nbytes
+        self.kept += nbytes
+        self.spare.append((memory, self.leases))
+        while self.spare and (
+            self.kept + self.lent > self.peak
+            or self.kept > MOST_KEPT
+            or self.spare[0][1] + PATIENCE < self.leases
+        ):
+            self.kept -= cnp.PyArray_NBYTES(<cnp.ndarray> self.spare.pop(0)[0])
+        return 0
 
 
 @cython.final
@@ -46,8 +70,6 @@ cdef class Lease:
     """Keeps memory with the array that uses it, and gives it back when that array dies."""
 
     def __dealloc__(self):
-        cdef Pool pool = self.home()
+        cdef Pool pool = None if self.home is None else self.home()
         if pool is not None:
-            if len(pool.spare) >= LENGTH:
-                del pool.spare[0]
-            pool.spare.append(self.memory)
+            pool.c_give_back(self.memory)

@@ -1,4 +1,4 @@
-"""Bounded integers from a NumPy bit generator: the same numbers on every platform and NumPy version."""
+"""Bounded integers from NumPy's bit generators: the same on every platform and NumPy version."""
 
 from numpy.random cimport bitgen_t
 

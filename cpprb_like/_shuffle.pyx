@@ -1,6 +1,7 @@
 """Random order without an array of all numbers.
 
-Compiled because a draw without replacement asks it for every row. Not here: bounded random integers (``_random``).
+Compiled because a draw without replacement asks it for every row. Not here: bounded random integers
+(``_random``).
 """
 
 cimport cython
@@ -16,7 +17,8 @@ from cpprb_like._typedefs cimport intp_t, uint64_t
 cdef class Shuffle:
     """The numbers 0 to n - 1 in random order, one at a time, without an array of all of them.
 
-    Fisher-Yates over an array that is imagined; a hash table holds the places that differ from their number.
+    Fisher-Yates over an array that is imagined; a hash table holds the places that differ from
+    their number.
     """
 
     def __cinit__(self, intp_t n, intp_t most):
@@ -51,7 +53,8 @@ cdef class Shuffle:
 
     cdef intp_t c_find(self, intp_t place) noexcept nogil:
         """Where a place is in the table, or the free entry where it belongs."""
-        cdef intp_t entry = <intp_t> ((<uint64_t> place * <uint64_t> 0x9E3779B97F4A7C15) >> self.shift)
+        cdef uint64_t mixed = <uint64_t> place * <uint64_t> 0x9E3779B97F4A7C15
+        cdef intp_t entry = <intp_t> (mixed >> self.shift)
         while self.places[entry] != -1 and self.places[entry] != place:
             entry = (entry + 1) & self.mask
         return entry

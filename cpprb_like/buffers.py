@@ -1,7 +1,7 @@
 """``ReplayBuffer``: a ring, a sampler and a generator under one roof.
 
-It checks what it is given, keeps readers and writers of different threads apart, and leaves the moving of bytes to the
-compiled core.
+It checks what it is given, keeps readers and writers of different threads apart, and leaves the
+moving of bytes to the compiled core.
 """
 
 from __future__ import annotations
@@ -38,22 +38,26 @@ class ReplayBuffer(BufferBase):
     size : int
         Steps held; floats of integral value such as ``1e6`` will do.
     env_dict : dict
-        ``{name: {"shape": int or tuple, "dtype": anything NumPy takes}}``. The shape defaults to 1, which is ``(1,)``; shape
-        ``()`` gives batches of shape ``(batch,)``. It is read and never written to.
+        ``{name: {"shape": int or tuple, "dtype": anything NumPy takes}}``. The shape defaults to 1,
+        which is ``(1,)``; shape ``()`` gives batches of shape ``(batch,)``. It is read and never
+        written to.
     default_dtype : dtype, optional
         For fields without a dtype; ``float32``.
     n_envs : int
         Environments that step together. One call of ``add`` is then one time step of all of them.
     terminated, truncated : str, optional
-        Names of the fields that end an episode, if they are not called ``terminated`` (or ``done``) and ``truncated``.
+        Names of the fields that end an episode, if they are not called ``terminated`` (or ``done``)
+        and ``truncated``.
     sampler : Sampler, optional
         Which rows are drawn; ``Uniform()``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Of the draws. Without one the generator is seeded from NumPy's global state, so that ``np.random.seed`` controls it.
+        Of the draws. Without one the generator is seeded from NumPy's global state, so that
+        ``np.random.seed`` controls it.
     mmap_prefix : str or path, optional
         Keep the rows in the file ``<mmap_prefix>.dat`` and not on the heap.
     mmap_mode : {"x", "w", "r+"}
-        Create that file and fail if it exists, create it anew, or open it with the rows that it holds.
+        Create that file and fail if it exists, create it anew, or open it with the rows that it
+        holds.
 
     Raises
     ------
@@ -64,14 +68,15 @@ class ReplayBuffer(BufferBase):
 
     Notes
     -----
-    Any number of threads may add, sample and clear: every batch consists of whole rows that were in the buffer together, and
-    every call of ``add`` is seen whole or not at all. Pickling copies by value, rows and generator included; do not add
-    meanwhile.
+    Any number of threads may add, sample and clear: every batch consists of whole rows that were in
+    the buffer together, and every call of ``add`` is seen whole or not at all. Pickling copies by
+    value, rows and generator included; do not add meanwhile.
 
     Examples
     --------
     >>> from cpprb_like import ReplayBuffer
-    >>> rb = ReplayBuffer(1000, {"obs": {"shape": 4}, "act": {"dtype": "int64"}, "done": {"dtype": bool}}, seed=1)
+    >>> fields = {"obs": {"shape": 4}, "act": {"dtype": "int64"}, "done": {"dtype": bool}}
+    >>> rb = ReplayBuffer(1000, fields, seed=1)
     >>> rb.add(obs=[0.1, 0.2, 0.3, 0.4], act=1, done=False)
     0
     >>> batch = rb.sample(32)
@@ -84,7 +89,7 @@ class ReplayBuffer(BufferBase):
         size: float,
         env_dict: object,
         *,
-        default_dtype: DTypeLike = None,
+        default_dtype: DTypeLike | None = None,
         n_envs: int = 1,
         terminated: str | None = None,
         truncated: str | None = None,
@@ -162,17 +167,20 @@ class ReplayBuffer(BufferBase):
         replace : bool
             Whether a row may be drawn more than once.
         out : dict of ndarray, optional
-            Arrays to write into: each field's dtype, shape ``(batch_size, *shape)``, C-contiguous and writeable.
+            Arrays to write into: each field's dtype, shape ``(batch_size, *shape)``, C-contiguous
+            and writeable.
 
         Returns
         -------
         dict of ndarray
-            Each field, shape ``(batch_size, *shape)``: ``out``, or fresh arrays that nobody else writes to.
+            Each field, shape ``(batch_size, *shape)``: ``out``, or fresh arrays that nobody else
+            writes to.
 
         Raises
         ------
         NotEnoughDataError
-            The buffer is empty, or holds fewer rows than ``batch_size`` and ``replace`` is false. It is a ``ValueError``.
+            The buffer is empty, or holds fewer rows than ``batch_size`` and ``replace`` is false.
+            It is a ``ValueError``.
         TypeError, ValueError
             ``batch_size`` is no integer of at least 0, or ``out`` does not fit.
         MemoryError
@@ -208,6 +216,8 @@ class ReplayBuffer(BufferBase):
         if not len(ring):
             raise NotEnoughDataError("cannot sample: the buffer is empty")
         slots, extra = self.sampler.draw(ring, n, self.rng, replace=replace)
+        if len(slots) != n:
+            raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
         columns = ring.take(slots, written, revision, arrays)
         if columns is None:
             return None
@@ -291,9 +301,11 @@ class ReplayBuffer(BufferBase):
         return self[np.atleast_1d(idx)]
 
     def __getitem__(self, index: int | slice | ArrayLike) -> Batch:
-        """Rows by slot: a dict of values for an int, a dict of arrays for a slice, an array of ints or a bool mask.
+        """Rows by slot.
 
-        Negative numbers count from the last slot in use. Raises ``IndexError`` for slots that are not in use or hold no step.
+        A dict of values for an int, a dict of arrays for a slice, an array of ints or a bool mask.
+        Negative numbers count from the last slot in use. Raises ``IndexError`` for slots that are
+        not in use or hold no step.
         """
         single = not isinstance(index, slice) and np.ndim(index) == 0
         batch = self._read(lambda: self._resolve_slots(index))
@@ -301,10 +313,9 @@ class ReplayBuffer(BufferBase):
 
     def _resolve_slots(self, index: Any) -> Slots:
         stored = self.ring.stored
-        present = self.ring.present_slots() if self.ring.absent else None
         if isinstance(index, slice):
-            slots = np.ascontiguousarray(np.arange(stored)[index])
-            return slots if present is None else slots[np.isin(slots, present)]
+            slots = np.ascontiguousarray(np.arange(*index.indices(stored)), np.intp)
+            return slots[~self.ring.absent_at(slots)] if self.ring.absent else slots
         wanted = np.atleast_1d(np.asarray(index))
         if wanted.dtype == np.bool_:
             if wanted.shape != (stored,):
@@ -314,12 +325,11 @@ class ReplayBuffer(BufferBase):
             wanted = wanted.astype(np.intp)
         if wanted.dtype.kind not in "iu" or wanted.ndim != 1:
             raise IndexError(f"slots: expected integers in one dimension, got {index!r}")
-        slots = np.ascontiguousarray(wanted, np.intp)
-        slots = np.where(slots < 0, slots + stored, slots)
-        if present is not None and not np.isin(slots, present).all():
-            raise IndexError(f"slots: {index!r} holds no step of its environment")
-        if slots.size and not 0 <= slots.min() <= slots.max() < stored:
+        if wanted.size and not -stored <= wanted.min() <= wanted.max() < stored:
             raise IndexError(f"slots: expected {-stored} to {stored - 1}, got {index!r}")
+        slots = np.ascontiguousarray(np.where(wanted < 0, wanted + stored, wanted), np.intp)
+        if self.ring.absent and self.ring.absent_at(slots).any():
+            raise IndexError(f"slots: {index!r} holds no step of its environment")
         return slots
 
     def __iter__(self) -> Iterator[Batch]:
@@ -354,7 +364,7 @@ class ReplayBuffer(BufferBase):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that hold the rows, full or empty; of Python objects only the references."""
+        """Bytes that hold the rows, full or empty; of Python objects only the references."""
         return self._layout.total_nbytes
 
     def get_stored_size(self) -> int:
@@ -382,7 +392,7 @@ class ReplayBuffer(BufferBase):
         return _blank, (type(self),), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All of the buffer by value; the rows in use as views, so that pickling does not copy them first."""
+        """All of the buffer; rows in use as views, so that pickling does not copy them first."""
         stored = self.ring.stored
         layout, arena = self._layout, self._arena
         columns = [

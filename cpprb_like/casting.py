@@ -1,7 +1,8 @@
 """A value to an array of a declared dtype, or a refusal.
 
-A cast may round to a narrower float; it may not give a value another meaning. Not here: shapes and names (``schema``), and
-the values that are of the declared dtype already, which never come here (``_column``).
+A cast may round to a narrower float; it may not give a value another meaning. Not here: shapes and
+names (``schema``), and the values that are of the declared dtype already, which never come here
+(``_column``).
 """
 
 from __future__ import annotations
@@ -24,29 +25,33 @@ def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:
     value : object
         Anything.
     dtype : numpy.dtype
-        The dtype it is wanted in; structured dtypes and Python objects cannot be guessed from the value.
+        The dtype it is wanted in; structured dtypes and Python objects cannot be guessed from the
+        value.
     one_item : bool
-        Whether a row is a single item. For fields of Python objects a list is then several items, whatever they contain,
-        and anything else but an array is one item.
+        Whether a row is a single item. For fields of Python objects a list is then several items,
+        whatever they contain, and anything else but an array is one item.
 
     Raises
     ------
     ValueError
         The value has masked entries or is ragged. Whatever the value's own methods raise passes.
     """
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
         raise ValueError("masked entries hold no value")
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
-    if dtype == object:
+    if dtype.kind == "O":
         if one_item:
             return _items(value if isinstance(value, list) else [value], isinstance(value, list))
         return np.array(value, dtype=object)
     if dtype.names is not None:
         return np.array(value, dtype=_with_object_leaves(dtype))
     array = np.asarray(value)
-    if array.dtype.kind == "f" and dtype.kind in "iu":  # NumPy makes floats of wide and signed ints
-        return np.array(value, dtype=object)
+    if (array.dtype.kind == "f" and dtype.kind in "iu") or array.dtype.kind in "SU":
+        return np.array(
+            value, dtype=object
+        )  # before NumPy made floats of ints, or texts of anything
     return array
 
 
@@ -56,13 +61,14 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
     Raises
     ------
     ValueError
-        A value would change its meaning: it is out of range, no integer, NaN, cut, or of another kind.
+        A value would change its meaning: it is out of range, no integer, NaN, cut, or of another
+        kind.
     """
     if array.dtype == dtype:
         return array
     if dtype.names is not None:
         return _cast_structured(array, dtype)
-    if dtype == object:
+    if dtype.kind == "O":
         return array.astype(object)
     if array.dtype == object:
         array = _from_objects(array, dtype)
@@ -95,10 +101,13 @@ def _with_object_leaves(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _from_objects(array: Array, dtype: np.dtype[Any]) -> Array:
     """Python objects as an array of the dtype that they have by nature."""
     items = array.ravel().tolist()
-    if dtype.kind in "iu" and all(isinstance(item, (int, np.integer)) for item in items):
+    if dtype.kind in "iu":  # one by one: beside a float, a wide int would pass through a float
+        integers = np.array([_exact_int(item) for item in items], dtype=object)
         limits = np.iinfo(dtype)
-        _require([limits.min <= item <= limits.max for item in items], array.ravel(), dtype)
-        return array.astype(dtype)
+        _require([limits.min <= item <= limits.max for item in integers], integers, dtype)
+        return integers.astype(dtype).reshape(array.shape)
+    if dtype.kind in "SU" and not all(isinstance(item, (str, bytes)) for item in items):
+        raise ValueError("numbers are no texts")
     found = np.array(items)
     if found.ndim != 1:
         raise ValueError(f"sequences are not of kind {dtype}")
@@ -108,8 +117,20 @@ def _from_objects(array: Array, dtype: np.dtype[Any]) -> Array:
         return array.astype(f"{dtype.kind}8[us]")
     if dtype.kind in "biufc" and not any(isinstance(item, (str, bytes)) for item in items):
         number = complex if dtype.kind == "c" else float
-        return np.array([number(item) for item in items]).reshape(array.shape)
+        wide = np.longdouble if dtype == np.longdouble else number
+        numbers = [wide(item) if isinstance(item, int) else number(item) for item in items]
+        return np.array(numbers).reshape(array.shape)
     raise ValueError(f"{sorted({type(item).__name__ for item in items})} are not of kind {dtype}")
+
+
+def _exact_int(item: Any) -> int:
+    if isinstance(item, (int, np.integer)):
+        return int(item)
+    if isinstance(item, (complex, np.complexfloating)) and item.imag == 0:
+        item = item.real
+    if isinstance(item, (str, bytes)) or not float(item).is_integer():
+        raise ValueError(f"{item!r} is no integer")
+    return int(item)
 
 
 def _cast_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -123,6 +144,7 @@ def _cast_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
     elif dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if array.dtype.kind == "f":
+            array = array.astype(np.promote_types(array.dtype, np.float64))  # can hold the limits
             in_range = (array >= float(limits.min)) & (array < float(limits.max + 1))
             _require(in_range & (np.trunc(array) == array), array, dtype)
         else:

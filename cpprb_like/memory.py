@@ -1,6 +1,7 @@
 """How much memory the machine has.
 
-Read from what the operating system says, limits of a container included; a figure that cannot be had is taken for no limit.
+Read from what the operating system says, limits of a container included; a figure that cannot be
+had is taken for no limit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ def require(nbytes: int, what: str) -> None:
     available = available_nbytes()
     if nbytes > available:
         raise MemoryError(
-            f"{what} needs {format_nbytes(nbytes)}, but {format_nbytes(available)} of memory are available"
+            f"{what} needs {format_nbytes(nbytes)} of memory, "
+            f"but {format_nbytes(available)} are available"
         )
 
 
@@ -94,6 +96,7 @@ def _from_windows() -> int | None:
         ]
 
     status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
-    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined,unused-ignore]
+    kernel = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
+    if not kernel.GlobalMemoryStatusEx(ctypes.byref(status)):
         return None
     return int(status.free)

@@ -1,7 +1,7 @@
 """Which rows to draw.
 
-A sampler is any object with the method of ``Sampler``; it keeps no rows and does not read them. Randomness comes from the
-buffer's generator, which is passed in.
+A sampler is any object with the method of ``Sampler``; it keeps no rows and does not read them.
+Randomness comes from the buffer's generator, which is passed in.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Sampler(Protocol):
         Parameters
         ----------
         ring : Ring
-            The rows. ``len(ring)`` can be drawn and is at least 1; their slots are below ``ring.stored``, and all of these
-            unless ``ring.absent`` is above 0: then they are ``ring.present_slots()``.
+            The rows. ``len(ring)`` can be drawn and is at least 1; their slots are below
+            ``ring.stored``, and all of these unless ``ring.absent`` is above 0: then they are
+            ``ring.present_slots()``.
         n : int
             How many, at least 0.
         rng : numpy.random.Generator
@@ -56,7 +57,7 @@ class Sampler(Protocol):
 
 
 class Uniform:
-    """Every row with the same probability, independently or without repetition. Cost proportional to ``n``."""
+    """Every row with the same probability, repeatedly or not. Cost proportional to ``n``."""
 
     def draw(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
@@ -69,13 +70,19 @@ class Uniform:
 
 
 class LegacyUniform:
-    """Uniform draws by ``np.random.randint`` on NumPy's global state: the very slots that cpprb draws.
+    """Uniform draws by ``np.random.randint`` on NumPy's global state: the slots that cpprb draws.
 
-    For programs that must reproduce old runs bit by bit; it takes no notice of the buffer's own generator.
+    For programs that must reproduce old runs bit by bit; it takes no notice of the buffer's own
+    generator.
     """
 
     def draw(
-        self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
+        self,
+        ring: Ring,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        replace: bool,  # noqa: ARG002
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``."""
         if not replace and n > len(ring):

@@ -1,7 +1,7 @@
 """What a buffer holds: ``env_dict`` -> frozen field specs, and where their bytes go.
 
-The only place that interprets ``env_dict``, and the only one that knows the layout of the memory. Not here: the memory
-itself (``storage``), and casts of values (``casting``).
+The only place that interprets ``env_dict``, and the only one that knows the layout of the memory.
+Not here: the memory itself (``storage``), and casts of values (``casting``).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Field:
     def convert(self, value: object, n_envs: int) -> NDArray[Any]:
         """A dense array of the declared dtype and shape ``(n, *shape)`` with the same values.
 
-        It may share memory with ``value``, unless the field holds Python objects. Raises ``ValueError`` that names the field,
-        what was expected and what came.
+        It may share memory with ``value``, unless the field holds Python objects. Raises
+        ``ValueError`` that names the field, what was expected and what came.
         """
         try:
             array = casting.as_array(value, self.dtype, one_item=self.is_single)
@@ -95,7 +95,7 @@ class Field:
         raise ValueError(f"field {self.name!r}: expected shape {expected}, got {shape}")
 
 
-def read_env_dict(env_dict: object, default_dtype: DTypeLike) -> tuple[Field, ...]:
+def read_env_dict(env_dict: object, default_dtype: DTypeLike | None) -> tuple[Field, ...]:
     """The fields that ``env_dict`` declares; it is only read.
 
     Raises
@@ -114,12 +114,13 @@ def read_env_dict(env_dict: object, default_dtype: DTypeLike) -> tuple[Field, ..
     return tuple(_read_field(name, spec, default_dtype) for name, spec in env_dict.items())
 
 
-def _read_field(name: object, spec: object, default_dtype: DTypeLike) -> Field:
+def _read_field(name: object, spec: object, default_dtype: DTypeLike | None) -> Field:
     if not isinstance(name, str):
         raise TypeError(f"env_dict: expected field names of type str, got {name!r}")
     if not isinstance(spec, Mapping):
         raise TypeError(
-            f"field {name!r}: expected a dict such as {{'shape': 3, 'dtype': 'float32'}}, got {spec!r}"
+            f"field {name!r}: expected a dict such as {{'shape': 3, 'dtype': 'float32'}}, "
+            f"got {spec!r}"
         )
     unknown = [key for key in spec if key not in PROPERTIES and key != ADD_SHAPE]
     if unknown:
@@ -149,7 +150,7 @@ def _read_field(name: object, spec: object, default_dtype: DTypeLike) -> Field:
 
 def _read_shape(name: str, shape: object) -> tuple[int, ...]:
     try:
-        lengths = (shape,) if hasattr(shape, "__index__") else tuple(shape)  # type: ignore[arg-type]
+        lengths: Any = (shape,) if hasattr(shape, "__index__") else shape
         result = tuple(operator.index(length) for length in lengths)
     except TypeError:
         raise TypeError(
@@ -184,7 +185,7 @@ class Schema:
             raise TypeError(f"missing fields {missing}; this buffer has {list(self.names)}")
 
     def check_out(self, out: object, n: int) -> list[NDArray[Any]]:
-        """The arrays of a caller's batch, in declared order, if they can take ``n`` rows as they are."""
+        """The arrays of a caller's batch, in declared order, if they can take ``n`` rows."""
         if not isinstance(out, dict):
             raise TypeError(f"out: expected a dict of arrays, got {type(out).__name__}")
         self.check_names(out)
@@ -202,16 +203,18 @@ class Schema:
             if not array.flags.c_contiguous or not array.flags.writeable:
                 flaw = "read-only" if array.flags.c_contiguous else "not C-contiguous"
                 raise ValueError(
-                    f"out[{field.name!r}]: expected a writeable C-contiguous array, got one that is {flaw}"
+                    f"out[{field.name!r}]: expected a writeable C-contiguous array, "
+                    f"got one that is {flaw}"
                 )
         return [out[name] for name in self.names]
 
     def end_fields(self) -> list[tuple[int, int, int]]:
-        """For each field that ends episodes: its number, the byte of its sign (-1 for none), its flags.
+        """Number, byte of the sign (-1 for none) and flags of each field that ends episodes.
 
-        ``terminated`` terminates, ``truncated`` truncates. A ``done`` beside ``terminated`` merely ends the episode; alone it
-        terminates, unless the step is truncated as well. Fields of these names that are no single number or bool have no
-        such meaning; one that was named explicitly raises ``ValueError`` then.
+        ``terminated`` terminates, ``truncated`` truncates. A ``done`` beside ``terminated`` merely
+        ends the episode; alone it terminates, unless the step is truncated as well. Fields of these
+        names that are no single number or bool have no such meaning; one that was named explicitly
+        raises ``ValueError`` then.
         """
         found = []
         terminated = self._end_field(self.terminated, "terminated")
@@ -319,7 +322,7 @@ class Layout:
         return arena[IDENTITY_NBYTES:end].view(np.int64)
 
     def rows(self, arena: NDArray[np.uint8], number: int) -> NDArray[Any]:
-        """All slots of a field of the arena as one array, shape ``(capacity, *shape)``, without a copy."""
+        """All slots of a field as one array, shape ``(capacity, *shape)``, without a copy."""
         field = self.schema.fields[number]
         template = np.empty((1, *field.shape), field.dtype)
         return np.ndarray(

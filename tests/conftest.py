@@ -11,7 +11,11 @@ from hypothesis import HealthCheck, settings
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile(
-    "dev", max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=_SLOW_IS_FINE
+    "dev",
+    max_examples=40,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
     "ci",
@@ -22,7 +26,11 @@ settings.register_profile(
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
-    "quick", max_examples=8, stateful_step_count=12, deadline=None, suppress_health_check=_SLOW_IS_FINE
+    "quick",
+    max_examples=8,
+    stateful_step_count=12,
+    deadline=None,
+    suppress_health_check=_SLOW_IS_FINE,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

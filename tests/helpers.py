@@ -27,7 +27,9 @@ def snapshot(rb: ReplayBuffer) -> dict[str, Any]:
     }
     if len(rb):
         for name, column in rb.get_all_transitions().items():
-            full[f"field {name!r}"] = column.tolist() if column.dtype.hasobject else column.tobytes()
+            full[f"field {name!r}"] = (
+                column.tolist() if column.dtype.hasobject else column.tobytes()
+            )
     return full
 
 
@@ -35,7 +37,7 @@ def snapshot(rb: ReplayBuffer) -> dict[str, Any]:
 def refused(
     rb: ReplayBuffer, error: type[BaseException] | tuple[type[BaseException], ...], *words: str
 ) -> Iterator[None]:
-    """The block raises ``error`` with all ``words`` in its message, and ``rb`` is as it was before."""
+    """The block raises ``error`` with all ``words`` in its message, and leaves ``rb`` alone."""
     before = snapshot(rb) | {"pickle": pickle.dumps(rb)}
     with pytest.raises(error) as caught:
         yield

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -36,7 +35,7 @@ class Row:
 
 @dataclass
 class ReferenceBuffer:
-    """A ring of ``capacity`` rows for ``n_envs`` streams. Row ``i`` belongs to stream ``i % n_envs``."""
+    """A ring of ``capacity`` rows; row ``i`` belongs to stream ``i % n_envs``."""
 
     capacity: int
     names: list[str]

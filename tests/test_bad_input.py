@@ -1,8 +1,7 @@
-"""Bad input is refused with the field, what was expected and what came; and the buffer stays as it was."""
+"""Bad input is refused with the field, what was expected and came; the buffer stays as it was."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import refused, snapshot
 
-from cpprb_like import NotEnoughDataError, ReplayBuffer, create_buffer
+from cpprb_like import ReplayBuffer
 
 Fields = dict[str, Any]
 
@@ -102,11 +101,11 @@ def test_unknown_instead_of_known_field(rb: ReplayBuffer) -> None:
 def test_positional_field(rb: ReplayBuffer, fields: Fields) -> None:
     """Values without names are refused."""
     with refused(rb, TypeError, "positional", "obs"):
-        rb.add(np.ones((2, 3)), **fields)
+        rb.add(np.ones((2, 3)), **fields)  # type: ignore[call-arg]
 
 
 def test_a_step_of_another_schema(rb: ReplayBuffer) -> None:
-    """A batch of a buffer with other fields, or with other shapes under the same names, is refused."""
+    """A batch of a buffer with other fields, or other shapes of the same fields, is refused."""
     other = ReplayBuffer(4, {"state": {"shape": 4}, "act": {"shape": ()}})
     other.add(state=np.zeros(4), act=0)
     with refused(rb, TypeError, "state", "obs"):
@@ -141,7 +140,7 @@ def test_a_step_of_another_schema(rb: ReplayBuffer) -> None:
 )
 @pytest.mark.parametrize("form", ["array", "list", "other dtype"])
 def test_wrong_shape(rb: ReplayBuffer, name: str, shape: tuple[int, ...], form: str) -> None:
-    """A wrong shape is refused with the declared one and the one that came, however the value is given."""
+    """A wrong shape is refused with the declared one and the one that came."""
     value: Any = np.ones(shape, {"array": SCHEMA[name].get("dtype", "f4")}.get(form, "u1"))
     if form == "list":
         value = value.tolist()
@@ -167,7 +166,9 @@ def test_wrong_shape(rb: ReplayBuffer, name: str, shape: tuple[int, ...], form: 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_fields_that_disagree_on_the_number_of_steps(rb: ReplayBuffer, name: str, value: Any) -> None:
+def test_fields_that_disagree_on_the_number_of_steps(
+    rb: ReplayBuffer, name: str, value: Any
+) -> None:
     """One field of another length, one step for two included, is refused; nothing is broadcast."""
     with refused(rb, ValueError, f"'{name}'", "2", str(len(value))):
         rb.add(**steps(2, **{name: value}))
@@ -191,7 +192,7 @@ def test_one_step_is_not_broadcast(rb: ReplayBuffer) -> None:
     ],
 )
 def test_ragged_lists(rb: ReplayBuffer, name: str, value: Any) -> None:
-    """A list whose rows differ in length is refused with the field's name and the declared shape."""
+    """A list whose rows differ in length is refused with the field and its shape."""
     with refused(rb, ValueError, f"'{name}'", str(SCHEMA[name]["shape"])):
         rb.add(**step(**{name: value}))
 
@@ -211,7 +212,17 @@ def test_wrong_number_of_environments(n: int) -> None:
 
 @pytest.mark.parametrize(
     "present",
-    [[True], [True] * 4, [[True, True, True]], True, None, [1, 2, 3], [0.5, 0.5, 0.5], "yes", ["a", "b", "c"]],
+    [
+        [True],
+        [True] * 4,
+        [[True, True, True]],
+        True,
+        None,
+        [1, 2, 3],
+        [0.5, 0.5, 0.5],
+        "yes",
+        ["a", "b", "c"],
+    ],
     ids=str,
 )
 def test_bad_mask_of_environments(present: Any) -> None:
@@ -327,7 +338,7 @@ def test_the_value_is_shown(rb: ReplayBuffer) -> None:
 
 def test_masked_values(rb: ReplayBuffer) -> None:
     """A masked array is refused where a value is masked: there is no value to store."""
-    masked = np.ma.masked_array(np.ones((2, 3), "f4"), mask=[[0, 0, 1], [0, 0, 0]])
+    masked = np.ma.masked_array(np.ones((2, 3), "f4"), mask=[[False, False, True], [False] * 3])
     with refused(rb, (TypeError, ValueError), "'obs'", "mask"):
         rb.add(**step(obs=masked))
     with refused(rb, (TypeError, ValueError), "'rew'"):
@@ -345,7 +356,9 @@ class Failing:
     def _fail(self, *_: Any, **__: Any) -> Any:
         raise self.error
 
-    __array__ = __float__ = __int__ = __index__ = __len__ = __getitem__ = __bool__ = __complex__ = _fail
+    __array__ = __float__ = __int__ = __index__ = __len__ = __getitem__ = __bool__ = __complex__ = (
+        _fail
+    )
 
 
 class FailingFloat(float):
@@ -369,7 +382,9 @@ class FailsHalfWay:
 
 @pytest.mark.parametrize("name", [name for name in SCHEMA if name != "thing"])
 @pytest.mark.parametrize("error", [ZeroDivisionError, ValueError, TypeError, RuntimeError])
-def test_values_whose_conversion_raises(rb: ReplayBuffer, name: str, error: type[Exception]) -> None:
+def test_values_whose_conversion_raises(
+    rb: ReplayBuffer, name: str, error: type[Exception]
+) -> None:
     """Whatever a value's own methods raise comes out with the field's name; nothing is stored."""
     before = snapshot(rb)
     with pytest.raises(Exception) as caught:
@@ -398,8 +413,10 @@ def _whole_story(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
-def test_errors_that_are_not_about_the_value_pass(rb: ReplayBuffer, error: type[BaseException]) -> None:
-    """An interrupt or a lack of memory while a value is converted is not turned into another error."""
+def test_errors_that_are_not_about_the_value_pass(
+    rb: ReplayBuffer, error: type[BaseException]
+) -> None:
+    """An interrupt or a lack of memory during a conversion is not turned into another error."""
 
     class Interrupts:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
@@ -407,304 +424,6 @@ def test_errors_that_are_not_about_the_value_pass(rb: ReplayBuffer, error: type[
 
     with refused(rb, error):
         rb.add(**step(obs=Interrupts()))
-
-
-# ---- constructor -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [0, -1, -5, 1.5, 0.5, -1.0, float("nan"), float("inf"), 2**63, 2**70, 1e300])
-def test_bad_sizes(size: Any) -> None:
-    """Sizes that are zero, negative, fractional or beyond any address are refused with the number."""
-    with pytest.raises((ValueError, OverflowError, MemoryError), match="size|steps") as caught:
-        ReplayBuffer(size, {"x": {}})
-    assert re.search(re.escape(str(size)), str(caught.value)) or size > 2**60
-
-
-@pytest.mark.parametrize("size", ["10", None, [10], 1j, np.array([3, 4]), b"1"], ids=repr)
-def test_sizes_that_are_no_numbers(size: Any) -> None:
-    """A size that is no number is a TypeError."""
-    with pytest.raises(TypeError, match="size"):
-        ReplayBuffer(size, {"x": {}})
-
-
-@pytest.mark.parametrize("size", [10, 10.0, np.int32(10), np.float64(10), 1e1, np.array(10)], ids=repr)
-def test_integral_sizes(size: Any) -> None:
-    """Any number with an integral value is a size."""
-    assert ReplayBuffer(size, {"x": {}}).get_buffer_size() == 10
-
-
-def test_more_memory_than_the_machine_has() -> None:
-    """A buffer that does not fit is refused at once, with a table of the fields and their bytes."""
-    with pytest.raises(MemoryError) as caught:
-        ReplayBuffer(10**9, {"obs": {"shape": (84, 84, 4), "dtype": "u1"}, "act": {"dtype": "i8"}})
-    for word in ("obs", "(84, 84, 4)", "uint8", "act", "int64"):
-        assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("env_dict", "error"),
-    [
-        ({}, ValueError),
-        (None, TypeError),
-        ([], TypeError),
-        ("obs", TypeError),
-        ([("obs", {})], TypeError),
-        (5, TypeError),
-        ({"obs": 3}, TypeError),
-        ({"obs": None}, TypeError),
-        ({"obs": "f4"}, TypeError),
-        ({1: {}}, TypeError),
-        ({None: {}}, TypeError),
-    ],
-    ids=repr,
-)
-def test_bad_env_dict(env_dict: Any, error: type[Exception]) -> None:
-    """An env_dict that is empty, no dict, or maps anything but names to dicts is refused."""
-    with pytest.raises(error, match="env_dict|field"):
-        ReplayBuffer(10, env_dict)
-
-
-@pytest.mark.parametrize(
-    ("spec", "word"),
-    [
-        ({"shpae": 3}, "shpae"),
-        ({"shape": 3, "type": "f4"}, "type"),
-        ({"shape": -1}, "-1"),
-        ({"shape": (2, -3)}, "-3"),
-        ({"shape": 1.5}, "1.5"),
-        ({"shape": (2.5,)}, "2.5"),
-        ({"shape": "3"}, "3"),
-        ({"shape": None}, "None"),
-        ({"shape": (None,)}, "None"),
-        ({"shape": (1,) * 80}, "dimension"),
-        ({"shape": 2**62}, "obs"),
-        ({"shape": (2**40, 2**40)}, "obs"),
-        ({"dtype": "float31"}, "float31"),
-        ({"dtype": 7}, "7"),
-        ({"dtype": "U"}, "U"),
-        ({"dtype": "S0"}, "S"),
-        ({"dtype": "V"}, "V"),
-        ({"dtype": str}, "str"),
-    ],
-    ids=repr,
-)
-def test_bad_field_declaration(spec: dict[str, Any], word: str) -> None:
-    """Unknown properties, shapes and dtypes that are none are refused with the field and what came."""
-    with pytest.raises((TypeError, ValueError, MemoryError)) as caught:
-        ReplayBuffer(10, {"act": {}, "obs": spec})
-    assert "obs" in str(caught.value)
-    assert word in str(caught.value)
-
-
-def test_unknown_options() -> None:
-    """A misspelt option of the constructor is a TypeError that names it."""
-    with pytest.raises(TypeError, match="nevs"):
-        ReplayBuffer(10, {"x": {}}, nevs=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="nevs"):
-        create_buffer(10, {"x": {}}, nevs=3)
-
-
-@pytest.mark.parametrize("n_envs", [0, -1, 1.5, "2", None])
-def test_bad_number_of_environments(n_envs: Any) -> None:
-    """A number of environments is at least one and whole."""
-    with pytest.raises((TypeError, ValueError), match="n_envs"):
-        ReplayBuffer(10, {"x": {}}, n_envs=n_envs)
-
-
-@pytest.mark.parametrize("option", ["terminated", "truncated"])
-@pytest.mark.parametrize("name", ["nowhere", 5, "vector"])
-def test_bad_name_of_an_end_field(option: str, name: Any) -> None:
-    """A field that is to end episodes must be declared and hold one value."""
-    with pytest.raises((TypeError, ValueError), match=str(name)):
-        ReplayBuffer(10, {"x": {}, "vector": {"shape": 3}}, **{option: name})
-
-
-@pytest.mark.parametrize("seed", ["abc", -1, 1.5, object()], ids=repr)
-def test_bad_seed(seed: Any) -> None:
-    """What NumPy does not take as a seed is refused."""
-    with pytest.raises((TypeError, ValueError)):
-        ReplayBuffer(10, {"x": {}}, seed=seed)
-
-
-# ---- reading -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("emptied", [False, True])
-def test_sampling_an_empty_buffer(emptied: bool) -> None:
-    """An empty or cleared buffer has nothing to draw: an error for each class that older systems raise."""
-    rb = ReplayBuffer(7, SCHEMA, seed=1)
-    if emptied:
-        rb.add(**step())
-        rb.clear()
-    for error in (NotEnoughDataError, ValueError, RuntimeError):
-        with refused(rb, error, "empty"):
-            rb.sample(1)
-    with refused(rb, NotEnoughDataError):
-        rb.sample(1, replace=False)
-
-
-def test_sampling_only_absent_rows() -> None:
-    """A buffer whose rows are all absent is empty."""
-    rb = ReplayBuffer(6, {"x": {}}, n_envs=2)
-    rb.add_where([False, False], x=[1, 2])
-    with refused(rb, NotEnoughDataError):
-        rb.sample(1)
-
-
-@pytest.mark.parametrize("replace", [True, False])
-@pytest.mark.parametrize(
-    ("batch_size", "error"),
-    [(-1, ValueError), (-(2**40), ValueError), (2.0, TypeError), (2.5, TypeError), ("2", TypeError), (None, TypeError)],
-)
-def test_bad_batch_size(
-    rb: ReplayBuffer, batch_size: Any, error: type[Exception], replace: bool
-) -> None:
-    """A batch size is an int of zero or more; the error shows what came."""
-    with refused(rb, error, "batch_size", str(batch_size)):
-        rb.sample(batch_size, replace=replace)
-
-
-@pytest.mark.parametrize("batch_size", [2**62, 2**70, 10**14])
-def test_huge_batch_size(rb: ReplayBuffer, batch_size: int) -> None:
-    """A batch that no machine can hold is refused and draws nothing."""
-    with refused(rb, (MemoryError, ValueError, OverflowError)):
-        rb.sample(batch_size)
-
-
-def test_more_than_there_is_without_replacement(rb: ReplayBuffer) -> None:
-    """Eight different rows of seven cannot be drawn; both numbers are shown."""
-    with refused(rb, NotEnoughDataError, "8", "7"):
-        rb.sample(8, replace=False)
-
-
-def _out(rb: ReplayBuffer, **changes: Any) -> Fields:
-    return {name: np.zeros_like(value) for name, value in rb._encode_sample([0] * 4).items()} | changes
-
-
-BAD_OUT: list[tuple[Any, tuple[str, ...]]] = [
-    (np.zeros((4, 3, 2), "f4"), ("(4, 2, 3)", "(4, 3, 2)")),
-    (np.zeros((3, 2, 3), "f4"), ("(4, 2, 3)", "(3, 2, 3)")),
-    (np.zeros((5, 2, 3), "f4"), ("(4, 2, 3)", "(5, 2, 3)")),
-    (np.zeros((2, 3), "f4"), ("(4, 2, 3)", "(2, 3)")),
-    (np.zeros((4, 2, 3), "f8"), ("float32", "float64")),
-    (np.zeros((4, 2, 3), "i4"), ("float32", "int32")),
-    (np.zeros((4, 2, 3), ">f4"), ("float32", ">f4")),
-    (np.zeros((4, 2, 3), "f4", order="F"), ("contiguous",)),
-    (np.zeros((8, 2, 3), "f4")[::2], ("contiguous",)),
-    (np.zeros((4, 2, 3), "f4").tolist(), ("list",)),
-    (None, ("None",)),
-]
-
-
-@pytest.mark.parametrize(("value", "words"), BAD_OUT, ids=lambda value: str(value)[:20])
-def test_out_array_that_does_not_fit(rb: ReplayBuffer, value: Any, words: tuple[str, ...]) -> None:
-    """An array of the wrong shape, dtype, byte order or layout is refused and no array is touched."""
-    out = _out(rb, obs=value)
-    with refused(rb, (TypeError, ValueError), "'obs'", *words):
-        rb.sample(4, out=out)
-    assert not out["act"].any()
-
-
-def test_read_only_out_array(rb: ReplayBuffer) -> None:
-    """A read-only array is refused and stays as it is."""
-    out = _out(rb)
-    out["image"].flags.writeable = False
-    with refused(rb, ValueError, "'image'", "read-only"):
-        rb.sample(4, out=out)
-    assert not out["image"].any()
-    assert not out["obs"].any()
-
-
-def test_unaligned_out_array(rb: ReplayBuffer) -> None:
-    """An array at an odd address is either filled correctly or refused."""
-    raw = np.zeros(4 * 6 * 4 + 1, np.uint8)
-    odd = raw[1:].view("f4").reshape(4, 2, 3)
-    try:
-        rb.sample(4, out=_out(rb, obs=odd))
-    except ValueError as error:
-        assert "'obs'" in str(error)
-        assert not raw.any()
-    else:
-        assert (odd == 1).all()
-
-
-def test_out_with_missing_or_unknown_names(rb: ReplayBuffer) -> None:
-    """``out`` has exactly the buffer's fields."""
-    out = _out(rb)
-    del out["obs"]
-    with refused(rb, (TypeError, ValueError, KeyError), "obs"):
-        rb.sample(4, out=out)
-    with refused(rb, (TypeError, ValueError, KeyError), "stranger"):
-        rb.sample(4, out=_out(rb, stranger=np.zeros(4)))
-
-
-@pytest.mark.parametrize("out", [[], "out", 5, (np.zeros(4),)], ids=repr)
-def test_out_that_is_no_dict(rb: ReplayBuffer, out: Any) -> None:
-    """``out`` is a dict of arrays."""
-    with refused(rb, (TypeError, ValueError), "out"):
-        rb.sample(4, out=out)
-
-
-SLOTS: list[Any] = [[7], [-8], [0, 100], np.array([2**40]), np.array([2**63], "u8"), [2**70]]
-
-
-@pytest.mark.parametrize("slots", SLOTS, ids=repr)
-def test_slots_out_of_range(rb: ReplayBuffer, slots: Any) -> None:
-    """A slot that holds no row is an IndexError."""
-    with refused(rb, IndexError):
-        rb._encode_sample(slots)
-    with refused(rb, IndexError):
-        rb[slots]
-
-
-@pytest.mark.parametrize("slots", [[0.0], [0.5], ["0"], [None], "0", None, [[0, 1]], {0: 1}, object()], ids=repr)
-def test_slots_that_are_no_integers(rb: ReplayBuffer, slots: Any) -> None:
-    """Slots are integers along one axis."""
-    with refused(rb, (TypeError, IndexError, ValueError)):
-        rb._encode_sample(slots)
-
-
-@pytest.mark.parametrize("index", [7, -8, 100, 2**70])
-def test_row_out_of_range(rb: ReplayBuffer, index: int) -> None:
-    """A row that is not there is an IndexError with the number."""
-    with refused(rb, IndexError, str(index)):
-        rb[index]
-
-
-@pytest.mark.parametrize("index", [1.0, "1", None, object()], ids=repr)
-def test_row_that_is_no_integer(rb: ReplayBuffer, index: Any) -> None:
-    """What is no integer, slice, array of integers or mask does not index."""
-    with refused(rb, (TypeError, IndexError)):
-        rb[index]
-
-
-def test_mask_of_the_wrong_length(rb: ReplayBuffer) -> None:
-    """A mask has one value for each slot in use."""
-    with refused(rb, IndexError):
-        rb[np.ones(5, bool)]
-
-
-@pytest.mark.parametrize("env", [1, -1, 5, 2**40])
-@pytest.mark.parametrize("method", ["on_episode_end", "get_current_episode_len"])
-def test_environment_out_of_range(rb: ReplayBuffer, env: int, method: str) -> None:
-    """A stream that the buffer does not have is an IndexError with the number."""
-    with refused(rb, (IndexError, ValueError), str(env)):
-        getattr(rb, method)(env)
-
-
-@pytest.mark.parametrize("env", [0.0, "0"])
-@pytest.mark.parametrize("method", ["on_episode_end", "get_current_episode_len"])
-def test_environment_that_is_no_integer(rb: ReplayBuffer, env: Any, method: str) -> None:
-    """A stream is named by an int."""
-    with refused(rb, TypeError):
-        getattr(rb, method)(env)
-
-
-@pytest.mark.parametrize("batch_size", [0, -1, 2.0, None])
-def test_bad_size_of_batches(rb: ReplayBuffer, batch_size: Any) -> None:
-    """Batches to iterate over hold at least one row; the error comes with the call and not later."""
-    with refused(rb, (TypeError, ValueError), "batch_size"):
-        rb.batches(batch_size)
 
 
 # ---- inputs ------------------------------------------------------------------------------

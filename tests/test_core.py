@@ -1,4 +1,4 @@
-"""Random schemas and histories: the compiled buffer and its obvious twin must agree at every step."""
+"""Random schemas and histories: the buffer and its obvious twin agree at every step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pickle
 from typing import Any
 
 import numpy as np
-import pytest
 from helpers import refused, row_key, rows_of, snapshot
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -65,11 +64,9 @@ class BufferAgainstTwin(RuleBasedStateMachine):
         for name, column in stack(rows, self.schema).items():
             shape = field_shape(self.schema[name])
             if bare and len(rows) == 1 and rng.random() < 0.7:
-                column = column[0, ...]
+                column = column.reshape(column.shape[1:])
             if shape == (1,) and rng.random() < 0.5:
-                column = column[..., 0]
-            if not isinstance(column, np.ndarray):
-                column = np.array(column, field_dtype(self.schema[name]))
+                column = column.reshape(column.shape[:-1])
             arguments[name] = disguise(column, rng.choice(DISGUISES))
         return arguments
 
@@ -111,14 +108,16 @@ class BufferAgainstTwin(RuleBasedStateMachine):
         victim = str(rng.choice(list(self.schema)))
         if how == "count" and self.rb.n_envs == 1 and len(self.schema) == 1:
             how = "missing"  # one field cannot disagree with itself
-        if how == "raises" and field_dtype(self.schema[victim]) == object:
+        if how == "raises" and field_dtype(self.schema[victim]).kind == "O":
             how = "unknown"  # any object is a value of such a field
         if how == "missing":
             del arguments[victim]
         elif how == "unknown":
             arguments["stranger"] = 1.0
         elif how == "shape":
-            arguments[victim] = np.zeros((self.rb.n_envs, *field_shape(self.schema[victim]), 2), bool)
+            arguments[victim] = np.zeros(
+                (self.rb.n_envs, *field_shape(self.schema[victim]), 2), bool
+            )
         elif how == "count":
             other = random_rows(rng, self.schema, self.rb.n_envs + 1)
             arguments = {name: stack(other, self.schema)[name] for name in arguments}

@@ -13,9 +13,13 @@ from strategies import Array, assert_same, random_array
 from cpprb_like import ReplayBuffer
 
 STRUCTURED = np.dtype([("x", "f4"), ("y", "i2")])
-NESTED = np.dtype([("pos", "<f8", (2, 2)), ("inner", [("flag", "?"), ("name", "U3"), ("id", ">u4")])])
+NESTED = np.dtype(
+    [("pos", "<f8", (2, 2)), ("inner", [("flag", "?"), ("name", "U3"), ("id", ">u4")])]
+)
 ALIGNED = np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2")], align=True)
-WITH_GAPS = np.dtype({"names": ["a", "b"], "formats": ["i2", "f4"], "offsets": [3, 11], "itemsize": 20})
+WITH_GAPS = np.dtype(
+    {"names": ["a", "b"], "formats": ["i2", "f4"], "offsets": [3, 11], "itemsize": 20}
+)
 
 DTYPES: dict[str, Any] = {
     "bool": np.bool_,
@@ -45,7 +49,10 @@ DTYPES: dict[str, Any] = {
     "nested": NESTED,
     "aligned": ALIGNED,
     "with gaps": WITH_GAPS,
-    **{f"big-endian {code}": f">{code}" for code in ("i2", "u4", "i8", "f2", "f4", "f8", "c8", "M8[s]", "U4")},
+    **{
+        f"big-endian {code}": f">{code}"
+        for code in ("i2", "u4", "i8", "f2", "f4", "f8", "c8", "M8[s]", "U4")
+    },
     "big-endian structured": STRUCTURED.newbyteorder(">"),
     "object": object,
     "large bytes": "S300",
@@ -56,6 +63,7 @@ NAMES = list(DTYPES)
 
 
 def assert_same_value(expected: Array, actual: Any, what: str) -> None:
+    """As ``assert_same``, for what may be a scalar."""
     assert_same(expected, np.asarray(actual, expected.dtype), what)
 
 
@@ -104,7 +112,9 @@ def test_out_arrays_take_every_dtype(name: str, rng: np.random.Generator) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda rb: pickle.loads(pickle.dumps(rb))], ids=["copy", "pickle"])
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda rb: pickle.loads(pickle.dumps(rb))], ids=["copy", "pickle"]
+)
 def test_copies_hold_the_same_rows(name: str, how: Any, rng: np.random.Generator) -> None:
     """A deep copy and an unpickled buffer hold every byte of the original."""
     rb, expected = filled(name, (2,), rng)
@@ -113,7 +123,7 @@ def test_copies_hold_the_same_rows(name: str, how: Any, rng: np.random.Generator
 
 @pytest.mark.parametrize("declared", ["i8", "f4", "U5", "M8[ms]", STRUCTURED, object], ids=str)
 def test_one_value_is_one_step(declared: Any, rng: np.random.Generator) -> None:
-    """A scalar of NumPy, and a Python scalar where there is one, is a step of a field of shape ()."""
+    """A scalar of NumPy, or of Python, is one step of a field of shape ()."""
     rb = ReplayBuffer(4, {"x": {"shape": (), "dtype": declared}})
     value = random_array(rng, np.dtype(declared), ())
     rb.add(x=value[()])
@@ -124,7 +134,7 @@ def test_one_value_is_one_step(declared: Any, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", ">i2", STRUCTURED], ids=str)
 def test_sub_array_dtype_becomes_shape(dtype: Any, rng: np.random.Generator) -> None:
-    """A dtype that is itself an array adds its axes behind the declared shape, as it does in NumPy."""
+    """A dtype that is itself an array adds its axes behind the shape, as in NumPy."""
     rb = ReplayBuffer(5, {"x": {"shape": 2, "dtype": np.dtype((dtype, (3,)))}})
     rows = random_array(rng, np.dtype(dtype), (4, 2, 3))
     rb.add(x=rows)
@@ -133,7 +143,7 @@ def test_sub_array_dtype_becomes_shape(dtype: Any, rng: np.random.Generator) -> 
 
 
 def test_python_ints_are_exact() -> None:
-    """The largest and smallest 64-bit integers survive as Python ints, in lists and alone, with no detour over floats."""
+    """The largest and smallest 64-bit integers survive, in lists and alone."""
     rb = ReplayBuffer(8, {"u": {"shape": (), "dtype": "u8"}, "i": {"shape": (), "dtype": "i8"}})
     big = [2**64 - 1, 1, 2**63, 2**53 + 1]
     rb.add(u=big, i=[-(2**63), 2**63 - 1, 2**53 + 1, 0])
@@ -153,8 +163,8 @@ def test_objects_come_back_themselves() -> None:
     assert rb[0]["x"] is things[0]
 
 
-def test_unwritten_memory_is_never_seen_and_is_zero() -> None:
-    """A value that was never written is not drawn; fresh memory holds zeros and not whatever was there before."""
+def test_unwritten_memory_is_never_seen() -> None:
+    """A slot that was never written is neither drawn nor read."""
     rb = ReplayBuffer(100, {"x": {"shape": 500, "dtype": "f8"}}, seed=0)
     rb.add(x=np.ones((2, 500)))
     assert (rb.sample(200)["x"] == 1).all()
@@ -163,7 +173,7 @@ def test_unwritten_memory_is_never_seen_and_is_zero() -> None:
 
 
 def test_rounding_to_a_narrower_float_is_accepted() -> None:
-    """float64 into float32 and float16 rounds; integers of any size go into floats that reach them."""
+    """Floats and integers go into narrower floats, rounded."""
     rb = ReplayBuffer(4, {"a": {"shape": (), "dtype": "f4"}, "b": {"shape": (), "dtype": "f2"}})
     rb.add(a=0.1, b=0.1)
     rb.add(a=np.float64(1 / 3), b=np.array(1 / 3))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,13 @@ SCHEMA: dict[str, Any] = {
 
 
 def fill(rb: ReplayBuffer, n: int, first: int = 0) -> None:
+    """Add ``n`` numbered steps."""
     for i in range(first, first + n):
         rb.add(obs=np.full((20, 10), i), act=i, name=f"{i}", done=i % 4 == 3)
 
 
 def assert_same_content(expected: ReplayBuffer, actual: ReplayBuffer) -> None:
+    """Rows, place and episode agree."""
     for name, column in expected.get_all_transitions().items():
         assert_same(column, actual.get_all_transitions()[name], name)
     assert expected.get_next_index() == actual.get_next_index()
@@ -37,17 +41,22 @@ def assert_same_content(expected: ReplayBuffer, actual: ReplayBuffer) -> None:
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> str:
+    """Where a test's files go."""
     return str(tmp_path / "replay")
 
 
 def files(prefix: str) -> list[Path]:
+    """All files of a test."""
     return sorted(Path(prefix).parent.iterdir())
 
 
 @pytest.mark.parametrize("kind", [str, Path], ids=["str", "Path"])
 def test_a_file_holds_the_rows(prefix: str, kind: Any) -> None:
-    """With ``mmap_prefix`` a file appears whose name starts so, and the buffer works as in memory."""
-    mapped, plain = ReplayBuffer(7, SCHEMA, mmap_prefix=kind(prefix), seed=1), ReplayBuffer(7, SCHEMA, seed=1)
+    """With ``mmap_prefix`` a file of that name appears, and the buffer works as in memory."""
+    mapped, plain = (
+        ReplayBuffer(7, SCHEMA, mmap_prefix=kind(prefix), seed=1),
+        ReplayBuffer(7, SCHEMA, seed=1),
+    )
     assert files(prefix)
     assert all(file.name.startswith("replay") for file in files(prefix))
     fill(mapped, 10)
@@ -62,7 +71,8 @@ def test_an_existing_file_is_not_overwritten(prefix: str) -> None:
     fill(rb, 5)
     del rb
     before = [file.read_bytes() for file in files(prefix)]
-    for options in ({}, {"mmap_mode": "x"}):
+    modes: list[dict[str, Any]] = [{}, {"mmap_mode": "x"}]
+    for options in modes:
         with pytest.raises(FileExistsError, match="replay"):
             ReplayBuffer(7, SCHEMA, mmap_prefix=prefix, **options)
     assert [file.read_bytes() for file in files(prefix)] == before
@@ -75,6 +85,27 @@ def test_an_existing_file_can_be_overwritten(prefix: str) -> None:
     assert len(rb) == rb.get_next_index() == 0
     rb.add(x=np.ones(300))
     assert (rb[0]["x"] == 1).all()
+
+
+TWO_OWNERS = """
+import sys, numpy as np
+from cpprb_like import ReplayBuffer
+first = ReplayBuffer(1000, {"x": {"shape": 1000}}, mmap_prefix=sys.argv[1], seed=0)
+first.add(x=np.full((1000, 1000), 7))
+second = ReplayBuffer(10, {"x": {}}, mmap_prefix=sys.argv[1], mmap_mode="w")
+second.add(x=np.ones(10))
+first.add(x=np.full((500, 1000), 7))
+assert (first.sample(1000)["x"] == 7).all()
+assert len(first) == 1000 and len(second) == 10
+"""
+
+
+def test_overwriting_the_file_of_a_living_buffer(prefix: str) -> None:
+    """A buffer whose file is replaced keeps its rows, and the process does not crash."""
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_OWNERS, prefix], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("n", [0, 3, 7, 12])
@@ -161,14 +192,14 @@ def test_a_directory_that_is_not_there(prefix: str) -> None:
 @pytest.mark.parametrize("mode", ["r", "a", "w+", "", None, 3])
 def test_unknown_modes(prefix: str, mode: Any) -> None:
     """A mode that does not exist is refused with the list of those that do, and no file appears."""
-    with pytest.raises((TypeError, ValueError), match="mmap_mode.*x.*w.*r\\+"):
+    with pytest.raises((TypeError, ValueError), match=r"mmap_mode.*x.*w.*r\+"):
         ReplayBuffer(7, SCHEMA, mmap_prefix=prefix, mmap_mode=mode)
     assert not files(prefix)
 
 
 @pytest.mark.parametrize("dtype", ["O", [("a", "i4"), ("b", "O")]])
 def test_objects_do_not_go_into_files(prefix: str, dtype: Any) -> None:
-    """Fields of Python objects hold addresses, which mean nothing in a file: refused, and no file appears."""
+    """Python objects, which no file can hold, are refused, and no file appears."""
     with pytest.raises((TypeError, ValueError), match="'thing'"):
         ReplayBuffer(7, SCHEMA | {"thing": {"dtype": dtype}}, mmap_prefix=prefix)
     assert not files(prefix)

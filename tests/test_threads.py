@@ -47,7 +47,7 @@ def check_rows(batch: dict[str, Array]) -> None:
     assert (batch["large"] == expected).all(), "a torn row of a large field"
 
 
-def run_together(*jobs: Callable[[], None], seconds: float = SECONDS) -> list[int]:
+def run_together(*jobs: Callable[[], object], seconds: float = SECONDS) -> list[int]:
     """Repeat each job in a thread of its own until the time is over; returns how often each ran."""
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -120,14 +120,16 @@ def test_other_readings_see_whole_rows_too() -> None:
         lambda: check_rows(rb.get_all_transitions(shuffle=True)),
         lambda: check_rows(rb._encode_sample([0, 5, 3])),
         lambda: check_rows(rb[1:4]),
-        lambda: [check_rows(batch) for batch in rb.batches(3)] and None,
+        lambda: list(map(check_rows, rb.batches(3))),
     )
     assert min(counts) >= 3, f"a thread starved: {counts}"
 
 
 def test_a_call_of_add_is_seen_whole_or_not_at_all() -> None:
-    """While calls of five rows replace all five slots, every reading shows five rows of one call."""
-    rb = ReplayBuffer(5, {"x": {"shape": (), "dtype": "i8"}, "big": {"shape": 30_000, "dtype": "i8"}}, seed=1)
+    """While each call replaces all five rows, every reading shows the rows of one call."""
+    rb = ReplayBuffer(
+        5, {"x": {"shape": (), "dtype": "i8"}, "big": {"shape": 30_000, "dtype": "i8"}}, seed=1
+    )
     calls = [{"x": np.full(5, i), "big": np.full((5, 30_000), i)} for i in range(4)]
     turn = iter(range(10**9))
 
@@ -135,7 +137,9 @@ def test_a_call_of_add_is_seen_whole_or_not_at_all() -> None:
         rb.add(**calls[next(turn) % 4])
 
     def read() -> None:
-        batch = rb.sample(5, replace=False) if np.random.random() < 0.5 else rb.get_all_transitions()
+        batch = (
+            rb.sample(5, replace=False) if np.random.random() < 0.5 else rb.get_all_transitions()
+        )
         first = batch["x"][0]
         assert (batch["x"] == first).all()
         assert (batch["big"] == first).all()
@@ -146,7 +150,7 @@ def test_a_call_of_add_is_seen_whole_or_not_at_all() -> None:
 
 
 def test_readers_beside_clears_and_several_writers() -> None:
-    """Clears and several writers give whole rows or the error of an empty buffer, never anything else."""
+    """Beside clears and writers, readers get whole rows or the error of an empty buffer."""
     rb = ReplayBuffer(8, SCHEMA, seed=1)
 
     def read() -> None:
@@ -164,8 +168,10 @@ def test_readers_beside_clears_and_several_writers() -> None:
 
 
 def test_rows_of_several_writers_are_all_there() -> None:
-    """Each of several writers' rows is stored exactly once, and each writer's rows keep their order."""
-    rb = ReplayBuffer(4000, {"who": {"shape": (), "dtype": "i8"}, "what": {"shape": 3, "dtype": "f8"}})
+    """Each writer's rows are all stored, once and in their order."""
+    rb = ReplayBuffer(
+        4000, {"who": {"shape": (), "dtype": "i8"}, "what": {"shape": 3, "dtype": "f8"}}
+    )
     slots: list[list[int]] = [[], [], []]
 
     def write(who: int) -> None:
@@ -188,11 +194,13 @@ def test_rows_of_several_writers_are_all_there() -> None:
 
 def test_lists_and_casts_in_threads() -> None:
     """Values that take the slow way are as whole as the others, and so are refused ones."""
-    rb = ReplayBuffer(20, {"a": {"shape": 3, "dtype": "f4"}, "b": {"shape": (), "dtype": "i2"}}, seed=0)
+    rb = ReplayBuffer(
+        20, {"a": {"shape": 3, "dtype": "f4"}, "b": {"shape": (), "dtype": "i2"}}, seed=0
+    )
     rb.add(a=[0, 0, 0], b=0)
 
-    def write(i: int) -> Callable[[], None]:
-        return lambda: rb.add(a=[i, i, i], b=float(i)) and None
+    def write(i: int) -> Callable[[], object]:
+        return lambda: rb.add(a=[i, i, i], b=float(i))
 
     def fail() -> None:
         with pytest.raises(ValueError, match="'b'"):
@@ -212,5 +220,5 @@ def test_a_writer_is_not_starved_by_readers() -> None:
     rb = ReplayBuffer(4, {"x": {"shape": 500_000, "dtype": "u1"}}, seed=1)
     step = np.ones(500_000, "u1")
     rb.add(x=np.ones((4, 500_000)))
-    counts = run_together(lambda: rb.add(x=step) and None, lambda: rb.sample(16) and None, seconds=0.5)
+    counts = run_together(lambda: rb.add(x=step), lambda: rb.sample(16), seconds=0.5)
     assert min(counts) >= 3, f"a thread starved: {counts}"

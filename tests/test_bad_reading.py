@@ -1,0 +1,207 @@
+"""Reading with bad arguments: a clear error, and the buffer as before, its generator included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import refused
+from test_bad_input import SCHEMA, step
+
+from cpprb_like import NotEnoughDataError, ReplayBuffer
+
+Fields = dict[str, Any]
+
+
+@pytest.fixture
+def rb() -> ReplayBuffer:
+    """A buffer that has wrapped and holds an open episode."""
+    buffer = ReplayBuffer(7, SCHEMA, seed=1)
+    for i in range(10):
+        buffer.add(**step(act=i, rew=i, terminated=i == 7))
+    return buffer
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_sampling_an_empty_buffer(emptied: bool) -> None:
+    """An empty or cleared buffer raises what older systems raise."""
+    rb = ReplayBuffer(7, SCHEMA, seed=1)
+    if emptied:
+        rb.add(**step())
+        rb.clear()
+    for error in (NotEnoughDataError, ValueError, RuntimeError):
+        with refused(rb, error, "empty"):
+            rb.sample(1)
+    with refused(rb, NotEnoughDataError):
+        rb.sample(1, replace=False)
+
+
+def test_sampling_only_absent_rows() -> None:
+    """A buffer whose rows are all absent is empty."""
+    rb = ReplayBuffer(6, {"x": {}}, n_envs=2)
+    rb.add_where([False, False], x=[1, 2])
+    with refused(rb, NotEnoughDataError):
+        rb.sample(1)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize(
+    ("batch_size", "error"),
+    [
+        (-1, ValueError),
+        (-(2**40), ValueError),
+        (2.0, TypeError),
+        (2.5, TypeError),
+        ("2", TypeError),
+        (None, TypeError),
+    ],
+)
+def test_bad_batch_size(
+    rb: ReplayBuffer, batch_size: Any, error: type[Exception], replace: bool
+) -> None:
+    """A batch size is an int of zero or more; the error shows what came."""
+    with refused(rb, error, "batch_size", str(batch_size)):
+        rb.sample(batch_size, replace=replace)
+
+
+@pytest.mark.parametrize("batch_size", [2**62, 2**70, 10**14])
+def test_huge_batch_size(rb: ReplayBuffer, batch_size: int) -> None:
+    """A batch that no machine can hold is refused and draws nothing."""
+    with refused(rb, (MemoryError, ValueError, OverflowError)):
+        rb.sample(batch_size)
+
+
+def test_more_than_there_is_without_replacement(rb: ReplayBuffer) -> None:
+    """Eight different rows of seven cannot be drawn; both numbers are shown."""
+    with refused(rb, NotEnoughDataError, "8", "7"):
+        rb.sample(8, replace=False)
+
+
+def _out(rb: ReplayBuffer, **changes: Any) -> Fields:
+    return {
+        name: np.zeros_like(value) for name, value in rb._encode_sample([0] * 4).items()
+    } | changes
+
+
+BAD_OUT: list[tuple[Any, tuple[str, ...]]] = [
+    (np.zeros((4, 3, 2), "f4"), ("(4, 2, 3)", "(4, 3, 2)")),
+    (np.zeros((3, 2, 3), "f4"), ("(4, 2, 3)", "(3, 2, 3)")),
+    (np.zeros((5, 2, 3), "f4"), ("(4, 2, 3)", "(5, 2, 3)")),
+    (np.zeros((2, 3), "f4"), ("(4, 2, 3)", "(2, 3)")),
+    (np.zeros((4, 2, 3), "f8"), ("float32", "float64")),
+    (np.zeros((4, 2, 3), "i4"), ("float32", "int32")),
+    (np.zeros((4, 2, 3), ">f4"), ("float32", ">f4")),
+    (np.zeros((4, 2, 3), "f4", order="F"), ("contiguous",)),
+    (np.zeros((8, 2, 3), "f4")[::2], ("contiguous",)),
+    (np.zeros((4, 2, 3), "f4").tolist(), ("list",)),
+    (None, ("None",)),
+]
+
+
+@pytest.mark.parametrize(("value", "words"), BAD_OUT, ids=lambda value: str(value)[:20])
+def test_out_array_that_does_not_fit(rb: ReplayBuffer, value: Any, words: tuple[str, ...]) -> None:
+    """An array of the wrong shape, dtype, byte order or layout is refused, none touched."""
+    out = _out(rb, obs=value)
+    with refused(rb, (TypeError, ValueError), "'obs'", *words):
+        rb.sample(4, out=out)
+    assert not out["act"].any()
+
+
+def test_read_only_out_array(rb: ReplayBuffer) -> None:
+    """A read-only array is refused and stays as it is."""
+    out = _out(rb)
+    out["image"].flags.writeable = False
+    with refused(rb, ValueError, "'image'", "read-only"):
+        rb.sample(4, out=out)
+    assert not out["image"].any()
+    assert not out["obs"].any()
+
+
+def test_unaligned_out_array(rb: ReplayBuffer) -> None:
+    """An array at an odd address is filled like any other."""
+    raw = np.zeros(4 * 6 * 4 + 1, np.uint8)
+    odd = raw[1:].view("f4").reshape(4, 2, 3)
+    rb.sample(4, out=_out(rb, obs=odd))
+    assert (odd == 1).all()
+
+
+def test_out_with_missing_or_unknown_names(rb: ReplayBuffer) -> None:
+    """``out`` has exactly the buffer's fields."""
+    out = _out(rb)
+    del out["obs"]
+    with refused(rb, (TypeError, ValueError, KeyError), "obs"):
+        rb.sample(4, out=out)
+    with refused(rb, (TypeError, ValueError, KeyError), "stranger"):
+        rb.sample(4, out=_out(rb, stranger=np.zeros(4)))
+
+
+@pytest.mark.parametrize("out", [[], "out", 5, (np.zeros(4),)], ids=repr)
+def test_out_that_is_no_dict(rb: ReplayBuffer, out: Any) -> None:
+    """``out`` is a dict of arrays."""
+    with refused(rb, (TypeError, ValueError), "out"):
+        rb.sample(4, out=out)
+
+
+SLOTS: list[Any] = [[7], [-8], [0, 100], np.array([2**40]), np.array([2**63], "u8"), [2**70]]
+
+
+@pytest.mark.parametrize("slots", SLOTS, ids=repr)
+def test_slots_out_of_range(rb: ReplayBuffer, slots: Any) -> None:
+    """A slot that holds no row is an IndexError."""
+    with refused(rb, IndexError):
+        rb._encode_sample(slots)
+    with refused(rb, IndexError):
+        rb[slots]
+
+
+@pytest.mark.parametrize(
+    "slots", [[0.0], [0.5], ["0"], [None], "0", None, [[0, 1]], {0: 1}, object()], ids=repr
+)
+def test_slots_that_are_no_integers(rb: ReplayBuffer, slots: Any) -> None:
+    """Slots are integers along one axis."""
+    with refused(rb, (TypeError, IndexError, ValueError)):
+        rb._encode_sample(slots)
+
+
+@pytest.mark.parametrize("index", [7, -8, 100, 2**70])
+def test_row_out_of_range(rb: ReplayBuffer, index: int) -> None:
+    """A row that is not there is an IndexError with the number."""
+    with refused(rb, IndexError, str(index)):
+        rb[index]
+
+
+@pytest.mark.parametrize("index", [1.0, "1", None, object()], ids=repr)
+def test_row_that_is_no_integer(rb: ReplayBuffer, index: Any) -> None:
+    """What is no integer, slice, array of integers or mask does not index."""
+    with refused(rb, (TypeError, IndexError)):
+        rb[index]
+
+
+def test_mask_of_the_wrong_length(rb: ReplayBuffer) -> None:
+    """A mask has one value for each slot in use."""
+    with refused(rb, IndexError):
+        rb[np.ones(5, bool)]
+
+
+@pytest.mark.parametrize("env", [1, -1, 5, 2**40])
+@pytest.mark.parametrize("method", ["on_episode_end", "get_current_episode_len"])
+def test_environment_out_of_range(rb: ReplayBuffer, env: int, method: str) -> None:
+    """A stream that the buffer does not have is an IndexError with the number."""
+    with refused(rb, (IndexError, ValueError), str(env)):
+        getattr(rb, method)(env)
+
+
+@pytest.mark.parametrize("env", [0.0, "0"])
+@pytest.mark.parametrize("method", ["on_episode_end", "get_current_episode_len"])
+def test_environment_that_is_no_integer(rb: ReplayBuffer, env: Any, method: str) -> None:
+    """A stream is named by an int."""
+    with refused(rb, TypeError):
+        getattr(rb, method)(env)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, None])
+def test_bad_size_of_batches(rb: ReplayBuffer, batch_size: Any) -> None:
+    """Batches hold at least one row; the error comes with the call and not later."""
+    with refused(rb, (TypeError, ValueError), "batch_size"):
+        rb.batches(batch_size)
