@@ -120,7 +120,7 @@ cdef class Column:
         are ignored and the column brings its own array.
     """
 
-    def __init__(
+    def __cinit__(
         self, str name, cnp.dtype dtype, tuple shape, intp_t capacity, intp_t offset, intp_t stride
     ):
         self.name = name

@@ -98,7 +98,7 @@ cdef class Ring:
         Rows held, and streams that they belong to in turn.
     """
 
-    def __init__(
+    def __cinit__(
         self, columns, cnp.ndarray arena, cnp.ndarray state, record, ends, *, capacity, n_envs
     ):
         self.capacity = capacity
@@ -489,8 +489,15 @@ cdef class Ring:
                 values[k] = <intp_t> c_bounded(bitgen, among)
                 k += not (skip_absent and self.c_flags(values[k])[0] & ABSENT)
             return 0
-        cdef Shuffle shuffle = Shuffle(among, min(among, n + <intp_t> self.state[ABSENT_ROWS]))
+        # Absent rows are passed over. Half of what the shuffle gives is present: four times as many
+        # are enough but for once in a long while.
+        cdef intp_t most = min(among, 4 * n + READ_CHUNK) if skip_absent else n
+        cdef Shuffle shuffle
         while k < n:
-            values[k] = shuffle.c_next(bitgen)
-            k += not (skip_absent and self.c_flags(values[k])[0] & ABSENT)
+            k = 0
+            shuffle = Shuffle(among, most)
+            while k < n and shuffle.drawn < most:
+                values[k] = shuffle.c_next(bitgen)
+                k += not (skip_absent and self.c_flags(values[k])[0] & ABSENT)
+            most = min(among, 4 * most)
         return 0

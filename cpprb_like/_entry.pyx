@@ -47,7 +47,7 @@ cdef class BufferBase:
     that do not match their declaration.
     """
 
-    def _attach(self, Ring ring, gate):
+    def _attach(self, Ring ring not None, gate not None):
         self.ring = ring
         self.n_streams = ring.n_envs
         self.gate = gate
@@ -112,6 +112,8 @@ cdef class BufferBase:
 
     cdef object c_add_converted(self, dict fields, const uint8_t* present):
         """Add a call in which some value needs conversion, or report what is wrong with it."""
+        if self.ring is None:
+            raise RuntimeError(f"{type(self).__name__}.__init__ was not called")
         if fields.keys() != self.name_set:
             self._check_names(fields)
         cdef list values = [fields[name] for name in self.names]
@@ -165,6 +167,8 @@ cdef class BufferBase:
         1
         """
         cdef cnp.ndarray mask = np.array(present)
+        if self.ring is None:
+            raise RuntimeError(f"{type(self).__name__}.__init__ was not called")
         if mask.dtype != np.bool_ or np.shape(mask) != (self.ring.n_envs,):
             raise ValueError(
                 f"present: expected bool of shape ({self.ring.n_envs},), "

@@ -19,14 +19,14 @@ from cpprb_like import memory, storage
 from cpprb_like._core import Ring
 from cpprb_like._entry import BufferBase, fast_add
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers import Sampler, Slots, Uniform
-from cpprb_like.schema import Layout, Schema, read_env_dict
+from cpprb_like.samplers import Sampler, Seed, Slots, Uniform, generator
+from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_size
 
 __all__ = ["Batch", "ReplayBuffer", "create_buffer"]
 
 Batch = dict[str, NDArray[Any]]
-Seed = int | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
 
+MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
 BATCH_CHECK_NBYTES = 1 << 28  # batches from here on are compared with the memory that is left
 
 
@@ -98,14 +98,14 @@ class ReplayBuffer(BufferBase):
         mmap_prefix: str | Path | None = None,
         mmap_mode: storage.FileMode = "x",
     ) -> None:
-        capacity = _read_size(size)
+        capacity = read_size(size)
         fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
         schema = Schema(fields, terminated, truncated)
         schema.end_fields()
-        layout = Layout.of(schema, capacity, _read_n_envs(n_envs, capacity))
-        self._open(layout, _allocate(layout, mmap_prefix, mmap_mode))
+        layout = Layout.of(schema, capacity, read_n_envs(n_envs, capacity))
+        self._open(layout, storage.open_arena(layout, mmap_prefix, mmap_mode))
         self.sampler: Sampler = Uniform() if sampler is None else sampler
-        self.rng: np.random.Generator = _generator(seed)
+        self.rng: np.random.Generator = generator(seed)
 
     def _open(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
         self._layout = layout
@@ -239,11 +239,13 @@ class ReplayBuffer(BufferBase):
         with self.gate:
             outer, self.paused = self.paused, True
             try:
-                batch = attempt()
+                for _ in range(MOST_ATTEMPTS):
+                    batch = attempt()
+                    if batch is not None:
+                        return batch
             finally:
                 self.paused = outer
-        assert batch is not None
-        return batch
+        raise RuntimeError("rows were overwritten by the very thread that reads them")
 
     def get_all_transitions(self, shuffle: bool = False) -> Batch:
         """All rows, in the order of their slots (not of their age), or in random order."""
@@ -416,7 +418,7 @@ class ReplayBuffer(BufferBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         layout = state["layout"]
-        arena = _allocate(layout, None, "x")
+        arena = storage.open_arena(layout)
         self._open(layout, arena)
         self.__dict__.update(state["attributes"])
         stored = len(state["flags"])
@@ -466,51 +468,3 @@ def create_buffer(
 def _blank(cls: type[ReplayBuffer]) -> ReplayBuffer:
     """A buffer without memory, to be filled by ``__setstate__``."""
     return cls.__new__(cls)
-
-
-def _read_size(size: object) -> int:
-    if isinstance(size, (float, np.floating)):
-        if not float(size).is_integer():
-            raise ValueError(f"size: expected a whole number of steps, got {size!r}")
-        capacity = int(size)
-    else:
-        try:
-            capacity = operator.index(size)  # type: ignore[arg-type]
-        except TypeError:
-            raise TypeError(f"size: expected a number of steps, got {size!r}") from None
-    if capacity < 1:
-        raise ValueError(f"size: expected at least 1 step, got {size!r}")
-    return capacity
-
-
-def _read_n_envs(n_envs: object, capacity: int) -> int:
-    try:
-        n = operator.index(n_envs)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"n_envs: expected an integer, got {n_envs!r}") from None
-    if not 1 <= n <= capacity:
-        raise ValueError(f"n_envs: expected 1 to size={capacity}, got {n}")
-    return n
-
-
-def _allocate(
-    layout: Layout, mmap_prefix: str | Path | None, mmap_mode: storage.FileMode
-) -> NDArray[np.uint8]:
-    boxed = [field.name for field in layout.schema.fields if field.dtype.hasobject]
-    if mmap_prefix is not None:
-        if boxed:
-            raise ValueError(f"mmap_prefix: fields {boxed} hold Python objects, which no file can")
-        path = Path(f"{mmap_prefix}.dat")
-        return storage.map_file(path, layout.nbytes, mmap_mode, layout.identity())
-    try:
-        memory.require(layout.total_nbytes, f"a buffer of {layout.capacity} steps")
-        return storage.allocate(layout.nbytes)
-    except MemoryError as error:
-        raise MemoryError(f"{error}\n{layout.table()}") from None
-
-
-def _generator(seed: Seed) -> np.random.Generator:
-    if seed is None:
-        words = np.random.randint(0, 2**32, size=4, dtype=np.uint32)
-        return np.random.default_rng(words.tolist())
-    return np.random.default_rng(seed)

@@ -66,6 +66,8 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
     """
     if array.dtype == dtype:
         return array
+    if array.size == 0:  # an empty list is of no kind
+        return np.empty(array.shape, dtype)
     if dtype.names is not None:
         return _cast_structured(array, dtype)
     if dtype.kind == "O":

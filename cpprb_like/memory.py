@@ -55,17 +55,19 @@ def _from_system() -> int | None:
 
 
 def _from_container() -> int | None:
-    """What the control group of this process still allows (Linux, version 2 or 1)."""
-    for limit_path, usage_path in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        (
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        ),
+    """What the control group of this process still allows (Linux, version 2 or 1).
+
+    Pages of files that nobody uses count as free: the system drops them when it needs room.
+    """
+    for folder, limit_name, usage_name in (
+        ("/sys/fs/cgroup", "memory.max", "memory.current"),
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
-        limit, usage = _read(limit_path), _read(usage_path)
+        limit, usage = _read(f"{folder}/{limit_name}"), _read(f"{folder}/{usage_name}")
         if limit is not None and usage is not None and limit.strip().isdigit():
-            return max(0, int(limit) - int(usage))
+            statistics = (_read(f"{folder}/memory.stat") or "").split()
+            cached = dict(zip(statistics[::2], statistics[1::2], strict=False))
+            return max(0, int(limit) - int(usage) + int(cached.get("inactive_file", 0)))
     return None
 
 

@@ -14,10 +14,23 @@ from numpy.typing import NDArray
 from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 
-__all__ = ["LegacyUniform", "Sampler", "Uniform"]
+__all__ = ["LegacyUniform", "Sampler", "Seed", "Uniform", "generator"]
 
 Slots = NDArray[np.intp]
 Extra = dict[str, NDArray[Any]]
+Seed = int | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
+
+
+def generator(seed: Seed) -> np.random.Generator:
+    """The generator of a buffer.
+
+    Without a seed it is seeded from NumPy's global state, so that ``np.random.seed`` controls it; a
+    ``Generator`` is taken as it is.
+    """
+    if seed is None:
+        words = np.random.randint(0, 2**32, size=4, dtype=np.uint32)
+        return np.random.default_rng(words.tolist())
+    return np.random.default_rng(seed)
 
 
 class Sampler(Protocol):
@@ -80,9 +93,9 @@ class LegacyUniform:
         self,
         ring: Ring,
         n: int,
-        rng: np.random.Generator,
+        rng: np.random.Generator,  # noqa: ARG002
         *,
-        replace: bool,  # noqa: ARG002
+        replace: bool,
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``."""
         if not replace and n > len(ring):

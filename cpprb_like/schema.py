@@ -20,7 +20,7 @@ from cpprb_like._column import Column
 from cpprb_like._core import FLAG_DONE, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED, N_STATE_WORDS
 from cpprb_like.memory import format_nbytes
 
-__all__ = ["Field", "Layout", "Schema", "read_env_dict"]
+__all__ = ["Field", "Layout", "Schema", "read_env_dict", "read_n_envs", "read_size"]
 
 PROPERTIES = ("shape", "dtype")
 ADD_SHAPE = "add_shape"  # cpprb writes this into the dicts that it is given; users hand them on
@@ -159,6 +159,33 @@ def _read_shape(name: str, shape: object) -> tuple[int, ...]:
     if any(length < 0 for length in result):
         raise ValueError(f"field {name!r}: expected lengths of at least 0, got shape {result}")
     return result
+
+
+def read_size(size: object) -> int:
+    """A number of steps; floats of integral value such as ``1e6`` will do."""
+    if isinstance(size, (float, np.floating)):
+        if not float(size).is_integer():
+            raise ValueError(f"size: expected a whole number of steps, got {size!r}")
+        capacity = int(size)
+    else:
+        try:
+            capacity = operator.index(size)  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(f"size: expected a number of steps, got {size!r}") from None
+    if capacity < 1:
+        raise ValueError(f"size: expected at least 1 step, got {size!r}")
+    return capacity
+
+
+def read_n_envs(n_envs: object, capacity: int) -> int:
+    """A number of environments of which the ring holds at least one time step."""
+    try:
+        n = operator.index(n_envs)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"n_envs: expected an integer, got {n_envs!r}") from None
+    if not 1 <= n <= capacity:
+        raise ValueError(f"n_envs: expected 1 to size={capacity}, got {n}")
+    return n
 
 
 @dataclass(frozen=True)
@@ -321,16 +348,14 @@ class Layout:
         end = IDENTITY_NBYTES + 8 * (N_STATE_WORDS + self.n_envs)
         return arena[IDENTITY_NBYTES:end].view(np.int64)
 
-    def rows(self, arena: NDArray[np.uint8], number: int) -> NDArray[Any]:
-        """All slots of a field as one array, shape ``(capacity, *shape)``, without a copy."""
-        field = self.schema.fields[number]
-        template = np.empty((1, *field.shape), field.dtype)
+    def rows(self, arena: NDArray[np.uint8], number: int) -> NDArray[np.uint8]:
+        """The bytes of a field, shape ``(capacity, nbytes)``, without a copy."""
         return np.ndarray(
-            (self.capacity, *field.shape),
-            field.dtype,
+            (self.capacity, self.schema.fields[number].nbytes),
+            np.uint8,
             buffer=arena.data,
             offset=self.offsets[number],
-            strides=(self.strides[number], *template.strides[1:]),
+            strides=(self.strides[number], 1),
         )
 
     def flags(self, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:

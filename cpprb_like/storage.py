@@ -15,12 +15,39 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FileMode", "allocate", "map_file"]
+from cpprb_like import memory
+from cpprb_like.schema import Layout
+
+__all__ = ["FileMode", "allocate", "map_file", "open_arena"]
 
 Arena = NDArray[np.uint8]
 FileMode = Literal["x", "w", "r+"]
 
 HUGE_PAGE_NBYTES = 1 << 21
+
+
+def open_arena(
+    layout: Layout, mmap_prefix: str | Path | None = None, mode: FileMode = "x"
+) -> Arena:
+    """Memory for a layout: on the heap, or in the file ``<mmap_prefix>.dat``.
+
+    Raises
+    ------
+    MemoryError
+        The machine has not enough memory now; the message lists the bytes of each field.
+    ValueError, OSError
+        As ``map_file``; or a field holds Python objects, which no file can.
+    """
+    if mmap_prefix is None:
+        try:
+            memory.require(layout.total_nbytes, f"a buffer of {layout.capacity} steps")
+            return allocate(layout.nbytes)
+        except MemoryError as error:
+            raise MemoryError(f"{error}\n{layout.table()}") from None
+    boxed = [field.name for field in layout.schema.fields if field.dtype.hasobject]
+    if boxed:
+        raise ValueError(f"mmap_prefix: fields {boxed} hold Python objects, which no file can")
+    return map_file(Path(f"{mmap_prefix}.dat"), layout.nbytes, mode, layout.identity())
 
 
 def allocate(nbytes: int) -> Arena:
@@ -31,11 +58,11 @@ def allocate(nbytes: int) -> Arena:
     """
     if nbytes < HUGE_PAGE_NBYTES or not hasattr(mmap, "MAP_PRIVATE"):
         return np.zeros(nbytes, np.uint8)
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8)
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)
 
 
 def map_file(path: Path, nbytes: int, mode: FileMode, identity: bytes) -> Arena:
