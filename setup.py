@@ -101,7 +101,12 @@ def compiler_flags(compiler_type: str) -> tuple[list[str], list[str]]:
 
 
 class BuildExt(build_ext):
-    """``build_ext`` with flags for the compiler at hand."""
+    """``build_ext`` with flags for the compiler at hand, on all cores."""
+
+    def finalize_options(self) -> None:
+        """Compile the modules side by side unless told otherwise."""
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
 
     def build_extensions(self) -> None:
         """Set the flags, then build."""

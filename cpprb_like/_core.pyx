@@ -353,9 +353,11 @@ cdef class Ring:
         return arrays
 
     cdef int c_check_slots(self, slots) except -1:
-        if not isinstance(slots, np.ndarray):
+        if not cnp.PyArray_Check(slots):
             raise TypeError(f"slots: expected an array of intp, got {type(slots).__name__}")
-        if slots.dtype != np.intp or slots.ndim != 1 or not slots.flags.c_contiguous:
+        if cnp.PyArray_TYPE(slots) != cnp.NPY_INTP or not (
+            cnp.PyArray_NDIM(slots) == 1 and cnp.PyArray_ISCARRAY_RO(slots)
+        ):
             order = "" if slots.flags.c_contiguous else "strided "
             raise TypeError(
                 "slots: expected a dense 1-d array of intp, "
