@@ -1,0 +1,168 @@
+"""Train a DQN on CartPole from a replay buffer, then draw what was learned and what was replayed.
+
+The agent learns Q(s, a), the discounted reward to come after action a in state s (Mnih et al. 2015,
+"Human-level control through deep reinforcement learning"; double estimate of van Hasselt et al.
+2016). It acts by Q, stores each step, and learns from steps drawn at random: see ``train``.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+
+import gymnasium
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from tqdm import trange
+
+from cpprb_like import GymnasiumRecorder, ReplayBuffer
+
+CAPACITY, BATCH, WARM_UP = 20_000, 64, 1_000  # steps held, steps drawn, steps before learning
+GAMMA, LEARNING_RATE, TARGET_RATE = 0.99, 1e-3, 0.005
+EXPLORATION, EXPLORATION_STEPS = 0.02, 5_000  # share of random actions in the end, and from when
+EVALUATE_EVERY, SOLVED = 1_000, 475.0
+SCALE = np.array([1.2, 1.5, 0.1, 1.5], np.float32)  # typical position, speed, angle, angular speed
+Array = NDArray[Any]
+
+
+class Network:
+    """Two hidden layers and Adam; ``flat`` is all parameters in one array."""
+
+    def __init__(self, rng: np.random.Generator, width: int = 128) -> None:
+        shapes = [(4, width), (width,), (width, width), (width,), (width, 2), (2,)]
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        self.flat, self.slope, self.mean, self.square = np.zeros((4, ends[-1]), np.float32)
+        self.layers, self.slopes = (
+            [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=False)]
+            for flat in (self.flat, self.slope)
+        )
+        for layer, gain in ((0, 2.0), (2, 2.0), (4, 0.02)):
+            weight = self.layers[layer]
+            weight[:] = rng.normal(0.0, np.sqrt(gain / len(weight)), weight.shape)
+        self.updates = 0
+
+    def __call__(self, obs: Array) -> Array:
+        """Q of both actions in each state, shape (n, 2)."""
+        w1, b1, w2, b2, w3, b3 = self.layers
+        self.given = obs / SCALE
+        self.hidden1 = np.tanh(self.given @ w1 + b1)
+        self.hidden2 = np.tanh(self.hidden1 @ w2 + b2)
+        return np.asarray(self.hidden2 @ w3 + b3)
+
+    def learn(self, obs: Array, act: Array, goal: Array, rate: float) -> None:
+        """One step of Adam on the Huber loss between Q(obs, act) and its goal."""
+        rows, error = np.arange(len(act)), np.zeros((len(act), 2), np.float32)
+        error[rows, act] = np.clip(self(obs)[rows, act] - goal, -1, 1) / len(act)
+        for layer, given in ((4, self.hidden2), (2, self.hidden1), (0, self.given)):
+            self.slopes[layer][:] = given.T @ error
+            self.slopes[layer + 1][:] = error.sum(0)
+            error = (error @ self.layers[layer].T) * (1 - given**2)
+        self.updates += 1
+        self.mean += 0.1 * (self.slope - self.mean)
+        self.square += 0.001 * (self.slope**2 - self.square)
+        rate *= np.sqrt(1 - 0.999**self.updates) / (1 - 0.9**self.updates)
+        self.flat -= rate * self.mean / (np.sqrt(self.square) + 1e-8)
+
+
+def train(seed: int, steps: int) -> tuple[ReplayBuffer, list[tuple[int, float]]]:
+    """Act, store, draw, learn; the buffer, and step and mean return of each evaluation."""
+    rng = np.random.default_rng(seed)
+    env = gymnasium.make("CartPole-v1")
+    # The recorder knows what a step consists of and which observation follows which: at the end of
+    # an episode that is the final one, and never the first of the next episode.
+    recorder = GymnasiumRecorder(env)
+    buffer = recorder.attach(ReplayBuffer(CAPACITY, recorder.env_dict, seed=seed))
+    online, target = Network(rng), Network(rng)
+    target.flat[:] = online.flat
+    curve = [(0, 0.0)]
+
+    obs, _ = env.reset(seed=seed)
+    recorder.reset(obs)
+    for step in (bar := trange(1, steps + 1, unit="step", mininterval=0.5)):
+        explore = rng.random() < max(EXPLORATION, 1 - step / EXPLORATION_STEPS)
+        action = int(rng.integers(2)) if explore else int(online(obs[None]).argmax())
+        obs, reward, terminated, truncated, info = env.step(action)
+        recorder.add(action, obs, reward, terminated, truncated, info)
+        if terminated or truncated:
+            obs, _ = env.reset()
+            recorder.reset(obs)
+        if step < WARM_UP:
+            continue
+
+        # Steps in a row resemble each other, and a network that learns from them in order forgets
+        # what it knew. Steps drawn uniformly from the past are nearly independent, and each one
+        # teaches several times before the ring overwrites it.
+        batch = buffer.sample(BATCH)
+        # An action is worth its reward and what follows. Where the pole has fallen (terminated)
+        # nothing follows. Where time was up (truncated) it stood, and would have gone on standing:
+        # that state keeps its value, so only ``terminated`` cuts the sum.
+        best = online(batch["next_obs"]).argmax(1)
+        following = target(batch["next_obs"])[np.arange(BATCH), best]
+        goal = batch["rew"] + GAMMA * np.where(batch["terminated"], 0, following)
+        online.learn(batch["obs"], batch["act"], goal, LEARNING_RATE * (1 - step / steps))
+        target.flat += TARGET_RATE * (online.flat - target.flat)  # a goal that moves slowly
+
+        if step % EVALUATE_EVERY == 0 and step >= EXPLORATION_STEPS:
+            curve.append((step, evaluate(online, 20, seed + step)))
+            bar.set_postfix_str(f"greedy return {curve[-1][1]:.0f}")
+            if curve[-1][1] >= SOLVED:
+                break
+    return buffer, curve
+
+
+def evaluate(network: Network, episodes: int, seed: int) -> float:
+    """Mean return of greedy episodes, in an environment of their own."""
+    env, total = gymnasium.make("CartPole-v1"), 0.0
+    for episode in range(episodes):
+        obs, _ = env.reset(seed=seed * 1_000 + episode)
+        over = False
+        while not over:
+            obs, reward, terminated, truncated, _ = env.step(int(network(obs[None]).argmax()))
+            total, over = total + float(reward), terminated or truncated
+    return total / episodes
+
+
+def draw(buffer: ReplayBuffer, curve: list[tuple[int, float]], path: Path) -> None:
+    """The learning curve, and what the buffer holds: ages, returns, rewards."""
+    age = (buffer.get_next_index() - 1 - np.arange(len(buffer))) % buffer.capacity  # 0: newest
+    rows = buffer[np.argsort(-age)]  # oldest first
+    ends = np.flatnonzero(rows["terminated"] | rows["truncated"])
+    returns = np.diff(np.cumsum(rows["rew"])[ends])  # of all episodes but the oldest, now cut
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    (learned, ages), (episodes, rewards) = figure.subplots(2, 2)
+    learned.plot(*zip(*curve, strict=True), marker=".")
+    learned.axhline(SOLVED, color="tab:gray", linestyle="--")
+    learned.set(title="Learning curve", xlabel="step", ylabel="mean return, 20 greedy episodes")
+    ages.hist(age, bins=40)
+    ages.set(title="Age of the steps held", xlabel="age (steps)", ylabel="steps")
+    episodes.plot(len(rows["rew"]) - 1 - ends[1:], returns, ".")
+    episodes.set(title="Returns of the episodes held", xlabel="age (steps)", ylabel="return")
+    kinds = [rows["terminated"], rows["truncated"], ~(rows["terminated"] | rows["truncated"])]
+    labels = ["terminated", "truncated", "goes on"]
+    rewards.hist([rows["rew"][kind] for kind in kinds], bins=np.arange(-0.5, 2), label=labels)
+    rewards.set(title="Rewards held", xlabel="reward", ylabel="steps", yscale="log")
+    rewards.legend(title="the episode")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Train, draw, and fail if it did not learn."""
+    parser = argparse.ArgumentParser(description="Train a DQN on CartPole-v1 by replay.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=60_000, help="environment steps at most")
+    parser.add_argument("--picture", type=Path, default=Path("cartpole_dqn.png"))
+    options = parser.parse_args()
+    buffer, curve = train(options.seed, options.steps)
+    draw(buffer, curve, options.picture)
+    print(buffer, f"Picture: {options.picture.resolve()}", sep="\n")
+    if curve[-1][1] < SOLVED:
+        sys.exit(f"Not learned: mean return {curve[-1][1]:.0f}, expected at least {SOLVED:.0f}.")
+    print(f"Learned: mean return {curve[-1][1]:.0f} over 20 greedy episodes.")
+
+
+if __name__ == "__main__":
+    main()
