@@ -53,7 +53,7 @@ format:
 typecheck:
 	$(call environment,dev)
 	$(RUN) -m mypy
-	$(RUN) -m mypy.stubtest --mypy-config-file pyproject.toml $(COMPILED)
+	$(RUN) -m mypy.stubtest --mypy-config-file pyproject.toml --allowlist tools/stubtest-allowlist.txt --concise $(COMPILED)
 
 # The tests on modules that check every index.
 debug: export CPPRB_LIKE_DEBUG = 1
@@ -83,6 +83,7 @@ wheel:
 	$(RUN) tools/check_wheel.py dist/*.whl $(ARGS)
 
 clean:
-	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis "$(VENV)"
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	test ! -f "$(VENV)/pyvenv.cfg" || rm -rf "$(VENV)"
 	find cpprb_like tests tools benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 	rm -f cpprb_like/*.so cpprb_like/*.pyd

@@ -39,6 +39,7 @@ DIRECTIVES = {
     "cdivision_warnings": DEBUG,  # ... and the debug build says so if one is
     "embedsignature": True,
     "linetrace": DEBUG,
+    "show_performance_hints": not DEBUG,
     # No freethreading_compatible: what is promised to threads rests on the interpreter lock.
 }
 
@@ -107,6 +108,10 @@ class BuildExt(build_ext):
         """Compile the modules side by side unless told otherwise."""
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
+
+    def run(self) -> None:
+        """Build; in place, directly: setuptools would go by the age of a copy elsewhere."""
+        super(build_ext if self.inplace else BuildExt, self).run()
 
     def build_extensions(self) -> None:
         """Set the flags, then build."""

@@ -78,7 +78,7 @@ def train(seed: int, steps: int) -> tuple[ReplayBuffer, list[tuple[int, float]]]
     buffer = recorder.attach(ReplayBuffer(CAPACITY, recorder.env_dict, seed=seed))
     online, target = Network(rng), Network(rng)
     target.flat[:] = online.flat
-    curve = [(0, 0.0)]
+    curve = [(0, evaluate(online, 20, seed))]
 
     obs, _ = env.reset(seed=seed)
     recorder.reset(obs)
@@ -141,10 +141,11 @@ def draw(buffer: ReplayBuffer, curve: list[tuple[int, float]], path: Path) -> No
     ages.set(title="Age of the steps held", xlabel="age (steps)", ylabel="steps")
     episodes.plot(len(rows["rew"]) - 1 - ends[1:], returns, ".")
     episodes.set(title="Returns of the episodes held", xlabel="age (steps)", ylabel="return")
+    episodes.invert_xaxis()
     kinds = [rows["terminated"], rows["truncated"], ~(rows["terminated"] | rows["truncated"])]
     labels = ["terminated", "truncated", "goes on"]
     rewards.hist([rows["rew"][kind] for kind in kinds], bins=np.arange(-0.5, 2), label=labels)
-    rewards.set(title="Rewards held", xlabel="reward", ylabel="steps", yscale="log")
+    rewards.set(title="Rewards held", xlabel="reward", ylabel="steps", yscale="log", xticks=[0, 1])
     rewards.legend(title="the episode")
     figure.savefig(path, dpi=110)
 

@@ -154,6 +154,51 @@ def test_this_machine_passes_its_own_check() -> None:
     environment.check_headers(sysconfig.get_path("include"))
 
 
+PROBE = '''
+cdef extern from *:
+    """
+    #ifdef NDEBUG
+    #define IS_DEBUG 0
+    #else
+    #define IS_DEBUG 1
+    #endif
+    """
+    bint IS_DEBUG
+
+is_debug = IS_DEBUG
+'''
+
+
+def test_switching_between_debug_and_release_builds_anew(tmp_path: Path) -> None:
+    """The modules in the tree are those of the last build, and a build without a change is none."""
+    pytest.importorskip("Cython")
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    (tmp_path / "cpprb_like").mkdir()
+    (tmp_path / "cpprb_like" / "__init__.py").touch()
+    (tmp_path / "cpprb_like" / "probe.pyx").write_text(PROBE)
+
+    def build(debug: str) -> tuple[bool, int]:
+        """Build, and tell what came out and when it was written."""
+        environ = os.environ | {"CPPRB_LIKE_DEBUG": debug, "CPPRB_LIKE_SANITIZE": ""}
+        for command in (
+            [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+            [sys.executable, "-c", "import cpprb_like.probe as probe; print(probe.is_debug)"],
+        ):
+            run = subprocess.run(
+                command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+            )
+        (module,) = (tmp_path / "cpprb_like").glob("probe.*[!x]")
+        return run.stdout == "True\n", module.stat().st_mtime_ns
+
+    release = build("")
+    assert build("") == release
+    debug = build("1")
+    again = build("")
+
+    assert [release[0], debug[0], again[0]] == [False, True, False]
+    assert release[1] < debug[1] < again[1]
+
+
 @needs_make
 @pytest.mark.parametrize("target", ["test", "demo"])
 def test_make_without_python_is_told_in_one_sentence(target: str) -> None:
