@@ -33,8 +33,8 @@ cdef extern from "numpy/arrayscalars.h":
     #define CPPRB_DATA(value) PyArray_DATA((PyArrayObject *)(value))
     #define CPPRB_IS_DENSE(value) PyArray_IS_C_CONTIGUOUS((PyArrayObject *)(value))
     #define CPPRB_TYPE(value) ((PyObject *)Py_TYPE(value))
-    /* Scalars of NumPy's own integer types; a subclass written in Python could run code of its own.
-    */ #define CPPRB_IS_INTEGER_SCALAR(value) \
+    /* Scalars of NumPy's own integer types; a subclass in Python could run code of its own. */
+    #define CPPRB_IS_INTEGER_SCALAR(value) \
         (PyArray_IsScalar(value, Integer) && !(Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
     """
     PyObject* c_dtype "CPPRB_DTYPE"(PyObject* value)

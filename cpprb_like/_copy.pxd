@@ -65,9 +65,7 @@ cdef inline void c_scatter(
 ) noexcept nogil:
     """column[k] = rows[k] for k in range(n)."""
     cdef intp_t k
-    if stride == size:
-        memcpy(column, rows, size * n)
-    elif size == 4:
+    if size == 4:
         for k in range(n):
             memcpy(column + k * stride, rows + 4 * k, 4)
     elif size == 8:

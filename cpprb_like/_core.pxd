@@ -33,6 +33,7 @@ cdef class Ring:
     ) noexcept nogil
     cdef uint8_t c_end_flags(self, char** rows, intp_t row) noexcept nogil
     cdef bint c_overwritten(self, ndarray slots, int64_t written) noexcept
+    cdef int c_check_arrays(self, list arrays, intp_t n) except -1
     cdef int c_check_slots(self, slots) except -1
     cdef ndarray c_new_array(self, Column column, intp_t n)
     cdef int c_fill(self, list arrays, ndarray slots) except -1

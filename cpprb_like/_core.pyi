@@ -11,6 +11,7 @@ FLAG_TERMINATED: Final[int]
 FLAG_TRUNCATED: Final[int]
 FLAG_DONE: Final[int]
 FLAG_END: Final[int]
+FLAG_ABSENT: Final[int]
 
 class Ring:
     capacity: int

@@ -42,7 +42,7 @@ cdef enum:  # words of the header
     WRITTEN = 0      # rows written since the last clear
     ABSENT_ROWS = 1  # rows in the ring that hold no step
     REVISION = 2     # clears so far
-    EPISODE_LENS = 4  # one word for each stream
+    EPISODE_LENS = 3  # one word for each stream
 
 cdef enum:  # bits of the flag byte of a row
     END = 1
@@ -74,6 +74,7 @@ FLAG_TERMINATED = END | TERMINATED
 FLAG_TRUNCATED = END | TRUNCATED
 FLAG_DONE = DONE
 FLAG_END = END
+FLAG_ABSENT = ABSENT
 
 
 @cython.final
@@ -86,9 +87,9 @@ cdef class Ring:
         The fields, in declared order.
     arena : ndarray of uint8
         All memory of the buffer but the fields of Python objects.
-    state : ndarray of int64, shape (4 + n_envs,)
-        Words of the header of the arena: rows written, absent rows, clears, one word unused, then
-        the length so far of each stream's episode.
+    state : ndarray of int64, shape (3 + n_envs,)
+        Words of the header of the arena: rows written, absent rows, clears, then the length so far
+        of each stream's episode.
     record : tuple of int
         Offset and stride of the records; the last byte of a record holds the flags of its row.
     ends : sequence of (int, int, int)
@@ -266,7 +267,7 @@ cdef class Ring:
 
     def end_episode(self, intp_t stream):
         """Mark the newest step of a stream as truncated, unless no episode is open."""
-        if self.state[EPISODE_LENS + stream] == 0:
+        if self.episode_len(stream) == 0:
             return
         cdef int64_t row = self.state[WRITTEN] - self.n_envs + stream
         while self.c_flags(<intp_t> (row % self.capacity))[0] & ABSENT:
@@ -279,6 +280,8 @@ cdef class Ring:
 
     def episode_len(self, intp_t stream):
         """Steps of a stream since its last episode end."""
+        if not 0 <= stream < self.n_envs:
+            raise IndexError(f"stream: expected 0 to {self.n_envs - 1}, got {stream}")
         return self.state[EPISODE_LENS + stream]
 
     def clear(self):
@@ -345,12 +348,26 @@ cdef class Ring:
         cdef intp_t n = cnp.PyArray_DIM(slots, 0)
         if arrays is None:
             arrays = [self.c_new_array(column, n) for column in self.columns]
-        elif any([len(array) != n for array in arrays]):
-            raise ValueError(f"expected arrays of {n} rows, got {[len(array) for array in arrays]}")
+        else:
+            self.c_check_arrays(arrays, n)
         self.c_fill(arrays, slots)
         if self.state[REVISION] != revision or self.c_overwritten(slots, written):
             return None
         return arrays
+
+    cdef int c_check_arrays(self, list arrays, intp_t n) except -1:
+        cdef Column column
+        if len(arrays) != len(self.columns):
+            raise ValueError(f"expected {len(self.columns)} arrays, got {len(arrays)}")
+        for column, array in zip(self.columns, arrays):
+            if not (
+                cnp.PyArray_Check(array)
+                and cnp.PyArray_IS_C_CONTIGUOUS(array)
+                and cnp.PyArray_ISWRITEABLE(array)
+                and cnp.PyArray_NBYTES(array) == n * column.nbytes
+            ):
+                raise ValueError(f"field {column.name!r}: expected a dense array of {n} rows")
+        return 0
 
     cdef int c_check_slots(self, slots) except -1:
         if not cnp.PyArray_Check(slots):

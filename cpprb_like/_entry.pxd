@@ -8,8 +8,8 @@ from cpprb_like._typedefs cimport intp_t, uint8_t
 
 cdef class BufferBase:
     cdef readonly Ring ring
-    cdef readonly object gate        # RLock held by whoever needs writers to wait
-    cdef public bint paused          # somebody holds the gate
+    cdef readonly object _gate       # RLock held by whoever needs writers to wait
+    cdef public bint _paused         # somebody holds the gate
     cdef tuple names                 # field names, in declared order
     cdef object name_set             # the same, for comparison
     cdef intp_t n_fields

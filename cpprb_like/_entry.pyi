@@ -7,8 +7,8 @@ from cpprb_like._core import Ring
 
 class BufferBase:
     ring: Ring
-    gate: RLock
-    paused: bool
+    _gate: RLock
+    _paused: bool
     def _attach(self, ring: Ring, gate: RLock) -> None: ...
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int: ...
 

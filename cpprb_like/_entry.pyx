@@ -8,7 +8,7 @@ that is not called at every step (``buffers``).
 
 cimport numpy as cnp
 from cpython.object cimport PyObject
-from cpython.unicode cimport PyUnicode_Compare
+from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_Compare
 
 from cpprb_like._column cimport Column
 from cpprb_like._core cimport Ring
@@ -50,7 +50,7 @@ cdef class BufferBase:
     def _attach(self, Ring ring not None, gate not None):
         self.ring = ring
         self.n_streams = ring.n_envs
-        self.gate = gate
+        self._gate = gate
         self.names = tuple([column.name for column in ring.columns])
         self.name_set = frozenset(self.names)
         self.n_fields = len(self.names)
@@ -59,9 +59,15 @@ cdef class BufferBase:
         self.sources = np.zeros(self.n_fields, np.intp)
         self.scratch = np.zeros(self.n_fields * SCRATCH_NBYTES, np.uint8)
 
+    def _read_present(self, present):
+        try:
+            return np.array(present)
+        except ValueError as error:
+            raise ValueError(f"present: expected bools, one for each environment: {error}") from None
+
     cdef int c_wait_for_turn(self) except -1:
         """Wait while a reader needs the rows to stay as they are."""
-        with self.gate:
+        with self._gate:
             return 0
 
     cdef intp_t c_find(self, PyObject* name) noexcept:
@@ -70,6 +76,8 @@ cdef class BufferBase:
         for number in range(self.n_fields):
             if self.name_items[number] == name:
                 return number
+        if not PyUnicode_CheckExact(<object> name):  # its own idea of equality could repeat a field
+            return -1
         for number in range(self.n_fields):
             if PyUnicode_Compare(<object> self.name_items[number], <object> name) == 0:
                 return number
@@ -116,13 +124,16 @@ cdef class BufferBase:
             raise RuntimeError(f"{type(self).__name__}.__init__ was not called")
         if fields.keys() != self.name_set:
             self._check_names(fields)
+        cdef Ring ring = self.ring
         cdef list values = [fields[name] for name in self.names]
         cdef list counts = []
         cdef intp_t number
         for number in range(len(values)):
             if self.c_resolve(number, <PyObject*> values[number], False) < 0:
                 values[number] = self.c_convert(number, values[number])
-        if self.paused:
+                if self.ring is not ring:
+                    raise RuntimeError("the buffer was initialised anew while a value was read")
+        if self._paused:
             self.c_wait_for_turn()
         # From here to the publication no Python code runs that could change a value.
         for number in range(len(values)):
@@ -166,9 +177,9 @@ cdef class BufferBase:
         >>> len(rb)
         1
         """
-        cdef cnp.ndarray mask = np.array(present)
         if self.ring is None:
             raise RuntimeError(f"{type(self).__name__}.__init__ was not called")
+        cdef cnp.ndarray mask = self._read_present(present)
         if mask.dtype != np.bool_ or np.shape(mask) != (self.ring.n_envs,):
             raise ValueError(
                 f"present: expected bool of shape ({self.ring.n_envs},), "
@@ -185,7 +196,7 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
             f"add() takes fields by name, got {n_positional} positional value(s); "
             f"fields: {', '.join(buffer.names)}"
         )
-    if buffer.paused:
+    if buffer._paused:
         buffer.c_wait_for_turn()
     cdef intp_t k, n = buffer.c_resolve_call(values, names)
     if n >= 0:

@@ -6,6 +6,7 @@ moving of bytes to the compiled core.
 
 from __future__ import annotations
 
+import copy
 import operator
 import threading
 from collections.abc import Callable, Iterator
@@ -47,7 +48,8 @@ class ReplayBuffer(BufferBase):
         Environments that step together. One call of ``add`` is then one time step of all of them.
     terminated, truncated : str, optional
         Names of the fields that end an episode, if they are not called ``terminated`` (or ``done``)
-        and ``truncated``.
+        and ``truncated``. Such a field is one bool, integer or float of up to 8 bytes; a ``done``
+        that is anything else does not end episodes.
     sampler : Sampler, optional
         Which rows are drawn; ``Uniform()``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
@@ -103,9 +105,11 @@ class ReplayBuffer(BufferBase):
         schema = Schema(fields, terminated, truncated)
         schema.end_fields()
         layout = Layout.of(schema, capacity, read_n_envs(n_envs, capacity))
-        self._open(layout, storage.open_arena(layout, mmap_prefix, mmap_mode))
+        if sampler is not None and not callable(getattr(sampler, "draw", None)):
+            raise TypeError(f"sampler: expected an object with a method draw, got {sampler!r}")
         self.sampler: Sampler = Uniform() if sampler is None else sampler
         self.rng: np.random.Generator = generator(seed)
+        self._open(layout, storage.open_arena(layout, mmap_prefix, mmap_mode))
 
     def _open(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
         self._layout = layout
@@ -142,17 +146,23 @@ class ReplayBuffer(BufferBase):
         IndexError
             There is no such environment.
         """
-        with self.gate:
+        with self._gate:
             for stream in range(self.n_envs) if env is None else [self._check_env(env)]:
                 self.ring.end_episode(stream)
 
     def get_current_episode_len(self, env: int = 0) -> int:
-        """Steps of an environment since its last episode end."""
+        """Steps of an environment since its last episode end.
+
+        Raises ``IndexError`` if there is no such environment.
+        """
         return self.ring.episode_len(self._check_env(env))
 
     def clear(self) -> None:
-        """Forget all rows. Memory stays allocated; Python objects are let go."""
-        with self.gate:
+        """Forget all rows, at a cost that does not depend on their number.
+
+        Memory stays allocated; Python objects are let go. The generator goes on where it is.
+        """
+        with self._gate:
             self.ring.clear()
 
     # ------------------------------------------------------------------ sampling
@@ -213,22 +223,42 @@ class ReplayBuffer(BufferBase):
         """A batch, or None if a row of it was overwritten before it was read."""
         ring = self.ring
         written, revision = ring.written, ring.revision
-        if not len(ring):
-            raise NotEnoughDataError("cannot sample: the buffer is empty")
-        slots, extra = self.sampler.draw(ring, n, self.rng, replace=replace)
+        try:
+            if not len(ring):
+                raise NotEnoughDataError("cannot sample: the buffer is empty")
+            slots, extra = self.sampler.draw(ring, n, self.rng, replace=replace)
+        except (ValueError, IndexError):
+            if ring.written == written and ring.revision == revision:
+                raise
+            return None  # rows went away while the sampler looked at them
         if len(slots) != n:
             raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
         columns = ring.take(slots, written, revision, arrays)
         if columns is None:
             return None
-        return dict(zip(self._names, columns), **extra)  # noqa: B905 (as many as there are fields)
+        batch = dict(zip(self._names, columns))  # noqa: B905 (as many as there are fields)
+        for name, values in extra.items():
+            if name in batch or len(values) != n:
+                raise ValueError(
+                    f"{self.sampler!r}: expected {n} values under a name that is no field, "
+                    f"got {len(values)} as {name!r}"
+                )
+            batch[name] = values
+        return batch
 
     def _read(self, choose: Callable[[], Slots]) -> Batch:
         """The rows of slots that are chosen at the moment of reading."""
+        ring = self.ring
 
         def attempt() -> Batch | None:
-            written, revision = self.ring.written, self.ring.revision
-            columns = self.ring.take(choose(), written, revision)
+            written, revision = ring.written, ring.revision
+            try:
+                slots = choose()
+            except (ValueError, IndexError):
+                if ring.written == written and ring.revision == revision:
+                    raise
+                return None
+            columns = ring.take(slots, written, revision)
             return None if columns is None else dict(zip(self._names, columns, strict=True))
 
         batch = attempt()
@@ -236,27 +266,54 @@ class ReplayBuffer(BufferBase):
 
     def _while_writers_wait(self, attempt: Callable[[], Batch | None]) -> Batch:
         """Read rows that writers overwrote the first time."""
-        with self.gate:
-            outer, self.paused = self.paused, True
+        with self._gate:
+            outer, self._paused = self._paused, True
             try:
                 for _ in range(MOST_ATTEMPTS):
                     batch = attempt()
                     if batch is not None:
                         return batch
             finally:
-                self.paused = outer
+                self._paused = outer
         raise RuntimeError("rows were overwritten by the very thread that reads them")
 
     def get_all_transitions(self, shuffle: bool = False) -> Batch:
-        """All rows, in the order of their slots (not of their age), or in random order."""
-        if shuffle and len(self):
-            return self._read(lambda: self.ring.draw_uniform(len(self), self.rng, False))
-        return self._read(self.ring.present_slots)
+        """All rows at once.
+
+        Parameters
+        ----------
+        shuffle : bool
+            In random order; otherwise in the order of the slots, which is not that of age.
+
+        Returns
+        -------
+        dict of ndarray
+            Each field, shape ``(len(self), *shape)``. The rows are copied.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(2, {"rew": {"shape": ()}})
+        >>> rb.add(rew=[1, 2, 3])
+        0
+        >>> rb.get_all_transitions()["rew"].tolist()
+        [3.0, 2.0]
+        """
+        ring = self.ring
+        if not shuffle:
+            return self._read(ring.present_slots)
+        return self._read(
+            lambda: (
+                ring.draw_uniform(len(ring), self.rng, False) if len(ring) else ring.present_slots()
+            )
+        )
 
     def batches(
         self, batch_size: int, *, shuffle: bool = True, drop_last: bool = False
     ) -> Iterator[Batch]:
-        """Each row once, in batches: one epoch over what the buffer holds when it begins.
+        """Each row once, in batches: one epoch over the slots in use when it begins.
+
+        A batch is copied when it is asked for; a row that was overwritten by then is the new one.
 
         Parameters
         ----------
@@ -267,10 +324,17 @@ class ReplayBuffer(BufferBase):
         drop_last : bool
             Leave a smaller last batch out.
 
+        Yields
+        ------
+        dict of ndarray
+            Each field, shape ``(n, *shape)``.
+
         Raises
         ------
         TypeError, ValueError
             ``batch_size`` is no integer of at least 1.
+        RuntimeError
+            The buffer was cleared in the meantime.
 
         Examples
         --------
@@ -293,8 +357,11 @@ class ReplayBuffer(BufferBase):
             slots = self.ring.draw_uniform(len(self), self.rng, False)
         else:
             slots = self.ring.present_slots()
+        revision = self.ring.revision
         for start in range(0, len(slots) - n + 1 if drop_last else len(slots), n):
-            yield self._encode_sample(slots[start : start + n])
+            if self.ring.revision != revision:
+                raise RuntimeError("the buffer was cleared while its rows were read")
+            yield self[slots[start : start + n]]
 
     # ------------------------------------------------------------------ rows by slot
 
@@ -319,6 +386,8 @@ class ReplayBuffer(BufferBase):
             slots = np.ascontiguousarray(np.arange(*index.indices(stored)), np.intp)
             return slots[~self.ring.absent_at(slots)] if self.ring.absent else slots
         wanted = np.atleast_1d(np.asarray(index))
+        if isinstance(index, (tuple, bool, np.bool_)):
+            raise IndexError(f"slots: expected integers, a slice or a mask, got {index!r}")
         if wanted.dtype == np.bool_:
             if wanted.shape != (stored,):
                 raise IndexError(f"mask: expected shape {(stored,)}, got {wanted.shape}")
@@ -329,15 +398,18 @@ class ReplayBuffer(BufferBase):
             raise IndexError(f"slots: expected integers in one dimension, got {index!r}")
         if wanted.size and not -stored <= wanted.min() <= wanted.max() < stored:
             raise IndexError(f"slots: expected {-stored} to {stored - 1}, got {index!r}")
-        slots = np.ascontiguousarray(np.where(wanted < 0, wanted + stored, wanted), np.intp)
+        wanted = wanted.astype(np.intp)
+        slots = np.where(wanted < 0, wanted + stored, wanted)
         if self.ring.absent and self.ring.absent_at(slots).any():
             raise IndexError(f"slots: {index!r} holds no step of its environment")
         return slots
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rows one by one, in the order of their slots."""
-        for slot in self.ring.present_slots():
-            yield self[slot]
+        """The rows one by one, in the order of their slots: dicts of values. As ``batches``."""
+        for batch in self._batches(1, shuffle=False, drop_last=False):
+            yield {name: values[0] for name, values in batch.items()}
+
+    __reversed__ = None
 
     # ------------------------------------------------------------------ sizes and state
 
@@ -390,6 +462,10 @@ class ReplayBuffer(BufferBase):
         head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)})"
         return f"{head}\n{self._layout.table()}"
 
+    def __copy__(self) -> ReplayBuffer:
+        """A buffer is copied whole: nothing of it can be shared."""
+        return copy.deepcopy(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _blank, (type(self),), self.__getstate__()
 
@@ -431,9 +507,13 @@ class ReplayBuffer(BufferBase):
     # ------------------------------------------------------------------ checks
 
     def _check_env(self, env: int) -> int:
-        if not 0 <= operator.index(env) < self.n_envs:
+        try:
+            stream = operator.index(env)
+        except TypeError:
+            raise TypeError(f"env: expected the number of an environment, got {env!r}") from None
+        if not 0 <= stream < self.n_envs:
             raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
-        return operator.index(env)
+        return stream
 
     def _check_batch_size(self, batch_size: int) -> int:
         try:
@@ -458,7 +538,24 @@ def create_buffer(
     size, env_dict, **options
         As for ``ReplayBuffer``.
     prioritized : bool
-        Not available in this version: ``True`` raises ``NotImplementedError``.
+        Not available in this version.
+
+    Returns
+    -------
+    ReplayBuffer
+
+    Raises
+    ------
+    NotImplementedError
+        ``prioritized`` is true.
+    TypeError, ValueError, MemoryError
+        As ``ReplayBuffer``.
+
+    Examples
+    --------
+    >>> from cpprb_like import create_buffer
+    >>> len(create_buffer(100, {"obs": {"shape": 4}}))
+    0
     """
     if prioritized:
         raise NotImplementedError("prioritized: this version has uniform replay only")

@@ -36,8 +36,7 @@ def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:
     ValueError
         The value has masked entries or is ragged. Whatever the value's own methods raise passes.
     """
-    parts = value if isinstance(value, (list, tuple)) else [value]
-    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+    if _is_masked(value):
         raise ValueError("masked entries hold no value")
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
@@ -82,6 +81,12 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
     raise ValueError(f"{array.dtype} values are not of kind {dtype}")
 
 
+def _is_masked(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_masked, value))
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
+
+
 def _items(values: list[object], several: bool) -> Array:
     array = np.empty(len(values), dtype=object)
     for place, value in enumerate(values):
@@ -110,6 +115,8 @@ def _from_objects(array: Array, dtype: np.dtype[Any]) -> Array:
         return integers.astype(dtype).reshape(array.shape)
     if dtype.kind in "SU" and not all(isinstance(item, (str, bytes)) for item in items):
         raise ValueError("numbers are no texts")
+    if dtype.kind in "SU" and any(item[-1:] in ("\0", b"\0") for item in items):
+        raise ValueError("NumPy drops the NUL at the end of a text")
     found = np.array(items)
     if found.ndim != 1:
         raise ValueError(f"sequences are not of kind {dtype}")
@@ -159,6 +166,8 @@ def _cast_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
 
 def _cast_and_compare(array: Array, dtype: np.dtype[Any]) -> Array:
     """Cast strings and times, and see whether they come back as they were."""
+    if dtype.kind == "V" and array.dtype.itemsize != dtype.itemsize:
+        raise ValueError(f"{array.dtype} values are not of kind {dtype}")
     try:
         result: Array = array.astype(dtype)
         back = result.astype(array.dtype)
@@ -177,6 +186,8 @@ def _cast_structured(array: Array, dtype: np.dtype[Any]) -> Array:
         raise ValueError(f"{array.dtype} values are not of kind {dtype}")
     result: Array = np.zeros(array.shape, dtype)
     for name in dtype.names:
+        if array[name].shape != result[name].shape:
+            raise ValueError(f"{array.dtype} values are not of kind {dtype}")
         result[name] = cast(array[name], dtype[name].base)
     return result
 

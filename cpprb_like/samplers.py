@@ -30,7 +30,10 @@ def generator(seed: Seed) -> np.random.Generator:
     if seed is None:
         words = np.random.randint(0, 2**32, size=4, dtype=np.uint32)
         return np.random.default_rng(words.tolist())
-    return np.random.default_rng(seed)
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"seed: {error}") from error
 
 
 class Sampler(Protocol):

@@ -17,7 +17,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like import casting
 from cpprb_like._column import Column
-from cpprb_like._core import FLAG_DONE, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED, N_STATE_WORDS
+from cpprb_like._core import (
+    FLAG_ABSENT,
+    FLAG_DONE,
+    FLAG_END,
+    FLAG_TERMINATED,
+    FLAG_TRUNCATED,
+    N_STATE_WORDS,
+)
 from cpprb_like.memory import format_nbytes
 
 __all__ = ["Field", "Layout", "Schema", "read_env_dict", "read_n_envs", "read_size"]
@@ -65,18 +72,21 @@ class Field:
                 f"field {self.name!r}: expected {self.dtype} of shape {self.shape}, "
                 f"got {type(value).__name__}: {error}"
             ) from error
-        rows = self._as_rows(array, n_envs)
+        came = str(array.dtype)
+        if not isinstance(value, (np.ndarray, np.generic)):
+            came = type(value).__name__
+        rows = self._as_rows(array, n_envs, came)
         try:
             rows = casting.cast(rows, self.dtype)
         except MemoryError:
             raise
         except Exception as error:
             raise ValueError(
-                f"field {self.name!r}: expected {self.dtype}, got {array.dtype}: {error}"
+                f"field {self.name!r}: expected {self.dtype}, got {came}: {error}"
             ) from error
         return rows.copy() if self.dtype.hasobject else np.ascontiguousarray(rows)
 
-    def _as_rows(self, array: NDArray[Any], n_envs: int) -> NDArray[Any]:
+    def _as_rows(self, array: NDArray[Any], n_envs: int, came: str) -> NDArray[Any]:
         shape = array.shape
         if n_envs == 1 and shape == self.shape:
             return array[np.newaxis]
@@ -92,7 +102,9 @@ class Field:
         else:
             several = ", ".join(["n", *map(str, self.shape)])
             expected = f"{self.shape} or ({several}{',' if not self.shape else ''})"
-        raise ValueError(f"field {self.name!r}: expected shape {expected}, got {shape}")
+        raise ValueError(
+            f"field {self.name!r}: expected shape {expected}, got {came} of shape {shape}"
+        )
 
 
 def read_env_dict(env_dict: object, default_dtype: DTypeLike | None) -> tuple[Field, ...]:
@@ -111,10 +123,14 @@ def read_env_dict(env_dict: object, default_dtype: DTypeLike | None) -> tuple[Fi
         )
     if not env_dict:
         raise ValueError("env_dict: expected at least one field, got none")
-    return tuple(_read_field(name, spec, default_dtype) for name, spec in env_dict.items())
+    try:
+        default = np.dtype(default_dtype)
+    except TypeError as error:
+        raise TypeError(f"default_dtype: expected a dtype, got {default_dtype!r}") from error
+    return tuple(_read_field(name, spec, default) for name, spec in env_dict.items())
 
 
-def _read_field(name: object, spec: object, default_dtype: DTypeLike | None) -> Field:
+def _read_field(name: object, spec: object, default: np.dtype[Any]) -> Field:
     if not isinstance(name, str):
         raise TypeError(f"env_dict: expected field names of type str, got {name!r}")
     if not isinstance(spec, Mapping):
@@ -127,13 +143,18 @@ def _read_field(name: object, spec: object, default_dtype: DTypeLike | None) -> 
         raise ValueError(
             f"field {name!r}: unknown properties {unknown}; expected some of {list(PROPERTIES)}"
         )
-    wanted = spec.get("dtype", default_dtype)
+    wanted = spec.get("dtype")
     try:
-        dtype = np.dtype(default_dtype if wanted is None else wanted)
+        dtype = np.dtype(default if wanted is None else wanted)
     except TypeError as error:
         raise TypeError(
             f"field {name!r}: expected a NumPy dtype, got {wanted!r}: {error}"
         ) from error
+    if dtype.base.kind not in "biufcmMOSUV":
+        raise TypeError(
+            f"field {name!r}: {dtype} keeps its values outside of the array; "
+            "expected a dtype such as 'U8' or object"
+        )
     if dtype.itemsize == 0 and dtype.kind in "SUV":
         raise ValueError(
             f"field {name!r}: expected a dtype with a size such as 'U8', got {wanted!r}"
@@ -163,6 +184,8 @@ def _read_shape(name: str, shape: object) -> tuple[int, ...]:
 
 def read_size(size: object) -> int:
     """A number of steps; floats of integral value such as ``1e6`` will do."""
+    if isinstance(size, (bool, np.bool_)):
+        raise TypeError(f"size: expected a number of steps, got {size!r}")
     if isinstance(size, (float, np.floating)):
         if not float(size).is_integer():
             raise ValueError(f"size: expected a whole number of steps, got {size!r}")
@@ -212,10 +235,15 @@ class Schema:
             raise TypeError(f"missing fields {missing}; this buffer has {list(self.names)}")
 
     def check_out(self, out: object, n: int) -> list[NDArray[Any]]:
-        """The arrays of a caller's batch, in declared order, if they can take ``n`` rows."""
+        """The arrays of a caller's batch, in declared order, if they can take ``n`` rows.
+
+        Entries of other names are left alone: samplers put theirs there.
+        """
         if not isinstance(out, dict):
             raise TypeError(f"out: expected a dict of arrays, got {type(out).__name__}")
-        self.check_names(out)
+        missing = [name for name in self.names if name not in out]
+        if missing:
+            raise TypeError(f"out: missing fields {missing}; this buffer has {list(self.names)}")
         for field in self.fields:
             array, shape = out[field.name], (n, *field.shape)
             if type(array) is not np.ndarray:
@@ -233,14 +261,23 @@ class Schema:
                     f"out[{field.name!r}]: expected a writeable C-contiguous array, "
                     f"got one that is {flaw}"
                 )
-        return [out[name] for name in self.names]
+        arrays = [out[name] for name in self.names]
+        for number, array in enumerate(arrays):
+            for other in range(number):
+                if np.may_share_memory(array, arrays[other]):
+                    raise ValueError(
+                        f"out[{self.names[number]!r}] shares memory with "
+                        f"out[{self.names[other]!r}]; expected arrays of their own"
+                    )
+        return arrays
 
     def end_fields(self) -> list[tuple[int, int, int]]:
         """Number, byte of the sign (-1 for none) and flags of each field that ends episodes.
 
         ``terminated`` terminates, ``truncated`` truncates. A ``done`` beside ``terminated`` merely
         ends the episode; alone it terminates, unless the step is truncated as well. Fields of these
-        names that are no single number or bool have no such meaning; one that was named explicitly
+        names that are no bool, integer or float of up to 8 bytes have no such meaning; one that was
+        named explicitly
         raises ``ValueError`` then.
         """
         found = []
@@ -358,6 +395,15 @@ class Layout:
             strides=(self.strides[number], 1),
         )
 
+    def is_sound(self, arena: NDArray[np.uint8]) -> bool:
+        """Whether the words of the header agree with each other and with the flags of the rows."""
+        written, absent, _, *lengths = self.state(arena).tolist()
+        if written < 0 or written % self.n_envs * (self.n_envs > 1):
+            return False
+        stored = min(written, self.capacity)
+        counted = np.count_nonzero(self.flags(arena)[:stored] & FLAG_ABSENT)
+        return absent == counted and all(0 <= length <= written for length in lengths)
+
     def flags(self, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The flag byte of each slot, without a copy."""
         offset, stride = self.record
@@ -365,9 +411,10 @@ class Layout:
 
     def identity(self) -> bytes:
         """What tells a file with this layout from others."""
+        fields = self.schema.fields
         description = repr(
             (
-                [(field.name, field.dtype.descr, field.shape) for field in self.schema.fields],
+                [(field.name, field.dtype.str, repr(field.dtype), field.shape) for field in fields],
                 (self.offsets, self.strides, self.record, self.capacity, self.n_envs),
             )
         )

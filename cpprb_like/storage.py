@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import weakref
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +26,10 @@ FileMode = Literal["x", "w", "r+"]
 
 HUGE_PAGE_NBYTES = 1 << 21
 
+# The large arenas of this process: the system promises memory that nobody has written to again and
+# again, so what they have yet to fill counts as taken.
+_arenas: list[tuple[weakref.ref[Arena], Layout]] = []
+
 
 def open_arena(
     layout: Layout, mmap_prefix: str | Path | None = None, mode: FileMode = "x"
@@ -38,16 +43,44 @@ def open_arena(
     ValueError, OSError
         As ``map_file``; or a field holds Python objects, which no file can.
     """
-    if mmap_prefix is None:
-        try:
-            memory.require(layout.total_nbytes, f"a buffer of {layout.capacity} steps")
-            return allocate(layout.nbytes)
-        except MemoryError as error:
-            raise MemoryError(f"{error}\n{layout.table()}") from None
+    try:
+        if mmap_prefix is None:
+            return _allocate_for(layout)
+        return _map_for(layout, Path(f"{mmap_prefix}.dat"), mode)
+    except MemoryError as error:
+        raise MemoryError(f"{error}\n{layout.table()}") from None
+
+
+def _allocate_for(layout: Layout) -> Arena:
+    what = f"a buffer of {layout.capacity} steps"
+    untouched = sum(share for share in map(_untouched, _arenas) if share)
+    if untouched:
+        what += f" (beside {memory.format_nbytes(untouched)} that other buffers have yet to fill)"
+    memory.require(layout.total_nbytes + untouched, what)
+    arena = allocate(layout.nbytes)
+    if layout.nbytes >= HUGE_PAGE_NBYTES:
+        _arenas[:] = [entry for entry in _arenas if entry[0]() is not None]
+        _arenas.append((weakref.ref(arena), layout))
+    return arena
+
+
+def _untouched(entry: tuple[weakref.ref[Arena], Layout]) -> int:
+    """Bytes of a living arena that the system has yet to find memory for."""
+    arena, layout = entry[0](), entry[1]
+    if arena is None:
+        return 0
+    written = int(layout.state(arena)[0])
+    return layout.nbytes * max(0, layout.capacity - written) // layout.capacity
+
+
+def _map_for(layout: Layout, path: Path, mode: FileMode) -> Arena:
     boxed = [field.name for field in layout.schema.fields if field.dtype.hasobject]
     if boxed:
         raise ValueError(f"mmap_prefix: fields {boxed} hold Python objects, which no file can")
-    return map_file(Path(f"{mmap_prefix}.dat"), layout.nbytes, mode, layout.identity())
+    arena = map_file(path, layout.nbytes, mode, layout.identity())
+    if not layout.is_sound(arena):
+        raise ValueError(f"{path}: its header contradicts its rows; it was damaged")
+    return arena
 
 
 def allocate(nbytes: int) -> Arena:
@@ -93,16 +126,21 @@ def map_file(path: Path, nbytes: int, mode: FileMode, identity: bytes) -> Arena:
             if file.read(len(identity)) != identity or path.stat().st_size != nbytes:
                 raise ValueError(f"{path} was written by a buffer of other fields, size or n_envs")
             return np.frombuffer(mmap.mmap(file.fileno(), nbytes), np.uint8)
-    if mode == "w":  # away with the old name, not with the bytes that others may have mapped
-        path.unlink(missing_ok=True)
-    with path.open("xb+") as file:
-        try:
+    # A new file is complete before it has its name; an old one of that name goes away with it, but
+    # not its bytes, which others may have mapped.
+    if mode == "x" and path.exists():
+        raise FileExistsError(f"{path} exists; mmap_mode='r+' opens it, 'w' replaces it")
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with unfinished.open("xb+") as file:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, nbytes)
             file.truncate(nbytes)
             arena = np.frombuffer(mmap.mmap(file.fileno(), nbytes), np.uint8)
-        except OSError:
-            path.unlink()
-            raise
         arena[: len(identity)] = np.frombuffer(identity, np.uint8)
-        return arena
+        unfinished.replace(path)
+    except OverflowError:
+        raise MemoryError(f"no file can have {nbytes} bytes") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return arena

@@ -201,6 +201,8 @@ def disguise(value: Array, how: str) -> Any:
     """``value`` in another form that means the same, or as it is where that form does not exist."""
     dtype = value.dtype
     simple = dtype.kind in "biufc" and dtype.char not in "gG"
+    if dtype.kind == "O" and how in ("nested lists", "list of rows"):
+        return value  # what is in such a list is a value itself
     if how == "strided" and value.ndim:
         return _strided(value)
     if how == "backwards" and value.ndim:
@@ -213,7 +215,7 @@ def disguise(value: Array, how: str) -> Any:
         return np.asfortranarray(value)
     if how == "subclass":
         return value.copy().view(Tagged)
-    if how == "nested lists" and dtype.kind in "biufcUSO" and value.size:
+    if how == "nested lists" and dtype.kind in "biufcUS" and value.size:
         return value.tolist()
     if how == "list of rows" and value.ndim and value.size:
         return list(value)

@@ -100,11 +100,13 @@ def test_optional_packages_are_imported_in_the_leaves_only(path: Path) -> None:
     """The core needs NumPy and the standard library; everything else is for the leaves."""
     if room_of(path) in LEAVES:
         pytest.skip("a leaf")
-    of_cython = {"cython", "cpython", "libc"} if path.suffix in (".pyx", ".pxd") else set()
+    for_compilers = {"cython", "cpython", "libc"} if path.suffix in (".pyx", ".pxd") else set()
+    for_type_checkers = {"typing_extensions"} if path.suffix == ".pyi" else set()
 
     packages = {module.partition(".")[0] for module, _ in imports(path)}
 
-    assert packages <= set(sys.stdlib_module_names) | {"numpy", "cpprb_like"} | of_cython
+    at_run_time = set(sys.stdlib_module_names) | {"numpy", "cpprb_like"}
+    assert packages <= at_run_time | for_compilers | for_type_checkers
 
 
 def test_importing_the_package_imports_nothing_optional() -> None:

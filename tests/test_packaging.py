@@ -84,6 +84,18 @@ def test_bootstrap_reads_the_build_requirements() -> None:
     assert environment.build_requirements() == expected
 
 
+def test_wheels_are_tested_alike_everywhere() -> None:
+    """The wheels of a release undergo the tests that ``make wheel`` makes."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
+
+    there = tomllib.loads(PYPROJECT)["tool"]["cibuildwheel"]
+
+    assert tuple(there["test-sources"]) == check_wheel.TEST_SOURCES
+    assert [word for word in there["test-command"].split() if word.startswith("tests/")] == [
+        *check_wheel.NOT_FOR_WHEELS
+    ]
+
+
 def test_no_flag_ties_the_build_to_one_machine() -> None:
     """Wheels run on every machine of their platform, and floats keep their meaning."""
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")

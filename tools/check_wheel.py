@@ -23,6 +23,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 ALLOWED = re.compile(r"cpprb_like/([\w/]+\.pyi?|py\.typed|_\w+\.[\w.-]+\.(so|pyd))")
+# The same as for cibuildwheel, see pyproject.toml.
+TEST_SOURCES = (
+    *("tests", "examples", "benchmarks", "docs"),
+    *("pyproject.toml", "Makefile", "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"),
+)
 NOT_FOR_WHEELS = ("tests/test_architecture.py", "tests/test_packaging.py")  # they look at the tree
 USE = """
 import pathlib, sys
@@ -107,10 +112,9 @@ def check(
         run([own_python, *PIP_INSTALL, wheel, *requirements], place, environ)
         run([own_python, "-c", USE], place, environ)
         run([own_python, *PIP_INSTALL, f"{wheel}[test]", *requirements], place, environ)
-        for item in ("tests", "examples", "benchmarks", "docs"):
-            shutil.copytree(ROOT / item, place / item, ignore=shutil.ignore_patterns("__pycache__"))
-        for item in ("pyproject.toml", "README.md"):
-            shutil.copy(ROOT / item, place)
+        for item in TEST_SOURCES:
+            copy = shutil.copytree if (ROOT / item).is_dir() else shutil.copy
+            copy(ROOT / item, place / item)
         ignored = [f"--ignore={test}" for test in NOT_FOR_WHEELS]
         run([scripts / "pytest", *ignored, *arguments], place, environ)
 
