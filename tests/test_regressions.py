@@ -152,7 +152,7 @@ def test_every_reading_beside_clears() -> None:
                     assert (batch["x"] == batch["x"][:, :1]).all()
             except NotEnoughDataError:  # noqa: PERF203 (each reading is judged by itself)
                 pass
-            except BaseException as error:  # noqa: PERF203 (each reading is judged by itself)
+            except BaseException as error:
                 failures.append(error)
                 raise
 
