@@ -21,6 +21,10 @@ WITH_GAPS = np.dtype(
     {"names": ["a", "b"], "formats": ["i2", "f4"], "offsets": [3, 11], "itemsize": 20}
 )
 
+# NumPy 2.5 warns of times without a unit; they are a dtype as long as it has them.
+pytestmark = pytest.mark.filterwarnings("ignore:The 'generic' unit:DeprecationWarning")
+
+
 DTYPES: dict[str, Any] = {
     "bool": np.bool_,
     **{f"int{bits}": f"i{bits // 8}" for bits in (8, 16, 32, 64)},
