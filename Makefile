@@ -61,13 +61,14 @@ debug:
 	$(call environment,test)
 	$(RUN) -m pytest $(ARGS)
 
-# The tests on modules built with AddressSanitizer (Linux and gcc). What lives as long as the process is no leak; and little
-# freed memory is kept back, because there are tests that measure it.
+# The tests on modules built with AddressSanitizer (Linux and gcc). The sanitizer and the C++ library, which other packages
+# need, must be there from the start. What lives as long as the process is no leak; and little freed memory is kept back,
+# because there are tests that measure it.
+PRELOAD = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libstdc++.so.6)
 asan: export CPPRB_LIKE_SANITIZE = address
 asan:
 	$(call environment,test)
-	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=4 PYTHONMALLOC=malloc \
-		$(RUN) -m pytest $(ARGS)
+	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=4 PYTHONMALLOC=malloc $(RUN) -m pytest $(ARGS)
 
 bench:
 	$(call environment,test)

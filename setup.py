@@ -94,7 +94,7 @@ def compiler_flags(compiler_type: str) -> tuple[list[str], list[str]]:
         return (["/Od", "/UNDEBUG"] if DEBUG else ["/O2"]), []
     # What newer compilers take for an error is one in the debug build of every compiler.
     checks = ["-g", "-UNDEBUG", "-Werror=incompatible-pointer-types", "-Werror=int-conversion"]
-    compile_flags = ["-O1", *checks] if DEBUG else ["-O3"]
+    compile_flags = ["-O1", *checks] if DEBUG else ["-O3", "-funroll-loops"]
     if not SANITIZE:
         return compile_flags, []
     sanitizer = f"-fsanitize={SANITIZE}"

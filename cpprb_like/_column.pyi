@@ -1,8 +1,10 @@
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
+@final
 class Column:
     name: str
     dtype: np.dtype[Any]
@@ -11,12 +13,12 @@ class Column:
     offset: int
     stride: int
     nbytes: int
-    def __init__(
-        self,
+    def __new__(
+        cls,
         name: str,
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
         capacity: int,
         offset: int,
         stride: int,
-    ) -> None: ...
+    ) -> Self: ...

@@ -9,6 +9,7 @@ cimport numpy as cnp
 from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
 from libc.math cimport isinf
+from libc.string cimport memcpy
 
 from cpprb_like._typedefs cimport intp_t
 
@@ -22,7 +23,6 @@ cdef object NUMPY_FALSE = np.False_
 cdef extern from "numpy/arrayobject.h":
     int PyArray_EquivTypes(cnp.dtype left, cnp.dtype right)
     bint c_is_array "PyArray_CheckExact"(PyObject* value)
-    void c_scalar_to "PyArray_ScalarAsCtype"(PyObject* scalar, void* to)
 
 cdef extern from "numpy/arrayscalars.h":
     """
@@ -32,6 +32,8 @@ cdef extern from "numpy/arrayscalars.h":
     #define CPPRB_DIMS(value) PyArray_DIMS((PyArrayObject *)(value))
     #define CPPRB_DATA(value) PyArray_DATA((PyArrayObject *)(value))
     #define CPPRB_IS_DENSE(value) PyArray_IS_C_CONTIGUOUS((PyArrayObject *)(value))
+    /* NumPy's numbers of up to 8 bytes all keep their value behind the object's head. */
+    #define CPPRB_SCALAR_VALUE(value) ((void *)&((PyByteScalarObject *)(value))->obval)
     #define CPPRB_TYPE(value) ((PyObject *)Py_TYPE(value))
     /* Scalars of NumPy's own integer types; a subclass in Python could run code of its own. */
     #define CPPRB_IS_INTEGER_SCALAR(value) \
@@ -42,6 +44,7 @@ cdef extern from "numpy/arrayscalars.h":
     intp_t* c_dims "CPPRB_DIMS"(PyObject* value)
     void* c_data "CPPRB_DATA"(PyObject* value)
     bint c_is_dense "CPPRB_IS_DENSE"(PyObject* value)
+    void* c_scalar_value "CPPRB_SCALAR_VALUE"(PyObject* value)
     PyObject* c_type "CPPRB_TYPE"(PyObject* value)
     bint c_is_integer_scalar "CPPRB_IS_INTEGER_SCALAR"(PyObject* value)
 
@@ -137,7 +140,7 @@ cdef class Column:
             self.offset = -1
             self.stride = self.nbytes
         self.is_boxed = dtype.hasobject
-        self.scalar_type = dtype.type
+        self.scalar_type = (<object> dtype).type  # of the Python object, not of the C struct
         self.takes_scalars = shape == (1,)
         self.ndim = len(shape)
         for axis, length in enumerate(shape):
@@ -230,7 +233,7 @@ cdef class Column:
         if c_is_float(value):
             return c_store_float(to, self.number, c_as_double(value))
         if c_type(value) == <PyObject*> self.scalar_type:
-            c_scalar_to(value, to)
+            memcpy(to, c_scalar_value(value), self.nbytes)
             return True
         if value == <PyObject*> NUMPY_TRUE or value == <PyObject*> NUMPY_FALSE:
             return c_store_int(to, self.number, value == <PyObject*> NUMPY_TRUE)

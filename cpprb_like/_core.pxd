@@ -26,12 +26,19 @@ cdef class Ring:
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
     cdef intp_t c_stored(self) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
-    cdef void c_write_row(self, char** rows, intp_t slot) noexcept nogil
-    cdef void c_write_run(self, char** rows, intp_t skip, intp_t slot, intp_t n) noexcept nogil
-    cdef void c_write_flags(
+    cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil
+    cdef void c_write_records(
         self, char** rows, intp_t n, intp_t skip, intp_t slot, const uint8_t* present
     ) noexcept nogil
-    cdef uint8_t c_end_flags(self, char** rows, intp_t row) noexcept nogil
+    cdef void c_count_steps(
+        self, const uint8_t* flags, intp_t start, intp_t n, uint8_t any_flag
+    ) noexcept nogil
+    cdef void c_count_absent(
+        self, const uint8_t* flags, intp_t slot, intp_t n, intp_t stored
+    ) noexcept nogil
+    cdef uint8_t c_find_flags(
+        self, char** rows, intp_t start, intp_t n, const uint8_t* present, uint8_t* flags
+    ) noexcept nogil
     cdef bint c_overwritten(self, ndarray slots, int64_t written) noexcept
     cdef int c_check_arrays(self, list arrays, intp_t n) except -1
     cdef int c_check_slots(self, slots) except -1

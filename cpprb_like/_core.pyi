@@ -1,8 +1,9 @@
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from cpprb_like._column import Column
 
@@ -13,13 +14,14 @@ FLAG_DONE: Final[int]
 FLAG_END: Final[int]
 FLAG_ABSENT: Final[int]
 
+@final
 class Ring:
     capacity: int
     n_envs: int
     columns: tuple[Column, ...]
     row_nbytes: int
-    def __init__(
-        self,
+    def __new__(
+        cls,
         columns: Iterable[Column],
         arena: NDArray[np.uint8],
         state: NDArray[np.int64],
@@ -28,7 +30,7 @@ class Ring:
         *,
         capacity: int,
         n_envs: int,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def written(self) -> int: ...
     @property
@@ -50,7 +52,7 @@ class Ring:
         written: int,
         revision: int,
         arrays: list[NDArray[Any]] | None = None,
-    ) -> list[NDArray[Any]] | None: ...
+    ) -> dict[str, NDArray[Any]] | None: ...
     def draw_uniform(
         self, n: int, rng: np.random.Generator, replace: bool = True
     ) -> NDArray[np.intp]: ...

@@ -11,9 +11,8 @@ cimport numpy as cnp
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_GET_SIZE
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from numpy.random cimport bitgen_t
 
 from cpprb_like._column cimport Column
@@ -63,7 +62,7 @@ cdef enum:  # columns of Ring.ends
 
 cdef enum:
     READ_CHUNK = 64              # rows whose records are fetched while those before are copied
-    WRITE_CHUNK = 256            # rows whose records stay in the first cache meanwhile
+    WRITE_CHUNK = 128             # rows whose records stay in the first cache meanwhile
     CACHE_LINE = 64
     UNLOCKED_NBYTES = 32768      # smaller gathers keep the lock: taking it back costs more
     POOLED_NBYTES = 65536        # arrays from here on come from the pool
@@ -172,98 +171,151 @@ cdef class Ring:
         cdef intp_t skip = n - self.capacity if n > self.capacity else 0
         cdef intp_t slot = (first + skip) % self.capacity if skip else first
         cdef intp_t run = min(n - skip, self.capacity - slot)
+        cdef intp_t number
+        cdef const intp_t* row
         cdef Column column
         cdef char* objects
         cdef char* values
-        if n == 1:
-            self.c_write_row(rows, slot)
+        if n == 1 and self.n_envs == 1 and present == NULL and self.state[ABSENT_ROWS] == 0:
+            self.c_write_record(rows, slot)
         else:
-            self.c_write_run(rows, skip, slot, run)
-            self.c_write_run(rows, skip + run, 0, n - skip - run)
+            self.c_write_records(rows, n, skip, slot, present)
+        for number in range(self.in_record, self.table.shape[0]):
+            row = &self.table[number, 0]
+            memcpy(
+                &self.arena[0] + row[OFFSET] + slot * row[NBYTES],
+                rows[number] + skip * row[NBYTES],
+                run * row[NBYTES],
+            )
+            memcpy(
+                &self.arena[0] + row[OFFSET],
+                rows[number] + (skip + run) * row[NBYTES],
+                (n - skip - run) * row[NBYTES],
+            )
         for column in self.boxed:
             objects = <char*> cnp.PyArray_DATA(column.objects)
             values = rows[column.place] + skip * column.nbytes
             c_swap(objects + slot * column.nbytes, values, run * column.nbytes)
             c_swap(objects, values + run * column.nbytes, (n - skip - run) * column.nbytes)
-        self.c_write_flags(rows, n, skip, slot, present)
         self.state[WRITTEN] = written + n
         return first
 
-    cdef void c_write_row(self, char** rows, intp_t slot) noexcept nogil:
-        """Copy one row to its slot: the cost of every step, so it has a loop of its own."""
+    cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil:
+        """As ``c_write_records`` for the commonest call: one step of one environment, none absent."""
         cdef intp_t number
         cdef const intp_t* row
         cdef char* base = <char*> &self.arena[0]
-        for number in range(self.table.shape[0]):
+        cdef uint8_t* flags = self.c_flags(slot)
+        for number in range(self.in_record):
             row = &self.table[number, 0]
             c_copy(base + row[OFFSET] + slot * row[STRIDE], rows[number], row[NBYTES])
+        self.c_find_flags(rows, 0, 1, NULL, flags)
+        self.state[EPISODE_LENS] = 0 if flags[0] & END else self.state[EPISODE_LENS] + 1
 
-    cdef void c_write_run(self, char** rows, intp_t skip, intp_t slot, intp_t n) noexcept nogil:
-        """Copy rows ``skip`` to ``skip + n`` of the values to consecutive slots."""
-        cdef intp_t number, count, start = 0
-        cdef const intp_t* row
-        cdef char* base = <char*> &self.arena[0]
-        while start < n:
-            count = min(n - start, WRITE_CHUNK)
-            for number in range(self.in_record):
-                row = &self.table[number, 0]
-                c_scatter(
-                    base + row[OFFSET] + (slot + start) * row[STRIDE], row[STRIDE], row[NBYTES],
-                    rows[number] + (skip + start) * row[NBYTES], count,
-                )
-            start += count
-        for number in range(self.in_record, self.table.shape[0]):
-            row = &self.table[number, 0]
-            memcpy(
-                base + row[OFFSET] + slot * row[NBYTES],
-                rows[number] + skip * row[NBYTES],
-                n * row[NBYTES],
-            )
-
-    cdef void c_write_flags(
+    cdef void c_write_records(
         self, char** rows, intp_t n, intp_t skip, intp_t slot, const uint8_t* present
     ) noexcept nogil:
-        """Write the flag byte of each kept row, and count on the lengths of the episodes."""
-        cdef intp_t stored = self.c_stored(), row, stream = 0
-        cdef uint8_t flags
-        cdef uint8_t* place
-        cdef int64_t* lengths = &self.state[EPISODE_LENS]
-        for row in range(n):
-            if present != NULL and not present[row]:
-                flags = ABSENT
-            else:
-                flags = self.c_end_flags(rows, row)
-                lengths[stream] = 0 if flags & END else lengths[stream] + 1
-            stream = stream + 1 if stream + 1 < self.n_envs else 0
-            if row < skip:
-                continue
-            place = self.c_flags(slot)
-            if slot < stored and place[0] & ABSENT:
-                self.state[ABSENT_ROWS] -= 1
-            if flags & ABSENT:
-                self.state[ABSENT_ROWS] += 1
-            place[0] = flags
-            slot = slot + 1 if slot + 1 < self.capacity else 0
+        """Write the records of rows ``skip`` to ``n``, and count on the episodes over all n.
 
-    cdef uint8_t c_end_flags(self, char** rows, intp_t row) noexcept nogil:
-        """The flags of a row from its end fields: any set bit but the sign of a zero counts."""
-        cdef uint8_t flags = 0, bits
-        cdef intp_t end, byte, nbytes
+        Chunk by chunk, so that records stay in the first cache while their columns are written.
+        """
+        cdef uint8_t[WRITE_CHUNK] flags
+        cdef intp_t number, count, start = 0, stored = self.c_stored()
+        cdef const intp_t* row
+        cdef char* base = <char*> &self.arena[0]
+        cdef uint8_t any_flag
+        while start < n:
+            count = min(n - start, WRITE_CHUNK)
+            count = min(count, self.capacity - slot if start >= skip else skip - start)
+            any_flag = self.c_find_flags(rows, start, count, present, flags)
+            if any_flag & (END | ABSENT) or self.n_envs > 1:
+                self.c_count_steps(flags, start, count, any_flag)
+            else:
+                self.state[EPISODE_LENS] += count
+            if start >= skip:
+                if any_flag & ABSENT or self.state[ABSENT_ROWS]:
+                    self.c_count_absent(flags, slot, count, stored)
+                for number in range(self.in_record):
+                    row = &self.table[number, 0]
+                    c_scatter(
+                        base + row[OFFSET] + slot * row[STRIDE], row[STRIDE], row[NBYTES],
+                        rows[number] + start * row[NBYTES], count,
+                    )
+                c_scatter(<char*> self.c_flags(slot), self.record_stride, 1, <char*> flags, count)
+                slot = slot + count if slot + count < self.capacity else 0
+            start += count
+
+    cdef void c_count_steps(
+        self, const uint8_t* flags, intp_t start, intp_t n, uint8_t any_flag
+    ) noexcept nogil:
+        """Carry the lengths of the streams' episodes on over the rows of a chunk."""
+        cdef intp_t row, stream
+        if self.n_envs == 1 and not any_flag & ABSENT:
+            row = n
+            while not flags[row - 1] & END:
+                row -= 1
+            self.state[EPISODE_LENS] = n - row
+            return
+        stream = start % self.n_envs
+        for row in range(n):
+            if flags[row] & END:
+                self.state[EPISODE_LENS + stream] = 0
+            elif not flags[row] & ABSENT:
+                self.state[EPISODE_LENS + stream] += 1
+            stream = stream + 1 if stream + 1 < self.n_envs else 0
+
+    cdef void c_count_absent(
+        self, const uint8_t* flags, intp_t slot, intp_t n, intp_t stored
+    ) noexcept nogil:
+        """Count the absent rows that go from n slots, and those that come."""
+        cdef intp_t row
+        for row in range(n):
+            if slot + row < stored and self.c_flags(slot + row)[0] & ABSENT:
+                self.state[ABSENT_ROWS] -= 1
+            if flags[row] & ABSENT:
+                self.state[ABSENT_ROWS] += 1
+
+    cdef uint8_t c_find_flags(
+        self, char** rows, intp_t start, intp_t n, const uint8_t* present, uint8_t* flags
+    ) noexcept nogil:
+        """The flags of n rows from their end fields: any set bit but the sign of a zero counts.
+
+        Rows that are not present are absent whatever these say. Returns the flags that some row may have.
+        """
+        cdef uint8_t bits, meaning, any_flag = 0
+        cdef intp_t end, row, byte, nbytes
         cdef const uint8_t* value
         cdef const intp_t* spec
+        memset(flags, 0, n)
         for end in range(self.ends.shape[0]):
             spec = &self.ends[end, 0]
+            meaning = <uint8_t> spec[END_FLAGS]
             nbytes = self.table[spec[END_PLACE], NBYTES]
-            value = <const uint8_t*> rows[spec[END_PLACE]] + row * nbytes
-            bits = 0
-            for byte in range(nbytes):
-                bits |= value[byte] & (0x7F if byte == spec[END_SIGN_BYTE] else 0xFF)
-            if bits:
-                flags |= <uint8_t> spec[END_FLAGS]
-        if flags & DONE:
-            flags &= ~DONE
-            flags |= END if flags & TRUNCATED else END | TERMINATED
-        return flags
+            value = <const uint8_t*> rows[spec[END_PLACE]] + start * nbytes
+            if nbytes == 1:
+                for row in range(n):
+                    flags[row] |= meaning if value[row] else 0
+                continue
+            for row in range(n):
+                bits = 0
+                for byte in range(nbytes):
+                    bits |= value[byte] & (0x7F if byte == spec[END_SIGN_BYTE] else 0xFF)
+                flags[row] |= meaning if bits else 0
+                value += nbytes
+        for row in range(n):
+            any_flag |= flags[row]
+        if any_flag & DONE:
+            any_flag |= END | TERMINATED
+            for row in range(n):
+                if flags[row] & DONE:
+                    flags[row] ^= DONE
+                    flags[row] |= END if flags[row] & TRUNCATED else END | TERMINATED
+        if present != NULL:
+            any_flag |= ABSENT
+            for row in range(n):
+                if not present[start + row]:
+                    flags[row] = ABSENT
+        return any_flag
 
     def end_episode(self, intp_t stream):
         """Mark the newest step of a stream as truncated, unless no episode is open."""
@@ -334,8 +386,7 @@ cdef class Ring:
         return np.flatnonzero(self.flags() & ABSENT == 0)
 
     def take(self, slots, int64_t written, int64_t revision, list arrays=None):
-        """The values of each column at the given slots, as arrays of shape (n, *shape), in declared
-        order.
+        """The values of each column at the given slots, by name: arrays of shape (n, *shape).
 
         None if one of the rows was overwritten since ``written`` and ``revision`` were read.
         ``arrays`` are the caller's, one for each column, of the right size, dense and writeable;
@@ -353,7 +404,11 @@ cdef class Ring:
         self.c_fill(arrays, slots)
         if self.state[REVISION] != revision or self.c_overwritten(slots, written):
             return None
-        return arrays
+        cdef dict batch = {}
+        cdef intp_t number
+        for number in range(len(arrays)):
+            batch[(<Column> self.columns[number]).name] = arrays[number]
+        return batch
 
     cdef int c_check_arrays(self, list arrays, intp_t n) except -1:
         cdef Column column
@@ -394,10 +449,9 @@ cdef class Ring:
     cdef cnp.ndarray c_new_array(self, Column column, intp_t n):
         """An uninitialised array for n rows; a large one over memory of the pool."""
         cdef intp_t dims[cnp.NPY_MAXDIMS]
-        cdef intp_t axis, ndim = 1 + <intp_t> PyTuple_GET_SIZE(column.shape)
+        cdef intp_t ndim = 1 + column.ndim
         dims[0] = n
-        for axis in range(1, ndim):
-            dims[axis] = <intp_t> column.shape[axis - 1]
+        memcpy(dims + 1, column.dims, column.ndim * sizeof(intp_t))
         cdef intp_t nbytes = n * column.nbytes
         cdef Lease lease
         cdef void* data = NULL
@@ -416,23 +470,24 @@ cdef class Ring:
     cdef int c_fill(self, list arrays, cnp.ndarray slots) except -1:
         """Gather checked slots into dense arrays of the right size, one for each column."""
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t n = slots.shape[0]
+        cdef intp_t number, n = cnp.PyArray_DIM(slots, 0)
         cdef Column column
-        cdef cnp.ndarray array
         cdef char** outs = <char**> malloc((1 + len(arrays)) * sizeof(char*))
         if outs == NULL:
             raise MemoryError("no memory left to gather rows")
-        for column, array in zip(self.columns, arrays):
-            outs[column.place] = <char*> cnp.PyArray_DATA(array)
+        for number in range(len(arrays)):
+            column = <Column> self.columns[number]
+            outs[column.place] = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[number])
         if n * self.row_nbytes < UNLOCKED_NBYTES:
             self.c_gather_rows(outs, values, n)
         else:
             with nogil:
                 self.c_gather_rows(outs, values, n)
         free(outs)
-        for column, array in zip(self.columns, arrays):
-            if column.objects is not None:
-                array[...] = column.objects[slots]
+        if self.boxed:
+            for column, array in zip(self.columns, arrays):
+                if column.objects is not None:
+                    array[...] = column.objects[slots]
         return 0
 
     cdef void c_gather_rows(self, char** outs, const intp_t* slots, intp_t n) noexcept nogil:

@@ -2,9 +2,11 @@ from threading import RLock
 from typing import Any
 
 from numpy.typing import ArrayLike
+from typing_extensions import disjoint_base
 
 from cpprb_like._core import Ring
 
+@disjoint_base
 class BufferBase:
     ring: Ring
     _gate: RLock

@@ -1,2 +1,7 @@
+from typing import final
+
+@final
 class Pool: ...
+
+@final
 class Lease: ...

@@ -1,2 +1,7 @@
+from typing import final
+
+from typing_extensions import Self
+
+@final
 class Shuffle:
-    def __init__(self, n: int, most: int) -> None: ...
+    def __new__(cls, n: int, most: int) -> Self: ...

@@ -114,7 +114,6 @@ class ReplayBuffer(BufferBase):
     def _open(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
         self._layout = layout
         self._arena = arena
-        self._names = layout.schema.names
         ring = Ring(
             layout.columns(),
             arena,
@@ -233,10 +232,9 @@ class ReplayBuffer(BufferBase):
             return None  # rows went away while the sampler looked at them
         if len(slots) != n:
             raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
-        columns = ring.take(slots, written, revision, arrays)
-        if columns is None:
+        batch = ring.take(slots, written, revision, arrays)
+        if batch is None:
             return None
-        batch = dict(zip(self._names, columns))  # noqa: B905 (as many as there are fields)
         for name, values in extra.items():
             if name in batch or len(values) != n:
                 raise ValueError(
@@ -258,8 +256,7 @@ class ReplayBuffer(BufferBase):
                 if ring.written == written and ring.revision == revision:
                     raise
                 return None
-            columns = ring.take(slots, written, revision)
-            return None if columns is None else dict(zip(self._names, columns, strict=True))
+            return ring.take(slots, written, revision)
 
         batch = attempt()
         return self._while_writers_wait(attempt) if batch is None else batch
@@ -482,7 +479,7 @@ class ReplayBuffer(BufferBase):
         attributes = {
             name: value
             for name, value in self.__dict__.items()
-            if name not in ("_layout", "_arena", "_names")
+            if name not in ("_layout", "_arena")
         }
         return {
             "layout": layout,

@@ -287,7 +287,8 @@ class Schema:
         if terminated is not None:
             found.append((*terminated, FLAG_TERMINATED))
         if done is not None:
-            found.append((*done, FLAG_DONE if terminated is None else FLAG_END))
+            meaning = FLAG_TERMINATED if truncated is None else FLAG_DONE
+            found.append((*done, meaning if terminated is None else FLAG_END))
         if truncated is not None:
             found.append((*truncated, FLAG_TRUNCATED))
         return found

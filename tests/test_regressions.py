@@ -289,7 +289,7 @@ def test_keys_that_are_no_slots(index: Any) -> None:
 def test_reversed_is_not_offered() -> None:
     """Python would walk the slots by ``len``, which leaves some out where rows are absent."""
     with pytest.raises(TypeError):
-        reversed(ReplayBuffer(4, X))  # type: ignore[call-overload]
+        reversed(ReplayBuffer(4, X))
 
 
 def test_a_shallow_copy_shares_nothing() -> None:

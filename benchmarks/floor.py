@@ -1,0 +1,300 @@
+"""What the same work costs in C, on the same memory in the same layout.
+
+Compiled at run time by the system's C compiler with the flags of the package, into a folder that is
+deleted at once. Each function repeats its work ``calls`` times, so that entering C from Python does
+not count.
+"""
+
+# ruff: noqa: E501 (C code in a string)
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import subprocess
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like import ReplayBuffer
+
+__all__ = ["ENV_DICT", "Batch", "Floor", "NoCompilerError", "build"]
+
+Batch = dict[str, NDArray[Any]]
+
+ENV_DICT: dict[str, dict[str, Any]] = {
+    "obs": {"shape": 4},
+    "act": {"dtype": np.int64},
+    "rew": {},
+    "next_obs": {"shape": 4},
+    "done": {"dtype": np.bool_},
+}
+STEP_OFFSETS = {"obs": 8, "act": 0, "rew": 24, "next_obs": 28, "done": 44}  # of Step, below
+STEP_NBYTES = 48
+
+SOURCE = r"""
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {               /* the record that the package makes of ENV_DICT */
+    int64_t act;
+    float obs[4], rew, next_obs[4];
+    uint8_t done;
+} Step;
+
+typedef struct {               /* columns of as many steps as the caller says */
+    float (*obs)[4];
+    int64_t *act;
+    float *rew;
+    float (*next_obs)[4];
+    uint8_t *done;
+} Columns;
+
+typedef struct {               /* how NumPy's bit generators are called from C */
+    void *state;
+    uint64_t (*next_uint64)(void *);
+    uint32_t (*next_uint32)(void *);
+} BitGenerator;
+
+/* D. Lemire, "Fast Random Integer Generation in an Interval" (2019), for n below 2**32. */
+static int64_t bounded(BitGenerator *bits, uint32_t n)
+{
+    uint64_t product = (uint64_t)bits->next_uint32(bits->state) * n;
+    if ((uint32_t)product < n) {
+        uint32_t threshold = -n % n;
+        while ((uint32_t)product < threshold)
+            product = (uint64_t)bits->next_uint32(bits->state) * n;
+    }
+    return (int64_t)(product >> 32);
+}
+
+typedef struct {               /* a field, for a loop that does not know the fields when it is compiled */
+    int64_t offset, nbytes;
+    const char *from;
+} Field;
+
+static void scatter_field(char *to, int64_t stride, const char *from, int64_t nbytes, int64_t n)
+{
+    switch (nbytes) {
+    case 1: for (int64_t k = 0; k < n; k++) to[k * stride] = from[k]; break;
+    case 4: for (int64_t k = 0; k < n; k++) memcpy(to + k * stride, from + 4 * k, 4); break;
+    case 8: for (int64_t k = 0; k < n; k++) memcpy(to + k * stride, from + 8 * k, 8); break;
+    case 16: for (int64_t k = 0; k < n; k++) memcpy(to + k * stride, from + 16 * k, 16); break;
+    default: for (int64_t k = 0; k < n; k++) memcpy(to + k * stride, from + nbytes * k, (size_t)nbytes);
+    }
+}
+
+/* Write n steps at slot, field by field, and again behind them, calls times; returns the next slot. */
+int64_t scatter(char *records, int64_t stride, int64_t capacity, int64_t slot, const Field *fields, int64_t n_fields,
+                int64_t n, int64_t calls)
+{
+    enum { CHUNK = 32 };       /* the fastest here: 16 to 256 were tried */
+    while (calls--) {
+        if (slot + n > capacity)
+            slot = 0;
+        for (int64_t start = 0; start < n; start += CHUNK) {
+            int64_t count = n - start < CHUNK ? n - start : CHUNK;
+            char *to = records + (slot + start) * stride;
+            for (const Field *field = fields; field < fields + n_fields; field++)
+                scatter_field(to + field->offset, stride, field->from + start * field->nbytes, field->nbytes, count);
+        }
+        slot += n;
+    }
+    return slot;
+}
+
+/* The same for these very fields, as a program would do it that stores nothing else. */
+int64_t scatter_steps(Step *steps, int64_t capacity, int64_t slot, Columns from, int64_t n, int64_t calls)
+{
+    while (calls--) {
+        for (int64_t k = 0; k < n; k++) {
+            Step *to = &steps[slot];
+            memcpy(to->obs, from.obs[k], sizeof to->obs);
+            to->act = from.act[k];
+            to->rew = from.rew[k];
+            memcpy(to->next_obs, from.next_obs[k], sizeof to->next_obs);
+            to->done = from.done[k];
+            slot = slot + 1 < capacity ? slot + 1 : 0;
+        }
+    }
+    return slot;
+}
+
+/* Draw n slots, then copy their steps into the columns, fetching some steps ahead. */
+void sample(const Step *steps, uint32_t stored, BitGenerator *bits, int64_t *slots, Columns to, int64_t n,
+            int64_t calls)
+{
+    enum { AHEAD = 32 };
+    while (calls--) {
+        for (int64_t k = 0; k < n; k++)
+            slots[k] = bounded(bits, stored);
+        for (int64_t k = 0; k < AHEAD && k < n; k++)
+            __builtin_prefetch(&steps[slots[k]]);
+        for (int64_t k = 0; k < n; k++) {
+            if (k + AHEAD < n)
+                __builtin_prefetch(&steps[slots[k + AHEAD]]);
+            const Step *from = &steps[slots[k]];
+            memcpy(to.obs[k], from->obs, sizeof from->obs);
+            to.act[k] = from->act;
+            to.rew[k] = from->rew;
+            memcpy(to.next_obs[k], from->next_obs, sizeof from->next_obs);
+            to.done[k] = from->done;
+        }
+    }
+}
+
+/* Draw n slots, and memcpy the rows of two columns at these slots. */
+void copy_pairs(const char *left, const char *right, int64_t nbytes, uint32_t stored, BitGenerator *bits,
+                int64_t *slots, char *to_left, char *to_right, int64_t n, int64_t calls)
+{
+    while (calls--) {
+        for (int64_t k = 0; k < n; k++)
+            slots[k] = bounded(bits, stored);
+        for (int64_t k = 0; k < n; k++)
+            memcpy(to_left + k * nbytes, left + slots[k] * nbytes, (size_t)nbytes);
+        for (int64_t k = 0; k < n; k++)
+            memcpy(to_right + k * nbytes, right + slots[k] * nbytes, (size_t)nbytes);
+    }
+}
+"""
+
+
+class NoCompilerError(Exception):
+    """There is no C compiler that can build the floor; the message says what is needed."""
+
+
+class Field(ctypes.Structure):
+    """A field of a record, and where its values come from."""
+
+    _fields_ = (
+        ("offset", ctypes.c_int64),
+        ("nbytes", ctypes.c_int64),
+        ("source", ctypes.c_void_p),
+    )
+
+
+class Columns(ctypes.Structure):
+    """Addresses of the columns of a batch of steps."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ENV_DICT)
+
+    @classmethod
+    def of(cls, batch: Batch) -> Columns:
+        """The columns of a batch, which must outlive this."""
+        return cls(*(batch[name].ctypes.data for name in ENV_DICT))
+
+
+def build(folder: Path) -> Path:
+    """Compile the loops into a folder."""
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    source, library = folder / "floor.c", folder / "floor.so"
+    source.write_text(SOURCE, encoding="utf-8")
+    try:
+        flags = ["-O3", "-funroll-loops", "-shared", "-fPIC", str(source), "-o", str(library)]
+        subprocess.run([*command, *flags], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NoCompilerError(f"The benchmarks need gcc or clang as CC: {error}.") from error
+    return library
+
+
+class Floor:
+    """The loops, at work on the memory of a buffer and with its random numbers."""
+
+    def __init__(self, library: Path, rb: ReplayBuffer) -> None:
+        self.loops = ctypes.CDLL(str(library))
+        self.rb = rb
+        self.bits = ctypes.c_void_p(rb.rng.bit_generator.ctypes.bit_generator.value)
+
+    def steps(self) -> ctypes.c_void_p:
+        """Address of the records, which must lie as ``Step`` has them."""
+        columns = {column.name: column for column in self.rb.ring.columns}
+        first = columns["act"].offset
+        found = {name: column.offset - first for name, column in columns.items()}
+        if found != STEP_OFFSETS or {column.stride for column in columns.values()} != {STEP_NBYTES}:
+            raise RuntimeError(f"the package lays steps out in another way than the floor: {found}")
+        return self._address(first)
+
+    def scatter(self, batch: Batch) -> Callable[[int], None]:
+        """Writes the steps of a batch behind those before, led by a table of the fields."""
+        columns = self.rb.ring.columns
+        first = min(column.offset for column in columns)
+        table = [
+            Field(column.offset - first, column.nbytes, batch[column.name].ctypes.data)
+            for column in columns
+        ]
+        return self._scatter(
+            self.loops.scatter,
+            (self._address(first), ctypes.c_int64(columns[0].stride)),
+            ((Field * len(table))(*table), ctypes.c_int64(len(table))),
+            len(batch["act"]),
+        )
+
+    def scatter_steps(self, batch: Batch) -> Callable[[int], None]:
+        """The same by a loop for these very fields."""
+        return self._scatter(
+            self.loops.scatter_steps, (self.steps(),), (Columns.of(batch),), len(batch["act"])
+        )
+
+    def _scatter(
+        self, loop: Any, to: tuple[Any, ...], source: tuple[Any, ...], n: int
+    ) -> Callable[[int], None]:
+        loop.restype = ctypes.c_int64
+        capacity = ctypes.c_int64(self.rb.capacity)
+        slot = ctypes.c_int64(0)
+
+        def work(calls: int) -> None:
+            slot.value = loop(
+                *to, capacity, slot, *source, ctypes.c_int64(n), ctypes.c_int64(calls)
+            )
+
+        return work
+
+    def sample(self, batch: Batch) -> Callable[[int], None]:
+        """Draws steps into a batch."""
+        steps, columns, slots = self.steps(), Columns.of(batch), _slots_for(batch)
+
+        def work(calls: int) -> None:
+            self.loops.sample(
+                steps,
+                ctypes.c_uint32(len(self.rb)),
+                self.bits,
+                ctypes.c_void_p(slots.ctypes.data),
+                columns,
+                ctypes.c_int64(len(slots)),
+                ctypes.c_int64(calls),
+            )
+
+        return work
+
+    def copy_pairs(self, batch: Batch) -> Callable[[int], None]:
+        """Draws rows of two wide fields into a batch, with memcpy."""
+        left, right = self.rb.ring.columns
+        slots = _slots_for(batch)
+
+        def work(calls: int) -> None:
+            self.loops.copy_pairs(
+                self._address(left.offset),
+                self._address(right.offset),
+                ctypes.c_int64(left.nbytes),
+                ctypes.c_uint32(len(self.rb)),
+                self.bits,
+                ctypes.c_void_p(slots.ctypes.data),
+                ctypes.c_void_p(batch[left.name].ctypes.data),
+                ctypes.c_void_p(batch[right.name].ctypes.data),
+                ctypes.c_int64(len(slots)),
+                ctypes.c_int64(calls),
+            )
+
+        return work
+
+    def _address(self, offset: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.rb._arena.ctypes.data + offset)
+
+
+def _slots_for(batch: Batch) -> NDArray[np.int64]:
+    return np.zeros(len(next(iter(batch.values()))), np.int64)

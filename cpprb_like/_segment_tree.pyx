@@ -1,0 +1,474 @@
+"""Weights of slots, with their sum and their least, to draw slots by weight.
+
+Trees over arrays that somebody else allocated: a leaf for each slot, and above it nodes that hold
+the sum, or the least, of eight nodes below. Compiled because an update or a draw touches a node on
+each level. Not here: how nodes lie in memory and the arithmetic on them (``_tree_node``), and what
+a weight means and which slots have one (``samplers``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.number cimport PyNumber_AsSsize_t
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.math cimport INFINITY
+from numpy.random cimport bitgen_t
+
+from cpprb_like._copy cimport c_prefetch
+from cpprb_like._tree_node cimport (
+    CHUNK, SHIFT, Level, Shape, c_find, c_measure, c_sum_at, c_sum_of, c_sum_range
+)
+from cpprb_like._typedefs cimport float64_t, intp_t
+
+from _thread import allocate_lock
+
+import numpy as np
+
+from cpprb_like.errors import NotEnoughDataError
+
+cnp.import_array()
+
+cdef enum:
+    UNLOCKED = 4096          # fewer leaves keep the interpreter lock: taking it back costs more
+
+
+cdef intp_t c_index(number) except? -1:
+    """An integer: Cython's own conversion would cut the fraction off a float."""
+    return PyNumber_AsSsize_t(number, OverflowError)
+
+
+def tree_size(capacity):
+    """Length of the array of a ``SumTree``: about 8/7 of ``capacity``."""
+    cdef Shape shape
+    c_measure(c_index(capacity), &shape)
+    return shape.size
+
+
+def min_tree_size(capacity):
+    """Length of the array of a ``MinTree`` over as many leaves: about 1/7 of ``capacity``."""
+    cdef Shape shape
+    c_measure(c_index(capacity), &shape)
+    return shape.size - shape.offset[1]
+
+
+cdef int c_check_array(array, str name, int typenum, intp_t n) except -1:
+    """Refuse what is no dense 1-d array of a dtype, or has not n elements unless n is -1."""
+    dtype = "intp" if typenum == cnp.NPY_INTP else "float64"
+    if not cnp.PyArray_Check(array):
+        raise TypeError(f"{name}: expected an array of {dtype}, got {type(array).__name__}")
+    if cnp.PyArray_TYPE(array) != typenum or not (
+        cnp.PyArray_NDIM(array) == 1 and cnp.PyArray_ISCARRAY_RO(array)
+    ):
+        order = "" if array.flags.c_contiguous else "strided "
+        raise TypeError(
+            f"{name}: expected a dense 1-d array of {dtype}, "
+            f"got a {order}{array.ndim}-d one of {array.dtype}"
+        )
+    if n != -1 and cnp.PyArray_DIM(array, 0) != n:
+        raise ValueError(f"{name}: expected {n}, got {cnp.PyArray_DIM(array, 0)}")
+    return 0
+
+
+@cython.final
+cdef class MinTree:
+    """The least weight of a ``SumTree`` that is not zero.
+
+    It has no leaves of its own: the sum tree keeps it up to date, at about the cost of its own
+    nodes.
+
+    Parameters
+    ----------
+    nodes : ndarray of float64, shape (min_tree_size(tree.capacity),)
+        Memory for the nodes, dense and writeable; zeros for a tree of zero weights, or what an
+        earlier tree of the same leaves left there. Otherwise call ``tree.rebuild()``.
+    tree : SumTree
+        It may have one ``MinTree``.
+    """
+
+    def __cinit__(self, float64_t[::1] nodes not None, SumTree tree not None):
+        cdef intp_t size = tree.shape.size - tree.shape.offset[1]
+        if nodes.shape[0] != size:
+            raise ValueError(f"nodes: expected {size}, got {nodes.shape[0]}")
+        if tree.minima is not None:
+            raise ValueError("tree: it has a MinTree already")
+        self.nodes = nodes
+        self.shape = tree.shape
+        tree.minima = self
+
+    @property
+    def min(self):
+        """The least weight above zero; infinity if there is none."""
+        cdef float64_t least = self.c_level(self.shape.levels - 1)[0]
+        return least if least > 0.0 else INFINITY
+
+    cdef float64_t* c_level(self, intp_t level) noexcept nogil:
+        return &self.nodes[0] + (self.shape.offset[level] - self.shape.offset[1])
+
+
+@cython.final
+cdef class SumTree:
+    """Weights of the slots 0 to ``capacity - 1``, and draws in proportion to them.
+
+    A weight is 0 or more and at most ``largest``, so that no sum overflows. A slot of weight 0, and
+    a slot that was never set, is never found and never drawn. A call that raises changes nothing.
+    Arrays of indexes and weights must be dense, 1-d, and of dtype intp and float64.
+
+    Any number of threads may call; each call is seen whole or not at all.
+
+    Parameters
+    ----------
+    nodes : ndarray of float64, shape (tree_size(capacity),)
+        Memory for the nodes, dense and writeable, best aligned to cache lines of 64 bytes:
+        elsewhere the tree is 1.1 to 1.3 times slower. Zeros for a tree of zero weights, or what an
+        earlier tree left there; otherwise call ``rebuild``.
+    capacity : int
+        Leaves. A ``MinTree`` can be built over the same leaves.
+    """
+
+    def __cinit__(self, float64_t[::1] nodes not None, capacity):
+        cdef intp_t leaves = c_index(capacity)
+        c_measure(leaves, &self.shape)
+        if nodes.shape[0] != self.shape.size:
+            raise ValueError(f"nodes: expected {self.shape.size}, got {nodes.shape[0]}")
+        self.nodes = nodes
+        self.capacity = leaves
+        self.lock = allocate_lock()
+        self.largest = 2.0 ** 1023
+        while leaves > 1:
+            self.largest /= 2
+            leaves = (leaves + 1) >> 1
+
+    @property
+    def total(self):
+        """The sum of all weights."""
+        return self.c_total()
+
+    cdef float64_t* c_level(self, intp_t level) noexcept nogil:
+        return &self.nodes[0] + self.shape.offset[level]
+
+    cdef float64_t c_total(self) noexcept nogil:
+        return self.nodes[self.shape.size - 1]
+
+    cdef bint c_enter(self, intp_t n) except -1:
+        """Begin a call on n leaves; if true, it runs without the interpreter lock, then leaves."""
+        if n < UNLOCKED and not self.busy:
+            return False
+        self.lock.acquire()
+        self.busy = True
+        return True
+
+    cdef int c_leave(self) except -1:
+        self.busy = False
+        self.lock.release()
+        return 0
+
+    # ------------------------------------------------------------------ writing
+
+    def set(self, indexes, values):
+        """Set the weight of slot ``indexes[k]`` to ``values[k]``; of duplicates the last wins.
+
+        Raises ``TypeError`` for other arrays, ``IndexError`` for a slot out of range, and
+        ``ValueError`` for a weight that is none or another number of weights.
+        """
+        cdef intp_t n = self.c_check_indexes(indexes)
+        self.c_check_values(values, n)
+        cdef const intp_t* leaves = <const intp_t*> cnp.PyArray_DATA(indexes)
+        cdef const float64_t* weights = <const float64_t*> cnp.PyArray_DATA(values)
+        if self.c_enter(n):
+            with nogil:
+                self.c_set(leaves, weights, n)
+            self.c_leave()
+        else:
+            self.c_set(leaves, weights, n)
+
+    def set_range(self, first, values):
+        """Set the weights of consecutive slots, from ``first`` on: at the speed of a copy.
+
+        Raises like ``set``.
+        """
+        c_check_array(values, "values", cnp.NPY_FLOAT64, -1)
+        cdef intp_t n = cnp.PyArray_DIM(values, 0), start = c_index(first)
+        if not (0 <= start <= self.capacity and n <= self.capacity - start):
+            raise IndexError(
+                f"range: expected slots from 0 to {self.capacity - 1}, got {n} from {first} on"
+            )
+        self.c_check_values(values, n)
+        cdef const float64_t* weights = <const float64_t*> cnp.PyArray_DATA(values)
+        if self.c_enter(n):
+            with nogil:
+                self.c_set_range(start, weights, n)
+            self.c_leave()
+        else:
+            self.c_set_range(start, weights, n)
+
+    def clear(self):
+        """Set all weights to zero."""
+        if self.c_enter(self.capacity):
+            with nogil:
+                self.c_clear(0)
+            self.c_leave()
+        else:
+            self.c_clear(0)
+
+    cdef void c_clear(self, intp_t first) noexcept nogil:
+        """Set the nodes from ``first`` on, and all minima, to zero."""
+        self.nodes[first:] = 0.0
+        if self.minima is not None:
+            self.minima.nodes[:] = 0.0
+
+    def rebuild(self):
+        """Compute all nodes from the leaves, as after loading nothing but these.
+
+        Raises ``ValueError`` if a leaf is no weight.
+        """
+        cdef bint locked = self.c_enter(self.capacity)
+        try:
+            self.c_check_values(np.asarray(self.nodes)[: self.capacity], self.capacity)
+            if locked:
+                with nogil:
+                    self.c_rebuild()
+            else:
+                self.c_rebuild()
+        finally:
+            if locked:
+                self.c_leave()
+
+    cdef void c_rebuild(self) noexcept nogil:
+        cdef intp_t leaf
+        for leaf in range(self.capacity):
+            self.nodes[leaf] += 0.0  # never minus zero
+        self.c_clear(self.capacity)
+        self.c_sum_above(1, 0, self.capacity - 1)
+
+    cdef intp_t c_check_indexes(self, indexes) except -1:
+        """Raise unless these are slots; their number."""
+        c_check_array(indexes, "indexes", cnp.NPY_INTP, -1)
+        cdef const intp_t* leaves = <const intp_t*> cnp.PyArray_DATA(indexes)
+        cdef intp_t k, capacity = self.capacity, n = cnp.PyArray_DIM(indexes, 0)
+        cdef bint wrong = False
+        for k in range(n):
+            wrong |= <size_t> leaves[k] >= <size_t> capacity
+        if wrong:
+            raise IndexError(
+                f"indexes: expected 0 to {capacity - 1}, got {indexes.min()} to {indexes.max()}"
+            )
+        return n
+
+    cdef int c_check_values(self, values, intp_t n) except -1:
+        """Raise unless these are n weights."""
+        c_check_array(values, "values", cnp.NPY_FLOAT64, n)
+        cdef const float64_t* weights = <const float64_t*> cnp.PyArray_DATA(values)
+        cdef float64_t largest = self.largest
+        cdef intp_t k
+        cdef bint right = True
+        for k in range(n):
+            right &= (weights[k] >= 0.0) & (weights[k] <= largest)  # false for NaN
+        if not right:
+            wrong = np.flatnonzero(~((values >= 0.0) & (values <= largest)))[0]
+            raise ValueError(
+                f"values[{wrong}]: expected a weight from 0 to {largest!r}, got {values[wrong]}"
+            )
+        return 0
+
+    cdef void c_set(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil:
+        """Write the leaves, then sum level by level, so that cache misses overlap."""
+        if n == 0:
+            return
+        cdef intp_t k, count, start = 0, level = 1, shift = SHIFT
+        cdef intp_t low = leaves[0], high = leaves[0]
+        cdef float64_t* weights = self.c_level(0)
+        for k in range(1, n):
+            low = leaves[k] if leaves[k] < low else low
+            high = leaves[k] if leaves[k] > high else high
+        cdef bint scattered = (high >> SHIFT) - (low >> SHIFT) >= n
+        while start < n:
+            count = min(n - start, CHUNK)
+            for k in range(start, start + count):
+                c_prefetch(weights + leaves[k])
+            for k in range(start, start + count):
+                weights[leaves[k]] = values[k] + 0.0  # never minus zero
+            if scattered:
+                c_sum_at(self.c_between(1), SHIFT, leaves + start, count)
+            start += count
+        # A level with fewer nodes than there are leaves to set is summed from end to end instead.
+        while (high >> shift) - (low >> shift) >= n:
+            if level > 1:
+                c_sum_at(self.c_between(level), shift, leaves, n)
+            level += 1
+            shift += SHIFT
+        self.c_sum_above(level, low >> (shift - SHIFT), high >> (shift - SHIFT))
+
+    cdef void c_set_range(self, intp_t first, const float64_t* values, intp_t n) noexcept nogil:
+        cdef intp_t k
+        cdef float64_t* weights = self.c_level(0) + first
+        if n == 0:
+            return
+        for k in range(n):
+            weights[k] = values[k] + 0.0  # never minus zero
+        self.c_sum_above(1, first, first + n - 1)
+
+    cdef Level c_between(self, intp_t level) noexcept nogil:
+        """The nodes of a level and those below them, in both trees."""
+        cdef Level nodes
+        nodes.sums = self.c_level(level)
+        nodes.below = self.c_level(level - 1)
+        nodes.minima_below = nodes.below
+        nodes.minima = NULL
+        if self.minima is not None:
+            nodes.minima = self.minima.c_level(level)
+            if level > 1:
+                nodes.minima_below = self.minima.c_level(level - 1)
+        return nodes
+
+    cdef void c_sum_above(self, intp_t level, intp_t first, intp_t last) noexcept nogil:
+        """Compute all nodes from ``level`` up that stand above the nodes ``first`` to ``last`` of
+        the level below it.
+        """
+        while level < self.shape.levels:
+            first >>= SHIFT
+            last >>= SHIFT
+            c_sum_range(self.c_between(level), first, last)
+            level += 1
+
+    # ------------------------------------------------------------------ reading
+
+    def get(self, indexes):
+        """The weights of the slots, as a fresh array. Raises like ``set``."""
+        cdef intp_t n = self.c_check_indexes(indexes)
+        cdef const intp_t* leaves = <const intp_t*> cnp.PyArray_DATA(indexes)
+        cdef cnp.ndarray values = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT64)
+        cdef float64_t* out = <float64_t*> cnp.PyArray_DATA(values)
+        if self.c_enter(n):
+            with nogil:
+                self.c_get(leaves, out, n)
+            self.c_leave()
+        else:
+            self.c_get(leaves, out, n)
+        return values
+
+    cdef void c_get(self, const intp_t* leaves, float64_t* values, intp_t n) noexcept nogil:
+        cdef intp_t k
+        cdef const float64_t* weights = self.c_level(0)
+        for k in range(n):
+            values[k] = weights[leaves[k]]
+
+    def sum(self, start, stop):
+        """The sum of the weights of the slots ``start`` to ``stop - 1``: of nodes, nothing is taken
+        off. Over all slots it is ``total``.
+
+        Raises ``IndexError`` unless ``0 <= start <= stop <= capacity``.
+        """
+        cdef intp_t left = c_index(start), right = c_index(stop)
+        if not 0 <= left <= right <= self.capacity:
+            raise IndexError(
+                f"range: expected 0 <= start <= stop <= {self.capacity}, got {start} and {stop}"
+            )
+        cdef float64_t total
+        if self.c_enter(1):
+            total = c_sum_of(&self.nodes[0], &self.shape, left, right)
+            self.c_leave()
+        else:
+            total = c_sum_of(&self.nodes[0], &self.shape, left, right)
+        return total
+
+    # ------------------------------------------------------------------ drawing
+
+    def find(self, targets):
+        """The slots that hold the targets when the weights lie end to end.
+
+        Slot i holds what is at least the sum of the weights before it and less than that sum and
+        its own weight, up to the rounding of these sums. The last slot with a weight holds
+        ``total`` too.
+
+        Raises ``ValueError`` for a target that is not from 0 to ``total``, and
+        ``NotEnoughDataError`` if all weights are zero.
+        """
+        c_check_array(targets, "targets", cnp.NPY_FLOAT64, -1)
+        cdef intp_t n = cnp.PyArray_DIM(targets, 0)
+        cdef const float64_t* wanted = <const float64_t*> cnp.PyArray_DATA(targets)
+        cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(indexes)
+        cdef float64_t total
+        cdef bint right
+        if self.c_enter(n):
+            with nogil:
+                total = self.c_total()
+                right = self.c_targets_fit(wanted, n)
+                if right:
+                    c_find(&self.nodes[0], &self.shape, wanted, leaves, NULL, n)
+            self.c_leave()
+        else:
+            total = self.c_total()
+            right = self.c_targets_fit(wanted, n)
+            if right:
+                c_find(&self.nodes[0], &self.shape, wanted, leaves, NULL, n)
+        if not right:
+            self._refuse_targets(targets, total)
+        return indexes
+
+    def _refuse_targets(self, targets, total):
+        if total == 0.0:
+            raise NotEnoughDataError("cannot search: all weights are zero")
+        wrong = np.flatnonzero(~((targets >= 0.0) & (targets <= total)))[0]
+        raise ValueError(
+            f"targets[{wrong}]: expected 0 to the total of {total!r}, got {targets[wrong]}"
+        )
+
+    def draw(self, n, rng, bint stratified=True):
+        """Draw n slots, with a probability in proportion to their weight, and return them and
+        their weights.
+
+        Draw i takes one uniform number u. Its target is ``(i + u) / n * total``, one in each of n
+        equal parts of the total, so the slots ascend; or ``u * total`` if not ``stratified``: then
+        the draws are independent, and in random order.
+
+        Raises ``NotEnoughDataError`` if all weights are zero, even for ``n=0``.
+        """
+        cdef intp_t count = c_index(n)
+        if count < 0:
+            raise ValueError(f"n: expected 0 or more, got {n}")
+        bit_generator = rng.bit_generator
+        cdef bitgen_t* bitgen = <bitgen_t*> PyCapsule_GetPointer(
+            bit_generator.capsule, "BitGenerator"
+        )
+        cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_INTP)
+        cdef cnp.ndarray values = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_FLOAT64)
+        cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(indexes)
+        cdef float64_t* weights = <float64_t*> cnp.PyArray_DATA(values)
+        cdef bint right = False
+        with bit_generator.lock:
+            if self.c_enter(count):
+                with nogil:
+                    right = self.c_draw(bitgen, stratified, leaves, weights, count)
+                self.c_leave()
+            else:
+                right = self.c_draw(bitgen, stratified, leaves, weights, count)
+        if not right:
+            raise NotEnoughDataError("cannot draw: all weights are zero")
+        return indexes, values
+
+    cdef bint c_draw(
+        self, bitgen_t* bitgen, bint stratified, intp_t* leaves, float64_t* values, intp_t n
+    ) noexcept nogil:
+        """False, and nothing drawn, if there is no weight."""
+        cdef float64_t total = self.c_total()
+        cdef intp_t k
+        if not total > 0.0:
+            return False
+        for k in range(n):
+            values[k] = bitgen.next_double(bitgen.state)
+        if stratified:
+            for k in range(n):
+                values[k] = (k + values[k]) / n * total
+        else:
+            for k in range(n):
+                values[k] = values[k] * total
+        c_find(&self.nodes[0], &self.shape, values, leaves, values, n)
+        return True
+
+    cdef bint c_targets_fit(self, const float64_t* targets, intp_t n) noexcept nogil:
+        cdef float64_t total = self.c_total()
+        cdef intp_t k
+        cdef bint right = total > 0.0 or n == 0
+        for k in range(n):
+            right &= (targets[k] >= 0.0) & (targets[k] <= total)  # false for NaN
+        return right
