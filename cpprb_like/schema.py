@@ -277,8 +277,7 @@ class Schema:
         ``terminated`` terminates, ``truncated`` truncates. A ``done`` beside ``terminated`` merely
         ends the episode; alone it terminates, unless the step is truncated as well. Fields of these
         names that are no bool, integer or float of up to 8 bytes have no such meaning; one that was
-        named explicitly
-        raises ``ValueError`` then.
+        named explicitly raises ``ValueError`` then.
         """
         found = []
         terminated = self._end_field(self.terminated, "terminated")
