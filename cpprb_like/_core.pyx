@@ -62,6 +62,7 @@ cdef enum:  # columns of Ring.ends
 
 cdef enum:
     READ_CHUNK = 64              # rows whose records are fetched while those before are copied
+    FETCHED_ROWS = 512           # batches whose records stay in the first cache until copied
     WRITE_CHUNK = 128             # rows whose records stay in the first cache meanwhile
     CACHE_LINE = 64
     UNLOCKED_NBYTES = 32768      # smaller gathers keep the lock: taking it back costs more
@@ -561,6 +562,8 @@ cdef class Ring:
         if replace:
             while k < n:
                 values[k] = <intp_t> c_bounded(bitgen, among)
+                if n <= FETCHED_ROWS:  # the records come while the next numbers are drawn
+                    self.c_prefetch_records(values + k, 1)
                 k += not (skip_absent and self.c_flags(values[k])[0] & ABSENT)
             return 0
         # Absent rows are passed over. Half of what the shuffle gives is present: four times as many
