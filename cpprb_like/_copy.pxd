@@ -21,6 +21,28 @@ cdef extern from *:
     void c_prefetch "CPPRB_PREFETCH"(const void* address) noexcept nogil
 
 
+cdef enum:
+    CACHE_LINE = 64
+
+
+cdef inline void c_prefetch_rows(
+    const char* rows, intp_t stride, intp_t size, const intp_t* slots, intp_t n
+) noexcept nogil:
+    """Ask for the cache lines of the rows at n slots."""
+    cdef intp_t k
+    cdef const char* line
+    cdef const char* last
+    for k in range(n):
+        line = rows + slots[k] * stride
+        last = line + size - 1
+        c_prefetch(line)
+        line += CACHE_LINE
+        while line < last:
+            c_prefetch(line)
+            line += CACHE_LINE
+        c_prefetch(last)
+
+
 cdef inline void c_copy(char* to, const char* row, intp_t size) noexcept nogil:
     """Copy one row."""
     if size == 4:

@@ -1,11 +1,17 @@
 """Attributes and C signatures of ``Ring``."""
 
 from numpy cimport ndarray
-from numpy.random cimport bitgen_t
 
 from cpprb_like._column cimport Column
 from cpprb_like._pool cimport Pool
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+
+
+cdef enum:  # words of the header
+    WRITTEN = 0      # rows written since the last clear
+    ABSENT_ROWS = 1  # rows in the ring that hold no step
+    REVISION = 2     # clears so far
+    EPISODE_LENS = 3  # one word for each stream
 
 
 cdef class Ring:
@@ -13,7 +19,7 @@ cdef class Ring:
     cdef readonly intp_t n_envs
     cdef readonly tuple columns      # Column of each field, in declared order
     cdef uint8_t[::1] arena
-    cdef int64_t[::1] state          # words of the header, see StateWord
+    cdef int64_t[::1] state          # words of the header, see above
     cdef intp_t[:, ::1] table        # offset, stride, nbytes of each column that lies in the arena
     cdef intp_t[:, ::1] ends         # place, byte of the sign, flag bits of each end field
     cdef tuple boxed                 # the columns that hold Python objects
@@ -23,8 +29,12 @@ cdef class Ring:
     cdef readonly intp_t row_nbytes  # of one drawn row, all columns
     cdef Pool pool                   # memory for large batches
 
+    cdef uint8_t* c_record(self, intp_t slot) noexcept nogil
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
     cdef intp_t c_stored(self) noexcept nogil
+    cdef intp_t c_absent(self) noexcept nogil
+    cdef bint c_is_absent(self, intp_t slot) noexcept nogil
+    cdef intp_t c_oldest_of(self, intp_t newest) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil
     cdef void c_write_records(
@@ -45,7 +55,3 @@ cdef class Ring:
     cdef ndarray c_new_array(self, Column column, intp_t n)
     cdef int c_fill(self, list arrays, ndarray slots) except -1
     cdef void c_gather_rows(self, char** outs, const intp_t* slots, intp_t n) noexcept nogil
-    cdef void c_prefetch_records(self, const intp_t* slots, intp_t n) noexcept nogil
-    cdef int c_draw(
-        self, ndarray slots, bitgen_t* bitgen, intp_t among, bint replace, bint skip_absent
-    ) except -1

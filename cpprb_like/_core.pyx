@@ -1,30 +1,24 @@
 """The ring that holds the rows.
 
-It writes rows into memory that it is given, gathers them, and draws slots. Compiled because moving
-a small row costs less than any Python statement. Not here: where the memory comes from
-(``storage``), what a row means (``schema``), which rows to draw (``samplers``), and the calls that
-users make (``_entry``, ``buffers``).
+It writes rows into memory that it is given, and gathers them. Compiled because moving a small row
+costs less than any Python statement. Not here: where the memory comes from (``storage``), what a
+row means (``schema``), which rows to draw (``_uniform``, ``samplers``), and the calls that users
+make (``_entry``, ``buffers``).
 """
 
 cimport cython
 cimport numpy as cnp
 from cpython.object cimport PyObject
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport Py_INCREF
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-from numpy.random cimport bitgen_t
 
 from cpprb_like._column cimport Column
-from cpprb_like._copy cimport c_copy, c_gather, c_prefetch, c_scatter, c_swap
+from cpprb_like._copy cimport c_copy, c_gather, c_prefetch_rows, c_scatter, c_swap
 from cpprb_like._pool cimport Lease, Pool
-from cpprb_like._random cimport c_bounded
-from cpprb_like._shuffle cimport Shuffle
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
 import numpy as np
-
-from cpprb_like.errors import NotEnoughDataError
 
 cnp.import_array()
 
@@ -36,12 +30,6 @@ cdef extern from "numpy/arrayobject.h":
         PyTypeObject* subtype, cnp.PyArray_Descr* descr, int ndim, intp_t* dims, intp_t* strides,
         void* data, int flags, PyObject* obj
     )
-
-cdef enum:  # words of the header
-    WRITTEN = 0      # rows written since the last clear
-    ABSENT_ROWS = 1  # rows in the ring that hold no step
-    REVISION = 2     # clears so far
-    EPISODE_LENS = 3  # one word for each stream
 
 cdef enum:  # bits of the flag byte of a row
     END = 1
@@ -62,9 +50,7 @@ cdef enum:  # columns of Ring.ends
 
 cdef enum:
     READ_CHUNK = 64              # rows whose records are fetched while those before are copied
-    FETCHED_ROWS = 512           # batches whose records stay in the first cache until copied
     WRITE_CHUNK = 128             # rows whose records stay in the first cache meanwhile
-    CACHE_LINE = 64
     UNLOCKED_NBYTES = 32768      # smaller gathers keep the lock: taking it back costs more
     POOLED_NBYTES = 65536        # arrays from here on come from the pool
 
@@ -155,8 +141,21 @@ cdef class Ring:
         cdef int64_t written = self.state[WRITTEN]
         return <intp_t> written if written < self.capacity else self.capacity
 
+    cdef intp_t c_absent(self) noexcept nogil:
+        return <intp_t> self.state[ABSENT_ROWS]
+
+    cdef bint c_is_absent(self, intp_t slot) noexcept nogil:
+        return self.c_flags(slot)[0] & ABSENT
+
+    cdef intp_t c_oldest_of(self, intp_t newest) noexcept nogil:
+        """The slot of the oldest of so many newest rows, absent ones included."""
+        return <intp_t> ((self.state[WRITTEN] - newest) % self.capacity)
+
+    cdef uint8_t* c_record(self, intp_t slot) noexcept nogil:
+        return &self.arena[self.record_offset + slot * self.record_stride]
+
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil:
-        return &self.arena[self.record_offset + (slot + 1) * self.record_stride - 1]
+        return self.c_record(slot) + self.record_stride - 1
 
     # ------------------------------------------------------------------ writing
 
@@ -386,6 +385,19 @@ cdef class Ring:
             return np.arange(self.c_stored(), dtype=np.intp)
         return np.flatnonzero(self.flags() & ABSENT == 0)
 
+    def newest_slots(self, intp_t n):
+        """The slots of the n newest rows that hold a step, oldest first; of all if they are fewer."""
+        cdef cnp.ndarray slots = np.empty(min(n, len(self)), np.intp)
+        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t left = slots.size, back = 0, slot
+        while left:
+            back += 1
+            slot = self.c_oldest_of(back)
+            if not self.c_is_absent(slot):
+                left -= 1
+                values[left] = slot
+        return slots
+
     def take(self, slots, int64_t written, int64_t revision, list arrays=None):
         """The values of each column at the given slots, by name: arrays of shape (n, *shape).
 
@@ -495,10 +507,12 @@ cdef class Ring:
         cdef intp_t start = 0, count = min(n, READ_CHUNK), following, number
         cdef const intp_t* row
         cdef const char* base = <const char*> &self.arena[0]
-        self.c_prefetch_records(slots, count)
+        cdef const char* records = base + self.record_offset
+        cdef intp_t size = self.record_stride
+        c_prefetch_rows(records, size, size, slots, count)
         while start < n:
             following = min(n - start - count, READ_CHUNK)
-            self.c_prefetch_records(slots + start + count, following)
+            c_prefetch_rows(records, size, size, slots + start + count, following)
             for number in range(self.in_record):
                 row = &self.table[number, 0]
                 c_gather(
@@ -510,71 +524,3 @@ cdef class Ring:
         for number in range(self.in_record, self.table.shape[0]):
             row = &self.table[number, 0]
             c_gather(outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots, n)
-
-    cdef void c_prefetch_records(self, const intp_t* slots, intp_t n) noexcept nogil:
-        cdef intp_t k
-        cdef const uint8_t* line
-        cdef const uint8_t* end
-        for k in range(n):
-            line = &self.arena[self.record_offset] + slots[k] * self.record_stride
-            end = line + self.record_stride - 1
-            while line < end:
-                c_prefetch(line)
-                line += CACHE_LINE
-            c_prefetch(end)
-
-    # ------------------------------------------------------------------ drawing
-
-    def draw_uniform(self, intp_t n, rng, bint replace=True):
-        """Draw n slots that hold a step, each with the same probability.
-
-        Without ``replace`` they are distinct and in random order. Cost: proportional to n; to the
-        rows stored when more than half of them are absent. Raises ``NotEnoughDataError`` if there
-        is no row, or fewer than n without replacement.
-        """
-        bit_generator = rng.bit_generator
-        cdef bitgen_t* bitgen = <bitgen_t*> PyCapsule_GetPointer(
-            bit_generator.capsule, "BitGenerator"
-        )
-        cdef intp_t dims[1]
-        dims[0] = n
-        cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, dims, cnp.NPY_INTP)
-        with bit_generator.lock:
-            if len(self) == 0:
-                raise NotEnoughDataError("cannot sample: the buffer is empty")
-            if not replace and n > len(self):
-                raise NotEnoughDataError(
-                    f"cannot sample {n} distinct rows: the buffer holds {len(self)}"
-                )
-            if 2 * self.state[ABSENT_ROWS] > self.c_stored():
-                present = self.present_slots()
-                self.c_draw(slots, bitgen, len(present), replace, False)
-                return present[slots]
-            self.c_draw(slots, bitgen, self.c_stored(), replace, self.state[ABSENT_ROWS] > 0)
-        return slots
-
-    cdef int c_draw(
-        self, cnp.ndarray slots, bitgen_t* bitgen, intp_t among, bint replace, bint skip_absent
-    ) except -1:
-        """Fill ``slots`` with numbers below ``among``; at least half of these are present rows."""
-        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k = 0, n = slots.shape[0]
-        if replace:
-            while k < n:
-                values[k] = <intp_t> c_bounded(bitgen, among)
-                if n <= FETCHED_ROWS:  # the records come while the next numbers are drawn
-                    self.c_prefetch_records(values + k, 1)
-                k += not (skip_absent and self.c_flags(values[k])[0] & ABSENT)
-            return 0
-        # Absent rows are passed over. Half of what the shuffle gives is present: four times as many
-        # are enough but for once in a long while.
-        cdef intp_t most = min(among, 4 * n + READ_CHUNK) if skip_absent else n
-        cdef Shuffle shuffle
-        while k < n:
-            k = 0
-            shuffle = Shuffle(among, most)
-            while k < n and shuffle.drawn < most:
-                values[k] = shuffle.c_next(bitgen)
-                k += not (skip_absent and self.c_flags(values[k])[0] & ABSENT)
-            most = min(among, 4 * most)
-        return 0

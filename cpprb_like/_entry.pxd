@@ -10,6 +10,7 @@ cdef class BufferBase:
     cdef readonly Ring ring
     cdef readonly object _gate       # RLock held by whoever needs writers to wait
     cdef public bint _paused         # somebody holds the gate
+    cdef bint has_priorities         # ``add`` takes priorities as well
     cdef tuple names                 # field names, in declared order
     cdef object name_set             # the same, for comparison
     cdef intp_t n_fields
@@ -22,6 +23,9 @@ cdef class BufferBase:
     cdef int c_wait_for_turn(self) except -1
     cdef intp_t c_find(self, PyObject* name) noexcept
     cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2
-    cdef intp_t c_resolve_call(self, PyObject** values, PyObject* names) except -2
+    cdef intp_t c_resolve_call(self, PyObject** values, PyObject* names, intp_t other) except -2
     cdef object c_convert(self, intp_t number, value)
-    cdef object c_add_converted(self, dict fields, const uint8_t* present)
+    cdef object c_add_converted(self, dict fields, const uint8_t* present, priorities)
+    cdef object c_publish(self, intp_t n, const uint8_t* present, priorities)
+    cdef intp_t c_read_batch_size(self, batch_size) except -1
+    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays)

@@ -1,7 +1,9 @@
+from collections.abc import Callable
 from threading import RLock
 from typing import Any
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
 from cpprb_like._core import Ring
@@ -13,5 +15,23 @@ class BufferBase:
     _paused: bool
     def _attach(self, ring: Ring, gate: RLock) -> None: ...
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int: ...
+    def _check_batch_size(self, batch_size: int) -> int: ...
+    def _sample(
+        self,
+        draw: Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]],
+        batch_size: int,
+        replace: bool,
+        out: dict[str, NDArray[Any]] | None,
+    ) -> dict[str, NDArray[Any]]: ...
+    def _draw(
+        self,
+        draw: Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]],
+        n: int,
+        replace: bool,
+        arrays: list[NDArray[Any]] | None,
+    ) -> dict[str, NDArray[Any]] | None: ...
 
 def fast_add(self: BufferBase, /, **fields: Any) -> int: ...
+def fast_add_with_priorities(
+    self: BufferBase, /, *, priorities: ArrayLike | None = None, **fields: Any
+) -> int: ...

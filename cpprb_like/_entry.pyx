@@ -1,20 +1,30 @@
 """The calls that agent code makes at every step.
 
-``BufferBase`` takes the keywords of ``add`` apart and hands addresses to the ring. It is compiled
-because a step of five numbers takes less time to store than one Python statement to run. Not here:
-converting the values that do not match their declaration (``schema``, ``casting``), and everything
-that is not called at every step (``buffers``).
+``BufferBase`` takes the keywords of ``add`` apart and hands addresses to the ring, and has the rows
+copied that a sampler draws. It is compiled because a step of five numbers takes less time to store
+than one Python statement to run. Not here: converting the values that do not match their
+declaration (``schema``, ``casting``), what a batch may be asked for, and everything that is not
+called at every step (``buffers``).
 """
 
 cimport numpy as cnp
+from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject
-from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_Compare
+from cpython.unicode cimport (
+    PyUnicode_CheckExact, PyUnicode_Compare, PyUnicode_GET_LENGTH
+)
 
 from cpprb_like._column cimport Column
-from cpprb_like._core cimport Ring
-from cpprb_like._typedefs cimport intp_t, uint8_t
+from cpprb_like._core cimport REVISION, WRITTEN, Ring
+from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+
+import sys
+from functools import partial
 
 import numpy as np
+
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.memory import require
 
 cnp.import_array()
 
@@ -37,20 +47,28 @@ cdef extern from "Python.h":
     Py_ssize_t c_length "PyTuple_GET_SIZE"(PyObject* tuple)
 
 cdef enum:
-    SCRATCH_NBYTES = 8           # the widest number
+    SCRATCH_NBYTES = 8               # the widest number
+    BATCH_CHECK_NBYTES = 1 << 28     # batches from here on are compared with the memory left
+    PRIORITIES_LENGTH = 10
+
+cdef str PRIORITIES = "priorities"   # the keyword of those buffers whose rows have them
 
 
 cdef class BufferBase:
     """The calls that a buffer gets at every step. ``ReplayBuffer`` is the class to use.
 
-    A subclass gives it a ``Ring`` by ``_attach``, and ``_convert(number, value)`` for the values
-    that do not match their declaration.
+    A subclass gives it a ``Ring`` by ``_attach``, and has the methods ``_convert(number, value)``
+    for the values that do not match their declaration, and ``_check_names(given)``. One whose rows
+    have priorities has ``_read_priorities(values)`` too, which gives an array with a number for
+    each row, and ``_stage(first, numbers)``, which gets it when the rows from row id ``first`` on
+    have been written; it cannot fail.
     """
 
     def _attach(self, Ring ring not None, gate not None):
         self.ring = ring
         self.n_streams = ring.n_envs
         self._gate = gate
+        self.has_priorities = hasattr(self, "_read_priorities")
         self.names = tuple([column.name for column in ring.columns])
         self.name_set = frozenset(self.names)
         self.n_fields = len(self.names)
@@ -94,21 +112,28 @@ cdef class BufferBase:
         )
         return -1 if self.n_streams > 1 and rows != self.n_streams else rows
 
-    cdef intp_t c_resolve_call(self, PyObject** values, PyObject* names) except -2:
-        """Rows in a call whose values all match their declaration, -1 for any other call."""
-        cdef intp_t k, number, rows, n = -1
+    cdef intp_t c_resolve_call(
+        self, PyObject** values, PyObject* names, intp_t other
+    ) except -2:
+        """Rows in a call whose values all match their declaration, -1 for any other call.
+
+        The argument at place ``other`` is no field, unless that is -1.
+        """
+        cdef intp_t k, number, rows, place = 0, n = -1
         cdef PyObject* name
-        if names == NULL or c_length(names) != self.n_fields:
+        if names == NULL or c_length(names) != self.n_fields + (other >= 0):
             return -1
         for k in range(self.n_fields):
-            name = c_items(names)[k]
+            place += place == other
+            name = c_items(names)[place]
             number = k if self.name_items[k] == name else self.c_find(name)
             if number < 0:
                 return -1
-            rows = self.c_resolve(number, values[k], False)
+            rows = self.c_resolve(number, values[place], False)
             if rows < 0 or (k > 0 and rows != n):
                 return -1
             n = rows
+            place += 1
         return n
 
     cdef object c_convert(self, intp_t number, value):
@@ -118,7 +143,7 @@ cdef class BufferBase:
             return array
         return self._convert(number, value)
 
-    cdef object c_add_converted(self, dict fields, const uint8_t* present):
+    cdef object c_add_converted(self, dict fields, const uint8_t* present, priorities):
         """Add a call in which some value needs conversion, or report what is wrong with it."""
         if self.ring is None:
             raise RuntimeError(f"{type(self).__name__}.__init__ was not called")
@@ -145,7 +170,19 @@ cdef class BufferBase:
             raise ValueError(
                 f"expected one step of each of {self.ring.n_envs} environments, got {counts[0]}"
             )
-        return self.ring.c_publish(<char**> &self.sources[0], counts[0], present)
+        if priorities is not None and len(priorities) != counts[0]:
+            raise ValueError(
+                f"priorities: expected {counts[0]}, one for each step, got {len(priorities)}"
+            )
+        return self.c_publish(counts[0], present, priorities)
+
+    cdef object c_publish(self, intp_t n, const uint8_t* present, priorities):
+        """Write the rows of a call that has been resolved; the slot of the first."""
+        cdef int64_t first = self.ring.state[WRITTEN]
+        cdef intp_t slot = self.ring.c_publish(<char**> &self.sources[0], n, present)
+        if priorities is not None:
+            self._stage(first, priorities)
+        return slot
 
     def add_where(self, present, /, **fields):
         """Add one time step of all environments, in which only some environments have a step.
@@ -185,7 +222,76 @@ cdef class BufferBase:
                 f"present: expected bool of shape ({self.ring.n_envs},), "
                 f"got {mask.dtype} of shape {np.shape(mask)}"
             )
-        return self.c_add_converted(fields, <const uint8_t*> cnp.PyArray_DATA(mask))
+        priorities = fields.pop(PRIORITIES, None) if self.has_priorities else None
+        if priorities is not None:
+            priorities = self._read_priorities(priorities)
+        return self.c_add_converted(
+            fields, <const uint8_t*> cnp.PyArray_DATA(mask), priorities
+        )
+
+    # ------------------------------------------------------------------ drawing
+
+    cdef intp_t c_read_batch_size(self, batch_size) except -1:
+        cdef intp_t n
+        try:
+            n = PyNumber_AsSsize_t(batch_size, OverflowError)
+        except TypeError:
+            raise TypeError(f"batch_size: expected an integer, got {batch_size!r}") from None
+        except OverflowError:
+            n = sys.maxsize if batch_size > 0 else -1
+        if n < 0:
+            raise ValueError(f"batch_size: expected at least 0, got {batch_size}")
+        if n >= BATCH_CHECK_NBYTES // (8 + self.ring.row_nbytes):
+            require(n * (8 + <object> self.ring.row_nbytes), f"a batch of {n} rows")
+        return n
+
+    def _check_batch_size(self, batch_size):
+        """A number of rows that can be drawn at once."""
+        return self.c_read_batch_size(batch_size)
+
+    def _sample(self, draw, batch_size, bint replace, out):
+        """A batch of the rows that ``draw`` chooses, in fresh arrays or in those of ``out``."""
+        cdef intp_t n = self.c_read_batch_size(batch_size)
+        cdef list arrays = None if out is None else self.schema.check_out(out, n)
+        cdef dict batch = self.c_draw(draw, n, replace, arrays)
+        if batch is None:
+            batch = self._while_writers_wait(partial(self._draw, draw, n, replace, arrays))
+        if out is None:
+            return batch
+        out.update(batch)
+        return out
+
+    def _draw(self, draw, intp_t n, bint replace, list arrays):
+        """As ``c_draw``."""
+        return self.c_draw(draw, n, replace, arrays)
+
+    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays):
+        """A batch of the rows that ``draw`` chooses, or None if one of them was overwritten before
+        it was read.
+        """
+        cdef Ring ring = self.ring
+        cdef int64_t written = ring.state[WRITTEN], revision = ring.state[REVISION]
+        try:
+            if ring.c_stored() == ring.c_absent():
+                raise NotEnoughDataError("cannot sample: the buffer is empty")
+            slots, extra = draw(ring, n, self.rng, replace=replace)
+        except (ValueError, IndexError):
+            if ring.state[WRITTEN] == written and ring.state[REVISION] == revision:
+                raise
+            return None  # rows went away while the sampler looked at them
+        if len(slots) != n:
+            raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
+        cdef dict batch = ring.take(slots, written, revision, arrays)
+        if batch is None or not extra:
+            return batch
+        for name, values in extra.items():
+            if name in batch or len(values) != n:
+                raise ValueError(
+                    f"{self.sampler!r}: expected {n} values under a name that is no field, "
+                    f"got {len(values)} as {name!r}"
+                )
+            batch[name] = values
+        return batch
 
 
 cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, PyObject* names):
@@ -198,14 +304,55 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
         )
     if buffer._paused:
         buffer.c_wait_for_turn()
-    cdef intp_t k, n = buffer.c_resolve_call(values, names)
+    cdef intp_t n = buffer.c_resolve_call(values, names, -1)
     if n >= 0:
         return buffer.ring.c_publish(<char**> &buffer.sources[0], n, NULL)
+    return buffer.c_add_converted(c_as_dict(values, names), NULL, None)
+
+
+cdef object c_add_with_priorities(
+    PyObject* self, PyObject** values, Py_ssize_t n_positional, PyObject* names
+):
+    """``add`` of a buffer whose rows have priorities."""
+    cdef BufferBase buffer = <BufferBase> self
+    cdef intp_t place = c_place_of_priorities(names)
+    if place < 0 or n_positional:
+        return c_add(self, values, n_positional, names)
+    priorities = <object> values[place]
+    if priorities is not None:
+        priorities = buffer._read_priorities(priorities)
+    if buffer._paused:
+        buffer.c_wait_for_turn()
+    cdef intp_t n = buffer.c_resolve_call(values, names, place)
+    if n >= 0 and (priorities is None or len(priorities) == n):
+        return buffer.c_publish(n, NULL, priorities)
+    cdef dict fields = c_as_dict(values, names)
+    del fields[PRIORITIES]
+    return buffer.c_add_converted(fields, NULL, priorities)
+
+
+cdef intp_t c_place_of_priorities(PyObject* names) except -2:
+    """Where ``priorities`` is among the keywords of a call, or -1."""
+    cdef intp_t k, n = 0 if names == NULL else c_length(names)
+    for k in range(n - 1, -1, -1):
+        if c_items(names)[k] == <PyObject*> PRIORITIES:
+            return k
+    for k in range(n):
+        if PyUnicode_GET_LENGTH(<object> c_items(names)[k]) == PRIORITIES_LENGTH and (
+            PyUnicode_Compare(<object> c_items(names)[k], PRIORITIES) == 0
+        ):
+            return k
+    return -1
+
+
+cdef dict c_as_dict(PyObject** values, PyObject* names):
+    """The keywords of a call."""
     cdef dict fields = {}
+    cdef intp_t k
     if names != NULL:
         for k in range(c_length(names)):
             fields[<object> c_items(names)[k]] = <object> values[k]
-    return buffer.c_add_converted(fields, NULL)
+    return fields
 
 
 cdef PyMethodDef ADD
@@ -255,3 +402,47 @@ Examples
 """
 
 fast_add = PyDescr_NewMethod(<PyTypeObject*> BufferBase, &ADD)
+
+cdef PyMethodDef ADD_WITH_PRIORITIES
+ADD_WITH_PRIORITIES.ml_name = "add"
+ADD_WITH_PRIORITIES.ml_meth = <void*> c_add_with_priorities
+ADD_WITH_PRIORITIES.ml_flags = METH_FASTCALL | METH_KEYWORDS
+ADD_WITH_PRIORITIES.ml_doc = """add($self, /, *, priorities=None, **fields)
+--
+
+Add one step, or several, as ``ReplayBuffer.add`` does.
+
+Parameters
+----------
+priorities : float or array_like, shape () or (N,) or (N, 1), optional
+    How important each step is: finite, at least 0. By default new steps get the greatest priority
+    so far, so that each is likely to be drawn soon.
+**fields
+    See ``ReplayBuffer.add``.
+
+Returns
+-------
+int
+    Slot of the first row written.
+
+Raises
+------
+TypeError, ValueError
+    See ``ReplayBuffer.add``; or the priorities are no such numbers, or not one for each step.
+    Whatever is raised, the buffer is as it was.
+
+Notes
+-----
+Without ``priorities`` it costs what it costs in a uniform buffer.
+
+Examples
+--------
+>>> from cpprb_like import PrioritizedReplayBuffer
+>>> rb = PrioritizedReplayBuffer(100, {"obs": {"shape": 3}, "rew": {}})
+>>> rb.add(obs=[1, 2, 3], rew=0.5)
+0
+>>> rb.add(obs=[[1, 2, 3], [4, 5, 6]], rew=[0.5, 1], priorities=[3, 0.1])
+1
+"""
+
+fast_add_with_priorities = PyDescr_NewMethod(<PyTypeObject*> BufferBase, &ADD_WITH_PRIORITIES)

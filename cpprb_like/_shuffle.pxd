@@ -1,7 +1,6 @@
 """Attributes and C signatures of ``Shuffle``."""
 
-from numpy.random cimport bitgen_t
-
+from cpprb_like._random cimport Bits
 from cpprb_like._typedefs cimport intp_t
 
 
@@ -13,5 +12,5 @@ cdef class Shuffle:
     cdef intp_t mask
     cdef int shift
 
-    cdef intp_t c_next(self, bitgen_t* bitgen) noexcept nogil
+    cdef intp_t c_next(self, Bits* bits) noexcept nogil
     cdef intp_t c_find(self, intp_t place) noexcept nogil

@@ -7,9 +7,8 @@ Compiled because a draw without replacement asks it for every row. Not here: bou
 cimport cython
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
-from numpy.random cimport bitgen_t
 
-from cpprb_like._random cimport c_bounded
+from cpprb_like._random cimport Bits, c_bounded
 from cpprb_like._typedefs cimport intp_t, uint64_t
 
 
@@ -39,9 +38,9 @@ cdef class Shuffle:
     def __dealloc__(self):
         free(self.places)
 
-    cdef intp_t c_next(self, bitgen_t* bitgen) noexcept nogil:
+    cdef intp_t c_next(self, Bits* bits) noexcept nogil:
         """The next number; at most ``most`` calls."""
-        cdef intp_t place = self.drawn + <intp_t> c_bounded(bitgen, self.n - self.drawn)
+        cdef intp_t place = self.drawn + <intp_t> c_bounded(bits, self.n - self.drawn)
         cdef intp_t here = self.c_find(place)
         cdef intp_t head = self.c_find(self.drawn)
         cdef intp_t number = self.numbers[here] if self.places[here] == place else place

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like import memory, storage
+from cpprb_like import storage
 from cpprb_like._core import Ring
 from cpprb_like._entry import BufferBase, fast_add
-from cpprb_like.errors import NotEnoughDataError
+from cpprb_like._uniform import draw_uniform
 from cpprb_like.samplers import Sampler, Seed, Slots, Uniform, generator
 from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_size
 
@@ -28,7 +28,6 @@ __all__ = ["Batch", "ReplayBuffer", "create_buffer"]
 Batch = dict[str, NDArray[Any]]
 
 MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
-BATCH_CHECK_NBYTES = 1 << 28  # batches from here on are compared with the memory that is left
 
 
 class ReplayBuffer(BufferBase):
@@ -208,41 +207,7 @@ class ReplayBuffer(BufferBase):
         >>> sorted(rb.sample(3, replace=False)["rew"].ravel().tolist())
         [1.0, 2.0, 3.0]
         """
-        n = self._check_batch_size(batch_size)
-        arrays = None if out is None else self.schema.check_out(out, n)
-        batch = self._draw(n, replace, arrays)
-        if batch is None:
-            batch = self._while_writers_wait(lambda: self._draw(n, replace, arrays))
-        if out is None:
-            return batch
-        out.update(batch)
-        return out
-
-    def _draw(self, n: int, replace: bool, arrays: list[NDArray[Any]] | None) -> Batch | None:
-        """A batch, or None if a row of it was overwritten before it was read."""
-        ring = self.ring
-        written, revision = ring.written, ring.revision
-        try:
-            if not len(ring):
-                raise NotEnoughDataError("cannot sample: the buffer is empty")
-            slots, extra = self.sampler.draw(ring, n, self.rng, replace=replace)
-        except (ValueError, IndexError):
-            if ring.written == written and ring.revision == revision:
-                raise
-            return None  # rows went away while the sampler looked at them
-        if len(slots) != n:
-            raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
-        batch = ring.take(slots, written, revision, arrays)
-        if batch is None:
-            return None
-        for name, values in extra.items():
-            if name in batch or len(values) != n:
-                raise ValueError(
-                    f"{self.sampler!r}: expected {n} values under a name that is no field, "
-                    f"got {len(values)} as {name!r}"
-                )
-            batch[name] = values
-        return batch
+        return self._sample(self.sampler.draw, batch_size, replace, out)
 
     def _read(self, choose: Callable[[], Slots]) -> Batch:
         """The rows of slots that are chosen at the moment of reading."""
@@ -301,7 +266,9 @@ class ReplayBuffer(BufferBase):
             return self._read(ring.present_slots)
         return self._read(
             lambda: (
-                ring.draw_uniform(len(ring), self.rng, False) if len(ring) else ring.present_slots()
+                draw_uniform(ring, len(ring), self.rng, False)
+                if len(ring)
+                else ring.present_slots()
             )
         )
 
@@ -351,7 +318,7 @@ class ReplayBuffer(BufferBase):
         if len(self) == 0:
             return
         if shuffle:
-            slots = self.ring.draw_uniform(len(self), self.rng, False)
+            slots = draw_uniform(self.ring, len(self), self.rng, False)
         else:
             slots = self.ring.present_slots()
         revision = self.ring.revision
@@ -511,18 +478,6 @@ class ReplayBuffer(BufferBase):
         if not 0 <= stream < self.n_envs:
             raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
         return stream
-
-    def _check_batch_size(self, batch_size: int) -> int:
-        try:
-            n = operator.index(batch_size)
-        except TypeError:
-            raise TypeError(f"batch_size: expected an integer, got {batch_size!r}") from None
-        if n < 0:
-            raise ValueError(f"batch_size: expected at least 0, got {n}")
-        nbytes = n * (8 + self.ring.row_nbytes)
-        if nbytes >= BATCH_CHECK_NBYTES:
-            memory.require(nbytes, f"a batch of {n} rows")
-        return n
 
 
 def create_buffer(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
+from cpprb_like._uniform import draw_uniform
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["LegacyUniform", "Sampler", "Seed", "Uniform", "generator"]
@@ -79,7 +80,7 @@ class Uniform:
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``."""
-        return ring.draw_uniform(n, rng, replace), {}
+        return draw_uniform(ring, n, rng, replace), {}
 
     def __repr__(self) -> str:
         return "Uniform()"

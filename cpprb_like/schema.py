@@ -33,6 +33,7 @@ PROPERTIES = ("shape", "dtype")
 ADD_SHAPE = "add_shape"  # cpprb writes this into the dicts that it is given; users hand them on
 RECORD_FIELD_NBYTES = 128  # wider fields get a block of their own
 BLOCK_ALIGNMENT = 64
+CACHE_LINE = 64
 IDENTITY_NBYTES = 64
 
 
@@ -224,6 +225,13 @@ class Schema:
         """Names of the fields."""
         return tuple(field.name for field in self.fields)
 
+    @property
+    def most_row_nbytes(self) -> float:
+        """Bytes that a row may take with everything that belongs to it: what is declared and 16
+        more, and 5 % on top.
+        """
+        return 1.05 * (sum(field.nbytes for field in self.fields) + 16)
+
     def check_names(self, given: Iterable[str]) -> None:
         """Raise ``TypeError`` unless each field is given and nothing else."""
         given = list(given)
@@ -330,8 +338,11 @@ class Layout:
     nbytes: int  # of the arena
 
     @classmethod
-    def of(cls, schema: Schema, capacity: int, n_envs: int) -> Layout:
-        """Lay out ``capacity`` rows: header, records, blocks."""
+    def of(cls, schema: Schema, capacity: int, n_envs: int, beside: int = 0) -> Layout:
+        """Lay out ``capacity`` rows: header, records, blocks.
+
+        ``beside`` are the bytes of a row that a sampler keeps elsewhere.
+        """
         record_fields = [
             field
             for field in schema.fields
@@ -346,7 +357,9 @@ class Layout:
             places[field.name] = record_offset + used, 0
             used += field.nbytes
         widest = max((field.dtype.alignment for field in record_fields), default=1)
-        stride = _align(used + 1, widest)  # and the byte of flags
+        in_blocks = sum(field.nbytes for field in schema.fields if field not in record_fields)
+        most = schema.most_row_nbytes - record_offset / capacity - in_blocks - beside
+        stride = _record_stride(_align(used + 1, widest), most)  # and the byte of flags
         places = {name: (offset, stride) for name, (offset, _) in places.items()}
         end = record_offset + capacity * stride
         for field in schema.fields:
@@ -437,6 +450,17 @@ class Layout:
             left = "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=False))
             lines.append(f"  {left}  {nbytes.rjust(widths[3])}  {total.rjust(widths[4])}")
         return "\n".join(lines)
+
+
+def _record_stride(nbytes: int, most: float) -> int:
+    """The distance between records of so many bytes: such that none lies in one cache line more
+    than it must, if that takes at most ``most``.
+
+    Every second record of 48 bytes lies in two lines of 64; draws take a quarter less time if none
+    does.
+    """
+    padded = 1 << (nbytes - 1).bit_length() if nbytes <= CACHE_LINE else _align(nbytes, CACHE_LINE)
+    return padded if padded <= most else nbytes
 
 
 def _align(offset: int, alignment: int) -> int:
