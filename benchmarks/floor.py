@@ -35,7 +35,6 @@ ENV_DICT: dict[str, dict[str, Any]] = {
     "done": {"dtype": np.bool_},
 }
 STEP_OFFSETS = {"obs": 8, "act": 0, "rew": 24, "next_obs": 28, "done": 44}  # of Step, below
-STEP_NBYTES = 48
 
 SOURCE = r"""
 #include <stdint.h>
@@ -46,6 +45,16 @@ typedef struct {               /* the record that the package makes of ENV_DICT 
     float obs[4], rew, next_obs[4];
     uint8_t done;
 } Step;
+
+typedef struct {               /* steps, a record of so many bytes each */
+    char *records;
+    int64_t stride;
+} Steps;
+
+static inline Step *step_at(Steps steps, int64_t slot)
+{
+    return (Step *)(steps.records + slot * steps.stride);
+}
 
 typedef struct {               /* columns of as many steps as the caller says */
     float (*obs)[4];
@@ -59,6 +68,7 @@ typedef struct {               /* how NumPy's bit generators are called from C *
     void *state;
     uint64_t (*next_uint64)(void *);
     uint32_t (*next_uint32)(void *);
+    double (*next_double)(void *);
 } BitGenerator;
 
 /* D. Lemire, "Fast Random Integer Generation in an Interval" (2019), for n below 2**32. */
@@ -109,11 +119,11 @@ int64_t scatter(char *records, int64_t stride, int64_t capacity, int64_t slot, c
 }
 
 /* The same for these very fields, as a program would do it that stores nothing else. */
-int64_t scatter_steps(Step *steps, int64_t capacity, int64_t slot, Columns from, int64_t n, int64_t calls)
+int64_t scatter_steps(Steps steps, int64_t capacity, int64_t slot, Columns from, int64_t n, int64_t calls)
 {
     while (calls--) {
         for (int64_t k = 0; k < n; k++) {
-            Step *to = &steps[slot];
+            Step *to = step_at(steps, slot);
             memcpy(to->obs, from.obs[k], sizeof to->obs);
             to->act = from.act[k];
             to->rew = from.rew[k];
@@ -125,26 +135,32 @@ int64_t scatter_steps(Step *steps, int64_t capacity, int64_t slot, Columns from,
     return slot;
 }
 
-/* Draw n slots, then copy their steps into the columns, fetching some steps ahead. */
-void sample(const Step *steps, uint32_t stored, BitGenerator *bits, int64_t *slots, Columns to, int64_t n,
-            int64_t calls)
+/* Copy the steps at these slots into the columns, fetching some steps ahead. */
+static void gather(Steps steps, const int64_t *slots, Columns to, int64_t n)
 {
     enum { AHEAD = 32 };
+    for (int64_t k = 0; k < AHEAD && k < n; k++)
+        __builtin_prefetch(step_at(steps, slots[k]));
+    for (int64_t k = 0; k < n; k++) {
+        if (k + AHEAD < n)
+            __builtin_prefetch(step_at(steps, slots[k + AHEAD]));
+        const Step *from = step_at(steps, slots[k]);
+        memcpy(to.obs[k], from->obs, sizeof from->obs);
+        to.act[k] = from->act;
+        to.rew[k] = from->rew;
+        memcpy(to.next_obs[k], from->next_obs, sizeof from->next_obs);
+        to.done[k] = from->done;
+    }
+}
+
+/* Draw n slots, then copy their steps. */
+void sample(Steps steps, uint32_t stored, BitGenerator *bits, int64_t *slots, Columns to, int64_t n,
+            int64_t calls)
+{
     while (calls--) {
         for (int64_t k = 0; k < n; k++)
             slots[k] = bounded(bits, stored);
-        for (int64_t k = 0; k < AHEAD && k < n; k++)
-            __builtin_prefetch(&steps[slots[k]]);
-        for (int64_t k = 0; k < n; k++) {
-            if (k + AHEAD < n)
-                __builtin_prefetch(&steps[slots[k + AHEAD]]);
-            const Step *from = &steps[slots[k]];
-            memcpy(to.obs[k], from->obs, sizeof from->obs);
-            to.act[k] = from->act;
-            to.rew[k] = from->rew;
-            memcpy(to.next_obs[k], from->next_obs, sizeof from->next_obs);
-            to.done[k] = from->done;
-        }
+        gather(steps, slots, to, n);
     }
 }
 
@@ -178,6 +194,12 @@ class Field(ctypes.Structure):
     )
 
 
+class Steps(ctypes.Structure):
+    """Where the records of steps are."""
+
+    _fields_ = (("records", ctypes.c_void_p), ("stride", ctypes.c_int64))
+
+
 class Columns(ctypes.Structure):
     """Addresses of the columns of a batch of steps."""
 
@@ -189,14 +211,14 @@ class Columns(ctypes.Structure):
         return cls(*(batch[name].ctypes.data for name in ENV_DICT))
 
 
-def build(folder: Path) -> Path:
-    """Compile the loops into a folder."""
+def build(folder: Path, *sources: str) -> Path:
+    """Compile the loops, and further ones that build on them, into a folder."""
     command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     source, library = folder / "floor.c", folder / "floor.so"
-    source.write_text(SOURCE, encoding="utf-8")
+    source.write_text("\n".join((SOURCE, *sources)), encoding="utf-8")
     try:
-        flags = ["-O3", "-funroll-loops", "-shared", "-fPIC", str(source), "-o", str(library)]
-        subprocess.run([*command, *flags], capture_output=True, check=True)
+        flags = ["-O3", "-funroll-loops", "-shared", "-fPIC", str(source), "-lm"]
+        subprocess.run([*command, *flags, "-o", str(library)], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise NoCompilerError(f"The benchmarks need gcc or clang as CC: {error}.") from error
     return library
@@ -210,14 +232,14 @@ class Floor:
         self.rb = rb
         self.bits = ctypes.c_void_p(rb.rng.bit_generator.ctypes.bit_generator.value)
 
-    def steps(self) -> ctypes.c_void_p:
-        """Address of the records, which must lie as ``Step`` has them."""
+    def steps(self) -> Steps:
+        """The records, which must lie as ``Step`` has them."""
         columns = {column.name: column for column in self.rb.ring.columns}
-        first = columns["act"].offset
+        first, stride = columns["act"].offset, columns["act"].stride
         found = {name: column.offset - first for name, column in columns.items()}
-        if found != STEP_OFFSETS or {column.stride for column in columns.values()} != {STEP_NBYTES}:
+        if found != STEP_OFFSETS or {column.stride for column in columns.values()} != {stride}:
             raise RuntimeError(f"the package lays steps out in another way than the floor: {found}")
-        return self._address(first)
+        return Steps(self._address(first), stride)
 
     def scatter(self, batch: Batch) -> Callable[[int], None]:
         """Writes the steps of a batch behind those before, led by a table of the fields."""

@@ -27,6 +27,7 @@ class Effort:
     rows: int  # of the buffer of small steps
     image_pairs: int
     growth: tuple[int, ...]  # rows of the buffers that grow
+    leaves: int  # of the trees of weights, and rows of the buffers that have one
 
 
 @dataclass(frozen=True)

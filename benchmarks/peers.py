@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,19 @@ import numpy as np
 from cases import ADD, Group, filled, random_steps
 from floor import ENV_DICT
 from measure import Effort, Row, Work, interleave, statement
+from weighted import (
+    BATCH,
+    BATCHES,
+    WEIGHTING,
+    CycleInputs,
+    TreeInputs,
+    our_cycle,
+    our_tree,
+    prioritized_steps,
+    taking_turns,
+)
 
-__all__ = ["PEERS", "cpprb", "stable_baselines3"]
-
-BATCH = 256
+__all__ = ["PEERS", "cpprb", "stable_baselines3", "tianshou", "torchrl"]
 
 
 def cpprb(effort: Effort, library: Path) -> Iterator[Row]:
@@ -31,6 +41,14 @@ def cpprb(effort: Effort, library: Path) -> Iterator[Row]:
         theirs,
         (100, 10),
     )
+    del theirs
+    inputs = CycleInputs(effort.leaves)
+    own_env_dict = {name: dict(spec) for name, spec in ENV_DICT.items()}
+    theirs = import_module("cpprb").PrioritizedReplayBuffer(
+        effort.leaves, own_env_dict, alpha=WEIGHTING.alpha, eps=WEIGHTING.eps
+    )
+    theirs.add(priorities=inputs.first, **random_steps(effort.leaves))
+    yield _compare_cycles(effort, "cpprb", inputs, our_cycle(theirs, inputs), 8)
 
 
 def stable_baselines3(effort: Effort, library: Path) -> Iterator[Row]:
@@ -69,4 +87,121 @@ def _compare(
     yield Row.faster(f"sample({BATCH}) of {effort.rows:.0e} rows, {who}", own, other, budgets[1])
 
 
-PEERS: dict[str, Group] = {"cpprb": cpprb, "stable_baselines3": stable_baselines3}
+def tianshou(effort: Effort, library: Path) -> Iterator[Row]:
+    """Its ``PrioritizedReplayBuffer``, and its ``SegmentTree``, which Numba compiles.
+
+    A search overwrites its targets there, so it gets a copy.
+    """
+    del library
+    data = import_module("tianshou.data")
+    inputs = CycleInputs(effort.leaves)
+    theirs = data.PrioritizedReplayBuffer(effort.leaves, alpha=WEIGHTING.alpha, beta=WEIGHTING.beta)
+    steps = random_steps(effort.leaves)
+    columns = {
+        "obs": steps["obs"],
+        "act": steps["act"],
+        "rew": steps["rew"],
+        "terminated": steps["done"],
+        "truncated": np.zeros_like(steps["done"]),
+        "obs_next": steps["next_obs"],
+    }
+    theirs.add(data.Batch({name: column[0] for name, column in columns.items()}))
+    for name, column in columns.items():  # one by one it would take minutes
+        theirs._meta[name][:] = column
+    theirs._size = effort.leaves
+    theirs.update_weight(np.arange(effort.leaves), inputs.first)
+    cycle = statement(
+        f"batch, indexes = rb.sample({BATCH})\nrb.update_weight(indexes, fresh())",
+        rb=theirs,
+        fresh=taking_turns(inputs.fresh),
+    )
+    yield _compare_cycles(effort, "tianshou", inputs, cycle, 6)
+    del theirs
+    yield from _compare_trees(
+        effort,
+        "tianshou",
+        data.SegmentTree,
+        "tree[slots] = values",
+        "tree.get_prefix_sum_idx(targets.copy())",
+    )
+
+
+def torchrl(effort: Effort, library: Path) -> Iterator[Row]:
+    """Its segment trees in C++. NumPy arrays: with tensors they take longer."""
+    del library
+    try:
+        trees = import_module("torchrl._torchrl")
+    except ImportError as error:  # built for another release of torch
+        print(f"torchrl is left out: {error}", file=sys.stderr)
+        return
+    yield from _compare_trees(
+        effort,
+        "torchrl",
+        trees.SumSegmentTreeFp64,
+        "tree[slots] = values",
+        "tree.scan_lower_bound(targets)",
+        trees.MinSegmentTreeFp64,
+    )
+
+
+def _compare_cycles(
+    effort: Effort, who: str, inputs: CycleInputs, cycle: Work, budget: float
+) -> Row:
+    own, other = interleave(effort, our_cycle(prioritized_steps(inputs), inputs), cycle)
+    what = f"sample({BATCH}) and new priorities, {effort.leaves:.0e} rows, {who}"
+    return Row.faster(what, own, other, budget)
+
+
+def _compare_trees(
+    effort: Effort,
+    who: str,
+    sum_tree: Callable[[int], Any],
+    set_leaves: str,
+    search: str,
+    min_tree: Callable[[int], Any] | None = None,
+) -> Iterator[Row]:
+    for n in BATCHES:
+        inputs = TreeInputs(effort.leaves, n)
+        sums, least = sum_tree(effort.leaves), min_tree and min_tree(effort.leaves)
+        everything = np.arange(effort.leaves)
+        sums[everything] = inputs.weights
+        ours = our_tree(inputs.weights)
+        own, other = interleave(
+            effort,
+            statement("tree.find(fresh())", tree=ours, fresh=taking_turns(inputs.targets)),
+            statement(
+                f"targets = fresh()\n{search}", tree=sums, fresh=taking_turns(inputs.targets)
+            ),
+        )
+        yield Row.faster(f"search for {n} in {effort.leaves:.0e} leaves, {who}", own, other, 2.5)
+        own, other = interleave(
+            effort,
+            _setting("tree.set(slots, values)", inputs, tree=ours),
+            _setting(set_leaves, inputs, tree=sums),
+        )
+        yield Row.faster(f"set {n} of {effort.leaves:.0e} leaves, {who}", own, other, 2.5)
+        if least is None:
+            continue
+        least[everything] = inputs.weights
+        own, other = interleave(
+            effort,
+            _setting(
+                "tree.set(slots, values)", inputs, tree=our_tree(inputs.weights, with_minima=True)
+            ),
+            _setting(f"{set_leaves}; least[slots] = values", inputs, tree=sums, least=least),
+        )
+        what = f"set {n} of {effort.leaves:.0e} leaves, sums and least, {who}"
+        yield Row.faster(what, own, other, 2.5)
+
+
+def _setting(call: str, inputs: TreeInputs, **trees: Any) -> Work:
+    fresh = taking_turns(inputs.slots, inputs.values)
+    return statement(f"slots, values = fresh()\n{call}", fresh=fresh, **trees)
+
+
+PEERS: dict[str, Group] = {
+    "cpprb": cpprb,
+    "stable_baselines3": stable_baselines3,
+    "tianshou": tianshou,
+    "torchrl": torchrl,
+}

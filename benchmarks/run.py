@@ -20,13 +20,15 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+import floor_tree
 from cases import GROUPS
 from floor import NoCompilerError, build
 from measure import Effort, Row, table
 from peers import PEERS
+from weighted import WEIGHTED
 
-FULL = Effort(60, 0.005, 1_000_000, 20_000, (10_000, 100_000, 1_000_000, 10_000_000))
-QUICK = Effort(3, 0.0005, 10_000, 200, (10_000, 100_000))
+FULL = Effort(60, 0.005, 1_000_000, 20_000, (10_000, 100_000, 1_000_000, 10_000_000), 1 << 20)
+QUICK = Effort(3, 0.0005, 10_000, 200, (10_000, 100_000), 1 << 13)
 HUNDRED_MILLION = 100_000_000  # 4.8 GB
 HEADING = ("what", "measured", "floor", "ratio", "budget", "")
 PEER_HEADING = ("what", "ours", "theirs", "times faster", "budget", "")
@@ -41,17 +43,17 @@ def main() -> None:
     if options.group is not None:
         if options.preload:
             import_module(options.preload)
-        for row in (GROUPS | PEERS)[options.group](effort, options.floor):
+        for row in (GROUPS | WEIGHTED | PEERS)[options.group](effort, options.floor):
             print(json.dumps(asdict(row)), flush=True)
         return
     _use_one_core()
     print(_machine(), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            library = build(Path(folder))
+            library = build(Path(folder), floor_tree.SOURCE)
         except NoCompilerError as error:
             sys.exit(str(error))
-        rows = [row for name in GROUPS for row in _run_group(name, library)]
+        rows = [row for name in GROUPS | WEIGHTED for row in _run_group(name, library)]
         if find_spec("torch"):
             rows += [
                 replace(row, what=f"{row.what}, torch loaded")
@@ -70,7 +72,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small and rough, to see that it runs")
     parser.add_argument("--large", action="store_true", help="a buffer of 1e8 rows too (4.8 GB)")
     inner = parser.add_argument_group("how it calls itself")
-    inner.add_argument("--group", choices=[*GROUPS, *PEERS])
+    inner.add_argument("--group", choices=[*GROUPS, *WEIGHTED, *PEERS])
     inner.add_argument("--floor", type=Path, help="the compiled loops")
     inner.add_argument("--preload", help="a module to import first")
     return parser.parse_args()
@@ -100,9 +102,7 @@ def _machine() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    packages = [
-        name for name in ("numpy", "torch", "cpprb", "stable_baselines3") if find_spec(name)
-    ]
+    packages = [name for name in ("numpy", "torch", *PEERS) if find_spec(name)]
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     load = (
         ", ".join(f"{load:.1f}" for load in os.getloadavg()) if hasattr(os, "getloadavg") else "?"

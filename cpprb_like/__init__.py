@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cpprb_like.buffers import ReplayBuffer, create_buffer
+from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.laber import LaBERlazy, LaBERmax, LaBERmean
+from cpprb_like.recipes import PrioritizedReplayBuffer, ReverseReplayBuffer, create_buffer
 
 if TYPE_CHECKING:
     from cpprb_like.integrations.gymnasium import (
@@ -16,8 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GymnasiumRecorder",
+    "LaBERlazy",
+    "LaBERmax",
+    "LaBERmean",
     "NotEnoughDataError",
+    "PrioritizedReplayBuffer",
     "ReplayBuffer",
+    "ReverseReplayBuffer",
     "create_before_add_func",
     "create_buffer",
     "create_env_dict",

@@ -1,17 +1,40 @@
-"""Attributes and C signatures of ``SumTree`` and ``MinTree``."""
+"""Attributes and C signatures of ``SumTree`` and the trees over its leaves.
+
+Another compiled module may write leaves by itself: between ``c_enter(n)`` and ``c_leave()`` (or, if
+``c_enter`` returned false, with the interpreter lock held), it fills ``c_level(0)`` with weights
+from 0.0 (never -0.0) to ``largest``, then calls ``c_sum_above(1, first, last)`` for the leaves that
+it wrote.
+"""
 
 from numpy cimport ndarray
 from numpy.random cimport bitgen_t
 
+from cpprb_like._gate cimport Gate
 from cpprb_like._tree_node cimport Level, Shape
 from cpprb_like._typedefs cimport float64_t, intp_t
 
 
-cdef class MinTree:
+cdef enum Manner:            # of drawing
+    STRATIFIED
+    INDEPENDENT
+    DISTINCT
+
+
+cdef class SideTree:
     cdef float64_t[::1] nodes
     cdef Shape shape
+    cdef Gate gate           # that of the sum tree
 
     cdef float64_t* c_level(self, intp_t level) noexcept nogil
+    cdef float64_t c_root(self) except? -1
+
+
+cdef class MinTree(SideTree):
+    pass
+
+
+cdef class MaxTree(SideTree):
+    pass
 
 
 cdef class SumTree:
@@ -20,8 +43,8 @@ cdef class SumTree:
     cdef float64_t[::1] nodes
     cdef Shape shape
     cdef MinTree minima              # over the same leaves, or None
-    cdef object lock                 # held while the interpreter lock is not
-    cdef bint busy                   # whether it is held
+    cdef MaxTree maxima              # the same
+    cdef Gate gate
 
     cdef float64_t* c_level(self, intp_t level) noexcept nogil
     cdef float64_t c_total(self) noexcept nogil
@@ -33,10 +56,20 @@ cdef class SumTree:
     cdef int c_check_values(self, values, intp_t n) except -1
     cdef void c_set(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil
     cdef void c_set_range(self, intp_t first, const float64_t* values, intp_t n) noexcept nogil
-    cdef Level c_between(self, intp_t level) noexcept nogil
-    cdef void c_sum_above(self, intp_t level, intp_t first, intp_t last) noexcept nogil
+    cdef void c_lift_sides(self, const intp_t* leaves, intp_t n) noexcept nogil
+    cdef Level c_between(self, intp_t level, bint sides) noexcept nogil
+    cdef void c_sum_above(
+        self, intp_t level, intp_t first, intp_t last, bint sides=*
+    ) noexcept nogil
     cdef void c_get(self, const intp_t* leaves, float64_t* values, intp_t n) noexcept nogil
     cdef bint c_targets_fit(self, const float64_t* targets, intp_t n) noexcept nogil
-    cdef bint c_draw(
-        self, bitgen_t* bitgen, bint stratified, intp_t* leaves, float64_t* values, intp_t n
+    cdef tuple c_drawn(self, n, rng, Manner manner)
+    cdef intp_t c_draw(
+        self, bitgen_t* bitgen, Manner manner, intp_t* leaves, float64_t* values, intp_t n
+    ) noexcept nogil
+    cdef intp_t c_draw_distinct(
+        self, bitgen_t* bitgen, intp_t* leaves, float64_t* values, intp_t n
+    ) noexcept nogil
+    cdef void c_draw_independent(
+        self, bitgen_t* bitgen, intp_t* leaves, float64_t* values, intp_t n
     ) noexcept nogil

@@ -1,4 +1,4 @@
-from typing import final
+from typing import Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,11 +6,18 @@ from numpy.typing import NDArray
 def tree_size(capacity: int) -> int: ...
 def min_tree_size(capacity: int) -> int: ...
 
+class SideTree:
+    def __new__(cls, nodes: NDArray[np.float64], tree: SumTree) -> Self: ...
+
 @final
-class MinTree:
-    def __new__(cls, nodes: NDArray[np.float64], tree: SumTree) -> MinTree: ...
+class MinTree(SideTree):
     @property
     def min(self) -> float: ...
+
+@final
+class MaxTree(SideTree):
+    @property
+    def max(self) -> float: ...
 
 @final
 class SumTree:
@@ -28,4 +35,7 @@ class SumTree:
     def find(self, targets: NDArray[np.float64]) -> NDArray[np.intp]: ...
     def draw(
         self, n: int, rng: np.random.Generator, stratified: bool = True
+    ) -> tuple[NDArray[np.intp], NDArray[np.float64]]: ...
+    def draw_distinct(
+        self, n: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.intp], NDArray[np.float64]]: ...

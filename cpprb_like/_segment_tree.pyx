@@ -1,7 +1,7 @@
-"""Weights of slots, with their sum and their least, to draw slots by weight.
+"""Weights of slots, with their sum, least and greatest, to draw slots by weight.
 
 Trees over arrays that somebody else allocated: a leaf for each slot, and above it nodes that hold
-the sum, or the least, of eight nodes below. Compiled because an update or a draw touches a node on
+the sum, the least or the greatest of eight nodes below. Compiled because an update or a draw touches a node on
 each level. Not here: how nodes lie in memory and the arithmetic on them (``_tree_node``), and what
 a weight means and which slots have one (``samplers``).
 """
@@ -14,22 +14,18 @@ from libc.math cimport INFINITY
 from numpy.random cimport bitgen_t
 
 from cpprb_like._copy cimport c_prefetch
+from cpprb_like._gate cimport Gate
 from cpprb_like._tree_node cimport (
-    CHUNK, SHIFT, Level, Shape, c_find, c_measure, c_sum_at, c_sum_of, c_sum_range
+    CHUNK, SHIFT, Level, Shape, c_count, c_find, c_lift, c_measure, c_sum_at, c_sum_of,
+    c_sum_range,
 )
 from cpprb_like._typedefs cimport float64_t, intp_t
-
-from _thread import allocate_lock
 
 import numpy as np
 
 from cpprb_like.errors import NotEnoughDataError
 
 cnp.import_array()
-
-cdef enum:
-    UNLOCKED = 4096          # fewer leaves keep the interpreter lock: taking it back costs more
-
 
 cdef intp_t c_index(number) except? -1:
     """An integer: Cython's own conversion would cut the fraction off a float."""
@@ -44,7 +40,7 @@ def tree_size(capacity):
 
 
 def min_tree_size(capacity):
-    """Length of the array of a ``MinTree`` over as many leaves: about 1/7 of ``capacity``."""
+    """Length of the array of a ``MinTree`` or a ``MaxTree``: about 1/7 of ``capacity``."""
     cdef Shape shape
     c_measure(c_index(capacity), &shape)
     return shape.size - shape.offset[1]
@@ -68,40 +64,70 @@ cdef int c_check_array(array, str name, int typenum, intp_t n) except -1:
     return 0
 
 
-@cython.final
-cdef class MinTree:
-    """The least weight of a ``SumTree`` that is not zero.
+cdef class SideTree:
+    """What ``MinTree`` and ``MaxTree`` have in common: nodes over the leaves of a ``SumTree``.
 
     It has no leaves of its own: the sum tree keeps it up to date, at about the cost of its own
-    nodes.
+    nodes. A sum tree may have one of each kind.
 
     Parameters
     ----------
     nodes : ndarray of float64, shape (min_tree_size(tree.capacity),)
         Memory for the nodes, dense and writeable; zeros for a tree of zero weights, or what an
-        earlier tree of the same leaves left there. Otherwise call ``tree.rebuild()``.
+        earlier tree of the same kind and leaves left there. Otherwise call ``tree.rebuild()``.
     tree : SumTree
-        It may have one ``MinTree``.
+        Whose leaves it stands on.
     """
 
     def __cinit__(self, float64_t[::1] nodes not None, SumTree tree not None):
         cdef intp_t size = tree.shape.size - tree.shape.offset[1]
         if nodes.shape[0] != size:
             raise ValueError(f"nodes: expected {size}, got {nodes.shape[0]}")
-        if tree.minima is not None:
-            raise ValueError("tree: it has a MinTree already")
         self.nodes = nodes
         self.shape = tree.shape
+        self.gate = tree.gate
+
+    cdef float64_t* c_level(self, intp_t level) noexcept nogil:
+        return &self.nodes[0] + (self.shape.offset[level] - self.shape.offset[1])
+
+    cdef float64_t c_root(self) except? -1:
+        """The root, when no other call is at work."""
+        cdef bint locked = self.gate.c_enter(1)
+        cdef float64_t root = self.c_level(self.shape.levels - 1)[0]
+        if locked:
+            self.gate.c_leave()
+        return root
+
+
+@cython.final
+cdef class MinTree(SideTree):
+    """The least weight of a ``SumTree`` that is not zero. See ``SideTree``."""
+
+    def __cinit__(self, nodes, SumTree tree):
+        if tree.minima is not None:
+            raise ValueError("tree: it has a MinTree already")
         tree.minima = self
 
     @property
     def min(self):
         """The least weight above zero; infinity if there is none."""
-        cdef float64_t least = self.c_level(self.shape.levels - 1)[0]
+        cdef float64_t least = self.c_root()
         return least if least > 0.0 else INFINITY
 
-    cdef float64_t* c_level(self, intp_t level) noexcept nogil:
-        return &self.nodes[0] + (self.shape.offset[level] - self.shape.offset[1])
+
+@cython.final
+cdef class MaxTree(SideTree):
+    """The greatest weight of a ``SumTree``. See ``SideTree``."""
+
+    def __cinit__(self, nodes, SumTree tree):
+        if tree.maxima is not None:
+            raise ValueError("tree: it has a MaxTree already")
+        tree.maxima = self
+
+    @property
+    def max(self):
+        """The greatest weight; 0.0 if there is none."""
+        return self.c_root()
 
 
 @cython.final
@@ -121,7 +147,7 @@ cdef class SumTree:
         elsewhere the tree is 1.1 to 1.3 times slower. Zeros for a tree of zero weights, or what an
         earlier tree left there; otherwise call ``rebuild``.
     capacity : int
-        Leaves. A ``MinTree`` can be built over the same leaves.
+        Leaves. A ``MinTree`` and a ``MaxTree`` can be built over the same leaves.
     """
 
     def __cinit__(self, float64_t[::1] nodes not None, capacity):
@@ -131,7 +157,7 @@ cdef class SumTree:
             raise ValueError(f"nodes: expected {self.shape.size}, got {nodes.shape[0]}")
         self.nodes = nodes
         self.capacity = leaves
-        self.lock = allocate_lock()
+        self.gate = Gate.__new__(Gate)
         self.largest = 2.0 ** 1023
         while leaves > 1:
             self.largest /= 2
@@ -140,7 +166,11 @@ cdef class SumTree:
     @property
     def total(self):
         """The sum of all weights."""
-        return self.c_total()
+        cdef bint locked = self.c_enter(1)
+        cdef float64_t total = self.c_total()
+        if locked:
+            self.c_leave()
+        return total
 
     cdef float64_t* c_level(self, intp_t level) noexcept nogil:
         return &self.nodes[0] + self.shape.offset[level]
@@ -149,17 +179,10 @@ cdef class SumTree:
         return self.nodes[self.shape.size - 1]
 
     cdef bint c_enter(self, intp_t n) except -1:
-        """Begin a call on n leaves; if true, it runs without the interpreter lock, then leaves."""
-        if n < UNLOCKED and not self.busy:
-            return False
-        self.lock.acquire()
-        self.busy = True
-        return True
+        return self.gate.c_enter(n)
 
     cdef int c_leave(self) except -1:
-        self.busy = False
-        self.lock.release()
-        return 0
+        return self.gate.c_leave()
 
     # ------------------------------------------------------------------ writing
 
@@ -210,10 +233,12 @@ cdef class SumTree:
             self.c_clear(0)
 
     cdef void c_clear(self, intp_t first) noexcept nogil:
-        """Set the nodes from ``first`` on, and all minima, to zero."""
+        """Set the nodes from ``first`` on, and all of the other trees, to zero."""
         self.nodes[first:] = 0.0
         if self.minima is not None:
             self.minima.nodes[:] = 0.0
+        if self.maxima is not None:
+            self.maxima.nodes[:] = 0.0
 
     def rebuild(self):
         """Compute all nodes from the leaves, as after loading nothing but these.
@@ -270,7 +295,10 @@ cdef class SumTree:
         return 0
 
     cdef void c_set(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil:
-        """Write the leaves, then sum level by level, so that cache misses overlap."""
+        """Write the leaves, then sum level by level, so that cache misses overlap.
+
+        ``values`` is NULL for leaves that have been written already.
+        """
         if n == 0:
             return
         cdef intp_t k, count, start = 0, level = 1, shift = SHIFT
@@ -279,23 +307,33 @@ cdef class SumTree:
         for k in range(1, n):
             low = leaves[k] if leaves[k] < low else low
             high = leaves[k] if leaves[k] > high else high
-        cdef bint scattered = (high >> SHIFT) - (low >> SHIFT) >= n
+        # Where every second node above the leaves would be computed, all of them take less time.
+        cdef bint scattered = (high >> SHIFT) - (low >> SHIFT) >= 2 * n
         while start < n:
             count = min(n - start, CHUNK)
             for k in range(start, start + count):
                 c_prefetch(weights + leaves[k])
-            for k in range(start, start + count):
-                weights[leaves[k]] = values[k] + 0.0  # never minus zero
+            if values != NULL:
+                for k in range(start, start + count):
+                    weights[leaves[k]] = values[k] + 0.0  # never minus zero
             if scattered:
-                c_sum_at(self.c_between(1), SHIFT, leaves + start, count)
+                c_sum_at(self.c_between(1, False), SHIFT, leaves + start, count)
+                self.c_lift_sides(leaves + start, count)
             start += count
         # A level with fewer nodes than there are leaves to set is summed from end to end instead.
-        while (high >> shift) - (low >> shift) >= n:
+        while scattered and (high >> shift) - (low >> shift) >= n:
             if level > 1:
-                c_sum_at(self.c_between(level), shift, leaves, n)
+                c_sum_at(self.c_between(level, False), shift, leaves, n)
             level += 1
             shift += SHIFT
-        self.c_sum_above(level, low >> (shift - SHIFT), high >> (shift - SHIFT))
+        self.c_sum_above(level, low >> (shift - SHIFT), high >> (shift - SHIFT), not scattered)
+
+    cdef void c_lift_sides(self, const intp_t* leaves, intp_t n) noexcept nogil:
+        """Compute the nodes of the side trees above up to CHUNK leaves."""
+        if self.minima is not None:
+            c_lift(False, self.minima.c_level(1), self.c_level(0), &self.shape, leaves, n)
+        if self.maxima is not None:
+            c_lift(True, self.maxima.c_level(1), self.c_level(0), &self.shape, leaves, n)
 
     cdef void c_set_range(self, intp_t first, const float64_t* values, intp_t n) noexcept nogil:
         cdef intp_t k
@@ -306,27 +344,33 @@ cdef class SumTree:
             weights[k] = values[k] + 0.0  # never minus zero
         self.c_sum_above(1, first, first + n - 1)
 
-    cdef Level c_between(self, intp_t level) noexcept nogil:
-        """The nodes of a level and those below them, in both trees."""
+    cdef Level c_between(self, intp_t level, bint sides) noexcept nogil:
+        """The nodes of a level and those below them, in the side trees as well or not."""
         cdef Level nodes
         nodes.sums = self.c_level(level)
         nodes.below = self.c_level(level - 1)
-        nodes.minima_below = nodes.below
-        nodes.minima = NULL
-        if self.minima is not None:
+        nodes.minima = nodes.maxima = NULL
+        nodes.minima_below = nodes.maxima_below = nodes.below
+        if sides and self.minima is not None:
             nodes.minima = self.minima.c_level(level)
             if level > 1:
                 nodes.minima_below = self.minima.c_level(level - 1)
+        if sides and self.maxima is not None:
+            nodes.maxima = self.maxima.c_level(level)
+            if level > 1:
+                nodes.maxima_below = self.maxima.c_level(level - 1)
         return nodes
 
-    cdef void c_sum_above(self, intp_t level, intp_t first, intp_t last) noexcept nogil:
+    cdef void c_sum_above(
+        self, intp_t level, intp_t first, intp_t last, bint sides=True
+    ) noexcept nogil:
         """Compute all nodes from ``level`` up that stand above the nodes ``first`` to ``last`` of
-        the level below it.
+        the level below it. With level 1 these are leaves, whoever wrote them.
         """
         while level < self.shape.levels:
             first >>= SHIFT
             last >>= SHIFT
-            c_sum_range(self.c_between(level), first, last)
+            c_sum_range(self.c_between(level, sides), first, last)
             level += 1
 
     # ------------------------------------------------------------------ reading
@@ -423,7 +467,35 @@ cdef class SumTree:
 
         Raises ``NotEnoughDataError`` if all weights are zero, even for ``n=0``.
         """
-        cdef intp_t count = c_index(n)
+        return self.c_drawn(n, rng, STRATIFIED if stratified else INDEPENDENT)
+
+    def draw_distinct(self, n, rng):
+        """Draw n different slots one after another, each with a probability in proportion to its
+        weight among the slots not drawn yet, and return them, in this order, and their weights.
+
+        What P. Efraimidis calls WRS-N-W ("Weighted Random Sampling over Data Streams", 2010, section
+        2), by rejection: independent draws as by ``draw``, of which repeats are dropped. Where a
+        round of them leaves something to draw, what has been drawn weighs nothing in the next. The
+        first round has n draws. A further one has as many as are missing, but at most twice the
+        number that the round before found, or 64 if that is more; so the draws are in proportion to
+        n whatever the weights. Afterwards every node is as it was.
+
+        Raises ``NotEnoughDataError``, before any draw, if fewer than n slots have a weight.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> tree = SumTree(np.zeros(tree_size(4)), 4)
+        >>> tree.set_range(0, np.array([0.0, 1e300, 0.0, 1e-300]))
+        >>> slots, weights = tree.draw_distinct(2, np.random.default_rng(0))
+        >>> slots.tolist(), weights.tolist()
+        ([1, 3], [1e+300, 1e-300])
+        """
+        return self.c_drawn(n, rng, DISTINCT)
+
+    cdef tuple c_drawn(self, n, rng, Manner manner):
+        """Arrays of n slots and their weights, or an exception."""
+        cdef intp_t count = c_index(n), found = 0
         if count < 0:
             raise ValueError(f"n: expected 0 or more, got {n}")
         bit_generator = rng.bit_generator
@@ -434,36 +506,82 @@ cdef class SumTree:
         cdef cnp.ndarray values = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_FLOAT64)
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(indexes)
         cdef float64_t* weights = <float64_t*> cnp.PyArray_DATA(values)
-        cdef bint right = False
         with bit_generator.lock:
             if self.c_enter(count):
                 with nogil:
-                    right = self.c_draw(bitgen, stratified, leaves, weights, count)
+                    found = self.c_draw(bitgen, manner, leaves, weights, count)
                 self.c_leave()
             else:
-                right = self.c_draw(bitgen, stratified, leaves, weights, count)
-        if not right:
+                found = self.c_draw(bitgen, manner, leaves, weights, count)
+        if manner == DISTINCT and found < count:
+            raise NotEnoughDataError(
+                f"cannot draw {count} distinct slots: {found} have a weight above zero"
+            )
+        if manner != DISTINCT and found == 0:
             raise NotEnoughDataError("cannot draw: all weights are zero")
         return indexes, values
 
-    cdef bint c_draw(
-        self, bitgen_t* bitgen, bint stratified, intp_t* leaves, float64_t* values, intp_t n
+    cdef intp_t c_draw(
+        self, bitgen_t* bitgen, Manner manner, intp_t* leaves, float64_t* values, intp_t n
     ) noexcept nogil:
-        """False, and nothing drawn, if there is no weight."""
+        """How many slots have a weight, as far as was counted: nothing is drawn if that is not
+        enough, one for draws that may repeat, n for distinct ones.
+        """
         cdef float64_t total = self.c_total()
         cdef intp_t k
+        if manner == DISTINCT:
+            return self.c_draw_distinct(bitgen, leaves, values, n)
         if not total > 0.0:
-            return False
+            return 0
+        if manner == INDEPENDENT:
+            self.c_draw_independent(bitgen, leaves, values, n)
+            return 1
         for k in range(n):
             values[k] = bitgen.next_double(bitgen.state)
-        if stratified:
-            for k in range(n):
-                values[k] = (k + values[k]) / n * total
-        else:
-            for k in range(n):
-                values[k] = values[k] * total
+        for k in range(n):
+            values[k] = (k + values[k]) / n * total
         c_find(&self.nodes[0], &self.shape, values, leaves, values, n)
-        return True
+        return 1
+
+    cdef void c_draw_independent(
+        self, bitgen_t* bitgen, intp_t* leaves, float64_t* values, intp_t n
+    ) noexcept nogil:
+        cdef float64_t total = self.c_total()
+        cdef intp_t k
+        for k in range(n):
+            values[k] = bitgen.next_double(bitgen.state) * total
+        c_find(&self.nodes[0], &self.shape, values, leaves, values, n)
+
+    cdef intp_t c_draw_distinct(
+        self, bitgen_t* bitgen, intp_t* leaves, float64_t* values, intp_t n
+    ) noexcept nogil:
+        """How many slots were drawn, or have a weight if these are fewer than n."""
+        cdef float64_t* weights = self.c_level(0)
+        cdef intp_t k, count, fresh, found = 0, summed = 0, most = n
+        count = c_count(&self.nodes[0], &self.shape, n)
+        if count < n:
+            return count
+        while found < n:
+            count = min(n - found, most)
+            self.c_draw_independent(bitgen, leaves + found, values + found, count)
+            fresh = found
+            for k in range(found, found + count):
+                if weights[leaves[k]] > 0.0:  # a leaf of zero: it came before
+                    leaves[fresh] = leaves[k]
+                    values[fresh] = values[k]
+                    weights[leaves[k]] = 0.0
+                    fresh += 1
+            if fresh == found:  # only where the nodes are not the sums of the leaves
+                break
+            most = max(2 * (fresh - found), CHUNK)
+            if fresh < n:
+                self.c_set(leaves + found, NULL, fresh - found)
+                summed = fresh
+            found = fresh
+        for k in range(found):
+            weights[leaves[k]] = values[k]
+        self.c_set(leaves, NULL, summed)  # the nodes above the others never went without them
+        return found
 
     cdef bint c_targets_fit(self, const float64_t* targets, intp_t n) noexcept nogil:
         cdef float64_t total = self.c_total()

@@ -33,8 +33,10 @@ cdef struct Shape:
 cdef struct Level:
     float64_t* sums
     float64_t* minima                # NULL if there is no tree of them
+    float64_t* maxima                # the same
     const float64_t* below           # children of ``sums``
-    const float64_t* minima_below    # children of ``minima``
+    const float64_t* minima_below
+    const float64_t* maxima_below
 
 
 cdef inline int c_measure(intp_t capacity, Shape* shape) except -1:
@@ -104,32 +106,70 @@ cdef inline float64_t c_least(const float64_t* c) noexcept nogil:
     return weight
 
 
+cdef inline float64_t c_greater(float64_t left, float64_t right) noexcept nogil:
+    return left if left > right else right
+
+
+cdef inline float64_t c_greatest(const float64_t* c) noexcept nogil:
+    """The greatest of a node's children."""
+    return c_greater(
+        c_greater(c_greater(c[0], c[1]), c_greater(c[2], c[3])),
+        c_greater(c_greater(c[4], c[5]), c_greater(c[6], c[7])),
+    )
+
+
 cdef inline void c_sum_at(
     Level level, intp_t shift, const intp_t* leaves, intp_t n
 ) noexcept nogil:
-    """Compute the nodes above n leaves on one level."""
+    """Compute the sums above n leaves on one level."""
     cdef intp_t k, node
-    if level.minima == NULL:
-        for k in range(n):
-            node = leaves[k] >> shift
-            level.sums[node] = c_sum(level.below + (node << SHIFT))
-        return
     for k in range(n):
         node = leaves[k] >> shift
         level.sums[node] = c_sum(level.below + (node << SHIFT))
-        level.minima[node] = c_least(level.minima_below + (node << SHIFT))
+
+
+cdef inline void c_lift(
+    bint greatest, float64_t* nodes, const float64_t* below, const Shape* shape,
+    const intp_t* leaves, intp_t n,
+) noexcept nogil:
+    """Compute the least, or the greatest, nodes above up to CHUNK leaves, which are ``below``.
+
+    A node that stays as it was leaves those above it alone. Few weights are the least or greatest
+    of many, so hardly more than one level is computed: a set with all levels took 1.25 times as
+    long.
+    """
+    cdef intp_t changed[CHUNK]
+    cdef intp_t k, node, count, level = 1
+    cdef float64_t extreme
+    for k in range(n):
+        changed[k] = leaves[k]
+        c_prefetch(nodes + (leaves[k] >> SHIFT))
+    while n > 0 and level < shape.levels:
+        count = 0
+        for k in range(n):
+            node = changed[k] >> SHIFT
+            if greatest:
+                extreme = c_greatest(below + (node << SHIFT))
+            else:
+                extreme = c_least(below + (node << SHIFT))
+            changed[count] = node
+            count += extreme != nodes[node]
+            nodes[node] = extreme
+        n = count
+        below = nodes
+        nodes += shape.offset[level + 1] - shape.offset[level]
+        level += 1
 
 
 cdef inline void c_sum_range(Level level, intp_t first, intp_t last) noexcept nogil:
     """Compute the nodes ``first`` to ``last`` of one level."""
     cdef intp_t node
-    if level.minima == NULL:
-        for node in range(first, last + 1):
-            level.sums[node] = c_sum(level.below + (node << SHIFT))
-        return
     for node in range(first, last + 1):
         level.sums[node] = c_sum(level.below + (node << SHIFT))
-        level.minima[node] = c_least(level.minima_below + (node << SHIFT))
+        if level.minima != NULL:
+            level.minima[node] = c_least(level.minima_below + (node << SHIFT))
+        if level.maxima != NULL:
+            level.maxima[node] = c_greatest(level.maxima_below + (node << SHIFT))
 
 
 cdef inline float64_t c_sum_of(
@@ -153,6 +193,25 @@ cdef inline float64_t c_sum_of(
         stop = (stop + WIDTH - 1) >> SHIFT
         level += 1
     return total
+
+
+cdef inline intp_t c_count(const float64_t* tree, const Shape* shape, intp_t most) noexcept nogil:
+    """How many leaves have a weight, counted up to ``most``.
+
+    A node of zero is passed over with all below it, so the cost is a few nodes for each leaf found.
+    """
+    cdef intp_t node = 0, level = shape.levels - 1, found = 0
+    while node < shape.count[level] and found < most:
+        if level > 0 and tree[shape.offset[level] + node] > 0.0:
+            level -= 1
+            node <<= SHIFT
+            continue
+        found += tree[shape.offset[level] + node] > 0.0
+        node += 1
+        while node & (WIDTH - 1) == 0 and level < shape.levels - 1:
+            node >>= SHIFT
+            level += 1
+    return found
 
 
 cdef inline intp_t c_find_guarded(

@@ -23,7 +23,7 @@ from cpprb_like._uniform import draw_uniform
 from cpprb_like.samplers import Sampler, Seed, Slots, Uniform, generator
 from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_size
 
-__all__ = ["Batch", "ReplayBuffer", "create_buffer"]
+__all__ = ["Batch", "ReplayBuffer"]
 
 Batch = dict[str, NDArray[Any]]
 
@@ -103,12 +103,13 @@ class ReplayBuffer(BufferBase):
         fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
         schema = Schema(fields, terminated, truncated)
         schema.end_fields()
-        layout = Layout.of(schema, capacity, read_n_envs(n_envs, capacity))
         if sampler is not None and not callable(getattr(sampler, "draw", None)):
             raise TypeError(f"sampler: expected an object with a method draw, got {sampler!r}")
-        self.sampler: Sampler = Uniform() if sampler is None else sampler
+        beside: int = getattr(sampler, "nbytes_for", lambda _: 0)(capacity)
+        layout = Layout.of(schema, capacity, read_n_envs(n_envs, capacity), beside)
         self.rng: np.random.Generator = generator(seed)
         self._open(layout, storage.open_arena(layout, mmap_prefix, mmap_mode))
+        self._open_sampler(Uniform() if sampler is None else sampler)
 
     def _open(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
         self._layout = layout
@@ -123,6 +124,11 @@ class ReplayBuffer(BufferBase):
             n_envs=layout.n_envs,
         )
         self._attach(ring, threading.RLock())
+
+    def _open_sampler(self, sampler: Sampler) -> None:
+        if hasattr(sampler, "open"):
+            sampler.open(self.ring)
+        self.sampler: Sampler = sampler
 
     # ------------------------------------------------------------------ adding
 
@@ -402,7 +408,10 @@ class ReplayBuffer(BufferBase):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that hold the rows, full or empty; of Python objects only the references."""
+        """Bytes of the rows and of what the sampler keeps for them, full or empty.
+
+        Of Python objects only the references count.
+        """
         return self._layout.total_nbytes
 
     def get_stored_size(self) -> int:
@@ -467,6 +476,7 @@ class ReplayBuffer(BufferBase):
         for number, column in enumerate(self.ring.columns):
             rows = layout.rows(arena, number) if column.objects is None else column.objects
             rows[:stored] = state["columns"][number]
+        self._open_sampler(self.sampler)
 
     # ------------------------------------------------------------------ checks
 
@@ -478,40 +488,6 @@ class ReplayBuffer(BufferBase):
         if not 0 <= stream < self.n_envs:
             raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
         return stream
-
-
-def create_buffer(
-    size: float, env_dict: object, *, prioritized: bool = False, **options: Any
-) -> ReplayBuffer:
-    """The buffer class that fits the options.
-
-    Parameters
-    ----------
-    size, env_dict, **options
-        As for ``ReplayBuffer``.
-    prioritized : bool
-        Not available in this version.
-
-    Returns
-    -------
-    ReplayBuffer
-
-    Raises
-    ------
-    NotImplementedError
-        ``prioritized`` is true.
-    TypeError, ValueError, MemoryError
-        As ``ReplayBuffer``.
-
-    Examples
-    --------
-    >>> from cpprb_like import create_buffer
-    >>> len(create_buffer(100, {"obs": {"shape": 4}}))
-    0
-    """
-    if prioritized:
-        raise NotImplementedError("prioritized: this version has uniform replay only")
-    return ReplayBuffer(size, env_dict, **options)
 
 
 def _blank(cls: type[ReplayBuffer]) -> ReplayBuffer:

@@ -227,9 +227,7 @@ class Schema:
 
     @property
     def most_row_nbytes(self) -> float:
-        """Bytes that a row may take with everything that belongs to it: what is declared and 16
-        more, and 5 % on top.
-        """
+        """Bytes that a row may take, all in all: what is declared and 16 more, and 5 % on top."""
         return 1.05 * (sum(field.nbytes for field in self.fields) + 16)
 
     def check_names(self, given: Iterable[str]) -> None:
@@ -336,12 +334,13 @@ class Layout:
     strides: tuple[int, ...]
     record: tuple[int, int]  # offset and stride
     nbytes: int  # of the arena
+    beside: int  # bytes that a sampler allocates
 
     @classmethod
     def of(cls, schema: Schema, capacity: int, n_envs: int, beside: int = 0) -> Layout:
         """Lay out ``capacity`` rows: header, records, blocks.
 
-        ``beside`` are the bytes of a row that a sampler keeps elsewhere.
+        ``beside`` are bytes that a sampler allocates for them.
         """
         record_fields = [
             field
@@ -358,7 +357,7 @@ class Layout:
             used += field.nbytes
         widest = max((field.dtype.alignment for field in record_fields), default=1)
         in_blocks = sum(field.nbytes for field in schema.fields if field not in record_fields)
-        most = schema.most_row_nbytes - record_offset / capacity - in_blocks - beside
+        most = schema.most_row_nbytes - (record_offset + beside) / capacity - in_blocks
         stride = _record_stride(_align(used + 1, widest), most)  # and the byte of flags
         places = {name: (offset, stride) for name, (offset, _) in places.items()}
         end = record_offset + capacity * stride
@@ -376,13 +375,14 @@ class Layout:
             strides=tuple(stride for _, stride in ordered),
             record=(record_offset, stride),
             nbytes=end,
+            beside=beside,
         )
 
     @property
     def total_nbytes(self) -> int:
-        """Bytes of the arena and of the references to Python objects."""
+        """Bytes of the arena, of the references to Python objects, and of the sampler."""
         boxed = [field.nbytes for field in self.schema.fields if field.dtype.hasobject]
-        return self.nbytes + self.capacity * sum(boxed)
+        return self.nbytes + self.capacity * sum(boxed) + self.beside
 
     def columns(self) -> list[Column]:
         """The columns of the fields; those of Python objects allocate their memory here."""
@@ -441,8 +441,10 @@ class Layout:
             total = format_nbytes(field.nbytes * self.capacity)
             rows.append((field.name, str(field.dtype), str(field.shape), str(field.nbytes), total))
         declared = sum(field.nbytes for field in self.schema.fields)
-        extra = self.total_nbytes - declared * self.capacity
+        extra = self.total_nbytes - declared * self.capacity - self.beside
         rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))
+        if self.beside:
+            rows.append(("(sampler)", "", "", "", format_nbytes(self.beside)))
         rows.append(("total", "", "", "", format_nbytes(self.total_nbytes)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
@@ -453,8 +455,7 @@ class Layout:
 
 
 def _record_stride(nbytes: int, most: float) -> int:
-    """The distance between records of so many bytes: such that none lies in one cache line more
-    than it must, if that takes at most ``most``.
+    """The distance between records: if ``most`` allows, none straddles a cache line without need.
 
     Every second record of 48 bytes lies in two lines of 64; draws take a quarter less time if none
     does.

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from cpprb_like import memory
 from cpprb_like.schema import Layout
 
-__all__ = ["FileMode", "allocate", "map_file", "open_arena"]
+__all__ = ["FileMode", "allocate", "allocate_floats", "map_file", "open_arena"]
 
 Arena = NDArray[np.uint8]
 FileMode = Literal["x", "w", "r+"]
 
 HUGE_PAGE_NBYTES = 1 << 21
+CACHE_LINE = 64
 
 # The large arenas of this process: the system promises memory that nobody has written to again and
 # again, so what they have yet to fill counts as taken.
@@ -96,6 +97,13 @@ def allocate(nbytes: int) -> Arena:
         with contextlib.suppress(OSError):  # a kernel without them
             pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8)
+
+
+def allocate_floats(n: int) -> NDArray[np.float64]:
+    """``n`` zeros of float64, aligned to cache lines."""
+    spare = allocate(8 * n + CACHE_LINE)
+    start = -spare.ctypes.data % CACHE_LINE
+    return spare[start : start + 8 * n].view(np.float64)
 
 
 def map_file(path: Path, nbytes: int, mode: FileMode, identity: bytes) -> Arena:

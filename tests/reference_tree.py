@@ -26,6 +26,11 @@ class ReferenceTree:
         """The least weight that is not zero."""
         return float(min(self.weights[self.weights > 0], default=np.inf))
 
+    @property
+    def max(self) -> float:
+        """The greatest weight."""
+        return float(max(self.weights))
+
     def sum(self, start: int, stop: int) -> Fraction:
         """The exact sum of some weights."""
         return sum(map(Fraction, self.weights[start:stop].tolist()), Fraction(0))
@@ -38,6 +43,19 @@ class ReferenceTree:
             if Fraction(target) < running:
                 return slot
         return int(np.flatnonzero(self.weights)[-1])
+
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> list[int]:
+        """Independent draws in rounds; a slot that has been drawn weighs nothing in the next."""
+        left, drawn, most = ReferenceTree(len(self.weights)), list[int](), n
+        left.weights[:] = self.weights
+        while len(drawn) < n:
+            total = float(left.sum(0, len(left.weights)))
+            targets = rng.random(min(n - len(drawn), most)) * total
+            fresh = list(dict.fromkeys(map(left.find, targets.tolist())))
+            left.weights[fresh] = 0
+            drawn += fresh
+            most = max(2 * len(fresh), 64)
+        return drawn
 
     def distance(self, slot: int, target: float) -> Fraction:
         """How far a target lies outside the interval of a slot."""
@@ -62,6 +80,14 @@ class ReferenceTree:
             least = np.where(children > 0, children, np.inf).min(axis=1)
             least[np.isinf(least)] = 0
             levels.append(_padded(least) if least.size > 1 else least)
+        return np.concatenate(levels[1:])
+
+    def max_nodes(self) -> Floats:
+        """The nodes of a ``MaxTree``: the greatest of eight."""
+        levels = [_padded(self.weights)]
+        while levels[-1].size > 1:
+            greatest = levels[-1].reshape(-1, 8).max(axis=1)
+            levels.append(_padded(greatest) if greatest.size > 1 else greatest)
         return np.concatenate(levels[1:])
 
 

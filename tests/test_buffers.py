@@ -14,7 +14,7 @@ import pytest
 from helpers import refused, snapshot
 
 import cpprb_like
-from cpprb_like import NotEnoughDataError, ReplayBuffer, create_buffer
+from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer, create_buffer
 from cpprb_like.samplers import LegacyUniform
 
 CARTPOLE: dict[str, Any] = {
@@ -142,17 +142,16 @@ def test_fresh_memory_is_zero(tmp_path: Path) -> None:
 
 
 def test_create_buffer() -> None:
-    """``create_buffer`` makes a plain buffer, and does not take a wish for another one lightly."""
+    """``create_buffer`` makes the class that the options ask for."""
     rb = create_buffer(10, CARTPOLE, prioritized=False, seed=3)
     assert type(rb) is ReplayBuffer
     assert rb.get_buffer_size() == 10
-    with pytest.raises(NotImplementedError, match="prioritized"):
-        create_buffer(10, CARTPOLE, prioritized=True)
+    assert type(create_buffer(10, CARTPOLE, prioritized=True, alpha=0.7)) is PrioritizedReplayBuffer
 
 
 def test_package_names() -> None:
     """``from cpprb_like import ...`` finds what programs import from cpprb, as far as it exists."""
-    for name in ("ReplayBuffer", "create_buffer", "NotEnoughDataError"):
+    for name in ("ReplayBuffer", "PrioritizedReplayBuffer", "create_buffer", "NotEnoughDataError"):
         assert name in cpprb_like.__all__
         assert hasattr(cpprb_like, name)
 

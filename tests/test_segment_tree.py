@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from reference_tree import Floats, ReferenceTree
+from reference_tree import ReferenceTree
 from tree_cases import (
-    Indexes,
     Trees,
     assert_nodes_are_those_of,
+    chi_square_excess,
     edge_targets,
     floats,
     indexes,
@@ -43,6 +43,7 @@ def test_nodes_follow_from_the_leaves(capacity: int, rng: np.random.Generator) -
         assert_nodes_are_those_of(twin, trees)
         np.testing.assert_array_equal(trees.sum.get(np.arange(capacity)), twin.weights)
         assert trees.min.min == twin.min
+        assert trees.max.max == twin.max
 
 
 @pytest.mark.parametrize("capacity", range(1, 71))
@@ -153,7 +154,18 @@ class TreesAgainstTwin(RuleBasedStateMachine):
         capacity = len(self.twin.weights)
         self.trees.nodes[capacity:] = np.nan
         self.trees.minima[:] = np.nan
+        self.trees.maxima[:] = np.nan
         self.trees.sum.rebuild()
+
+    @rule(seed=st.integers(0, 9), data=st.data())
+    def draw_distinct(self, seed: int, data: st.DataObject) -> None:
+        """Leaves no trace; the invariant sees to that."""
+        there = int(np.count_nonzero(self.twin.weights))
+        n = data.draw(st.integers(0, there))
+        drawn, values = self.trees.sum.draw_distinct(n, np.random.default_rng(seed))
+        assert len(set(drawn.tolist())) == n
+        assert (values > 0).all()
+        np.testing.assert_array_equal(values, self.twin.weights[drawn])
 
     @rule(bad=st.sampled_from([np.nan, np.inf, -1.0, -5e-324]), where=st.integers(0, 3))
     def refused(self, bad: float, where: int) -> None:
@@ -166,6 +178,7 @@ class TreesAgainstTwin(RuleBasedStateMachine):
     def same(self) -> None:
         assert_nodes_are_those_of(self.twin, self.trees)
         assert self.trees.min.min == self.twin.min
+        assert self.trees.max.max == self.twin.max
         total = self.trees.sum.total
         if total == 0:
             return
@@ -308,17 +321,6 @@ def test_draws_use_one_number_each(bit_generator: str, n: int) -> None:
     np.testing.assert_array_equal(strata_values, weights[strata])
     np.testing.assert_array_equal(free_values, weights[free])
     assert rng.random() == same.random()
-
-
-def chi_square_excess(counts: Indexes, weights: Floats) -> float:
-    """Chi-square as a share of what it exceeds once in a million times (Wilson and Hilferty)."""
-    expected = weights / weights.sum() * counts.sum()
-    assert counts[weights == 0].sum() == 0
-    counts, expected = counts[weights > 0], expected[weights > 0]
-    freedom = len(counts) - 1
-    spread = 2 / (9 * freedom)
-    limit = freedom * (1 - spread + 4.75 * spread**0.5) ** 3
-    return float((((counts - expected) ** 2 / expected).sum()) / limit)
 
 
 @pytest.mark.parametrize("capacity", [2, 7, 8, 9, 70, 513])

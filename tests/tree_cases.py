@@ -8,24 +8,26 @@ import numpy as np
 import numpy.typing as npt
 from reference_tree import Floats, ReferenceTree
 
-from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
+from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 
 Indexes = npt.NDArray[np.intp]
 
 
 class Trees:
-    """A sum tree and a min tree over memory that the tests can see."""
+    """A sum tree, a min tree and a max tree over memory that the tests can see."""
 
     def __init__(self, capacity: int, weights: Any = ()) -> None:
         self.nodes: Floats = np.zeros(tree_size(capacity))
         self.minima: Floats = np.zeros(min_tree_size(capacity))
+        self.maxima: Floats = np.zeros(min_tree_size(capacity))
         self.sum = SumTree(self.nodes, capacity)
         self.min = MinTree(self.minima, self.sum)
+        self.max = MaxTree(self.maxima, self.sum)
         self.sum.set_range(0, floats(weights))
 
     def bytes(self) -> bytes:
         """Everything that the trees know."""
-        return self.nodes.tobytes() + self.minima.tobytes()
+        return self.nodes.tobytes() + self.minima.tobytes() + self.maxima.tobytes()
 
 
 def floats(values: Any) -> Floats:
@@ -46,9 +48,10 @@ def twin_of(weights: Any) -> ReferenceTree:
 
 
 def assert_nodes_are_those_of(twin: ReferenceTree, trees: Trees) -> None:
-    """Every node of both trees is what the leaves say, to the last bit."""
+    """Every node of all trees is what the leaves say, to the last bit."""
     assert trees.nodes.tobytes() == twin.sum_nodes().tobytes()
     assert trees.minima.tobytes() == twin.min_nodes().tobytes()
+    assert trees.maxima.tobytes() == twin.max_nodes().tobytes()
 
 
 def edge_targets(total: float) -> Floats:
@@ -56,3 +59,14 @@ def edge_targets(total: float) -> Floats:
     below = np.nextafter(total, 0)
     ends = [0.0, min(5e-324, total), total, below, np.nextafter(below, 0)]
     return np.concatenate([floats(ends), np.linspace(0, 1, 97) * total])
+
+
+def chi_square_excess(counts: Indexes, weights: Floats) -> float:
+    """Chi-square as a share of what it exceeds once in a million times (Wilson and Hilferty)."""
+    expected = weights / weights.sum() * counts.sum()
+    assert counts[weights == 0].sum() == 0
+    counts, expected = counts[weights > 0], expected[weights > 0]
+    freedom = len(counts) - 1
+    spread = 2 / (9 * freedom)
+    limit = freedom * (1 - spread + 4.75 * spread**0.5) ** 3
+    return float((((counts - expected) ** 2 / expected).sum()) / limit)

@@ -1,0 +1,301 @@
+"""What drawing by weight costs in C: sums and least weights over eight nodes each, and the records.
+
+A tree of its own, as a program would write it that needs nothing else; compiled with ``floor``.
+"""
+
+# ruff: noqa: E501 (C code in a string)
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from floor import Batch, Columns, Floor
+from numpy.typing import NDArray
+
+from cpprb_like import ReplayBuffer
+from cpprb_like.storage import allocate
+
+__all__ = ["SOURCE", "Prioritized", "TreeFloor", "aligned"]
+
+Floats = NDArray[np.float64]
+Indexes = NDArray[np.intp]
+
+SOURCE = r"""
+#include <math.h>
+#include <stdlib.h>
+
+enum { LEVELS = 24, GROUP = 64 };   /* levels at most; nodes whose misses overlap */
+
+typedef struct {
+    int64_t levels, count[LEVELS];  /* level 0 are the leaves, the last is the root */
+    double *sums[LEVELS], *minima[LEVELS];  /* minima: infinity where there is no weight; none of the leaves */
+} Tree;
+
+static inline double sum8(const double *c)
+{
+    return (((c[0] + c[1]) + (c[2] + c[3])) + (c[4] + c[5])) + (c[6] + c[7]);
+}
+
+static inline double min2(double a, double b) { return a < b ? a : b; }
+
+static inline double min8(const double *c)
+{
+    return min2(min2(min2(c[0], c[1]), min2(c[2], c[3])), min2(min2(c[4], c[5]), min2(c[6], c[7])));
+}
+
+/* The least of eight leaves that is not zero: with zeros out of the way it is min8. */
+static inline double least8(const double *c)
+{
+    double d[8];
+    for (int k = 0; k < 8; k++)
+        d[k] = c[k] > 0.0 ? c[k] : INFINITY;
+    return min8(d);
+}
+
+/* The least weights above up to GROUP leaves; a node that stays as it was leaves those above it alone. */
+static void lift_minima(Tree *tree, const int64_t *leaves, int64_t n)
+{
+    int64_t changed[GROUP];
+    for (int64_t k = 0; k < n; k++)
+        changed[k] = leaves[k];
+    for (int64_t level = 1; n > 0 && level < tree->levels; level++) {
+        double *minima = tree->minima[level];
+        int64_t count = 0;
+        for (int64_t k = 0; k < n; k++) {
+            int64_t node = changed[k] >> 3;
+            double least = level == 1 ? least8(tree->sums[0] + 8 * node) : min8(tree->minima[level - 1] + 8 * node);
+            changed[count] = node;
+            count += least != minima[node];
+            minima[node] = least;
+        }
+        n = count;
+    }
+}
+
+/* Write n leaves, and compute what stands above them level by level. */
+static void set_leaves(Tree *tree, const int64_t *leaves, const double *values, int64_t n, int with_minima)
+{
+    double *leaf = tree->sums[0];
+    int few = n < tree->count[1];
+    for (int64_t start = 0; start < n; start += GROUP) {
+        int64_t stop = start + GROUP < n ? start + GROUP : n;
+        for (int64_t k = start; k < stop; k++)
+            __builtin_prefetch(leaf + leaves[k]);
+        for (int64_t k = start; k < stop; k++)
+            leaf[leaves[k]] = values[k];
+        if (few && with_minima)
+            lift_minima(tree, leaves + start, stop - start);
+    }
+    for (int64_t level = 1, shift = 3; level < tree->levels; level++, shift += 3) {
+        double *sums = tree->sums[level], *below = tree->sums[level - 1];
+        if (tree->count[level] <= n)
+            for (int64_t node = 0; node < tree->count[level]; node++)
+                sums[node] = sum8(below + 8 * node);
+        else
+            for (int64_t k = 0; k < n; k++)
+                sums[leaves[k] >> shift] = sum8(below + 8 * (leaves[k] >> shift));
+        if (!few && with_minima)
+            for (int64_t node = 0; node < tree->count[level]; node++)
+                tree->minima[level][node] = level == 1 ? least8(leaf + 8 * node) : min8(tree->minima[level - 1] + 8 * node);
+    }
+}
+
+/* The leaves at these targets, which lie below the total; a group of searches goes down side by side. */
+static void find_leaves(const Tree *tree, const double *targets, int64_t *leaves, int64_t n)
+{
+    double rest[GROUP];
+    for (int64_t start = 0; start < n; start += GROUP) {
+        int64_t count = start + GROUP < n ? GROUP : n - start;
+        for (int64_t k = 0; k < count; k++) {
+            rest[k] = targets[start + k];
+            leaves[start + k] = 0;
+        }
+        for (int64_t level = tree->levels - 2; level >= 0; level--) {
+            const double *nodes = tree->sums[level];
+            int64_t last = tree->count[level] - 1;
+            for (int64_t k = 0; k < count; k++) {
+                const double *c = nodes + 8 * leaves[start + k];
+                double before[8], two = c[0] + c[1], four = two + (c[2] + c[3]), six = four + (c[4] + c[5]);
+                int64_t child = 0;
+                before[0] = 0.0, before[1] = c[0], before[2] = two, before[3] = two + c[2];
+                before[4] = four, before[5] = four + c[4], before[6] = six, before[7] = six + c[6];
+                for (int j = 1; j < 8; j++)
+                    child += before[j] <= rest[k];
+                rest[k] -= before[child];
+                child += 8 * leaves[start + k];
+                leaves[start + k] = child < last ? child : last;  /* where a target rounds to beyond all weights */
+                if (level)
+                    __builtin_prefetch(tree->sums[level - 1] + 8 * leaves[start + k]);
+            }
+        }
+    }
+}
+
+/* Set n leaves, of a new one of so many sets of leaves and values each time. */
+void tree_set(Tree *tree, const int64_t *leaves, const double *values, int64_t sets, int64_t n, int64_t with_minima,
+              int64_t calls)
+{
+    for (int64_t call = 0; call < calls; call++)
+        set_leaves(tree, leaves + call % sets * n, values + call % sets * n, n, with_minima);
+}
+
+/* Search for n targets, of a new one of so many sets of targets each time. */
+void tree_find(const Tree *tree, const double *targets, int64_t *leaves, int64_t sets, int64_t n, int64_t calls)
+{
+    for (int64_t call = 0; call < calls; call++)
+        find_leaves(tree, targets + call % sets * n, leaves, n);
+}
+
+/* Draw n steps by weight, one from each n-th part of the total; copy them and their importance weights into the
+   columns; then give them new priorities, of a new one of so many sets each time. */
+void cycle(Tree *tree, Steps steps, BitGenerator *bits, int64_t *slots, Columns to, float *weights,
+           const double *priorities, int64_t sets, double *scratch, int64_t n, double alpha, double beta, double eps,
+           int64_t calls)
+{
+    int64_t root = tree->levels - 1;
+    for (int64_t call = 0; call < calls; call++) {
+        double part = tree->sums[root][0] / n, least = tree->minima[root][0];
+        for (int64_t k = 0; k < n; k++)
+            scratch[k] = (k + bits->next_double(bits->state)) * part;
+        find_leaves(tree, scratch, slots, n);
+        for (int64_t k = 0; k < n; k++)
+            __builtin_prefetch(step_at(steps, slots[k]));
+        for (int64_t k = 0; k < n; k++)
+            weights[k] = (float)pow(tree->sums[0][slots[k]] / least, -beta);
+        gather(steps, slots, to, n);
+        const double *fresh = priorities + call % sets * n;
+        for (int64_t k = 0; k < n; k++)
+            scratch[k] = pow(fresh[k] + eps, alpha);
+        set_leaves(tree, slots, scratch, n, 1);
+    }
+}
+"""
+
+LEVELS = 24
+
+
+class Tree(ctypes.Structure):
+    """Where the levels of a tree are."""
+
+    _fields_ = (
+        ("levels", ctypes.c_int64),
+        ("count", ctypes.c_int64 * LEVELS),
+        ("sums", ctypes.c_void_p * LEVELS),
+        ("minima", ctypes.c_void_p * LEVELS),
+    )
+
+
+def aligned(n: int) -> Floats:
+    """Zeros in memory like that of a buffer."""
+    return allocate(8 * n).view(np.float64)
+
+
+def _address(array: NDArray[np.generic]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+class TreeFloor:
+    """A tree in C with the weights of a full array of leaves."""
+
+    def __init__(self, library: Path, weights: Floats) -> None:
+        self.loops = ctypes.CDLL(str(library))
+        self.tree = Tree()
+        self.memory: list[Floats] = []
+        count = weights.size
+        while not self.memory or count > 1:
+            if self.memory:
+                count = -(-count // 8)
+            self._add_level(count)
+        self.memory[0][: weights.size] = weights
+        self.set(np.arange(weights.size), weights[None], with_minima=True)(1)
+
+    def _add_level(self, count: int) -> None:
+        level = self.tree.levels
+        sums, minima = aligned(-(-count // 8) * 8), aligned(-(-count // 8) * 8)
+        minima[:] = np.inf
+        self.memory += [sums, minima]
+        self.tree.count[level] = count
+        self.tree.sums[level], self.tree.minima[level] = sums.ctypes.data, minima.ctypes.data
+        self.tree.levels += 1
+
+    def set(
+        self, slots: Indexes, values: Floats, *, with_minima: bool = False
+    ) -> Callable[[int], None]:
+        """Sets leaves; rows of ``slots`` and ``values`` take turns."""
+        sets, n = values.shape
+
+        def work(calls: int) -> None:
+            self.loops.tree_set(
+                ctypes.byref(self.tree),
+                _address(slots),
+                _address(values),
+                ctypes.c_int64(sets),
+                ctypes.c_int64(n),
+                ctypes.c_int64(with_minima),
+                ctypes.c_int64(calls),
+            )
+
+        return work
+
+    def find(self, targets: Floats) -> Callable[[int], None]:
+        """Searches for targets; the rows take turns."""
+        sets, n = targets.shape
+        found = np.zeros(n, np.intp)
+
+        def work(calls: int) -> None:
+            self.loops.tree_find(
+                ctypes.byref(self.tree),
+                _address(targets),
+                _address(found),
+                ctypes.c_int64(sets),
+                ctypes.c_int64(n),
+                ctypes.c_int64(calls),
+            )
+
+        return work
+
+
+@dataclass(frozen=True)
+class Prioritized:
+    """How priorities become weights."""
+
+    alpha: float = 0.6
+    beta: float = 0.4
+    eps: float = 1e-4
+
+    def cycle(
+        self, library: Path, rb: ReplayBuffer, weights: Floats, batch: Batch, priorities: Floats
+    ) -> Callable[[int], None]:
+        """Draws steps of a buffer into a batch and gives them new priorities.
+
+        The weights of the steps are the program's own; the rows of the priorities take turns.
+        """
+        if batch["weights"].dtype != np.float32:
+            raise RuntimeError(f"the floor makes weights of float32, not {batch['weights'].dtype}")
+        floor, tree = Floor(library, rb), TreeFloor(library, weights)
+        sets, n = priorities.shape
+        slots, scratch = np.zeros(n, np.intp), np.zeros(n)
+
+        def work(calls: int) -> None:
+            tree.loops.cycle(
+                ctypes.byref(tree.tree),
+                floor.steps(),
+                floor.bits,
+                _address(slots),
+                Columns.of(batch),
+                _address(batch["weights"]),
+                _address(priorities),
+                ctypes.c_int64(sets),
+                _address(scratch),
+                ctypes.c_int64(n),
+                ctypes.c_double(self.alpha),
+                ctypes.c_double(self.beta),
+                ctypes.c_double(self.eps),
+                ctypes.c_int64(calls),
+            )
+
+        return work

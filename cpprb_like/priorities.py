@@ -1,0 +1,354 @@
+"""Draws by priority.
+
+A priority says how much there is to learn from a row: most often the size of its error of temporal
+difference. Samplers of this module keep one for each row, in memory of their own. Not here: the
+trees (``_segment_tree``), how they follow the ring (``_row_weights``), and the buffer whose methods
+users call (``recipes``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from cpprb_like._core import Ring
+from cpprb_like._priorities import as_priorities, importance, weigh
+from cpprb_like._row_weights import RowWeights
+from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
+from cpprb_like.samplers import Extra, Sampler, Slots
+from cpprb_like.schedules import Schedule, check, value_at
+from cpprb_like.storage import allocate_floats
+
+__all__ = ["Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
+
+Floats = NDArray[np.float64]
+
+
+class PrioritySampler(Sampler, Protocol):
+    """A sampler that draws by priority: what ``PrioritizedReplayBuffer(sampler=...)`` takes."""
+
+    def nbytes_for(self, capacity: int) -> int:
+        """Bytes that it allocates for a ring of so many rows."""
+        ...
+
+    def open(self, ring: Ring) -> None:
+        """Allocate the memory for a ring, whose rows it will draw from then on."""
+        ...
+
+    def draw(
+        self,
+        ring: Ring,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        replace: bool,
+        beta: float | Schedule | None = None,
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw``. The extra columns are ``weights`` and ``indexes``, at least."""
+        ...
+
+    def stage(self, first: int, priorities: Floats) -> None:
+        """Take note of the priorities of the rows from row id ``first`` on, just written.
+
+        They are right for ``read_priorities``; it must not fail.
+        """
+        ...
+
+    def read_priorities(self, priorities: ArrayLike) -> Floats:
+        """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are none."""
+        ...
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of rows."""
+        ...
+
+    def get_max_priority(self) -> float:
+        """The priority of new rows."""
+        ...
+
+
+def read_priorities(priorities: ArrayLike) -> Floats:
+    """Priorities as a fresh dense 1-d array.
+
+    Parameters
+    ----------
+    priorities : array_like of numbers, shape () or (n,) or (n, 1)
+        Finite, at least 0.
+
+    Raises
+    ------
+    TypeError
+        They are no real numbers.
+    ValueError
+        They have another shape, or one of them is negative, infinite or NaN.
+    """
+    common = as_priorities(priorities)
+    if common is not None:
+        return common
+    given = np.asarray(priorities)
+    if given.size == 0:
+        given = given.astype(np.float64)
+    if given.dtype.kind not in "fiu" or isinstance(priorities, np.ma.MaskedArray):
+        kind = "a masked array" if isinstance(priorities, np.ma.MaskedArray) else repr(priorities)
+        raise TypeError(f"priorities: expected numbers, got {kind}")
+    if given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1):
+        raise ValueError(f"priorities: expected shape (n,) or (n, 1), got {given.shape}")
+    with np.errstate(over="ignore"):
+        values = np.array(given.reshape(-1), np.float64)
+    if values.size and not (values.min() >= 0.0 and values.max() < math.inf):  # false for NaN
+        wrong = np.flatnonzero(~((values >= 0.0) & (values < math.inf)))[0]
+        raise ValueError(
+            f"priorities[{wrong}]: expected a finite number of at least 0, got {values[wrong]}"
+        )
+    return values
+
+
+def read_indexes(indexes: ArrayLike, n: int) -> NDArray[np.uint64]:
+    """Indexes of rows as a dense 1-d array of ``n``.
+
+    Parameters
+    ----------
+    indexes : array_like of int, shape () or (n,) or (n, 1)
+        At least 0.
+    n : int
+        How many are expected.
+
+    Raises
+    ------
+    TypeError
+        They are no integers.
+    ValueError
+        They have another shape, or are not ``n``.
+    IndexError
+        One of them is negative.
+    """
+    given = np.asarray(indexes)
+    if given.dtype == np.uint64 and given.shape == (n,) and given.flags.c_contiguous:
+        return given
+    if given.size == 0:
+        given = given.astype(np.uint64)
+    if given.dtype.kind not in "iu" or isinstance(indexes, np.ma.MaskedArray):
+        raise TypeError(f"indexes: expected integers, got {indexes!r}")
+    if given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1):
+        raise ValueError(f"indexes: expected shape (n,) or (n, 1), got {given.shape}")
+    if given.size != n:
+        raise ValueError(f"expected one priority for each index, got {n} for {given.size}")
+    if given.dtype.kind == "i" and given.size and given.min() < 0:
+        wrong = np.flatnonzero(given.reshape(-1) < 0)[0]
+        raise IndexError(f"indexes[{wrong}]: expected at least 0, got {given.reshape(-1)[wrong]}")
+    return np.ascontiguousarray(given.reshape(-1), np.uint64)
+
+
+class Prioritized:
+    """Proportional prioritization: draws in proportion to ``(priority + eps) ** alpha``.
+
+    Parameters
+    ----------
+    alpha : float
+        How much priorities count, at least 0: 0 is uniform, 1 is in proportion.
+    beta : float or schedule
+        How far the weights correct for the draws being uneven, at least 0: 0 not at all, 1 in full.
+        The time of a schedule is the number of batches drawn so far.
+    eps : float
+        Added to each priority, at least 0, so that none is 0. With 0, a row of priority 0 is never
+        drawn.
+    check_for_update : bool
+        Pass over priorities of rows that were overwritten since they were drawn. Then ``indexes``
+        tell a row from those before and after it in its slot: they are no slots, but ``indexes %
+        capacity`` are.
+    stratified : bool
+        Draw one row from each of n equal parts of the sum of all priorities, which varies less; if
+        not, each from the whole.
+    weights : {"all", "batch"}
+        What weighs 1.0: the rarest row of the buffer, or the rarest of the batch.
+    max_priority : {"ever", "present"}
+        What new rows get: the greatest priority so far, or the greatest in the buffer, so that an
+        outlier is forgotten with its row.
+    probabilities : bool
+        Add the column ``probabilities``.
+    weights_dtype : {float64, float32}
+        Of the weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter is of a wrong type or value; the message names it.
+
+    Notes
+    -----
+    A batch gets the columns ``weights``, shape ``(n,)``: ``(P(i) / min P) ** -beta``, where P is
+    the probability to be drawn, and ``indexes``, shape ``(n,)`` and uint64, for
+    ``update_priorities``. Priorities are summed in float64 and each sum is made anew from its
+    parts, so no rounding piles up. New rows cost nothing until the next draw. A draw or an update
+    of n rows costs in proportion to n and the logarithm of the capacity. Memory: 11 bytes a row,
+    12 with ``max_priority="present"``.
+
+    Without replacement the rows are drawn one after another, each in proportion among those that
+    are left, unstratified.
+
+    Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", sections
+    3.3 and 3.4.
+
+    Examples
+    --------
+    >>> from cpprb_like import PrioritizedReplayBuffer
+    >>> from cpprb_like.priorities import Prioritized
+    >>> sampler = Prioritized(alpha=1.0, eps=0.0, probabilities=True)
+    >>> rb = PrioritizedReplayBuffer(10, {"x": {"shape": ()}}, sampler=sampler, seed=0)
+    >>> rb.add(x=[0, 1], priorities=[1.0, 3.0])
+    0
+    >>> batch = rb.sample(4)
+    >>> batch["x"].tolist(), batch["probabilities"].tolist()
+    ([0.0, 1.0, 1.0, 1.0], [0.25, 0.75, 0.75, 0.75])
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.6,
+        *,
+        beta: float | Schedule = 0.4,
+        eps: float = 1e-4,
+        check_for_update: bool = False,
+        stratified: bool = True,
+        weights: Literal["all", "batch"] = "all",
+        max_priority: Literal["ever", "present"] = "ever",
+        probabilities: bool = False,
+        weights_dtype: DTypeLike = np.float64,
+    ) -> None:
+        self.alpha = _number("alpha", alpha)
+        self.eps = _number("eps", eps)
+        check("beta", beta, 0)
+        self.beta = beta
+        if weights not in ("all", "batch"):
+            raise ValueError(f"weights: expected 'all' or 'batch', got {weights!r}")
+        if max_priority not in ("ever", "present"):
+            raise ValueError(f"max_priority: expected 'ever' or 'present', got {max_priority!r}")
+        self.check_for_update = bool(check_for_update)
+        self.stratified = bool(stratified)
+        self.weights = weights
+        self.max_priority = max_priority
+        self.probabilities = bool(probabilities)
+        self.weights_dtype = np.dtype(weights_dtype)
+        if self.weights_dtype not in (np.float32, np.float64):
+            raise ValueError(f"weights_dtype: expected float32 or float64, got {weights_dtype!r}")
+        self.draws = 0
+        self._rows: RowWeights | None = None
+        self._saved: tuple[Any, ...] | None = None
+
+    # ------------------------------------------------------------------ memory
+
+    def nbytes_for(self, capacity: int) -> int:
+        """Bytes that it allocates for a ring of so many rows."""
+        sides = 2 if self.max_priority == "present" else 1
+        return 8 * (tree_size(capacity) + sides * min_tree_size(capacity))
+
+    def open(self, ring: Ring) -> None:
+        """Allocate the memory for a ring, whose rows it will draw from then on.
+
+        Raises ``ValueError`` if it draws from another ring already.
+        """
+        if self._rows is not None:
+            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        capacity = ring.capacity
+        tree = SumTree(allocate_floats(tree_size(capacity)), capacity)
+        minima = MinTree(allocate_floats(min_tree_size(capacity)), tree)
+        maxima = None
+        if self.max_priority == "present":
+            maxima = MaxTree(allocate_floats(min_tree_size(capacity)), tree)
+        rows = RowWeights(ring, tree, minima, maxima, (1.0 + self.eps) ** self.alpha)
+        if self._saved is not None:
+            rows.load(self._saved)
+            self._saved = None
+        self._rows = rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        saved = self._saved if self._rows is None else self._rows.save()
+        return self.__dict__ | {"_rows": None, "_saved": saved}
+
+    @property
+    def rows(self) -> RowWeights:
+        """The weights of the rows."""
+        if self._rows is None:
+            raise RuntimeError(f"{self!r} belongs to no buffer yet")
+        return self._rows
+
+    # ------------------------------------------------------------------ drawing
+
+    def draw(
+        self,
+        ring: Ring,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        replace: bool,
+        beta: float | Schedule | None = None,
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw``; ``beta`` stands for the sampler's own."""
+        exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
+        rows = self.rows
+        if rows.ring is not ring:
+            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        slots, weights = rows.draw(n, rng, replace, self.stratified)
+        least = rows.least if self.weights == "all" else weights.min(initial=math.inf)
+        extra: Extra = {
+            "weights": importance(weights, least, exponent, self.weights_dtype == np.float32),
+            "indexes": rows.tag(slots) if self.check_for_update else slots.astype(np.uint64),
+        }
+        if self.probabilities:
+            extra["probabilities"] = weights / rows.total
+        self.draws += 1
+        return slots, extra
+
+    # ------------------------------------------------------------------ priorities
+
+    def read_priorities(self, priorities: ArrayLike) -> Floats:
+        """See ``read_priorities``; priorities that are too large for this sampler are refused."""
+        values = read_priorities(priorities)
+        self._weigh(values)
+        return values
+
+    def _weigh(self, priorities: Floats) -> Floats:
+        weights, heaviest = weigh(priorities, self.eps, self.alpha)
+        if heaviest > self.rows.tree.largest:
+            wrong = int(weights.argmax())
+            raise ValueError(
+                f"priorities[{wrong}]: {priorities[wrong]} is too large: to the power of "
+                f"alpha={self.alpha} it must be at most {self.rows.tree.largest}"
+            )
+        return weights
+
+    def stage(self, first: int, priorities: Floats) -> None:
+        """See ``PrioritySampler.stage``."""
+        self.rows.stage(first, priorities, self._weigh(priorities))
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of rows; see ``PrioritizedReplayBuffer.update_priorities``."""
+        values = read_priorities(priorities)
+        weights = self._weigh(values)
+        self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
+
+    def get_max_priority(self) -> float:
+        """The priority of new rows.
+
+        With ``max_priority="present"`` it is found from the weight, so up to rounding.
+        """
+        if self.max_priority == "ever" or self.alpha == 0:
+            return self.rows.largest_priority
+        return max(float(self.rows.newest ** (1 / self.alpha)) - self.eps, 0.0)
+
+    def probabilities_of(self, slots: Slots) -> Floats:
+        """The probability that a draw from the whole gives each of these slots."""
+        return self.rows.get(slots) / self.rows.total
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(alpha={self.alpha:g}, beta={self.beta}, eps={self.eps:g})"
+
+
+def _number(name: str, value: float) -> float:
+    check(name, value, 0)
+    if callable(value):
+        raise TypeError(f"{name}: expected a number that stays the same, got {value!r}")
+    return float(value)

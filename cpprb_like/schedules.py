@@ -1,0 +1,318 @@
+"""Numbers that change with time: an exponent that grows, a share that shrinks.
+
+A schedule is any callable from a time to a number. What the time counts (draws, updates, steps of
+the environment) is said by whoever asks for a number or a schedule.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Constant", "Linear", "Piecewise", "Schedule", "check", "value_at", "whole"]
+
+
+Bounds = tuple[float, float, bool]  # least, most, and whether least itself is left out
+
+
+class Schedule(Protocol):
+    """What is taken where a number may change with time: a function, or a class of this module.
+
+    It gives the same value whenever it is asked about the same time. One that belongs to a buffer
+    is pickled with it, which a ``lambda`` cannot be.
+    """
+
+    def __call__(self, t: float, /) -> float:
+        """The number at time ``t``, which is at least 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same number at all times.
+
+    Parameters
+    ----------
+    value : float
+        Finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``value`` is no finite number.
+
+    Examples
+    --------
+    >>> from cpprb_like.schedules import Constant
+    >>> Constant(0.4)(1000)
+    0.4
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _finite("value", self.value))
+
+    def __call__(self, t: float, /) -> float:  # noqa: ARG002 (that is what constant means)
+        """``value``."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A straight line from ``start`` at time 0 to ``stop`` at time ``steps``, and level afterwards.
+
+    Parameters
+    ----------
+    start, stop : float
+        Finite.
+    steps : int
+        At least 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter is of a wrong type or value; the message names it.
+
+    Examples
+    --------
+    >>> from cpprb_like.schedules import Linear
+    >>> beta = Linear(0.4, 1.0, 100)
+    >>> beta(0), beta(50), beta(100), beta(10**9)
+    (0.4, 0.7, 1.0, 1.0)
+    """
+
+    start: float
+    stop: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start", _finite("start", self.start))
+        object.__setattr__(self, "stop", _finite("stop", self.stop))
+        object.__setattr__(self, "steps", whole("steps", self.steps, 1))
+
+    def __call__(self, t: float, /) -> float:
+        """The number at time ``t``."""
+        return _between(self.start, self.stop, t / self.steps)
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """Straight lines from point to point, level before the first and after the last.
+
+    Parameters
+    ----------
+    points : iterable of (int, float)
+        Times, strictly ascending, and the number at each; at least one point.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``points`` is none of that; the message names the point.
+
+    Notes
+    -----
+    Cost: logarithmic in the number of points.
+
+    Examples
+    --------
+    >>> from cpprb_like.schedules import Piecewise
+    >>> epsilon = Piecewise([(0, 1.0), (100, 0.1), (1000, 0.01)])
+    >>> epsilon(0), epsilon(50), epsilon(100), epsilon(5000)
+    (1.0, 0.55, 0.1, 0.01)
+    """
+
+    points: tuple[tuple[int, float], ...]
+
+    def __init__(self, points: Iterable[tuple[int, float]]) -> None:
+        try:
+            pairs = [(t, value) for t, value in points]
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"points: expected pairs of a time and a number, got {points!r}"
+            ) from None
+        if not pairs:
+            raise ValueError("points: expected at least one, got none")
+        read = tuple(
+            (whole(f"time of point {number}", t), _finite(f"value of point {number}", value))
+            for number, (t, value) in enumerate(pairs)
+        )
+        for number in range(1, len(read)):
+            if read[number][0] <= read[number - 1][0]:
+                raise ValueError(
+                    f"time of point {number}: expected more than {read[number - 1][0]}, "
+                    f"got {read[number][0]}"
+                )
+        object.__setattr__(self, "points", read)
+
+    def __call__(self, t: float, /) -> float:
+        """The number at time ``t``."""
+        after = bisect_right(self.points, t, key=operator.itemgetter(0))
+        if after in (0, len(self.points)):
+            return self.points[max(after - 1, 0)][1]
+        (t0, start), (t1, stop) = self.points[after - 1 : after + 1]
+        return _between(start, stop, (t - t0) / (t1 - t0))
+
+
+def check(
+    name: str,
+    value: float | Schedule,
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    above: bool = False,
+) -> None:
+    """Refuse what can never be a number from ``least`` to ``most``, or a schedule of such numbers.
+
+    Numbers and the schedules of this module are checked in full. What another schedule gives is not
+    known before it is asked: ``value_at`` checks that.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for the message.
+    value : float or Schedule
+    least, most : float
+        The range, ends included.
+    above : bool
+        Leave ``least`` itself out.
+
+    Raises
+    ------
+    TypeError
+        ``value`` is neither a number nor callable.
+    ValueError
+        ``value``, or a number that the schedule will give, is not finite or not in the range.
+
+    Examples
+    --------
+    >>> from cpprb_like.schedules import Linear, check
+    >>> check("beta", 0.4, 0, 1)
+    >>> check("beta", Linear(0.4, 2.0, 100), 0, 1)
+    Traceback (most recent call last):
+    ValueError: beta: expected 0 to 1, got 2.0 from Linear(start=0.4, stop=2.0, steps=100)
+    """
+    if isinstance(value, Constant):
+        known = [value.value]
+    elif isinstance(value, Linear):
+        known = [value.start, value.stop]
+    elif isinstance(value, Piecewise):
+        known = [number for _, number in value.points]
+    elif callable(value):
+        return
+    else:
+        known = [value]
+    for number in known:
+        _read(name, number, (least, most, above), value)
+
+
+def value_at(
+    value: float | Schedule,
+    t: float,
+    name: str = "schedule",
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    above: bool = False,
+) -> float:
+    """The number itself, or what the schedule gives at time ``t``.
+
+    Parameters
+    ----------
+    value : float or Schedule
+    t : float
+        The time.
+    name, least, most, above
+        As for ``check``; without them every finite number will do.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    TypeError
+        ``value``, or what the schedule gave, is no number.
+    ValueError
+        The number is not finite, or not in the range.
+
+    Examples
+    --------
+    >>> from cpprb_like.schedules import Linear, value_at
+    >>> value_at(0.5, 10), value_at(Linear(0.0, 1.0, 100), 10)
+    (0.5, 0.1)
+    """
+    number = value(t) if callable(value) else value
+    return _read(name, number, (least, most, above), value)
+
+
+def whole(name: str, value: object, least: float = -math.inf) -> int:
+    """``value`` as a Python int of at least ``least``; ``TypeError`` or ``ValueError`` otherwise.
+
+    Examples
+    --------
+    >>> from cpprb_like.schedules import whole
+    >>> whole("stride", 300, 1)
+    300
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # whatever has no index is refused
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name}: expected at least {least}, got {number}")
+    return number
+
+
+def _finite(name: str, value: object) -> float:
+    """``value`` as a finite Python float, or an error."""
+    return _in_range(name, value, (-math.inf, math.inf, False), "a number", None)
+
+
+def _read(name: str, number: object, bounds: Bounds, value: object) -> float:
+    """``number``, which is ``value`` or came from it, as a float within the bounds, or an error."""
+    if callable(value):
+        return _in_range(name, number, bounds, "a number", value)
+    return _in_range(name, number, bounds, "a number or a schedule", None)
+
+
+def _in_range(name: str, number: object, bounds: Bounds, kind: str, source: object) -> float:
+    least, most, above = bounds
+    is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
+    try:
+        found = float(number) if is_number else math.nan  # type: ignore[arg-type]  # it is Real
+    except OverflowError:
+        found = math.inf
+    low = found > least if above else found >= least
+    if math.isfinite(found) and low and found <= most:
+        return found
+    origin = "" if source is None else f" from {source!r}"
+    if not is_number:
+        raise TypeError(f"{name}: expected {kind}, got {number!r}{origin}")
+    if math.isinf(least) and math.isinf(most):
+        expected = "a finite number"
+    elif math.isinf(most):
+        expected = f"{'more than' if above else 'at least'} {least}"
+    elif above:
+        expected = f"more than {least} and at most {most}"
+    else:
+        expected = f"{least} to {most}"
+    raise ValueError(f"{name}: expected {expected}, got {number}{origin}")
+
+
+def _between(start: float, stop: float, part: float) -> float:
+    """The number a part of the way from ``start`` to ``stop``, never outside the two."""
+    if part <= 0:
+        return start
+    if part >= 1:
+        return stop
+    # Two products and not a difference: that of two finite numbers may be infinite.
+    number = (1 - part) * start + part * stop
+    return min(max(number, min(start, stop)), max(start, stop))
