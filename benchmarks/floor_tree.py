@@ -17,9 +17,9 @@ from floor import Batch, Columns, Floor
 from numpy.typing import NDArray
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.storage import allocate
+from cpprb_like.storage import allocate_floats
 
-__all__ = ["SOURCE", "Prioritized", "TreeFloor", "aligned"]
+__all__ = ["SOURCE", "Prioritized", "TreeFloor"]
 
 Floats = NDArray[np.float64]
 Indexes = NDArray[np.intp]
@@ -60,8 +60,10 @@ static inline double least8(const double *c)
 static void lift_minima(Tree *tree, const int64_t *leaves, int64_t n)
 {
     int64_t changed[GROUP];
-    for (int64_t k = 0; k < n; k++)
+    for (int64_t k = 0; k < n; k++) {
         changed[k] = leaves[k];
+        __builtin_prefetch(tree->minima[1] + (leaves[k] >> 3));
+    }
     for (int64_t level = 1; n > 0 && level < tree->levels; level++) {
         double *minima = tree->minima[level];
         int64_t count = 0;
@@ -189,11 +191,6 @@ class Tree(ctypes.Structure):
     )
 
 
-def aligned(n: int) -> Floats:
-    """Zeros in memory like that of a buffer."""
-    return allocate(8 * n).view(np.float64)
-
-
 def _address(array: NDArray[np.generic]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
@@ -204,23 +201,21 @@ class TreeFloor:
     def __init__(self, library: Path, weights: Floats) -> None:
         self.loops = ctypes.CDLL(str(library))
         self.tree = Tree()
-        self.memory: list[Floats] = []
-        count = weights.size
-        while not self.memory or count > 1:
-            if self.memory:
-                count = -(-count // 8)
-            self._add_level(count)
-        self.memory[0][: weights.size] = weights
+        counts = [weights.size]
+        while len(counts) == 1 or counts[-1] > 1:
+            counts.append(-(-counts[-1] // 8))
+        sizes = [-(-count // 8) * 8 for count in counts]
+        self.memory = allocate_floats(2 * sum(sizes))
+        self.tree.levels = len(counts)
+        start = 0
+        for level, (count, size) in enumerate(zip(counts, sizes, strict=True)):
+            sums, minima = self.memory[start : start + 2 * size].reshape(2, size)
+            minima[:] = np.inf
+            self.tree.count[level] = count
+            self.tree.sums[level], self.tree.minima[level] = sums.ctypes.data, minima.ctypes.data
+            start += 2 * size
+        self.memory[: weights.size] = weights
         self.set(np.arange(weights.size), weights[None], with_minima=True)(1)
-
-    def _add_level(self, count: int) -> None:
-        level = self.tree.levels
-        sums, minima = aligned(-(-count // 8) * 8), aligned(-(-count // 8) * 8)
-        minima[:] = np.inf
-        self.memory += [sums, minima]
-        self.tree.count[level] = count
-        self.tree.sums[level], self.tree.minima[level] = sums.ctypes.data, minima.ctypes.data
-        self.tree.levels += 1
 
     def set(
         self, slots: Indexes, values: Floats, *, with_minima: bool = False

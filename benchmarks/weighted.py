@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from cases import ADD, Group, filled, random_steps
 from floor import ENV_DICT
-from floor_tree import Floats, Indexes, Prioritized, TreeFloor, aligned
+from floor_tree import Floats, Indexes, Prioritized, TreeFloor
 from measure import Effort, Row, Work, compiled, interleave, statement
 from numpy.typing import NDArray
 
 from cpprb_like import PrioritizedReplayBuffer
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
+from cpprb_like.storage import allocate_floats
 
 __all__ = [
     "WEIGHTED",
@@ -53,9 +54,9 @@ def taking_turns(*inputs: NDArray[Any]) -> Any:
 
 def our_tree(weights: Floats, *, with_minima: bool = False) -> SumTree:
     """A tree with these weights, in memory like that of a buffer."""
-    tree = SumTree(aligned(tree_size(weights.size)), weights.size)
+    tree = SumTree(allocate_floats(tree_size(weights.size)), weights.size)
     if with_minima:
-        MinTree(aligned(min_tree_size(weights.size)), tree)
+        MinTree(allocate_floats(min_tree_size(weights.size)), tree)
     tree.set_range(0, weights)
     return tree
 

@@ -60,8 +60,8 @@ cdef class BufferBase:
     A subclass gives it a ``Ring`` by ``_attach``, and has the methods ``_convert(number, value)``
     for the values that do not match their declaration, and ``_check_names(given)``. One whose rows
     have priorities has ``_read_priorities(values)`` too, which gives an array with a number for
-    each row, and ``_stage(first, numbers)``, which gets it when the rows from row id ``first`` on
-    have been written; it cannot fail.
+    each row, and ``_stage(first, revision, numbers)``, which gets it when the rows from row id
+    ``first`` on have been written to a ring of that revision; it cannot fail.
     """
 
     def _attach(self, Ring ring not None, gate not None):
@@ -178,10 +178,10 @@ cdef class BufferBase:
 
     cdef object c_publish(self, intp_t n, const uint8_t* present, priorities):
         """Write the rows of a call that has been resolved; the slot of the first."""
-        cdef int64_t first = self.ring.state[WRITTEN]
+        cdef int64_t first = self.ring.state[WRITTEN], revision = self.ring.state[REVISION]
         cdef intp_t slot = self.ring.c_publish(<char**> &self.sources[0], n, present)
         if priorities is not None:
-            self._stage(first, priorities)
+            self._stage(first, revision, priorities)
         return slot
 
     def add_where(self, present, /, **fields):
@@ -316,7 +316,7 @@ cdef object c_add_with_priorities(
     """``add`` of a buffer whose rows have priorities."""
     cdef BufferBase buffer = <BufferBase> self
     cdef intp_t place = c_place_of_priorities(names)
-    if place < 0 or n_positional:
+    if place < 0 or n_positional or buffer.ring is None:
         return c_add(self, values, n_positional, names)
     priorities = <object> values[place]
     if priorities is not None:

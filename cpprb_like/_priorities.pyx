@@ -5,7 +5,8 @@ temporary array for each operation. Not here: what the numbers are for (``priori
 """
 
 cimport numpy as cnp
-from libc.math cimport INFINITY, pow
+from libc.float cimport DBL_MIN
+from libc.math cimport INFINITY, exp, log, pow
 
 from cpprb_like._typedefs cimport float32_t, float64_t, intp_t
 
@@ -91,5 +92,10 @@ cdef void c_correct(
     const float64_t* weights, float64_t least, float64_t beta, real* out, intp_t n
 ) noexcept nogil:
     cdef intp_t k
+    cdef float64_t share
     for k in range(n):
-        out[k] = <real> pow(least / weights[k], beta)
+        share = least / weights[k]
+        if share >= DBL_MIN:
+            out[k] = <real> pow(share, beta)
+        else:  # digits are missing, or all of them; powers of it may be numbers again
+            out[k] = <real> exp(beta * (log(least) - log(weights[k])))

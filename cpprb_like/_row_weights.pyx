@@ -81,18 +81,13 @@ cdef class RowWeights:
     cdef void c_sync_entered(self, int64_t stop) noexcept:
         """As ``c_sync``, inside the gate of the tree."""
         self.c_begin()
-        self.summed = max(self.summed, stop - self.ring.capacity)
-        if self.maxima is not None and self.ring.c_absent():
-            # The heaviest row may leave the ring while rows come that weigh nothing.
-            while self.summed < stop:
-                self.c_sync_to(min(self.summed + self.ring.n_envs, stop))
-        else:
-            self.c_sync_to(stop)
+        self.c_sync_to(stop)
 
     cdef void c_sync_to(self, int64_t stop) noexcept nogil:
         """Fill the leaves of the rows before ``stop``, then sum the nodes above those that are new."""
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
+        self.summed = max(self.summed, stop - capacity)
         self.c_fill(stop)
         if self.summed >= stop:
             return
@@ -127,27 +122,43 @@ cdef class RowWeights:
             row += 1
         self.filled = stop
 
-    def stage(self, int64_t first, cnp.ndarray priorities, cnp.ndarray weights):
+    def follow(self):
+        """Bring the weights up to date.
+
+        To be called before and after absent rows are added, if there are ``maxima``: the heaviest
+        row may leave the ring while rows come that weigh nothing. Otherwise it is never needed.
+        """
+        self.c_sync(self.ring.state[WRITTEN])
+
+    def stage(
+        self, int64_t first, int64_t revision, cnp.ndarray priorities, cnp.ndarray weights
+    ):
         """Note the weights of the rows from row id ``first`` on, which have just been written.
 
-        ``priorities`` and ``weights`` are dense 1-d arrays of float64 of the same length.
+        ``priorities`` and ``weights`` are dense 1-d arrays of float64 of the same length. If the
+        ring has another revision by now, the rows are gone.
         """
         cdef const float64_t* values = <const float64_t*> cnp.PyArray_DATA(priorities)
         cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(weights)
         cdef intp_t k, n = cnp.PyArray_DIM(weights, 0)
-        if self.maxima is not None:
-            self.c_sync(first)
         cdef bint locked = self.tree.c_enter(0)
-        self.c_begin()
-        self.c_fill(first)
-        self.c_write(first, given, n)
-        for k in range(n):
-            self.newest_weight = max(self.newest_weight, given[k])
-            self.greatest_priority = max(self.greatest_priority, values[k])
+        if self.ring.state[REVISION] == revision:
+            self.c_begin()
+            if self.maxima is not None:
+                self.c_sync_to(first)
+            self.c_fill(first)
+            self.c_write(first, given, n)
+            for k in range(n):
+                if self.ring.c_absent() and self.ring.c_is_absent(
+                    <intp_t> ((first + k) % self.ring.capacity)
+                ):
+                    continue
+                self.newest_weight = max(self.newest_weight, given[k])
+                self.greatest_priority = max(self.greatest_priority, values[k])
+            if self.maxima is not None:
+                self.c_sync_to(self.ring.state[WRITTEN])
         if locked:
             self.tree.c_leave()
-        if self.maxima is not None:
-            self.c_sync(self.ring.state[WRITTEN])
 
     cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil:
         """Write the leaves of n rows, and note that the nodes above them are to be summed."""
@@ -296,11 +307,21 @@ cdef class RowWeights:
         """All that a new object over an equal ring needs to go on like this one."""
         self.c_sync(self.ring.state[WRITTEN])
         leaves = np.asarray(self.tree.nodes)[: self.ring.c_stored()].copy()
-        return leaves, self.newest_weight, self.greatest_priority, self.drawn, self.base
+        rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[REVISION]
+        return rows, leaves, self.newest_weight, self.greatest_priority, self.drawn, self.base
 
     def load(self, saved):
-        """Go on where another object was saved."""
-        leaves, self.newest_weight, self.greatest_priority, self.drawn, self.base = saved
+        """Go on where another object was saved.
+
+        A ring without rows may be another one: then this begins anew. Raises ``ValueError`` for
+        another ring that has rows.
+        """
+        rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[REVISION]
+        if rows != saved[0]:
+            if len(self.ring):
+                raise ValueError("the sampler keeps priorities of the rows of another buffer")
+            return
+        _, leaves, self.newest_weight, self.greatest_priority, self.drawn, self.base = saved
         np.asarray(self.tree.nodes)[: len(leaves)] = leaves
         self.tree.rebuild()
         self.revision = self.ring.state[REVISION]

@@ -485,6 +485,7 @@ cdef class SumTree:
         Examples
         --------
         >>> import numpy as np
+        >>> from cpprb_like._segment_tree import SumTree, tree_size
         >>> tree = SumTree(np.zeros(tree_size(4)), 4)
         >>> tree.set_range(0, np.array([0.0, 1e300, 0.0, 1e-300]))
         >>> slots, weights = tree.draw_distinct(2, np.random.default_rng(0))

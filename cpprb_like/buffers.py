@@ -103,7 +103,9 @@ class ReplayBuffer(BufferBase):
         fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
         schema = Schema(fields, terminated, truncated)
         schema.end_fields()
-        if sampler is not None and not callable(getattr(sampler, "draw", None)):
+        if isinstance(sampler, type) or (
+            sampler is not None and not callable(getattr(sampler, "draw", None))
+        ):
             raise TypeError(f"sampler: expected an object with a method draw, got {sampler!r}")
         beside: int = getattr(sampler, "nbytes_for", lambda _: 0)(capacity)
         layout = Layout.of(schema, capacity, read_n_envs(n_envs, capacity), beside)

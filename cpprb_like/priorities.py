@@ -9,6 +9,7 @@ users call (``recipes``).
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -50,11 +51,16 @@ class PrioritySampler(Sampler, Protocol):
         """See ``Sampler.draw``. The extra columns are ``weights`` and ``indexes``, at least."""
         ...
 
-    def stage(self, first: int, priorities: Floats) -> None:
+    def stage(self, first: int, revision: int, priorities: Floats) -> None:
         """Take note of the priorities of the rows from row id ``first`` on, just written.
 
-        They are right for ``read_priorities``; it must not fail.
+        They come from ``read_priorities``, so it cannot fail. If ``ring.revision`` is no longer
+        ``revision``, the rows are gone.
         """
+        ...
+
+    def follow(self) -> None:
+        """Take note of the rows that are there; called before and after absent rows are added."""
         ...
 
     def read_priorities(self, priorities: ArrayLike) -> Floats:
@@ -126,8 +132,8 @@ def read_indexes(indexes: ArrayLike, n: int) -> NDArray[np.uint64]:
         One of them is negative.
     """
     given = np.asarray(indexes)
-    if given.dtype == np.uint64 and given.shape == (n,) and given.flags.c_contiguous:
-        return given
+    if type(indexes) is np.ndarray and given.dtype == np.uint64 and given.shape == (n,):
+        return np.require(given, requirements="CA")
     if given.size == 0:
         given = given.astype(np.uint64)
     if given.dtype.kind not in "iu" or isinstance(indexes, np.ma.MaskedArray):
@@ -139,7 +145,7 @@ def read_indexes(indexes: ArrayLike, n: int) -> NDArray[np.uint64]:
     if given.dtype.kind == "i" and given.size and given.min() < 0:
         wrong = np.flatnonzero(given.reshape(-1) < 0)[0]
         raise IndexError(f"indexes[{wrong}]: expected at least 0, got {given.reshape(-1)[wrong]}")
-    return np.ascontiguousarray(given.reshape(-1), np.uint64)
+    return np.require(given.reshape(-1), np.uint64, "CA")
 
 
 class Prioritized:
@@ -222,18 +228,16 @@ class Prioritized:
         self.eps = _number("eps", eps)
         check("beta", beta, 0)
         self.beta = beta
-        if weights not in ("all", "batch"):
+        if not isinstance(weights, str) or weights not in ("all", "batch"):
             raise ValueError(f"weights: expected 'all' or 'batch', got {weights!r}")
-        if max_priority not in ("ever", "present"):
+        if not isinstance(max_priority, str) or max_priority not in ("ever", "present"):
             raise ValueError(f"max_priority: expected 'ever' or 'present', got {max_priority!r}")
         self.check_for_update = bool(check_for_update)
         self.stratified = bool(stratified)
         self.weights = weights
         self.max_priority = max_priority
         self.probabilities = bool(probabilities)
-        self.weights_dtype = np.dtype(weights_dtype)
-        if self.weights_dtype not in (np.float32, np.float64):
-            raise ValueError(f"weights_dtype: expected float32 or float64, got {weights_dtype!r}")
+        self.weights_dtype = read_weights_dtype(weights_dtype)
         self.draws = 0
         self._rows: RowWeights | None = None
         self._saved: tuple[Any, ...] | None = None
@@ -258,7 +262,16 @@ class Prioritized:
         maxima = None
         if self.max_priority == "present":
             maxima = MaxTree(allocate_floats(min_tree_size(capacity)), tree)
-        rows = RowWeights(ring, tree, minima, maxima, (1.0 + self.eps) ** self.alpha)
+        try:
+            first = (1.0 + self.eps) ** self.alpha
+        except OverflowError:
+            first = math.inf
+        if not first <= tree.largest:
+            raise ValueError(
+                f"alpha={self.alpha}, eps={self.eps}: the weight of a new row, "
+                f"(1 + eps) ** alpha, must be at most {tree.largest}"
+            )
+        rows = RowWeights(ring, tree, minima, maxima, first)
         if self._saved is not None:
             rows.load(self._saved)
             self._saved = None
@@ -320,9 +333,14 @@ class Prioritized:
             )
         return weights
 
-    def stage(self, first: int, priorities: Floats) -> None:
+    def stage(self, first: int, revision: int, priorities: Floats) -> None:
         """See ``PrioritySampler.stage``."""
-        self.rows.stage(first, priorities, self._weigh(priorities))
+        self.rows.stage(first, revision, priorities, self._weigh(priorities))
+
+    def follow(self) -> None:
+        """See ``PrioritySampler.follow``."""
+        if self.max_priority == "present":
+            self.rows.follow()
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows; see ``PrioritizedReplayBuffer.update_priorities``."""
@@ -347,8 +365,17 @@ class Prioritized:
         return f"{type(self).__name__}(alpha={self.alpha:g}, beta={self.beta}, eps={self.eps:g})"
 
 
+def read_weights_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype of weights: float32 or float64, and ``ValueError`` otherwise."""
+    for known in (np.float32, np.float64):
+        if dtype in (known, known.__name__, np.dtype(known)):
+            return np.dtype(known)
+    raise ValueError(f"weights_dtype: expected float32 or float64, got {dtype!r}")
+
+
 def _number(name: str, value: float) -> float:
+    """A number that stays the same, at least 0."""
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
     check(name, value, 0)
-    if callable(value):
-        raise TypeError(f"{name}: expected a number that stays the same, got {value!r}")
     return float(value)

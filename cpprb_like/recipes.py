@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -82,18 +83,25 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise TypeError(f"{', '.join(given)}: expected as options of the sampler")
         elif not callable(getattr(sampler, "update_priorities", None)):
             raise TypeError(f"sampler: expected one that draws by priority, got {sampler!r}")
-        super().__init__(size, env_dict, sampler=sampler, **options)
-        taken = [name for name in OWN_NAMES if name in self.schema.names]
+        taken = [name for name in OWN_NAMES if isinstance(env_dict, Mapping) and name in env_dict]
         if taken:
             raise ValueError(f"env_dict: {taken} are names of what a batch gets from priorities")
+        super().__init__(size, env_dict, sampler=sampler, **options)
 
     add = fast_add_with_priorities
+
+    def add_where(self, present: ArrayLike, /, **fields: Any) -> int:
+        """As ``ReplayBuffer.add_where``, which see; it takes ``priorities`` too, as ``add`` does."""
+        self.sampler.follow()
+        slot = super().add_where(present, **fields)
+        self.sampler.follow()
+        return slot
 
     def _read_priorities(self, priorities: ArrayLike) -> NDArray[np.float64]:
         return self.sampler.read_priorities(priorities)
 
-    def _stage(self, first: int, priorities: NDArray[np.float64]) -> None:
-        self.sampler.stage(first, priorities)
+    def _stage(self, first: int, revision: int, priorities: NDArray[np.float64]) -> None:
+        self.sampler.stage(first, revision, priorities)
 
     def sample(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import sys
 import threading
 from collections.abc import Callable
@@ -212,6 +213,16 @@ def test_other_threads_never_see_a_draw_under_way(what: str) -> None:
 
     assert len(seen) > 20
     assert all(seen)
+
+
+def test_the_example_is_right() -> None:
+    """What the docstring shows is what happens."""
+    text = SumTree.draw_distinct.__doc__
+    assert text is not None
+    example = doctest.DocTestParser().get_doctest(text, {}, "draw_distinct", None, None)
+    runner = doctest.DocTestRunner()
+    assert example.examples
+    assert runner.run(example).failed == 0
 
 
 def test_golden_values() -> None:
