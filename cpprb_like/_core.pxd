@@ -2,6 +2,7 @@
 
 from numpy cimport ndarray
 
+from cpprb_like._chain cimport Rows
 from cpprb_like._column cimport Column
 from cpprb_like._pool cimport Pool
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
@@ -14,10 +15,19 @@ cdef enum:  # words of the header
     EPISODE_LENS = 3  # one word for each stream
 
 
+cdef enum:  # columns of Ring.table
+    OFFSET = 0
+    STRIDE = 1
+    NBYTES = 2
+
+
 cdef class Ring:
     cdef readonly intp_t capacity
     cdef readonly intp_t n_envs
     cdef readonly tuple columns      # Column of each field, in declared order
+    cdef readonly tuple stored_columns  # those that are stored as they are
+    cdef readonly tuple chains       # Chain of each of the others
+    cdef readonly intp_t ahead       # rows that have to follow a row before it can be drawn
     cdef uint8_t[::1] arena
     cdef int64_t[::1] state          # words of the header, see above
     cdef intp_t[:, ::1] table        # offset, stride, nbytes of each column that lies in the arena
@@ -33,7 +43,19 @@ cdef class Ring:
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
     cdef intp_t c_stored(self) noexcept nogil
     cdef intp_t c_absent(self) noexcept nogil
+    cdef intp_t c_drawable(self) noexcept nogil
+    cdef intp_t c_open(self) noexcept nogil
+    cdef bint c_can_draw(self, intp_t slot) noexcept nogil
+    cdef bint c_is_open(self, intp_t slot) noexcept nogil
+    cdef bint c_waits(self, int64_t row, int64_t written) noexcept nogil
+    cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil
+    cdef int64_t c_row_at(self, intp_t slot) noexcept nogil
+    cdef int c_prepare(self, char** rows, intp_t n) except -1
+    cdef Rows c_describe(self, char** rows, intp_t n) noexcept
+    cdef void c_write_chains(self, char** rows, intp_t n) noexcept
+    cdef object c_first_complete(self, int64_t written)
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
+    cdef intp_t c_newest_from(self, intp_t n) noexcept nogil
     cdef intp_t c_oldest_of(self, intp_t newest) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil
@@ -50,8 +72,4 @@ cdef class Ring:
         self, char** rows, intp_t start, intp_t n, const uint8_t* present, uint8_t* flags
     ) noexcept nogil
     cdef bint c_overwritten(self, ndarray slots, int64_t written) noexcept
-    cdef int c_check_arrays(self, list arrays, intp_t n) except -1
     cdef int c_check_slots(self, slots) except -1
-    cdef ndarray c_new_array(self, Column column, intp_t n)
-    cdef int c_fill(self, list arrays, ndarray slots) except -1
-    cdef void c_gather_rows(self, char** outs, const intp_t* slots, intp_t n) noexcept nogil

@@ -1,10 +1,11 @@
 from collections.abc import Iterable
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from cpprb_like._chain import Chain
 from cpprb_like._column import Column
 
 N_STATE_WORDS: Final[int]
@@ -19,6 +20,9 @@ class Ring:
     capacity: int
     n_envs: int
     columns: tuple[Column, ...]
+    stored_columns: tuple[Column, ...]
+    chains: tuple[Chain, ...]
+    ahead: int
     row_nbytes: int
     def __new__(
         cls,
@@ -30,6 +34,8 @@ class Ring:
         *,
         capacity: int,
         n_envs: int,
+        chains: Iterable[Chain] = (),
+        ahead: int = 0,
     ) -> Self: ...
     @property
     def written(self) -> int: ...
@@ -44,13 +50,12 @@ class Ring:
     def episode_len(self, stream: int) -> int: ...
     def clear(self) -> None: ...
     def flags(self) -> NDArray[np.uint8]: ...
+    def flags_at(self, slots: NDArray[np.intp]) -> NDArray[np.uint8]: ...
     def absent_at(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]: ...
     def present_slots(self) -> NDArray[np.intp]: ...
     def newest_slots(self, n: int) -> NDArray[np.intp]: ...
-    def take(
-        self,
-        slots: NDArray[np.intp],
-        written: int,
-        revision: int,
-        arrays: list[NDArray[Any]] | None = None,
-    ) -> dict[str, NDArray[Any]] | None: ...
+    def is_overwritten(self, slots: NDArray[np.intp], written: int, revision: int) -> bool: ...
+    def row_ids(self, slots: NDArray[np.intp]) -> NDArray[np.int64]: ...
+    def windows(
+        self, slots: NDArray[np.intp], n: int
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]: ...

@@ -1,35 +1,25 @@
 """The ring that holds the rows.
 
-It writes rows into memory that it is given, and gathers them. Compiled because moving a small row
-costs less than any Python statement. Not here: where the memory comes from (``storage``), what a
-row means (``schema``), which rows to draw (``_uniform``, ``samplers``), and the calls that users
-make (``_entry``, ``buffers``).
+It writes rows into memory that it is given, and knows which rows follow one another and which can
+be drawn. Compiled because moving a small row costs less than any Python statement. Not here: where
+the memory comes from (``storage``), what a row means (``schema``), how rows are read (``_take``),
+which are drawn (``_uniform``, ``samplers``), and the calls that users make (``_entry``,
+``buffers``).
 """
 
 cimport cython
 cimport numpy as cnp
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from cpprb_like._chain cimport Chain, Rows
 from cpprb_like._column cimport Column
-from cpprb_like._copy cimport c_copy, c_gather, c_prefetch_rows, c_scatter, c_swap
-from cpprb_like._pool cimport Lease, Pool
+from cpprb_like._copy cimport c_copy, c_scatter, c_swap
+from cpprb_like._pool cimport Pool
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
 import numpy as np
 
 cnp.import_array()
-
-cdef extern from "numpy/arrayobject.h":
-    ctypedef struct PyTypeObject:
-        pass
-    PyTypeObject PyArray_Type
-    cnp.ndarray PyArray_NewFromDescr(
-        PyTypeObject* subtype, cnp.PyArray_Descr* descr, int ndim, intp_t* dims, intp_t* strides,
-        void* data, int flags, PyObject* obj
-    )
 
 cdef enum:  # bits of the flag byte of a row
     END = 1
@@ -38,21 +28,13 @@ cdef enum:  # bits of the flag byte of a row
     ABSENT = 8
     DONE = 16        # never stored: a lone ``done`` terminates unless the step is truncated as well
 
-cdef enum:  # columns of Ring.table
-    OFFSET = 0
-    STRIDE = 1
-    NBYTES = 2
-
 cdef enum:  # columns of Ring.ends
     END_PLACE = 0
     END_SIGN_BYTE = 1
     END_FLAGS = 2
 
 cdef enum:
-    READ_CHUNK = 64              # rows whose records are fetched while those before are copied
     WRITE_CHUNK = 128             # rows whose records stay in the first cache meanwhile
-    UNLOCKED_NBYTES = 32768      # smaller gathers keep the lock: taking it back costs more
-    POOLED_NBYTES = 65536        # arrays from here on come from the pool
 
 # The same numbers for schema.py.
 N_STATE_WORDS = EPISODE_LENS
@@ -83,10 +65,15 @@ cdef class Ring:
         none), and its flag bits.
     capacity, n_envs : int
         Rows held, and streams that they belong to in turn.
+    chains : sequence of Chain
+        Fields of ``columns`` that are not stored as they are.
+    ahead : int
+        A row can be drawn when so many rows of its episode follow it, or all.
     """
 
     def __cinit__(
-        self, columns, cnp.ndarray arena, cnp.ndarray state, record, ends, *, capacity, n_envs
+        self, columns, cnp.ndarray arena, cnp.ndarray state, record, ends, *, capacity, n_envs,
+        chains=(), ahead=0,
     ):
         self.capacity = capacity
         self.n_envs = n_envs
@@ -95,12 +82,21 @@ cdef class Ring:
         self.arena = arena
         self.state = state
         self.pool = Pool()
-        self.boxed = tuple(column for column in self.columns if column.objects is not None)
-        plain = [column for column in self.columns if column.objects is None]
+        self.chains = tuple(chains)
+        self.ahead = ahead
+        chained = {chain.name: chain for chain in self.chains}
+        self.stored_columns = tuple(
+            [column for column in self.columns if column.name not in chained]
+        )
+        self.boxed = tuple([column for column in self.stored_columns if column.objects is not None])
+        plain = [column for column in self.stored_columns if column.objects is None]
         # Columns of the record first, so that one loop prefetches and copies them chunk by chunk.
         plain.sort(key=lambda column: not self._in_record(column))
-        for place, column in enumerate([*plain, *self.boxed]):
+        derived = [column for column in self.columns if column.name in chained]
+        for place, column in enumerate([*plain, *self.boxed, *derived]):
             (<Column> column).place = place
+            if column.name in chained:
+                (<Chain> chained[column.name]).place = place
         self.ends = np.array(
             [((<Column> self.columns[number]).place, byte, flags) for number, byte, flags in ends],
             np.intp,
@@ -131,11 +127,55 @@ cdef class Ring:
 
     @property
     def absent(self):
-        """Slots in use whose row holds no step."""
-        return self.state[ABSENT_ROWS]
+        """Slots in use whose row cannot be drawn: it holds no step, or waits for rows to follow."""
+        return self.c_stored() - self.c_drawable()
 
     def __len__(self):
-        return self.c_stored() - self.state[ABSENT_ROWS]
+        return self.c_drawable()
+
+    cdef intp_t c_drawable(self) noexcept nogil:
+        """How many rows can be drawn."""
+        return self.c_stored() - self.c_absent() - self.c_open()
+
+    cdef intp_t c_open(self) noexcept nogil:
+        """How many rows wait for rows to follow them: the newest of each unfinished episode."""
+        cdef intp_t stream, count = 0
+        if self.ahead:
+            for stream in range(self.n_envs):
+                count += min(self.ahead, <intp_t> self.state[EPISODE_LENS + stream])
+        return count
+
+    cdef bint c_can_draw(self, intp_t slot) noexcept nogil:
+        """Whether the row in a slot in use can be drawn."""
+        return not (self.c_is_absent(slot) or (self.ahead and self.c_is_open(slot)))
+
+    cdef bint c_is_open(self, intp_t slot) noexcept nogil:
+        """Whether a row waits for rows to follow it."""
+        return self.c_waits(self.c_row_at(slot), self.state[WRITTEN])
+
+    cdef bint c_waits(self, int64_t row, int64_t written) noexcept nogil:
+        """Whether a row waited for rows to follow it when so many rows were written."""
+        cdef intp_t following = 0
+        while following < self.ahead:
+            if self.c_flags(<intp_t> (row % self.capacity))[0] & END:
+                return False
+            row = self.c_next(row, written)
+            if row < 0:
+                return True
+            following += 1
+        return False
+
+    cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil:
+        """The next row of the stream that holds a step, -1 if there is none among ``written``."""
+        row += self.n_envs
+        while row < written and self.c_is_absent(<intp_t> (row % self.capacity)):
+            row += self.n_envs
+        return row if row < written else -1
+
+    cdef int64_t c_row_at(self, intp_t slot) noexcept nogil:
+        """The row id of the row in a slot in use."""
+        cdef int64_t last = self.state[WRITTEN] - 1
+        return last - (last - slot) % self.capacity
 
     cdef intp_t c_stored(self) noexcept nogil:
         cdef int64_t written = self.state[WRITTEN]
@@ -147,8 +187,12 @@ cdef class Ring:
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil:
         return self.c_flags(slot)[0] & ABSENT
 
+    cdef intp_t c_newest_from(self, intp_t n) noexcept nogil:
+        """The slot of the oldest of the n newest rows that wait for no other; one environment."""
+        return self.c_oldest_of(n + self.c_open())
+
     cdef intp_t c_oldest_of(self, intp_t newest) noexcept nogil:
-        """The slot of the oldest of so many newest rows, absent ones included."""
+        """The slot of the oldest of so many newest rows, whatever they are."""
         return <intp_t> ((self.state[WRITTEN] - newest) % self.capacity)
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil:
@@ -197,8 +241,50 @@ cdef class Ring:
             values = rows[column.place] + skip * column.nbytes
             c_swap(objects + slot * column.nbytes, values, run * column.nbytes)
             c_swap(objects, values + run * column.nbytes, (n - skip - run) * column.nbytes)
+        if self.chains:
+            self.c_write_chains(rows, n)
         self.state[WRITTEN] = written + n
         return first
+
+    cdef int c_prepare(self, char** rows, intp_t n) except -1:
+        """Make room for what n rows will have kept aside, before anything is written."""
+        cdef Chain chain
+        cdef Rows given = self.c_describe(rows, n)
+        for chain in self.chains:
+            chain.aside.c_reserve(chain.c_count(&given))
+        return 0
+
+    cdef Rows c_describe(self, char** rows, intp_t n) noexcept:
+        cdef Rows given
+        given.values = rows
+        given.n = n
+        given.first = self.state[WRITTEN]
+        given.oldest = given.first + n - self.capacity
+        given.flags = self.c_flags(0)
+        given.flag_stride = self.record_stride
+        given.absent = ABSENT
+        return given
+
+    cdef void c_write_chains(self, char** rows, intp_t n) noexcept:
+        cdef Chain chain
+        cdef Rows given = self.c_describe(rows, n)
+        for chain in self.chains:
+            chain.c_write(&given)
+
+    cdef object c_first_complete(self, int64_t written):
+        """The slot of the first row that waited, or was not there, when so many rows were written,
+        and waits no longer; None if there is none.
+        """
+        cdef int64_t row = max(
+            written - self.ahead * self.n_envs, self.state[WRITTEN] - self.c_stored(), 0
+        )
+        cdef intp_t slot
+        while row < self.state[WRITTEN]:
+            slot = <intp_t> (row % self.capacity)
+            if self.c_can_draw(slot) and (row >= written or self.c_waits(row, written)):
+                return slot
+            row += 1
+        return None
 
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil:
         """As ``c_write_records`` for the commonest call: one step of one environment, none absent."""
@@ -351,6 +437,8 @@ cdef class Ring:
         self.state[WRITTEN] = 0
         self.state[ABSENT_ROWS] = 0
         self.state[EPISODE_LENS:] = 0
+        for chain in self.chains:
+            (<Chain> chain).c_clear()
 
     # ------------------------------------------------------------------ reading
 
@@ -372,70 +460,76 @@ cdef class Ring:
         last = self.record_offset + self.record_stride - 1
         return np.array(np.asarray(self.arena)[last :: self.record_stride][: self.c_stored()])
 
-    def absent_at(self, cnp.ndarray slots):
-        """Whether each of the given slots, which are in use, holds no step."""
+    def flags_at(self, cnp.ndarray slots):
+        """The flags of the given slots, which are in use; see ``flags``."""
         self.c_check_slots(slots)
-        return (np.asarray(self.arena)[
+        return np.asarray(self.arena)[
             self.record_offset + (slots + 1) * self.record_stride - 1
-        ] & ABSENT) != 0
+        ]
+
+    def absent_at(self, cnp.ndarray slots):
+        """Whether the row in each of the given slots, which are in use, cannot be drawn."""
+        self.c_check_slots(slots)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        cdef cnp.ndarray absent = np.empty(n, np.bool_)
+        for k in range(n):
+            (<uint8_t*> cnp.PyArray_DATA(absent))[k] = not self.c_can_draw(values[k])
+        return absent
 
     def present_slots(self):
-        """The slots that hold a step, ascending."""
-        if self.state[ABSENT_ROWS] == 0:
-            return np.arange(self.c_stored(), dtype=np.intp)
-        return np.flatnonzero(self.flags() & ABSENT == 0)
+        """The slots of the rows that can be drawn, ascending."""
+        slots = np.arange(self.c_stored(), dtype=np.intp)
+        return slots if self.c_drawable() == len(slots) else slots[~self.absent_at(slots)]
 
     def newest_slots(self, intp_t n):
-        """The slots of the n newest rows that hold a step, oldest first; of all if they are fewer."""
+        """The slots of the n newest rows that can be drawn, oldest first; or of all there are."""
         cdef cnp.ndarray slots = np.empty(min(n, len(self)), np.intp)
         cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t left = slots.size, back = 0, slot
         while left:
             back += 1
             slot = self.c_oldest_of(back)
-            if not self.c_is_absent(slot):
+            if self.c_can_draw(slot):
                 left -= 1
                 values[left] = slot
         return slots
 
-    def take(self, slots, int64_t written, int64_t revision, list arrays=None):
-        """The values of each column at the given slots, by name: arrays of shape (n, *shape).
+    def row_ids(self, cnp.ndarray slots):
+        """The row ids of the rows in the given slots, which are in use: int64."""
+        last = self.state[WRITTEN] - 1
+        return last - (last - slots.astype(np.int64, copy=False)) % self.capacity
 
-        None if one of the rows was overwritten since ``written`` and ``revision`` were read.
-        ``arrays`` are the caller's, one for each column, of the right size, dense and writeable;
-        without them the arrays are fresh. Raises ``TypeError`` if the slots are no dense 1-d array
-        of intp, ``IndexError`` if one is not in use.
+    def windows(self, cnp.ndarray slots, intp_t n):
+        """For each row, the slots of itself and up to n - 1 rows that follow it in its episode.
+
+        Returns an array of intp, shape ``(len(slots), n)``, and how many of each row are such,
+        shape ``(len(slots),)``; behind these the last one is repeated.
         """
-        if self.state[REVISION] != revision:
-            return None
         self.c_check_slots(slots)
-        cdef intp_t n = cnp.PyArray_DIM(slots, 0)
-        if arrays is None:
-            arrays = [self.c_new_array(column, n) for column in self.columns]
-        else:
-            self.c_check_arrays(arrays, n)
-        self.c_fill(arrays, slots)
-        if self.state[REVISION] != revision or self.c_overwritten(slots, written):
-            return None
-        cdef dict batch = {}
-        cdef intp_t number
-        for number in range(len(arrays)):
-            batch[(<Column> self.columns[number]).name] = arrays[number]
-        return batch
-
-    cdef int c_check_arrays(self, list arrays, intp_t n) except -1:
-        cdef Column column
-        if len(arrays) != len(self.columns):
-            raise ValueError(f"expected {len(self.columns)} arrays, got {len(arrays)}")
-        for column, array in zip(self.columns, arrays):
-            if not (
-                cnp.PyArray_Check(array)
-                and cnp.PyArray_IS_C_CONTIGUOUS(array)
-                and cnp.PyArray_ISWRITEABLE(array)
-                and cnp.PyArray_NBYTES(array) == n * column.nbytes
-            ):
-                raise ValueError(f"field {column.name!r}: expected a dense array of {n} rows")
-        return 0
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, i, m = cnp.PyArray_DIM(slots, 0)
+        cdef cnp.ndarray rows = np.empty((m, n), np.intp)
+        cdef cnp.ndarray counts = np.empty(m, np.intp)
+        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(rows)
+        cdef int64_t row, following
+        for k in range(m):
+            row = self.c_row_at(values[k])
+            out[0] = values[k]
+            i = 1
+            while i < n and not self.c_flags(out[i - 1])[0] & END:
+                following = self.c_next(row, self.state[WRITTEN])
+                if following < 0:
+                    break
+                row = following
+                out[i] = <intp_t> (row % self.capacity)
+                i += 1
+            (<intp_t*> cnp.PyArray_DATA(counts))[k] = i
+            while i < n:
+                out[i] = out[i - 1]
+                i += 1
+            out += n
+        return rows, counts
 
     cdef int c_check_slots(self, slots) except -1:
         if not cnp.PyArray_Check(slots):
@@ -459,68 +553,6 @@ cdef class Ring:
             )
         return 0
 
-    cdef cnp.ndarray c_new_array(self, Column column, intp_t n):
-        """An uninitialised array for n rows; a large one over memory of the pool."""
-        cdef intp_t dims[cnp.NPY_MAXDIMS]
-        cdef intp_t ndim = 1 + column.ndim
-        dims[0] = n
-        memcpy(dims + 1, column.dims, column.ndim * sizeof(intp_t))
-        cdef intp_t nbytes = n * column.nbytes
-        cdef Lease lease
-        cdef void* data = NULL
-        if nbytes >= POOLED_NBYTES and column.objects is None:
-            lease = self.pool.c_lease(nbytes)
-            data = cnp.PyArray_DATA(<cnp.ndarray> lease.memory)
-        Py_INCREF(column.dtype)
-        cdef cnp.ndarray array = PyArray_NewFromDescr(
-            &PyArray_Type, <cnp.PyArray_Descr*> column.dtype, <int> ndim, dims, NULL, data,
-            cnp.NPY_ARRAY_CARRAY if data != NULL else 0, NULL,
-        )
-        if data != NULL:
-            cnp.set_array_base(array, lease)
-        return array
-
-    cdef int c_fill(self, list arrays, cnp.ndarray slots) except -1:
-        """Gather checked slots into dense arrays of the right size, one for each column."""
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t number, n = cnp.PyArray_DIM(slots, 0)
-        cdef Column column
-        cdef char** outs = <char**> malloc((1 + len(arrays)) * sizeof(char*))
-        if outs == NULL:
-            raise MemoryError("no memory left to gather rows")
-        for number in range(len(arrays)):
-            column = <Column> self.columns[number]
-            outs[column.place] = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[number])
-        if n * self.row_nbytes < UNLOCKED_NBYTES:
-            self.c_gather_rows(outs, values, n)
-        else:
-            with nogil:
-                self.c_gather_rows(outs, values, n)
-        free(outs)
-        if self.boxed:
-            for column, array in zip(self.columns, arrays):
-                if column.objects is not None:
-                    array[...] = column.objects[slots]
-        return 0
-
-    cdef void c_gather_rows(self, char** outs, const intp_t* slots, intp_t n) noexcept nogil:
-        cdef intp_t start = 0, count = min(n, READ_CHUNK), following, number
-        cdef const intp_t* row
-        cdef const char* base = <const char*> &self.arena[0]
-        cdef const char* records = base + self.record_offset
-        cdef intp_t size = self.record_stride
-        c_prefetch_rows(records, size, size, slots, count)
-        while start < n:
-            following = min(n - start - count, READ_CHUNK)
-            c_prefetch_rows(records, size, size, slots + start + count, following)
-            for number in range(self.in_record):
-                row = &self.table[number, 0]
-                c_gather(
-                    outs[number] + start * row[NBYTES],
-                    base + row[OFFSET], row[STRIDE], row[NBYTES], slots + start, count,
-                )
-            start += count
-            count = following
-        for number in range(self.in_record, self.table.shape[0]):
-            row = &self.table[number, 0]
-            c_gather(outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots, n)
+    def is_overwritten(self, cnp.ndarray slots, int64_t written, int64_t revision):
+        """Whether a row in the slots is another one than when these two numbers were read."""
+        return self.state[REVISION] != revision or self.c_overwritten(slots, written)

@@ -10,6 +10,7 @@ cdef class BufferBase:
     cdef readonly Ring ring
     cdef readonly object _gate       # RLock held by whoever needs writers to wait
     cdef public bint _paused         # somebody holds the gate
+    cdef bint is_plain               # rows are stored as they are, and can be drawn at once
     cdef bint has_priorities         # ``add`` takes priorities as well
     cdef tuple names                 # field names, in declared order
     cdef object name_set             # the same, for comparison
@@ -28,4 +29,5 @@ cdef class BufferBase:
     cdef object c_add_converted(self, dict fields, const uint8_t* present, priorities)
     cdef object c_publish(self, intp_t n, const uint8_t* present, priorities)
     cdef intp_t c_read_batch_size(self, batch_size) except -1
-    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays)
+    cdef intp_t c_prepare(self, PyObject** values, PyObject* names, intp_t other, intp_t n) except -2
+    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take)

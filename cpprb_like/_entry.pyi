@@ -1,12 +1,16 @@
 from collections.abc import Callable
 from threading import RLock
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
 from cpprb_like._core import Ring
+
+Take: TypeAlias = Callable[
+    [NDArray[np.intp], int, int, list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
+]
 
 @disjoint_base
 class BufferBase:
@@ -22,6 +26,7 @@ class BufferBase:
         batch_size: int,
         replace: bool,
         out: dict[str, NDArray[Any]] | None,
+        take: Take | None = None,
     ) -> dict[str, NDArray[Any]]: ...
     def _draw(
         self,
@@ -29,6 +34,7 @@ class BufferBase:
         n: int,
         replace: bool,
         arrays: list[NDArray[Any]] | None,
+        take: Take | None,
     ) -> dict[str, NDArray[Any]] | None: ...
 
 def fast_add(self: BufferBase, /, **fields: Any) -> int: ...

@@ -16,6 +16,7 @@ from cpython.unicode cimport (
 
 from cpprb_like._column cimport Column
 from cpprb_like._core cimport REVISION, WRITTEN, Ring
+from cpprb_like._take cimport c_take
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
 import sys
@@ -68,6 +69,7 @@ cdef class BufferBase:
         self.ring = ring
         self.n_streams = ring.n_envs
         self._gate = gate
+        self.is_plain = not (ring.chains or ring.ahead)
         self.has_priorities = hasattr(self, "_read_priorities")
         self.names = tuple([column.name for column in ring.columns])
         self.name_set = frozenset(self.names)
@@ -174,6 +176,10 @@ cdef class BufferBase:
             raise ValueError(
                 f"priorities: expected {counts[0]}, one for each step, got {len(priorities)}"
             )
+        if self.ring.chains:
+            self.ring.c_prepare(<char**> &self.sources[0], counts[0])
+            for number in range(len(values)):  # finalizers may have run meanwhile
+                self.c_resolve(number, <PyObject*> values[number], True)
         return self.c_publish(counts[0], present, priorities)
 
     cdef object c_publish(self, intp_t n, const uint8_t* present, priorities):
@@ -182,7 +188,12 @@ cdef class BufferBase:
         cdef intp_t slot = self.ring.c_publish(<char**> &self.sources[0], n, present)
         if priorities is not None:
             self._stage(first, revision, priorities)
-        return slot
+        return self.ring.c_first_complete(first) if self.ring.ahead else slot
+
+    cdef intp_t c_prepare(self, PyObject** values, PyObject* names, intp_t other, intp_t n) except -2:
+        """Make room for a call of n rows, and resolve it again: finalizers may have run meanwhile."""
+        self.ring.c_prepare(<char**> &self.sources[0], n)
+        return self.c_resolve_call(values, names, other)
 
     def add_where(self, present, /, **fields):
         """Add one time step of all environments, in which only some environments have a step.
@@ -249,30 +260,33 @@ cdef class BufferBase:
         """A number of rows that can be drawn at once."""
         return self.c_read_batch_size(batch_size)
 
-    def _sample(self, draw, batch_size, bint replace, out):
-        """A batch of the rows that ``draw`` chooses, in fresh arrays or in those of ``out``."""
+    def _sample(self, draw, batch_size, bint replace, out, take=None):
+        """A batch of the rows that ``draw`` chooses, in fresh arrays or in those of ``out``.
+
+        ``take(slots, written, revision, arrays)`` reads them; by default the ring does.
+        """
         cdef intp_t n = self.c_read_batch_size(batch_size)
         cdef list arrays = None if out is None else self.schema.check_out(out, n)
-        cdef dict batch = self.c_draw(draw, n, replace, arrays)
+        cdef dict batch = self.c_draw(draw, n, replace, arrays, take)
         if batch is None:
-            batch = self._while_writers_wait(partial(self._draw, draw, n, replace, arrays))
+            batch = self._while_writers_wait(partial(self._draw, draw, n, replace, arrays, take))
         if out is None:
             return batch
         out.update(batch)
         return out
 
-    def _draw(self, draw, intp_t n, bint replace, list arrays):
+    def _draw(self, draw, intp_t n, bint replace, list arrays, take):
         """As ``c_draw``."""
-        return self.c_draw(draw, n, replace, arrays)
+        return self.c_draw(draw, n, replace, arrays, take)
 
-    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays):
+    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take):
         """A batch of the rows that ``draw`` chooses, or None if one of them was overwritten before
         it was read.
         """
         cdef Ring ring = self.ring
         cdef int64_t written = ring.state[WRITTEN], revision = ring.state[REVISION]
         try:
-            if ring.c_stored() == ring.c_absent():
+            if ring.c_drawable() == 0:
                 raise NotEnoughDataError("cannot sample: the buffer is empty")
             slots, extra = draw(ring, n, self.rng, replace=replace)
         except (ValueError, IndexError):
@@ -281,7 +295,11 @@ cdef class BufferBase:
             return None  # rows went away while the sampler looked at them
         if len(slots) != n:
             raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
-        cdef dict batch = ring.take(slots, written, revision, arrays)
+        cdef dict batch
+        if take is None:
+            batch = c_take(ring, slots, written, revision, arrays, None)
+        else:
+            batch = take(slots, written, revision, arrays)
         if batch is None or not extra:
             return batch
         for name, values in extra.items():
@@ -305,8 +323,12 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
     if buffer._paused:
         buffer.c_wait_for_turn()
     cdef intp_t n = buffer.c_resolve_call(values, names, -1)
-    if n >= 0:
+    if n >= 0 and buffer.is_plain:
         return buffer.ring.c_publish(<char**> &buffer.sources[0], n, NULL)
+    if n >= 0:
+        n = buffer.c_prepare(values, names, -1, n)
+    if n >= 0:
+        return buffer.c_publish(n, NULL, None)
     return buffer.c_add_converted(c_as_dict(values, names), NULL, None)
 
 
@@ -324,6 +346,9 @@ cdef object c_add_with_priorities(
     if buffer._paused:
         buffer.c_wait_for_turn()
     cdef intp_t n = buffer.c_resolve_call(values, names, place)
+    if n >= 0 and (priorities is None or len(priorities) == n):
+        if not buffer.is_plain:
+            n = buffer.c_prepare(values, names, place, n)
     if n >= 0 and (priorities is None or len(priorities) == n):
         return buffer.c_publish(n, NULL, priorities)
     cdef dict fields = c_as_dict(values, names)

@@ -1,12 +1,11 @@
 """Attributes and C signatures of ``SumTree`` and the trees over its leaves.
 
 Another compiled module may write leaves by itself: between ``c_enter(n)`` and ``c_leave()`` (or, if
-``c_enter`` returned false, with the interpreter lock held) it fills ``c_level(0)`` with weights
-from 0.0 (never -0.0) to ``largest`` and calls ``c_sum_above(1, first, last)`` for the leaves that
-it wrote. Until then the nodes above them are out of date, and no other method may be called.
+``c_enter`` returned false, with the interpreter lock held) it fills ``c_level(0)`` with weights of
+0.0 (never -0.0) to ``largest`` and calls ``c_sum_above(1, first, last)`` for the leaves that it
+wrote. Until then the nodes above them are out of date, and no other method may be called.
 """
 
-from numpy cimport ndarray
 from numpy.random cimport bitgen_t
 
 from cpprb_like._gate cimport Gate

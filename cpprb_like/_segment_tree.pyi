@@ -2,10 +2,12 @@ from typing import Self, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 def tree_size(capacity: int) -> int: ...
 def min_tree_size(capacity: int) -> int: ...
 
+@disjoint_base
 class SideTree:
     def __new__(cls, nodes: NDArray[np.float64], tree: SumTree) -> Self: ...
 

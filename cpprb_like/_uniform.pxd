@@ -10,5 +10,5 @@ from cpprb_like._typedefs cimport intp_t
 cdef ndarray c_draw_slots(Ring ring, ndarray slots, bitgen_t* source, bint replace, newest)
 cdef int c_draw(
     Ring ring, ndarray slots, Bits* bits, intp_t first, intp_t among, bint replace,
-    bint skip_absent,
+    bint skip,
 ) except -1

@@ -21,11 +21,11 @@ cnp.import_array()
 
 cdef enum:
     FETCHED_ROWS = 512       # batches whose records stay in the first cache until they are copied
-    SPARE_DRAWS = 64         # more than twice the rows: absent ones are passed over
+    SPARE_DRAWS = 64         # for the rows that are passed over
 
 
 def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=None):
-    """Draw n slots that hold a step, each with the same probability.
+    """Draw n slots whose rows can be drawn, each with the same probability.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
     replace : bool
         Whether a slot may come more than once. If not, they are in random order.
     newest : int, optional
-        Draw among so many newest rows that hold a step; among all.
+        Draw among so many newest rows that can be drawn; among all.
 
     Returns
     -------
@@ -53,8 +53,8 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
 
     Notes
     -----
-    Cost: proportional to n. If the ring holds absent rows, also to ``newest``, or to the rows
-    stored when more than half of these are absent.
+    Cost: proportional to n. If there are rows that cannot be drawn, also to ``newest``, or to the
+    rows stored when more than half of these cannot.
     """
     bit_generator = rng.bit_generator
     cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
@@ -73,8 +73,8 @@ cdef cnp.ndarray c_draw_slots(
     Ring ring, cnp.ndarray slots, bitgen_t* source, bint replace, newest
 ):
     cdef Bits bits = c_bits_of(source)
-    cdef intp_t stored = ring.c_stored(), absent = ring.c_absent(), n = cnp.PyArray_DIM(slots, 0)
-    cdef intp_t among = stored - absent
+    cdef intp_t stored = ring.c_stored(), n = cnp.PyArray_DIM(slots, 0)
+    cdef intp_t drawable = ring.c_drawable(), among = drawable
     cdef cnp.ndarray choice
     if among == 0:
         raise NotEnoughDataError("cannot sample: the buffer is empty")
@@ -84,22 +84,25 @@ cdef cnp.ndarray c_draw_slots(
         among = min(among, newest)
     if not replace and n > among:
         raise NotEnoughDataError(f"cannot sample {n} distinct rows: the buffer holds {among}")
-    if absent and (2 * absent > stored or among < stored - absent):
+    if ring.c_absent() == 0 and ring.n_envs == 1:
+        stored = drawable  # only the newest rows, if any, cannot be drawn
+    if drawable == stored:
+        c_draw(ring, slots, &bits, ring.c_newest_from(among), among, replace, False)
+    elif among == drawable and 2 * drawable >= stored:
+        c_draw(ring, slots, &bits, 0, stored, replace, True)
+    else:
         choice = ring.newest_slots(among)
         c_draw(ring, slots, &bits, 0, among, replace, False)
         return choice[slots]
-    if absent:
-        among = stored
-    c_draw(ring, slots, &bits, ring.c_oldest_of(among), among, replace, absent > 0)
     return slots
 
 
 cdef int c_draw(
     Ring ring, cnp.ndarray slots, Bits* bits, intp_t first, intp_t among, bint replace,
-    bint skip_absent,
+    bint skip,
 ) except -1:
-    """Fill ``slots`` with some of the ``among`` slots from ``first`` on; at least half of these
-    hold a step.
+    """Fill ``slots`` with some of the ``among`` slots from ``first`` on; if ``skip``, those that
+    cannot be drawn are passed over, which are at most half of them.
     """
     cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k = 0, n = cnp.PyArray_DIM(slots, 0), slot, capacity = ring.capacity
@@ -111,11 +114,11 @@ cdef int c_draw(
             values[k] = slot if slot < capacity else slot - capacity
             if n <= FETCHED_ROWS:
                 c_prefetch_rows(records, size, size, values + k, 1)
-            k += not (skip_absent and ring.c_is_absent(values[k]))
+            k += not skip or ring.c_can_draw(values[k])
         return 0
-    # Half of what the shuffle gives holds a step: four times as many are enough but for once in a
+    # Half of what the shuffle gives can be drawn: four times as many are enough but for once in a
     # long while.
-    cdef intp_t most = min(among, 4 * n + SPARE_DRAWS) if skip_absent else n
+    cdef intp_t most = min(among, 4 * n + SPARE_DRAWS) if skip else n
     cdef Shuffle shuffle
     while k < n:
         k = 0
@@ -123,6 +126,6 @@ cdef int c_draw(
         while k < n and shuffle.drawn < most:
             slot = first + shuffle.c_next(bits)
             values[k] = slot if slot < capacity else slot - capacity
-            k += not (skip_absent and ring.c_is_absent(values[k]))
+            k += not skip or ring.c_can_draw(values[k])
         most = min(among, 4 * most)
     return 0

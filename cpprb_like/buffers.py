@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,19 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from cpprb_like import storage
 from cpprb_like._core import Ring
 from cpprb_like._entry import BufferBase, fast_add
+from cpprb_like._take import take
 from cpprb_like._uniform import draw_uniform
+from cpprb_like.derived import derive, read_gamma, read_nstep
 from cpprb_like.samplers import Sampler, Seed, Slots, Uniform, generator
+from cpprb_like.schedules import whole
 from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_size
+from cpprb_like.views import View
 
 __all__ = ["Batch", "ReplayBuffer"]
 
 Batch = dict[str, NDArray[Any]]
 
+REBUILT = ("_layout", "_arena", "_view", "_take")  # attributes that are no part of a pickle
 MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
 
 
@@ -49,6 +55,19 @@ class ReplayBuffer(BufferBase):
         Names of the fields that end an episode, if they are not called ``terminated`` (or ``done``)
         and ``truncated``. Such a field is one bool, integer or float of up to 8 bytes; a ``done``
         that is anything else does not end episodes.
+    next_of : str or iterable of str, optional
+        Fields whose next value is the field ``next_<name>``: ``add`` takes it and batches have it,
+        but it is only stored where it is not what the next step of the environment holds.
+    stack_compress : str or iterable of str or dict, optional
+        Fields that are stacks of the newest frames, along their last axis, or the axis that the
+        dict gives: of each step only the newest frame is stored, unless the others are not those
+        of the step before.
+    Nstep : dict, optional
+        Rows are read as transitions of ``Nstep["size"]`` steps, or fewer where the episode ends:
+        fields in ``Nstep["rew"]`` are sums, discounted by ``Nstep["gamma"]`` (0.99); fields in
+        ``Nstep["next"]``, and those that end episodes, come from the last of the steps. With
+        ``Nstep["discount"]``, batches have ``discount``: ``gamma ** steps``, or 0 where the episode
+        was terminated. A row can be drawn when all its steps are there.
     sampler : Sampler, optional
         Which rows are drawn; ``Uniform()``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
@@ -94,6 +113,9 @@ class ReplayBuffer(BufferBase):
         n_envs: int = 1,
         terminated: str | None = None,
         truncated: str | None = None,
+        next_of: str | Iterable[str] | None = None,
+        stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
+        Nstep: Mapping[str, Any] | None = None,  # noqa: N803 (cpprb's name)
         sampler: Sampler | None = None,
         seed: Seed = None,
         mmap_prefix: str | Path | None = None,
@@ -103,12 +125,18 @@ class ReplayBuffer(BufferBase):
         fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
         schema = Schema(fields, terminated, truncated)
         schema.end_fields()
+        schema = derive(schema, next_of, stack_compress)
+        if schema.chained and mmap_mode == "r+" and mmap_prefix is not None:
+            raise ValueError(
+                "mmap_mode='r+': with next_of or stack_compress not all values are in the file"
+            )
         if isinstance(sampler, type) or (
             sampler is not None and not callable(getattr(sampler, "draw", None))
         ):
             raise TypeError(f"sampler: expected an object with a method draw, got {sampler!r}")
         beside: int = getattr(sampler, "nbytes_for", lambda _: 0)(capacity)
         layout = Layout.of(schema, capacity, read_n_envs(n_envs, capacity), beside)
+        self._nstep = read_nstep(Nstep, schema, capacity, layout.n_envs)
         self.rng: np.random.Generator = generator(seed)
         self._open(layout, storage.open_arena(layout, mmap_prefix, mmap_mode))
         self._open_sampler(Uniform() if sampler is None else sampler)
@@ -116,16 +144,21 @@ class ReplayBuffer(BufferBase):
     def _open(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
         self._layout = layout
         self._arena = arena
+        columns = layout.columns()
         ring = Ring(
-            layout.columns(),
+            columns,
             arena,
             layout.state(arena),
             layout.record,
             layout.schema.end_fields(),
             capacity=layout.capacity,
             n_envs=layout.n_envs,
+            chains=layout.chains(arena, columns),
+            ahead=0 if self._nstep is None else self._nstep.size - 1,
         )
         self._attach(ring, threading.RLock())
+        self._view = View(ring, self._nstep)
+        self._take = self._view.take if ring.chains or self._nstep is not None else None
 
     def _open_sampler(self, sampler: Sampler) -> None:
         if hasattr(sampler, "open"):
@@ -173,7 +206,15 @@ class ReplayBuffer(BufferBase):
 
     # ------------------------------------------------------------------ sampling
 
-    def sample(self, batch_size: int, *, replace: bool = True, out: Batch | None = None) -> Batch:
+    def sample(
+        self,
+        batch_size: int,
+        *,
+        replace: bool = True,
+        out: Batch | None = None,
+        nstep: int | tuple[int, int] | None = None,
+        gamma: float | None = None,
+    ) -> Batch:
         """Draw rows.
 
         Parameters
@@ -185,6 +226,11 @@ class ReplayBuffer(BufferBase):
         out : dict of ndarray, optional
             Arrays to write into: each field's dtype, shape ``(batch_size, *shape)``, C-contiguous
             and writeable.
+        nstep : int or (int, int), optional
+            In place of ``Nstep["size"]``, and at most that: steps of each row, or the least and the
+            most of a number that is drawn for each.
+        gamma : float, optional
+            In place of ``Nstep["gamma"]``.
 
         Returns
         -------
@@ -215,7 +261,38 @@ class ReplayBuffer(BufferBase):
         >>> sorted(rb.sample(3, replace=False)["rew"].ravel().tolist())
         [1.0, 2.0, 3.0]
         """
-        return self._sample(self.sampler.draw, batch_size, replace, out)
+        return self._sample(
+            self.sampler.draw, batch_size, replace, out, self._reading(nstep, gamma)
+        )
+
+    def _reading(self, nstep: int | tuple[int, int] | None, gamma: float | None) -> Any:
+        """What reads the rows; None is the ring."""
+        if nstep is None and gamma is None:
+            return self._take
+        if self._nstep is None:
+            raise ValueError("nstep, gamma: the buffer was made without Nstep")
+        factor = None if gamma is None else read_gamma("gamma", gamma)
+        least, most = nstep if isinstance(nstep, tuple) else (nstep, nstep)
+        if nstep is not None:
+            most = whole("nstep", most, whole("nstep", least, 1))
+            if most > self._nstep.size:
+                raise ValueError(f"nstep: expected at most {self._nstep.size}, got {most}")
+        return partial(self._take_steps, least, most, factor)
+
+    def _take_steps(
+        self,
+        least: int | None,
+        most: int | None,
+        gamma: float | None,
+        slots: Slots,
+        written: int,
+        revision: int,
+        arrays: list[NDArray[Any]] | None = None,
+    ) -> Batch | None:
+        steps: int | Slots | None = least
+        if least is not None and most is not None and least < most:
+            steps = self.rng.integers(least, most, len(slots), endpoint=True).astype(np.intp)
+        return self._view.take(slots, written, revision, arrays, steps, gamma)
 
     def _read(self, choose: Callable[[], Slots]) -> Batch:
         """The rows of slots that are chosen at the moment of reading."""
@@ -229,7 +306,7 @@ class ReplayBuffer(BufferBase):
                 if ring.written == written and ring.revision == revision:
                     raise
                 return None
-            return ring.take(slots, written, revision)
+            return (self._take or partial(take, ring))(slots, written, revision, None)
 
         batch = attempt()
         return self._while_writers_wait(attempt) if batch is None else batch
@@ -414,7 +491,8 @@ class ReplayBuffer(BufferBase):
 
         Of Python objects only the references count.
         """
-        return self._layout.total_nbytes
+        aside = sum(chain.aside.total_nbytes for chain in self.ring.chains)
+        return self._layout.total_nbytes + aside
 
     def get_stored_size(self) -> int:
         """Rows that can be drawn."""
@@ -429,8 +507,8 @@ class ReplayBuffer(BufferBase):
         return self.ring.written % self.capacity
 
     def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
-        """Whether rows are n-step transitions: false."""
-        return False
+        """Whether rows are read as transitions of several steps."""
+        return self._nstep is not None
 
     def __repr__(self) -> str:
         envs = f", n_envs={self.n_envs}" if self.n_envs > 1 else ""
@@ -448,36 +526,40 @@ class ReplayBuffer(BufferBase):
         """All of the buffer; rows in use as views, so that pickling does not copy them first."""
         stored = self.ring.stored
         layout, arena = self._layout, self._arena
-        columns = [
-            layout.rows(arena, number)[:stored]
+        columns = {
+            column.name: layout.rows(arena, number)[:stored]
             if column.objects is None
             else column.objects[:stored]
             for number, column in enumerate(self.ring.columns)
-        ]
-        attributes = {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in ("_layout", "_arena")
+            if column in self.ring.stored_columns
         }
+        attributes = {name: value for name, value in self.__dict__.items() if name not in REBUILT}
         return {
             "layout": layout,
             "state": layout.state(arena).copy(),
             "flags": layout.flags(arena)[:stored].copy(),
             "columns": columns,
+            "blocks": {name: layout.block(arena, name) for name, _, _ in layout.blocks},
+            "chains": [chain.save() for chain in self.ring.chains],
             "attributes": attributes,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         layout = state["layout"]
         arena = storage.open_arena(layout)
-        self._open(layout, arena)
         self.__dict__.update(state["attributes"])
+        self._open(layout, arena)
         stored = len(state["flags"])
         layout.state(arena)[:] = state["state"]
         layout.flags(arena)[:stored] = state["flags"]
         for number, column in enumerate(self.ring.columns):
-            rows = layout.rows(arena, number) if column.objects is None else column.objects
-            rows[:stored] = state["columns"][number]
+            if column.name in state["columns"]:
+                rows = layout.rows(arena, number) if column.objects is None else column.objects
+                rows[:stored] = state["columns"][column.name]
+        for name, block in state["blocks"].items():
+            layout.block(arena, name)[:] = block
+        for chain, saved in zip(self.ring.chains, state["chains"], strict=True):
+            chain.load(saved)
         self._open_sampler(self.sampler)
 
     # ------------------------------------------------------------------ checks

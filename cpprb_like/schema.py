@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like import casting
+from cpprb_like._chain import Chain, FrameStack, NextOf
 from cpprb_like._column import Column
 from cpprb_like._core import (
     FLAG_ABSENT,
@@ -27,7 +28,7 @@ from cpprb_like._core import (
 )
 from cpprb_like.memory import format_nbytes
 
-__all__ = ["Field", "Layout", "Schema", "read_env_dict", "read_n_envs", "read_size"]
+__all__ = ["Field", "Layout", "Schema", "Stack", "read_env_dict", "read_n_envs", "read_size"]
 
 PROPERTIES = ("shape", "dtype")
 ADD_SHAPE = "add_shape"  # cpprb writes this into the dicts that it is given; users hand them on
@@ -213,12 +214,24 @@ def read_n_envs(n_envs: object, capacity: int) -> int:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """A field that is a stack of frames: ``outer`` times ``depth`` times ``inner`` bytes."""
+
+    name: str
+    depth: int
+    outer: int
+    inner: int
+
+
+@dataclass(frozen=True)
 class Schema:
-    """The fields of a buffer, in declared order, and which of them end an episode."""
+    """The fields of a buffer in declared order, and what is special about some of them."""
 
     fields: tuple[Field, ...]
     terminated: str | None = None
     truncated: str | None = None
+    next_of: tuple[tuple[str, str], ...] = ()  # names of a field of next values, and of its source
+    stacks: tuple[Stack, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -226,9 +239,23 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
     @property
+    def chained(self) -> set[str]:
+        """Names of the fields that are not stored as they are."""
+        return {name for name, _ in self.next_of} | {stack.name for stack in self.stacks}
+
+    def stored_nbytes(self, field: Field) -> int:
+        """Bytes that are stored of a field for each row, as a rule."""
+        if field.name in dict(self.next_of):
+            return 0
+        for stack in self.stacks:
+            if stack.name == field.name:
+                return stack.outer * stack.inner
+        return field.nbytes
+
+    @property
     def most_row_nbytes(self) -> float:
         """Bytes that a row may take, all in all: what is declared and 16 more, and 5 % on top."""
-        return 1.05 * (sum(field.nbytes for field in self.fields) + 16)
+        return 1.05 * (sum(map(self.stored_nbytes, self.fields)) + 16)
 
     def check_names(self, given: Iterable[str]) -> None:
         """Raise ``TypeError`` unless each field is given and nothing else."""
@@ -330,11 +357,14 @@ class Layout:
     schema: Schema
     capacity: int
     n_envs: int
-    offsets: tuple[int, ...]  # of row 0 of each field in the arena, -1 for fields of Python objects
+    offsets: tuple[
+        int, ...
+    ]  # of row 0 of each field in the arena; -1: it is not stored there as is
     strides: tuple[int, ...]
     record: tuple[int, int]  # offset and stride
     nbytes: int  # of the arena
     beside: int  # bytes that a sampler allocates
+    blocks: tuple[tuple[str, int, int], ...]  # name, offset, bytes of what chained fields need
 
     @classmethod
     def of(cls, schema: Schema, capacity: int, n_envs: int, beside: int = 0) -> Layout:
@@ -345,7 +375,9 @@ class Layout:
         record_fields = [
             field
             for field in schema.fields
-            if field.nbytes <= RECORD_FIELD_NBYTES and not field.dtype.hasobject
+            if field.nbytes <= RECORD_FIELD_NBYTES
+            and not field.dtype.hasobject
+            and field.name not in schema.chained
         ]
         record_fields.sort(key=lambda field: -field.dtype.alignment)
         record_offset = _align(IDENTITY_NBYTES + 8 * (N_STATE_WORDS + n_envs), BLOCK_ALIGNMENT)
@@ -356,16 +388,24 @@ class Layout:
             places[field.name] = record_offset + used, 0
             used += field.nbytes
         widest = max((field.dtype.alignment for field in record_fields), default=1)
-        in_blocks = sum(field.nbytes for field in schema.fields if field not in record_fields)
+        in_blocks = sum(
+            schema.stored_nbytes(field) for field in schema.fields if field not in record_fields
+        ) + len(schema.chained)
         most = schema.most_row_nbytes - (record_offset + beside) / capacity - in_blocks
         stride = _record_stride(_align(used + 1, widest), most)  # and the byte of flags
         places = {name: (offset, stride) for name, (offset, _) in places.items()}
         end = record_offset + capacity * stride
         for field in schema.fields:
-            if field.name not in places and not field.dtype.hasobject:
+            is_stored = field.name not in schema.chained and not field.dtype.hasobject
+            if field.name not in places and is_stored:
                 start = _align(end, BLOCK_ALIGNMENT)
                 places[field.name] = start, field.nbytes
                 end = start + capacity * field.nbytes
+        blocks = []
+        for name, nbytes in _blocks(schema, capacity, n_envs):
+            start = _align(end, BLOCK_ALIGNMENT)
+            blocks.append((name, start, nbytes))
+            end = start + nbytes
         ordered = [places.get(name, (-1, 0)) for name in schema.names]
         return cls(
             schema=schema,
@@ -376,6 +416,7 @@ class Layout:
             record=(record_offset, stride),
             nbytes=end,
             beside=beside,
+            blocks=tuple(blocks),
         )
 
     @property
@@ -392,6 +433,37 @@ class Layout:
                 self.schema.fields, self.offsets, self.strides, strict=True
             )
         ]
+
+    def block(self, arena: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+        """The memory of this name of a chained field, without a copy."""
+        ((offset, nbytes),) = [(start, size) for known, start, size in self.blocks if known == name]
+        return arena[offset : offset + nbytes]
+
+    def chains(self, arena: NDArray[np.uint8], columns: Iterable[Column]) -> list[Chain]:
+        """The fields that are not stored as they are: stacks, then next values."""
+        known: dict[str, Column | FrameStack] = {column.name: column for column in columns}
+        sizes = {field.name: field.nbytes for field in self.schema.fields}
+        found: list[Chain] = []
+        for stack in self.schema.stacks:
+            frames = FrameStack(
+                stack.name,
+                sizes[stack.name],
+                self.capacity,
+                self.n_envs,
+                stack.depth,
+                stack.outer,
+                stack.inner,
+                self.block(arena, f"frames of {stack.name}"),
+                self.block(arena, f"runs of {stack.name}"),
+            )
+            known[stack.name] = frames
+            found.append(frames)
+        for name, source in self.schema.next_of:
+            marks = self.block(arena, f"marks of {name}")
+            found.append(
+                NextOf(name, sizes[name], self.capacity, self.n_envs, known[source], arena, marks)
+            )
+        return found
 
     def state(self, arena: NDArray[np.uint8]) -> NDArray[np.int64]:
         """The words of the header."""
@@ -428,7 +500,7 @@ class Layout:
         description = repr(
             (
                 [(field.name, field.dtype.str, repr(field.dtype), field.shape) for field in fields],
-                (self.offsets, self.strides, self.record, self.capacity, self.n_envs),
+                (self.offsets, self.strides, self.record, self.capacity, self.n_envs, self.blocks),
             )
         )
         digest = hashlib.sha256(description.encode()).digest()
@@ -438,9 +510,10 @@ class Layout:
         """The fields and their bytes, for people."""
         rows = [("field", "dtype", "shape", "bytes/step", "total")]
         for field in self.schema.fields:
-            total = format_nbytes(field.nbytes * self.capacity)
-            rows.append((field.name, str(field.dtype), str(field.shape), str(field.nbytes), total))
-        declared = sum(field.nbytes for field in self.schema.fields)
+            nbytes = self.schema.stored_nbytes(field)
+            total = format_nbytes(nbytes * self.capacity)
+            rows.append((field.name, str(field.dtype), str(field.shape), str(nbytes), total))
+        declared = sum(map(self.schema.stored_nbytes, self.schema.fields))
         extra = self.total_nbytes - declared * self.capacity - self.beside
         rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))
         if self.beside:
@@ -452,6 +525,16 @@ class Layout:
             left = "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=False))
             lines.append(f"  {left}  {nbytes.rjust(widths[3])}  {total.rjust(widths[4])}")
         return "\n".join(lines)
+
+
+def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, int]]:
+    """Name and bytes of the memory that chained fields need."""
+    for stack in schema.stacks:
+        rows = capacity + (stack.depth - 1) * n_envs
+        yield f"frames of {stack.name}", rows * stack.outer * stack.inner
+        yield f"runs of {stack.name}", capacity
+    for name, _ in schema.next_of:
+        yield f"marks of {name}", capacity
 
 
 def _record_stride(nbytes: int, most: float) -> int:

@@ -2,7 +2,9 @@
 
 The agent learns Q(s, a), the discounted reward to come after action a in state s (Mnih et al. 2015,
 "Human-level control through deep reinforcement learning"; double estimate of van Hasselt et al.
-2016). It acts by Q, stores each step, and learns from steps drawn at random: see ``train``.
+2016). It acts by Q, stores each step, and learns from steps drawn at random: see ``train``. With
+``--prioritized`` those that Q was most wrong about are drawn most often (Schaul et al. 2016,
+"Prioritized Experience Replay").
 """
 
 import argparse
@@ -19,9 +21,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from tqdm import trange
 
-from cpprb_like import GymnasiumRecorder, ReplayBuffer
+from cpprb_like import GymnasiumRecorder, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.priorities import Prioritized
+from cpprb_like.schedules import Linear
 
 CAPACITY, BATCH, WARM_UP = 20_000, 64, 1_000  # steps held, steps drawn, steps before learning
+ALPHA = 0.4  # how much priorities count: 0 would be uniform
 GAMMA, LEARNING_RATE, TARGET_RATE = 0.99, 1e-3, 0.005
 EXPLORATION, EXPLORATION_STEPS = 0.02, 5_000  # share of random actions in the end, and from when
 EVALUATE_EVERY, SOLVED = 1_000, 475.0
@@ -53,10 +58,11 @@ class Network:
         self.hidden2 = np.tanh(self.hidden1 @ w2 + b2)
         return np.asarray(self.hidden2 @ w3 + b3)
 
-    def learn(self, obs: Array, act: Array, goal: Array, rate: float) -> None:
-        """One step of Adam on the Huber loss between Q(obs, act) and its goal."""
+    def learn(self, obs: Array, act: Array, goal: Array, weights: Any, rate: float) -> Array:
+        """One step of Adam on the weighted Huber loss of Q(obs, act) and its goal; the errors."""
         rows, error = np.arange(len(act)), np.zeros((len(act), 2), np.float32)
-        error[rows, act] = np.clip(self(obs)[rows, act] - goal, -1, 1) / len(act)
+        wrong = self(obs)[rows, act] - goal
+        error[rows, act] = weights * np.clip(wrong, -1, 1) / len(act)
         for layer, given in ((4, self.hidden2), (2, self.hidden1), (0, self.given)):
             self.slopes[layer][:] = given.T @ error
             self.slopes[layer + 1][:] = error.sum(0)
@@ -66,16 +72,21 @@ class Network:
         self.square += 0.001 * (self.slope**2 - self.square)
         rate *= np.sqrt(1 - 0.999**self.updates) / (1 - 0.9**self.updates)
         self.flat -= rate * self.mean / (np.sqrt(self.square) + 1e-8)
+        return np.asarray(wrong)
 
 
-def train(seed: int, steps: int) -> tuple[ReplayBuffer, list[tuple[int, float]]]:
+def train(seed: int, steps: int, prioritized: bool) -> tuple[ReplayBuffer, list[tuple[int, float]]]:
     """Act, store, draw, learn; the buffer, and step and mean return of each evaluation."""
     rng = np.random.default_rng(seed)
     env = gymnasium.make("CartPole-v1")
     # The recorder knows what a step consists of and which observation follows which: at the end of
     # an episode that is the final one, and never the first of the next episode.
     recorder = GymnasiumRecorder(env)
-    buffer = recorder.attach(ReplayBuffer(CAPACITY, recorder.env_dict, seed=seed))
+    buffer = ReplayBuffer(CAPACITY, recorder.env_dict, seed=seed)
+    if prioritized:
+        sampler = Prioritized(ALPHA, beta=Linear(0.4, 1.0, steps))
+        buffer = PrioritizedReplayBuffer(CAPACITY, recorder.env_dict, sampler=sampler, seed=seed)
+    recorder.attach(buffer)
     online, target = Network(rng), Network(rng)
     target.flat[:] = online.flat
     curve = [(0, evaluate(online, 20, seed))]
@@ -103,7 +114,12 @@ def train(seed: int, steps: int) -> tuple[ReplayBuffer, list[tuple[int, float]]]
         best = online(batch["next_obs"]).argmax(1)
         following = target(batch["next_obs"])[np.arange(BATCH), best]
         goal = batch["rew"] + GAMMA * np.where(batch["terminated"], 0, following)
-        online.learn(batch["obs"], batch["act"], goal, LEARNING_RATE * (1 - step / steps))
+        # Steps that are drawn more often, by priority, weigh less: otherwise Q would be right for
+        # the mixture that is drawn, and not for the one that happens.
+        rate, weights = LEARNING_RATE * (1 - step / steps), batch.get("weights", 1.0)
+        errors = online.learn(batch["obs"], batch["act"], goal, weights, rate)
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            buffer.update_priorities(batch["indexes"], abs(errors))
         target.flat += TARGET_RATE * (online.flat - target.flat)  # a goal that moves slowly
 
         if step % EVALUATE_EVERY == 0 and step >= EXPLORATION_STEPS:
@@ -127,13 +143,14 @@ def evaluate(network: Network, episodes: int, seed: int) -> float:
 
 
 def draw(buffer: ReplayBuffer, curve: list[tuple[int, float]], path: Path) -> None:
-    """The learning curve, and what the buffer holds: ages, returns, rewards."""
+    """The learning curve, and what the buffer holds: ages, returns, rewards or priorities."""
     age = (buffer.get_next_index() - 1 - np.arange(len(buffer))) % buffer.capacity  # 0: newest
-    rows = buffer[np.argsort(-age)]  # oldest first
+    slots = np.argsort(-age)  # oldest first
+    rows = buffer[slots]
     ends = np.flatnonzero(rows["terminated"] | rows["truncated"])
     returns = np.diff(np.cumsum(rows["rew"])[ends])  # of all episodes but the oldest, now cut
     figure = Figure(figsize=(11, 7), layout="constrained")
-    (learned, ages), (episodes, rewards) = figure.subplots(2, 2)
+    (learned, ages), (episodes, last) = figure.subplots(2, 2)
     learned.plot(*zip(*curve, strict=True), marker=".")
     learned.axhline(SOLVED, color="tab:gray", linestyle="--")
     learned.set(title="Learning curve", xlabel="step", ylabel="mean return, 20 greedy episodes")
@@ -144,9 +161,17 @@ def draw(buffer: ReplayBuffer, curve: list[tuple[int, float]], path: Path) -> No
     episodes.invert_xaxis()
     kinds = [rows["terminated"], rows["truncated"], ~(rows["terminated"] | rows["truncated"])]
     labels = ["terminated", "truncated", "goes on"]
-    rewards.hist([rows["rew"][kind] for kind in kinds], bins=np.arange(-0.5, 2), label=labels)
-    rewards.set(title="Rewards held", xlabel="reward", ylabel="steps", yscale="log", xticks=[0, 1])
-    rewards.legend(title="the episode")
+    if isinstance(buffer.sampler, Prioritized):
+        often = buffer.sampler.probabilities_of(slots) * len(slots)
+        bins = np.geomspace(often.min() / 2, often.max() * 2, 40)
+        last.hist([often[kind] for kind in kinds], bins, label=labels, histtype="step")
+        last.set(title="Priorities of the steps held", xscale="log")
+        last.set(xlabel="probability of a draw, relative to uniform")
+    else:
+        last.hist([rows["rew"][kind] for kind in kinds], np.arange(-0.5, 2), label=labels)
+        last.set(title="Rewards held", xlabel="reward", xticks=[0, 1])
+    last.set(ylabel="steps", yscale="log")
+    last.legend(title="the episode")
     figure.savefig(path, dpi=110)
 
 
@@ -155,9 +180,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a DQN on CartPole-v1 by replay.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=60_000, help="environment steps at most")
+    parser.add_argument("--prioritized", action="store_true", help="draw steps by priority")
     parser.add_argument("--picture", type=Path, default=Path("cartpole_dqn.png"))
     options = parser.parse_args()
-    buffer, curve = train(options.seed, options.steps)
+    buffer, curve = train(options.seed, options.steps, options.prioritized)
     draw(buffer, curve, options.picture)
     print(buffer, f"Picture: {options.picture.resolve()}", sep="\n")
     if curve[-1][1] < SOLVED:

@@ -13,6 +13,7 @@ import pytest
 from helpers import refused
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer, memory
+from cpprb_like._take import take
 from cpprb_like.samplers import Uniform
 
 X = {"x": {"shape": (), "dtype": "i8"}}
@@ -96,7 +97,7 @@ def test_streams_and_arrays_of_the_ring_are_checked() -> None:
         [1],
     ):
         with pytest.raises(ValueError, match="expected"):
-            ring.take(slots, ring.written, ring.revision, arrays)  # type: ignore[arg-type]
+            take(ring, slots, ring.written, ring.revision, arrays)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "u8", "i4"])

@@ -1,0 +1,16 @@
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Saved: TypeAlias = tuple[NDArray[np.int64], NDArray[np.uint8]]
+
+@final
+class Aside:
+    nbytes: int
+    count: int
+    def __new__(cls, nbytes: int) -> Aside: ...
+    @property
+    def total_nbytes(self) -> int: ...
+    def save(self) -> Saved: ...
+    def load(self, saved: Saved) -> None: ...

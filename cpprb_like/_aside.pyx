@@ -1,0 +1,103 @@
+"""Values of a few rows that the ring has no place for, in the order of their rows.
+
+A queue: values come for newer and newer rows, and the oldest go with their rows. Compiled because
+every row that is added or drawn may ask for one. Not here: which values these are (``_chain``).
+"""
+
+cimport cython
+cimport numpy as cnp
+
+from cpprb_like._typedefs cimport int64_t, intp_t
+
+import numpy as np
+
+cnp.import_array()
+
+
+@cython.final
+cdef class Aside:
+    """Values of ``nbytes`` bytes, each for a row id.
+
+    Memory is proportional to the most values that were there at one time.
+    """
+
+    def __cinit__(self, intp_t nbytes):
+        self.nbytes = nbytes
+        self.rows = np.empty(0, np.int64)
+        self.values = np.empty(0, np.uint8)
+
+    @property
+    def total_nbytes(self):
+        """Bytes of memory, used or not."""
+        return self.rows.nbytes + self.values.nbytes
+
+    cdef int c_reserve(self, intp_t n) except -1:
+        """Make room for n more values.
+
+        Old memory stays as it is for those who hold it: they may be copying from it.
+        """
+        cdef intp_t room, number, first
+        if self.count + n <= self.room:
+            return 0
+        room = max(2 * self.room, self.count + n, 4)
+        rows = np.empty(room, np.int64)
+        values = np.empty(room * self.nbytes, np.uint8)
+        first = min(self.count, self.room - self.head)
+        rows[:first] = self.rows[self.head : self.head + first]
+        rows[first : self.count] = self.rows[: self.count - first]
+        number = self.nbytes
+        values[: first * number] = self.values[self.head * number : (self.head + first) * number]
+        values[first * number : self.count * number] = self.values[
+            : (self.count - first) * number
+        ]
+        self.rows, self.values, self.room, self.head = rows, values, room, 0
+        return 0
+
+    cdef intp_t c_place(self, intp_t number) noexcept nogil:
+        cdef intp_t place = self.head + number
+        return place if place < self.room else place - self.room
+
+    cdef char* c_push(self, int64_t row) noexcept nogil:
+        """Where to write the value of a row that is newer than all others; there must be room."""
+        cdef intp_t place = self.c_place(self.count)
+        (<int64_t*> cnp.PyArray_DATA(self.rows))[place] = row
+        self.count += 1
+        return <char*> cnp.PyArray_DATA(self.values) + place * self.nbytes
+
+    cdef void c_drop(self, int64_t before) noexcept nogil:
+        """Forget the values of the rows before this one."""
+        cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
+        while self.count and rows[self.head] < before:
+            self.head = self.c_place(1)
+            self.count -= 1
+
+    cdef char* c_find(self, int64_t row) noexcept nogil:
+        """The value of a row; NULL if there is none."""
+        cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
+        cdef intp_t low = 0, high = self.count, middle
+        while low < high:
+            middle = (low + high) // 2
+            if rows[self.c_place(middle)] < row:
+                low = middle + 1
+            else:
+                high = middle
+        if low == self.count or rows[self.c_place(low)] != row:
+            return NULL
+        return <char*> cnp.PyArray_DATA(self.values) + self.c_place(low) * self.nbytes
+
+    cdef void c_clear(self) noexcept nogil:
+        self.head = self.count = 0
+
+    def save(self):
+        """Row ids and values, oldest first."""
+        places = (self.head + np.arange(self.count)) % max(self.room, 1)
+        return self.rows[places], self.values.reshape(self.room, self.nbytes)[places]
+
+    def load(self, saved):
+        """Hold what was saved, and nothing else."""
+        rows, values = saved
+        self.c_clear()
+        self.c_reserve(len(rows))
+        self.rows[: len(rows)] = rows
+        self.values[: values.size] = values.ravel()
+        self.count = len(rows)

@@ -1,0 +1,46 @@
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from cpprb_like._aside import Aside
+from cpprb_like._column import Column
+
+class Chain:
+    name: str
+    nbytes: int
+    aside: Aside
+    def save(self) -> tuple[Any, ...]: ...
+    def load(self, saved: tuple[Any, ...]) -> None: ...
+
+@final
+class FrameStack(Chain):
+    depth: int
+    def __new__(
+        cls,
+        name: str,
+        nbytes: int,
+        capacity: int,
+        n_envs: int,
+        depth: int,
+        outer: int,
+        inner: int,
+        frames: NDArray[np.uint8],
+        runs: NDArray[np.uint8],
+    ) -> Self: ...
+    def gather(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None: ...
+
+@final
+class NextOf(Chain):
+    def __new__(
+        cls,
+        name: str,
+        nbytes: int,
+        capacity: int,
+        n_envs: int,
+        source: Column | FrameStack,
+        arena: NDArray[np.uint8],
+        marks: NDArray[np.uint8],
+    ) -> Self: ...
+    def gather(self, rows: NDArray[np.int64], written: int, out: NDArray[Any]) -> None: ...

@@ -1,0 +1,365 @@
+"""Fields whose values mostly repeat what another row of their stream holds.
+
+The next observation of a step is the observation of the step after it, and a stack of frames is the
+stack before it, moved on by one frame: so little of them is stored. Whether it is so is seen by
+comparing the bytes, row by row, when they are added; a value that does not follow is kept aside,
+whole. So whatever was added is what is read, wherever episodes end. Compiled because it looks at
+every row. Not here: what is done with the values (``views``), and fields that are stored as they
+are (``_core``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
+
+from cpprb_like._aside cimport Aside
+from cpprb_like._column cimport Column
+from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    DEEPEST = 256            # frames of a stack: ``runs`` are bytes
+
+
+cdef class Chain:
+    """A field whose value may follow from what another row of its stream holds.
+
+    Parameters
+    ----------
+    name : str
+        Of the field.
+    nbytes : int
+        Of a value.
+    capacity, n_envs : int
+        Of the ring.
+    """
+
+    def __cinit__(self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, *_):
+        self.name = name
+        self.nbytes = nbytes
+        self.capacity = capacity
+        self.n_envs = n_envs
+        self.latest = np.zeros((n_envs, nbytes), np.uint8)
+        self.seen = np.zeros(n_envs, np.uint8)
+        self.aside = Aside(nbytes)
+
+    cdef intp_t c_count(self, Rows* rows) noexcept nogil:
+        """How many values of these rows, or of rows before them, would have to be kept aside."""
+        return rows.n
+
+    cdef void c_write(self, Rows* rows) noexcept nogil:
+        """Write the values of rows that are being added; there is room in ``aside``."""
+
+    cdef void c_clear(self) noexcept nogil:
+        """Forget all rows."""
+        cdef intp_t stream
+        self.aside.c_clear()
+        for stream in range(self.n_envs):
+            (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = False
+
+    cdef const char* c_before(self, Rows* rows, intp_t k, const char* values) noexcept nogil:
+        """The value of the row before row k in its stream, or NULL; ``values`` are the new ones."""
+        cdef intp_t stream
+        if k >= self.n_envs:
+            return values + (k - self.n_envs) * self.nbytes
+        stream = <intp_t> ((rows.first + k) % self.n_envs)
+        if not (<const uint8_t*> cnp.PyArray_DATA(self.seen))[stream]:
+            return NULL
+        return <const char*> cnp.PyArray_DATA(self.latest) + stream * self.nbytes
+
+    cdef void c_keep_latest(self, Rows* rows, const char* values) noexcept nogil:
+        """Keep the newest value of each stream."""
+        cdef intp_t k, stream
+        for k in range(max(0, rows.n - self.n_envs), rows.n):
+            stream = <intp_t> ((rows.first + k) % self.n_envs)
+            memcpy(
+                <char*> cnp.PyArray_DATA(self.latest) + stream * self.nbytes,
+                values + k * self.nbytes,
+                self.nbytes,
+            )
+            (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = True
+
+    def save(self):
+        """What a new object needs to go on like this one, besides its memory."""
+        return self.latest.copy(), self.seen.copy(), self.aside.save()
+
+    def load(self, saved):
+        """Go on where another object was saved."""
+        self.latest[...], self.seen[...] = saved[:2]
+        self.aside.load(saved[2])
+
+
+@cython.final
+cdef class FrameStack(Chain):
+    """A field whose value is a stack of the newest frames: only the newest of them is stored.
+
+    A value that is not the one before it moved on by a frame is kept aside.
+
+    Parameters
+    ----------
+    name, nbytes, capacity, n_envs
+        See ``Chain``.
+    depth : int
+        Frames of a value, 1 to 256.
+    outer, inner : int
+        A value is ``outer`` times ``depth`` times ``inner`` bytes; the middle one is the axis of
+        the frames.
+    frames : ndarray of uint8, shape ((capacity + (depth - 1) * n_envs) * outer * inner,)
+        Memory; rows that are no longer in the ring lend their frames to those that are.
+    runs : ndarray of uint8, shape (capacity,)
+        Memory.
+    """
+
+    def __cinit__(
+        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, intp_t depth, intp_t outer,
+        intp_t inner, uint8_t[::1] frames, uint8_t[::1] runs,
+    ):
+        self.depth = depth
+        self.outer = outer
+        self.inner = inner
+        self.frame_nbytes = outer * inner
+        self.n_frames = capacity + (depth - 1) * n_envs
+        if not 1 <= depth <= DEEPEST or depth * outer * inner != nbytes:
+            raise ValueError(f"depth: expected 1 to {DEEPEST} frames that make up a value")
+        if frames.shape[0] != self.n_frames * self.frame_nbytes or runs.shape[0] != capacity:
+            raise ValueError("frames, runs: of a wrong length")
+        self.frames = frames
+        self.runs = runs
+
+    cdef intp_t c_count(self, Rows* rows) noexcept nogil:
+        cdef const char* values = rows.values[self.place]
+        cdef const char* before
+        cdef intp_t k, count = 0
+        if rows.n == 1:
+            return 1
+        for k in range(rows.n):
+            before = self.c_before(rows, k, values)
+            count += before == NULL or not self.c_is_slide(before, values + k * self.nbytes)
+        return count
+
+    cdef void c_write(self, Rows* rows) noexcept nogil:
+        cdef const char* values = rows.values[self.place]
+        cdef const char* before
+        cdef const char* value
+        cdef char* kept
+        cdef intp_t k, frame
+        cdef int64_t row, needed
+        cdef uint8_t run
+        for k in range(rows.n):
+            row = rows.first + k
+            value = values + k * self.nbytes
+            before = self.c_before(rows, k, values)
+            needed = row + 1 - self.n_frames
+            self.aside.c_drop(needed)
+            if before != NULL and self.c_is_slide(before, value):
+                run = self.runs[(row - self.n_envs) % self.capacity]
+                run = run + 1 if run + 1 < self.depth else run
+            else:
+                run = 0
+                kept = self.aside.c_push(row)
+                for frame in range(self.depth):
+                    self.c_split(value, frame, kept + frame * self.frame_nbytes)
+            self.runs[row % self.capacity] = run
+            self.c_split(
+                value, self.depth - 1,
+                <char*> self.c_frame(row),
+            )
+        self.c_keep_latest(rows, values)
+
+    cdef const char* c_frame(self, int64_t row) noexcept nogil:
+        """Where the newest frame of a row is."""
+        return <const char*> &self.frames[0] + row % self.n_frames * self.frame_nbytes
+
+    cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil:
+        """Whether the older frames of a value are the newer frames of the one before."""
+        cdef intp_t o, size = self.depth * self.inner, overlap = size - self.inner
+        cdef uint8_t differs = 0
+        cdef const uint8_t* b = <const uint8_t*> before
+        cdef const uint8_t* v = <const uint8_t*> value
+        if size == 4 and self.inner == 1:  # four frames of bytes, frames last
+            for o in range(0, 4 * self.outer, 4):
+                differs |= (b[o + 1] ^ v[o]) | (b[o + 2] ^ v[o + 1]) | (b[o + 3] ^ v[o + 2])
+            return differs == 0
+        for o in range(self.outer):
+            if memcmp(before + o * size + self.inner, value + o * size, overlap):
+                return False
+        return True
+
+    cdef void c_split(self, const char* value, intp_t frame, char* to) noexcept nogil:
+        """Copy one frame out of a value."""
+        cdef intp_t o, inner = self.inner, size = self.depth * inner
+        value += frame * inner
+        if inner == 1:
+            for o in range(self.outer):
+                to[o] = value[o * size]
+        else:
+            for o in range(self.outer):
+                memcpy(to + o * inner, value + o * size, inner)
+
+    cdef void c_join(self, const char** frames, char* to) noexcept nogil:
+        """Make a value of its frames, oldest first."""
+        cdef intp_t o, frame, inner = self.inner, size = self.depth * inner
+        cdef const char* a
+        cdef const char* b
+        cdef const char* c
+        cdef const char* d
+        if inner == 1 and self.depth == 4:
+            a, b, c, d = frames[0], frames[1], frames[2], frames[3]
+            for o in range(self.outer):
+                to[4 * o] = a[o]
+                to[4 * o + 1] = b[o]
+                to[4 * o + 2] = c[o]
+                to[4 * o + 3] = d[o]
+            return
+        for frame in range(self.depth):
+            a = frames[frame]
+            if inner == 1:
+                for o in range(self.outer):
+                    to[o * size + frame] = a[o]
+            else:
+                for o in range(self.outer):
+                    memcpy(to + o * size + frame * inner, a + o * inner, inner)
+
+    cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
+        """Find the frames of the value of a row, oldest first."""
+        cdef intp_t run = self.runs[row % self.capacity], age
+        cdef const char* kept = NULL
+        if run < self.depth - 1:
+            kept = self.aside.c_find(row - run * self.n_envs)
+        for age in range(self.depth):
+            if age <= run:
+                frames[self.depth - 1 - age] = self.c_frame(row - age * self.n_envs)
+            else:
+                frames[self.depth - 1 - age] = (
+                    kept + (self.depth - 1 - (age - run)) * self.frame_nbytes
+                )
+
+    def gather(self, const int64_t[::1] rows, cnp.ndarray out):
+        """Read the values of rows that are in the ring into a dense array."""
+        cdef intp_t k, n = rows.shape[0], depth = self.depth
+        cdef char* to = <char*> cnp.PyArray_DATA(out)
+        cdef const char** frames = <const char**> malloc((1 + n * depth) * sizeof(char*))
+        if frames == NULL:
+            raise MemoryError("no memory left to gather rows")
+        memory = self.aside.values  # stays as it is while it is held
+        for k in range(n):
+            self.c_point(rows[k], frames + k * depth)
+        with nogil:
+            for k in range(n):
+                self.c_join(frames + k * depth, to + k * self.nbytes)
+        free(frames)
+        del memory
+
+
+@cython.final
+cdef class NextOf(Chain):
+    """The next value of a field: what the next row of the stream holds, or was kept aside.
+
+    Parameters
+    ----------
+    name, nbytes, capacity, n_envs
+        See ``Chain``.
+    source : Column or FrameStack
+        The field whose next value this is.
+    arena : ndarray of uint8
+        Where a ``Column`` lies.
+    marks : ndarray of uint8, shape (capacity,)
+        Memory.
+    """
+
+    def __cinit__(
+        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, source, uint8_t[::1] arena,
+        uint8_t[::1] marks,
+    ):
+        if marks.shape[0] != capacity:
+            raise ValueError(f"marks: expected {capacity}, got {marks.shape[0]}")
+        self.column = source if isinstance(source, Column) else None
+        self.stack = source if isinstance(source, FrameStack) else None
+        self.arena = arena
+        self.marks = marks
+
+    cdef intp_t c_source(self) noexcept nogil:
+        return self.stack.place if self.column is None else self.column.place
+
+    cdef bint c_is_kept(self, Rows* rows, intp_t k) noexcept nogil:
+        """Whether the row before row k stays in the ring and row k is not what came after it."""
+        cdef int64_t row = rows.first + k - self.n_envs
+        cdef const char* promised = self.c_before(rows, k, rows.values[self.place])
+        if promised == NULL or row < rows.oldest:
+            return False
+        if rows.flags[row % self.capacity * rows.flag_stride] & rows.absent:
+            return False
+        return memcmp(
+            promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
+        ) != 0
+
+    cdef intp_t c_count(self, Rows* rows) noexcept nogil:
+        cdef const char* values = rows.values[self.place]
+        cdef const char* promised
+        cdef intp_t k, count = 0
+        if rows.n == 1:
+            return 1
+        for k in range(rows.n):
+            promised = self.c_before(rows, k, values)
+            count += promised != NULL and memcmp(
+                promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
+            ) != 0
+        return count
+
+    cdef void c_write(self, Rows* rows) noexcept nogil:
+        cdef const char* values = rows.values[self.place]
+        cdef intp_t k
+        cdef int64_t row
+        self.aside.c_drop(rows.oldest)
+        for k in range(rows.n):
+            row = rows.first + k
+            if self.c_is_kept(rows, k):
+                memcpy(
+                    self.aside.c_push(row - self.n_envs),
+                    self.c_before(rows, k, values),
+                    self.nbytes,
+                )
+                self.marks[(row - self.n_envs) % self.capacity] = True
+            self.marks[row % self.capacity] = False
+        self.c_keep_latest(rows, values)
+
+    cdef const char* c_whole(self, int64_t row, int64_t written) noexcept nogil:
+        """Where the next value of a row is as a whole, or NULL: then the row after has its frames."""
+        if self.marks[row % self.capacity]:
+            return self.aside.c_find(row)
+        if row + self.n_envs >= written:
+            return <const char*> cnp.PyArray_DATA(self.latest) + (
+                row % self.n_envs * self.nbytes
+            )
+        if self.column is None:
+            return NULL
+        return <const char*> &self.arena[0] + (
+            self.column.offset + (row + self.n_envs) % self.capacity * self.column.stride
+        )
+
+    def gather(self, const int64_t[::1] rows, int64_t written, cnp.ndarray out):
+        """Read the next values of rows into a dense array; ``written`` rows were written so far."""
+        cdef intp_t k, n = rows.shape[0], depth = 1 if self.stack is None else self.stack.depth
+        cdef char* to = <char*> cnp.PyArray_DATA(out)
+        cdef const char** values = <const char**> malloc((1 + n * (1 + depth)) * sizeof(char*))
+        cdef const char** frames = values + n
+        if values == NULL:
+            raise MemoryError("no memory left to gather rows")
+        memory = self.aside.values  # stays as it is while it is held
+        below = None if self.stack is None else self.stack.aside.values
+        for k in range(n):
+            values[k] = self.c_whole(rows[k], written)
+            if values[k] == NULL:
+                self.stack.c_point(rows[k] + self.n_envs, frames + k * depth)
+        with nogil:
+            for k in range(n):
+                if values[k] == NULL:
+                    self.stack.c_join(frames + k * depth, to + k * self.nbytes)
+                else:
+                    memcpy(to + k * self.nbytes, values[k], self.nbytes)
+        free(values)
+        del memory, below

@@ -1,0 +1,17 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._column import Column
+from cpprb_like._core import Ring
+
+def take(
+    ring: Ring,
+    slots: NDArray[np.intp],
+    written: int,
+    revision: int,
+    arrays: list[NDArray[Any]] | None = None,
+    columns: tuple[Column, ...] | None = None,
+) -> dict[str, NDArray[Any]] | None: ...
+def new_array(ring: Ring, column: Column, n: int) -> NDArray[Any]: ...

@@ -1,0 +1,164 @@
+"""Rows of a ring, copied into arrays.
+
+Compiled because it is most of what drawing a batch costs. Not here: which rows (``_uniform``,
+``samplers``), and fields that are not stored as they are (``views``).
+"""
+
+cimport numpy as cnp
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from cpprb_like._column cimport Column
+from cpprb_like._copy cimport c_gather, c_prefetch_rows
+from cpprb_like._core cimport NBYTES, OFFSET, REVISION, STRIDE, Ring
+from cpprb_like._pool cimport Lease
+from cpprb_like._typedefs cimport int64_t, intp_t
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    ctypedef struct PyTypeObject:
+        pass
+    PyTypeObject PyArray_Type
+    cnp.ndarray PyArray_NewFromDescr(
+        PyTypeObject* subtype, cnp.PyArray_Descr* descr, int ndim, intp_t* dims, intp_t* strides,
+        void* data, int flags, PyObject* obj
+    )
+
+cdef enum:
+    READ_CHUNK = 64              # rows whose records are fetched while those before are copied
+    UNLOCKED_NBYTES = 32768      # smaller gathers keep the lock: taking it back costs more
+    POOLED_NBYTES = 65536        # arrays from here on come from the pool
+
+
+def take(
+    Ring ring not None, slots, int64_t written, int64_t revision, list arrays=None,
+    tuple columns=None,
+):
+    """The values of columns at the given slots, by name: arrays of shape (n, *shape).
+
+    None if one of the rows was overwritten since ``written`` and ``revision`` were read.
+    ``arrays`` are the caller's, one for each column, of the right size, dense and writeable;
+    without them the arrays are fresh. ``columns`` are some of ``stored_columns``, by default
+    all. Raises ``TypeError`` if the slots are no dense 1-d array of intp, ``IndexError`` if one
+    is not in use.
+    """
+    return c_take(ring, slots, written, revision, arrays, columns)
+
+
+cdef dict c_take(
+    Ring ring, slots, int64_t written, int64_t revision, list arrays, tuple columns
+):
+    """As ``take``."""
+    if ring.state[REVISION] != revision:
+        return None
+    ring.c_check_slots(slots)
+    cdef intp_t number, n = cnp.PyArray_DIM(slots, 0)
+    if columns is None:
+        columns = ring.stored_columns
+    if arrays is None:
+        arrays = [c_new_array(ring, column, n) for column in columns]
+    else:
+        c_check_arrays(arrays, columns, n)
+    c_fill(ring, arrays, columns, slots)
+    if ring.state[REVISION] != revision or ring.c_overwritten(slots, written):
+        return None
+    cdef dict batch = {}
+    for number in range(len(arrays)):
+        batch[(<Column> columns[number]).name] = arrays[number]
+    return batch
+
+
+def new_array(Ring ring not None, Column column not None, intp_t n):
+    """An uninitialised array for n rows of a column."""
+    return c_new_array(ring, column, n)
+
+
+cdef int c_check_arrays(list arrays, tuple columns, intp_t n) except -1:
+    cdef Column column
+    if len(arrays) != len(columns):
+        raise ValueError(f"expected {len(columns)} arrays, got {len(arrays)}")
+    for column, array in zip(columns, arrays):
+        if not (
+            cnp.PyArray_Check(array)
+            and cnp.PyArray_IS_C_CONTIGUOUS(array)
+            and cnp.PyArray_ISWRITEABLE(array)
+            and cnp.PyArray_NBYTES(array) == n * column.nbytes
+        ):
+            raise ValueError(f"field {column.name!r}: expected a dense array of {n} rows")
+    return 0
+
+
+cdef cnp.ndarray c_new_array(Ring ring, Column column, intp_t n):
+    """An uninitialised array for n rows; a large one over memory of the pool."""
+    cdef intp_t dims[cnp.NPY_MAXDIMS]
+    cdef intp_t ndim = 1 + column.ndim
+    dims[0] = n
+    memcpy(dims + 1, column.dims, column.ndim * sizeof(intp_t))
+    cdef intp_t nbytes = n * column.nbytes
+    cdef Lease lease
+    cdef void* data = NULL
+    if nbytes >= POOLED_NBYTES and column.objects is None:
+        lease = ring.pool.c_lease(nbytes)
+        data = cnp.PyArray_DATA(<cnp.ndarray> lease.memory)
+    Py_INCREF(column.dtype)
+    cdef cnp.ndarray array = PyArray_NewFromDescr(
+        &PyArray_Type, <cnp.PyArray_Descr*> column.dtype, <int> ndim, dims, NULL, data,
+        cnp.NPY_ARRAY_CARRAY if data != NULL else 0, NULL,
+    )
+    if data != NULL:
+        cnp.set_array_base(array, lease)
+    return array
+
+
+cdef int c_fill(Ring ring, list arrays, tuple columns, cnp.ndarray slots) except -1:
+    """Gather checked slots into dense arrays of the right size, one for each column."""
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    cdef intp_t number, n = cnp.PyArray_DIM(slots, 0)
+    cdef Column column
+    cdef char** outs = <char**> calloc(1 + len(ring.stored_columns), sizeof(char*))
+    if outs == NULL:
+        raise MemoryError("no memory left to gather rows")
+    for number in range(len(arrays)):
+        column = <Column> columns[number]
+        outs[column.place] = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[number])
+    if n * ring.row_nbytes < UNLOCKED_NBYTES:
+        c_gather_rows(ring, outs, values, n)
+    else:
+        with nogil:
+            c_gather_rows(ring, outs, values, n)
+    free(outs)
+    if ring.boxed:
+        for column, array in zip(columns, arrays):
+            if column.objects is not None:
+                array[...] = column.objects[slots]
+    return 0
+
+
+cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) noexcept nogil:
+    cdef intp_t start = 0, count = min(n, READ_CHUNK), following, number
+    cdef const intp_t* row
+    cdef const char* base = <const char*> &ring.arena[0]
+    cdef const char* records = base + ring.record_offset
+    cdef intp_t size = ring.record_stride
+    c_prefetch_rows(records, size, size, slots, count)
+    while start < n:
+        following = min(n - start - count, READ_CHUNK)
+        c_prefetch_rows(records, size, size, slots + start + count, following)
+        for number in range(ring.in_record):
+            if outs[number] == NULL:
+                continue
+            row = &ring.table[number, 0]
+            c_gather(
+                outs[number] + start * row[NBYTES],
+                base + row[OFFSET], row[STRIDE], row[NBYTES], slots + start, count,
+            )
+        start += count
+        count = following
+    for number in range(ring.in_record, ring.table.shape[0]):
+        if outs[number] == NULL:
+            continue
+        row = &ring.table[number, 0]
+        c_gather(outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots, n)

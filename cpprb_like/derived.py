@@ -1,0 +1,184 @@
+"""Options of a buffer that say what is derived from the rows -> frozen specs.
+
+Not here: how the values are stored (``schema``, ``_chain``) and read (``views``).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cpprb_like.schedules import whole
+from cpprb_like.schema import Field, Schema, Stack
+
+__all__ = ["NStep", "derive", "read_gamma", "read_nstep"]
+
+DEEPEST = 256  # frames of a stack
+NSTEP_KEYS = ("size", "gamma", "rew", "next", "discount")
+
+
+@dataclass(frozen=True)
+class NStep:
+    """Sums of rewards over several steps, and what follows them."""
+
+    size: int  # the most steps
+    gamma: float
+    rewards: tuple[str, ...]
+    ahead: tuple[str, ...]  # fields that come from the last of the steps
+    discount: bool
+    discount_shape: tuple[int, ...]  # of a row
+
+
+def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
+    """The schema with fields of next values, and with stacks of which only frames are stored.
+
+    Parameters
+    ----------
+    schema : Schema
+        What ``env_dict`` declares.
+    next_of : None, str or iterable of str
+        Names of fields whose next value, ``next_<name>``, is not stored.
+    stack_compress : None, str, iterable of str, or dict of str to int
+        Names of fields that are stacks of frames, and the axis of the frames; the last one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option names no field, or one that cannot be that; the message says why.
+    """
+    schema = _with_next(schema, _read_names("next_of", next_of, schema))
+    axes: dict[str, object]
+    if isinstance(stack_compress, Mapping):
+        _read_names("stack_compress", list(stack_compress), schema)
+        axes = dict(stack_compress)
+    else:
+        axes = dict.fromkeys(_read_names("stack_compress", stack_compress, schema), -1)
+    by_name = {field.name: field for field in schema.fields}
+    derived = [name for name in axes if name in dict(schema.next_of)]
+    if derived:
+        raise ValueError(f"stack_compress: {derived} come from next_of and are not stored at all")
+    stacks = [_read_stack(by_name[name], axis) for name, axis in axes.items()]
+    return replace(schema, stacks=tuple(stacks))
+
+
+def _read_names(option: str, names: object, schema: Schema) -> list[str]:
+    if names is None:
+        return []
+    if isinstance(names, str):
+        names = [names]
+    if not isinstance(names, Iterable):
+        raise TypeError(f"{option}: expected names of fields, got {names!r}")
+    given = list(names)
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"{option}: expected names of fields, got {name!r}")
+        if name not in schema.names:
+            raise ValueError(f"{option}: expected some of {list(schema.names)}, got {name!r}")
+        (field,) = [field for field in schema.fields if field.name == name]
+        if field.dtype.hasobject:
+            raise ValueError(f"{option}: field {name!r} holds Python objects; expected numbers")
+    if len(set(given)) != len(given):
+        raise ValueError(f"{option}: expected each name once, got {given}")
+    return given
+
+
+def _with_next(schema: Schema, names: list[str]) -> Schema:
+    fields = list(schema.fields)
+    pairs = []
+    for name in names:
+        (source,) = [field for field in fields if field.name == name]
+        following = Field(f"next_{name}", source.dtype, source.shape)
+        declared = [field for field in fields if field.name == following.name]
+        if declared and declared[0] != following:
+            raise ValueError(
+                f"next_of={name!r}: field {following.name!r} is declared with "
+                f"{declared[0].dtype} of shape {declared[0].shape}; expected {source.dtype} of "
+                f"shape {source.shape} like {name!r}, or no declaration"
+            )
+        if not declared:
+            fields.append(following)
+        pairs.append((following.name, name))
+    both = [following for following, _ in pairs if following in names]
+    if both:
+        raise ValueError(f"next_of: {both} are next values themselves")
+    return replace(schema, fields=tuple(fields), next_of=tuple(pairs))
+
+
+def _read_stack(field: Field, axis: object) -> Stack:
+    number = whole(f"stack_compress[{field.name!r}]", axis)
+    ndim = len(field.shape)
+    if ndim == 0 or not -ndim <= number < ndim:
+        raise ValueError(
+            f"stack_compress: field {field.name!r} of shape {field.shape} has no axis {number}"
+        )
+    number %= ndim
+    depth = field.shape[number]
+    if not 1 <= depth <= DEEPEST:
+        raise ValueError(
+            f"stack_compress: field {field.name!r}: expected 1 to {DEEPEST} frames along axis "
+            f"{number}, got {depth}"
+        )
+    outer = math.prod(field.shape[:number])
+    inner = math.prod(field.shape[number + 1 :]) * field.dtype.itemsize
+    return Stack(field.name, depth, outer, inner)
+
+
+def read_nstep(options: object, schema: Schema, capacity: int, n_envs: int) -> NStep | None:
+    """``Nstep``: a dict with ``size`` and maybe ``gamma``, ``rew``, ``next`` and ``discount``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is none of that; names no field, or a reward that is no float; or ``size`` steps of each
+        environment do not fit into the buffer.
+    """
+    if options is None:
+        return None
+    if not isinstance(options, Mapping):
+        raise TypeError(f"Nstep: expected a dict such as {{'size': 3}}, got {options!r}")
+    unknown = [key for key in options if key not in NSTEP_KEYS]
+    if unknown or "size" not in options:
+        raise ValueError(
+            f"Nstep: expected size and some of {list(NSTEP_KEYS[1:])}, got {options!r}"
+        )
+    size = whole("Nstep['size']", options["size"], 1)
+    if size * n_envs > capacity:
+        raise ValueError(
+            f"Nstep['size']: {size} steps of {n_envs} environment(s) do not fit into {capacity} rows"
+        )
+    rewards = _read_names("Nstep['rew']", options.get("rew"), schema)
+    for field in schema.fields:
+        if field.name in rewards and field.dtype.kind != "f":
+            raise ValueError(
+                f"Nstep['rew']: expected fields of floats, got {field.name!r} of {field.dtype}"
+            )
+    ahead = _read_names("Nstep['next']", options.get("next"), schema)
+    both = [name for name in ahead if name in rewards]
+    if both:
+        raise ValueError(f"Nstep: {both} are both 'rew' and 'next'")
+    ends = [schema.names[number] for number, _, _ in schema.end_fields()]
+    discount = bool(options.get("discount", False))
+    if discount and "discount" in schema.names:
+        raise ValueError("Nstep['discount']: there is a field of this name")
+    shapes = {field.shape for field in schema.fields if field.name in rewards}
+    return NStep(
+        size,
+        read_gamma("Nstep['gamma']", options.get("gamma", 0.99)),
+        tuple(rewards),
+        tuple([*ahead, *(name for name in ends if name not in ahead)]),
+        discount,
+        (1,) if (1,) in shapes else (),
+    )
+
+
+def read_gamma(name: str, gamma: object) -> float:
+    """A discount factor: a number from 0 to 1."""
+    if isinstance(gamma, (bool, np.bool_)) or not isinstance(gamma, numbers.Real):
+        raise TypeError(f"{name}: expected a number, got {gamma!r}")
+    if not 0.0 <= float(gamma) <= 1.0:
+        raise ValueError(f"{name}: expected 0 to 1, got {gamma}")
+    return float(gamma)

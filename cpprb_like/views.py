@@ -1,0 +1,151 @@
+"""What is read of the rows that a sampler drew.
+
+Rows are stored once; next values, stacks of frames and sums over several steps are made here, of the
+rows around a drawn one. Not here: which rows are drawn (``samplers``), and how chained fields are
+stored (``_chain``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._chain import FrameStack, NextOf
+from cpprb_like._core import FLAG_TERMINATED, Ring
+from cpprb_like._take import new_array, take
+from cpprb_like.derived import NStep
+
+__all__ = ["Rows", "View", "read_rows"]
+
+Slots = NDArray[np.intp]
+Array = NDArray[Any]
+Batch = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Slots, and how much had been written when they were chosen."""
+
+    slots: Slots
+    written: int
+    revision: int
+
+
+def read_rows(ring: Ring, rows: Rows, out: dict[str, Array]) -> bool:
+    """Read the fields of ``out`` into its arrays, each field as it was added.
+
+    Returns false if one of the rows was overwritten since it was chosen.
+    """
+    stored = tuple(column for column in ring.stored_columns if column.name in out)
+    arrays = [out[column.name] for column in stored]
+    if take(ring, rows.slots, rows.written, rows.revision, arrays, stored) is None:
+        return False
+    chains = [chain for chain in ring.chains if chain.name in out]
+    ids = ring.row_ids(rows.slots) if chains else None
+    for chain in chains:
+        assert ids is not None
+        if isinstance(chain, FrameStack):
+            chain.gather(ids, out[chain.name])
+        elif isinstance(chain, NextOf):
+            chain.gather(ids, ring.written, out[chain.name])
+    return not ring.is_overwritten(rows.slots, rows.written, rows.revision)
+
+
+class View:
+    """Reads batches of rows, of one step or of several.
+
+    Parameters
+    ----------
+    ring : Ring
+        The rows.
+    nstep : NStep, optional
+        Sums over several steps.
+    """
+
+    def __init__(self, ring: Ring, nstep: NStep | None) -> None:
+        self.ring = ring
+        self.nstep = nstep
+        self.names = tuple(column.name for column in ring.columns)
+
+    def take(
+        self,
+        slots: Slots,
+        written: int,
+        revision: int,
+        arrays: list[Array] | None = None,
+        steps: int | NDArray[np.intp] | None = None,
+        gamma: float | None = None,
+    ) -> Batch | None:
+        """A batch of the given rows; None if one of them was overwritten since it was chosen.
+
+        ``arrays`` are the caller's, one for each field. ``steps`` and ``gamma`` stand for those of
+        ``nstep``; ``steps`` may be an array, a number for each row.
+        """
+        ring = self.ring
+        if ring.revision != revision:
+            return None
+        if arrays is None:
+            arrays = [new_array(ring, column, len(slots)) for column in ring.columns]
+        batch = dict(zip(self.names, arrays, strict=True))
+        rows = Rows(slots, written, revision)
+        if self.nstep is None:
+            return batch if read_rows(ring, rows, batch) else None
+        return self._take_several(self.nstep, rows, batch, steps, gamma)
+
+    def _take_several(
+        self,
+        nstep: NStep,
+        rows: Rows,
+        batch: Batch,
+        steps: int | NDArray[np.intp] | None,
+        gamma: float | None,
+    ) -> Batch | None:
+        ring = self.ring
+        steps = nstep.size if steps is None else steps
+        gamma = nstep.gamma if gamma is None else gamma
+        window, counts = ring.windows(rows.slots, int(np.max(steps, initial=1)))
+        counts = np.minimum(counts, steps)
+        last = Rows(
+            np.ascontiguousarray(window[np.arange(len(window)), counts - 1]),
+            rows.written,
+            rows.revision,
+        )
+        here = {
+            name: values
+            for name, values in batch.items()
+            if name not in nstep.rewards and name not in nstep.ahead
+        }
+        there = {name: batch[name] for name in nstep.ahead}
+        if not (read_rows(ring, rows, here) and read_rows(ring, last, there)):
+            return None
+        powers = gamma ** np.arange(window.shape[1], dtype=np.float64) * (
+            np.arange(window.shape[1]) < counts[:, np.newaxis]
+        )
+        for name in nstep.rewards:
+            if not self._sum_rewards(name, Rows(window.ravel(), *_when(rows)), powers, batch[name]):
+                return None
+        if nstep.discount:
+            terminated = (ring.flags_at(last.slots) & FLAG_TERMINATED) == FLAG_TERMINATED
+            discount = np.where(terminated, 0.0, gamma**counts).astype(np.float32)
+            batch["discount"] = discount.reshape(-1, *nstep.discount_shape)
+        return batch
+
+    def _sum_rewards(
+        self, name: str, window: Rows, powers: NDArray[np.float64], out: Array
+    ) -> bool:
+        (column,) = [column for column in self.ring.columns if column.name == name]
+        values = new_array(self.ring, column, len(window.slots))
+        if not read_rows(self.ring, window, {name: values}):
+            return False
+        shape = (*powers.shape, *(1,) * len(column.shape))
+        steps = values.reshape(*powers.shape, *column.shape).astype(np.float64)
+        factors = powers.reshape(shape)
+        out[...] = np.where(factors != 0.0, steps * factors, 0.0).sum(axis=1)
+        return True
+
+
+def _when(rows: Rows) -> tuple[int, int]:
+    return rows.written, rows.revision
