@@ -106,7 +106,15 @@ static void set_leaves(Tree *tree, const int64_t *leaves, const double *values, 
     }
 }
 
-/* The leaves at these targets, which lie below the total; a group of searches goes down side by side. */
+static inline void run8(const double *c, double *before)
+{
+    double two = c[0] + c[1], four = two + (c[2] + c[3]), six = four + (c[4] + c[5]);
+    before[0] = 0.0, before[1] = c[0], before[2] = two, before[3] = two + c[2];
+    before[4] = four, before[5] = four + c[4], before[6] = six, before[7] = six + c[6];
+}
+
+/* The leaves at these targets, which lie below the total; a group of searches goes down side by side. Near the root
+   the searches of a group share nodes if the targets ascend: then running sums are kept from one to the next. */
 static void find_leaves(const Tree *tree, const double *targets, int64_t *leaves, int64_t n)
 {
     double rest[GROUP];
@@ -118,13 +126,26 @@ static void find_leaves(const Tree *tree, const double *targets, int64_t *leaves
         }
         for (int64_t level = tree->levels - 2; level >= 0; level--) {
             const double *nodes = tree->sums[level];
-            int64_t last = tree->count[level] - 1;
+            int64_t last = tree->count[level] - 1, prior = -1;
+            if (8 * tree->count[level + 1] <= n) {
+                double before[8];
+                for (int64_t k = 0; k < count; k++) {
+                    int64_t child = 0, node = leaves[start + k];
+                    if (node != prior)
+                        run8(nodes + 8 * node, before);
+                    prior = node;
+                    for (int j = 1; j < 8; j++)
+                        child += before[j] <= rest[k];
+                    rest[k] -= before[child];
+                    child += 8 * node;
+                    leaves[start + k] = child < last ? child : last;
+                }
+                continue;
+            }
             for (int64_t k = 0; k < count; k++) {
-                const double *c = nodes + 8 * leaves[start + k];
-                double before[8], two = c[0] + c[1], four = two + (c[2] + c[3]), six = four + (c[4] + c[5]);
+                double before[8];
                 int64_t child = 0;
-                before[0] = 0.0, before[1] = c[0], before[2] = two, before[3] = two + c[2];
-                before[4] = four, before[5] = four + c[4], before[6] = six, before[7] = six + c[6];
+                run8(nodes + 8 * leaves[start + k], before);
                 for (int j = 1; j < 8; j++)
                     child += before[j] <= rest[k];
                 rest[k] -= before[child];

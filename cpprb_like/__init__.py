@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.laber import LaBERlazy, LaBERmax, LaBERmean
+from cpprb_like.mixture import Mixture
 from cpprb_like.recipes import PrioritizedReplayBuffer, ReverseReplayBuffer, create_buffer
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ __all__ = [
     "LaBERlazy",
     "LaBERmax",
     "LaBERmean",
+    "Mixture",
     "NotEnoughDataError",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",

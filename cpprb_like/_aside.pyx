@@ -6,12 +6,25 @@ every row that is added or drawn may ask for one. Not here: which values these a
 
 cimport cython
 cimport numpy as cnp
+from libc.string cimport memcpy
+from numpy cimport ndarray
 
 from cpprb_like._typedefs cimport int64_t, intp_t
 
 import numpy as np
 
 cnp.import_array()
+
+
+cdef void c_copy_part(
+    ndarray to, intp_t start, ndarray source, intp_t first, intp_t n, intp_t size
+) noexcept:
+    """Copy n items of so many bytes from one array to another."""
+    memcpy(
+        <char*> cnp.PyArray_DATA(to) + start * size,
+        <const char*> cnp.PyArray_DATA(source) + first * size,
+        n * size,
+    )
 
 
 @cython.final
@@ -32,24 +45,23 @@ cdef class Aside:
         return self.rows.nbytes + self.values.nbytes
 
     cdef int c_reserve(self, intp_t n) except -1:
-        """Make room for n more values.
+        """Make room for n more values. No Python code runs, and the interpreter lock is kept.
 
         Old memory stays as it is for those who hold it: they may be copying from it.
         """
-        cdef intp_t room, number, first
+        cdef intp_t room, nbytes, first
+        cdef ndarray rows, values
         if self.count + n <= self.room:
             return 0
         room = max(2 * self.room, self.count + n, 4)
-        rows = np.empty(room, np.int64)
-        values = np.empty(room * self.nbytes, np.uint8)
+        nbytes = room * self.nbytes
+        rows = cnp.PyArray_SimpleNew(1, &room, cnp.NPY_INT64)
+        values = cnp.PyArray_SimpleNew(1, &nbytes, cnp.NPY_UINT8)
         first = min(self.count, self.room - self.head)
-        rows[:first] = self.rows[self.head : self.head + first]
-        rows[first : self.count] = self.rows[: self.count - first]
-        number = self.nbytes
-        values[: first * number] = self.values[self.head * number : (self.head + first) * number]
-        values[first * number : self.count * number] = self.values[
-            : (self.count - first) * number
-        ]
+        c_copy_part(rows, 0, self.rows, self.head, first, sizeof(int64_t))
+        c_copy_part(rows, first, self.rows, 0, self.count - first, sizeof(int64_t))
+        c_copy_part(values, 0, self.values, self.head, first, self.nbytes)
+        c_copy_part(values, first, self.values, 0, self.count - first, self.nbytes)
         self.rows, self.values, self.room, self.head = rows, values, room, 0
         return 0
 

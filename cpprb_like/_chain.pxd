@@ -29,6 +29,7 @@ cdef class Chain:
 
     cdef intp_t c_count(self, Rows* rows) noexcept nogil
     cdef void c_write(self, Rows* rows) noexcept nogil
+    cdef int c_gather(self, const int64_t* rows, intp_t n, int64_t written, char* to) except -1
     cdef void c_clear(self) noexcept nogil
     cdef const char* c_before(self, Rows* rows, intp_t k, const char* values) noexcept nogil
     cdef void c_keep_latest(self, Rows* rows, const char* values) noexcept nogil
@@ -58,4 +59,5 @@ cdef class NextOf(Chain):
 
     cdef intp_t c_source(self) noexcept nogil
     cdef bint c_is_kept(self, Rows* rows, intp_t k) noexcept nogil
-    cdef const char* c_whole(self, int64_t row, int64_t written) noexcept nogil
+    cdef const char* c_whole(self, int64_t row) noexcept nogil
+    cdef const char* c_promised(self, int64_t row) noexcept nogil

@@ -54,6 +54,16 @@ cdef class Chain:
     cdef void c_write(self, Rows* rows) noexcept nogil:
         """Write the values of rows that are being added; there is room in ``aside``."""
 
+    cdef int c_gather(
+        self, const int64_t* rows, intp_t n, int64_t written, char* to
+    ) except -1:
+        """Copy the values of rows in the ring, of which ``written`` were written so far.
+
+        Begins with the interpreter lock held, and copies without it; whether the rows were
+        overwritten meanwhile is up to the caller.
+        """
+        return 0
+
     cdef void c_clear(self) noexcept nogil:
         """Forget all rows."""
         cdef intp_t stream
@@ -82,6 +92,11 @@ cdef class Chain:
                 self.nbytes,
             )
             (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = True
+
+    @property
+    def total_nbytes(self):
+        """Bytes of memory of its own, which is not part of the arena."""
+        return self.latest.nbytes + self.seen.nbytes + self.aside.total_nbytes
 
     def save(self):
         """What a new object needs to go on like this one, besides its memory."""
@@ -136,7 +151,7 @@ cdef class FrameStack(Chain):
         cdef intp_t k, count = 0
         if rows.n == 1:
             return 1
-        for k in range(rows.n):
+        for k in range(max(0, rows.n - self.n_frames), rows.n):
             before = self.c_before(rows, k, values)
             count += before == NULL or not self.c_is_slide(before, values + k * self.nbytes)
         return count
@@ -147,22 +162,22 @@ cdef class FrameStack(Chain):
         cdef const char* value
         cdef char* kept
         cdef intp_t k, frame
-        cdef int64_t row, needed
+        cdef int64_t row, needed = rows.first + rows.n - self.n_frames
         cdef uint8_t run
+        self.aside.c_drop(needed)
         for k in range(rows.n):
             row = rows.first + k
             value = values + k * self.nbytes
             before = self.c_before(rows, k, values)
-            needed = row + 1 - self.n_frames
-            self.aside.c_drop(needed)
             if before != NULL and self.c_is_slide(before, value):
                 run = self.runs[(row - self.n_envs) % self.capacity]
                 run = run + 1 if run + 1 < self.depth else run
             else:
                 run = 0
-                kept = self.aside.c_push(row)
-                for frame in range(self.depth):
-                    self.c_split(value, frame, kept + frame * self.frame_nbytes)
+                if row >= needed:
+                    kept = self.aside.c_push(row)
+                    for frame in range(self.depth):
+                        self.c_split(value, frame, kept + frame * self.frame_nbytes)
             self.runs[row % self.capacity] = run
             self.c_split(
                 value, self.depth - 1,
@@ -238,10 +253,10 @@ cdef class FrameStack(Chain):
                     kept + (self.depth - 1 - (age - run)) * self.frame_nbytes
                 )
 
-    def gather(self, const int64_t[::1] rows, cnp.ndarray out):
-        """Read the values of rows that are in the ring into a dense array."""
-        cdef intp_t k, n = rows.shape[0], depth = self.depth
-        cdef char* to = <char*> cnp.PyArray_DATA(out)
+    cdef int c_gather(
+        self, const int64_t* rows, intp_t n, int64_t written, char* to
+    ) except -1:
+        cdef intp_t k, depth = self.depth
         cdef const char** frames = <const char**> malloc((1 + n * depth) * sizeof(char*))
         if frames == NULL:
             raise MemoryError("no memory left to gather rows")
@@ -253,6 +268,7 @@ cdef class FrameStack(Chain):
                 self.c_join(frames + k * depth, to + k * self.nbytes)
         free(frames)
         del memory
+        return 0
 
 
 @cython.final
@@ -303,7 +319,7 @@ cdef class NextOf(Chain):
         cdef intp_t k, count = 0
         if rows.n == 1:
             return 1
-        for k in range(rows.n):
+        for k in range(max(0, rows.n - self.capacity), rows.n):
             promised = self.c_before(rows, k, values)
             count += promised != NULL and memcmp(
                 promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
@@ -327,24 +343,20 @@ cdef class NextOf(Chain):
             self.marks[row % self.capacity] = False
         self.c_keep_latest(rows, values)
 
-    cdef const char* c_whole(self, int64_t row, int64_t written) noexcept nogil:
+    cdef const char* c_whole(self, int64_t row) noexcept nogil:
         """Where the next value of a row is as a whole, or NULL: then the row after has its frames."""
         if self.marks[row % self.capacity]:
             return self.aside.c_find(row)
-        if row + self.n_envs >= written:
-            return <const char*> cnp.PyArray_DATA(self.latest) + (
-                row % self.n_envs * self.nbytes
-            )
         if self.column is None:
             return NULL
         return <const char*> &self.arena[0] + (
             self.column.offset + (row + self.n_envs) % self.capacity * self.column.stride
         )
 
-    def gather(self, const int64_t[::1] rows, int64_t written, cnp.ndarray out):
-        """Read the next values of rows into a dense array; ``written`` rows were written so far."""
-        cdef intp_t k, n = rows.shape[0], depth = 1 if self.stack is None else self.stack.depth
-        cdef char* to = <char*> cnp.PyArray_DATA(out)
+    cdef int c_gather(
+        self, const int64_t* rows, intp_t n, int64_t written, char* to
+    ) except -1:
+        cdef intp_t k, depth = 1 if self.stack is None else self.stack.depth
         cdef const char** values = <const char**> malloc((1 + n * (1 + depth)) * sizeof(char*))
         cdef const char** frames = values + n
         if values == NULL:
@@ -352,14 +364,23 @@ cdef class NextOf(Chain):
         memory = self.aside.values  # stays as it is while it is held
         below = None if self.stack is None else self.stack.aside.values
         for k in range(n):
-            values[k] = self.c_whole(rows[k], written)
+            if rows[k] + self.n_envs >= written:  # the next row will overwrite it: copied at once
+                values[k] = to + k * self.nbytes
+                memcpy(to + k * self.nbytes, self.c_promised(rows[k]), self.nbytes)
+                continue
+            values[k] = self.c_whole(rows[k])
             if values[k] == NULL:
                 self.stack.c_point(rows[k] + self.n_envs, frames + k * depth)
         with nogil:
             for k in range(n):
                 if values[k] == NULL:
                     self.stack.c_join(frames + k * depth, to + k * self.nbytes)
-                else:
+                elif values[k] != to + k * self.nbytes:
                     memcpy(to + k * self.nbytes, values[k], self.nbytes)
         free(values)
         del memory, below
+        return 0
+
+    cdef const char* c_promised(self, int64_t row) noexcept nogil:
+        """The next value of the newest row of a stream."""
+        return <const char*> cnp.PyArray_DATA(self.latest) + row % self.n_envs * self.nbytes

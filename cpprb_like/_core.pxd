@@ -47,13 +47,14 @@ cdef class Ring:
     cdef intp_t c_open(self) noexcept nogil
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil
     cdef bint c_is_open(self, intp_t slot) noexcept nogil
-    cdef bint c_waits(self, int64_t row, int64_t written) noexcept nogil
+    cdef intp_t c_waiting(self, int64_t* rows) noexcept nogil
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil
     cdef int c_prepare(self, char** rows, intp_t n) except -1
     cdef Rows c_describe(self, char** rows, intp_t n) noexcept
     cdef void c_write_chains(self, char** rows, intp_t n) noexcept
-    cdef object c_first_complete(self, int64_t written)
+    cdef object c_publish_ahead(self, char** rows, intp_t n, const uint8_t* present)
+    cdef bint c_is_overwritten(self, ndarray slots, int64_t written, int64_t revision) noexcept
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
     cdef intp_t c_newest_from(self, intp_t n) noexcept nogil
     cdef intp_t c_oldest_of(self, intp_t newest) noexcept nogil

@@ -9,6 +9,7 @@ which are drawn (``_uniform``, ``samplers``), and the calls that users make (``_
 
 cimport cython
 cimport numpy as cnp
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from cpprb_like._chain cimport Chain, Rows
@@ -140,9 +141,28 @@ cdef class Ring:
     cdef intp_t c_open(self) noexcept nogil:
         """How many rows wait for rows to follow them: the newest of each unfinished episode."""
         cdef intp_t stream, count = 0
-        if self.ahead:
-            for stream in range(self.n_envs):
-                count += min(self.ahead, <intp_t> self.state[EPISODE_LENS + stream])
+        if self.ahead == 0:
+            return 0
+        if self.state[ABSENT_ROWS]:
+            return self.c_waiting(NULL)
+        for stream in range(self.n_envs):
+            count += min(self.ahead, <intp_t> self.state[EPISODE_LENS + stream])
+        return count
+
+    cdef intp_t c_waiting(self, int64_t* rows) noexcept nogil:
+        """How many rows wait, at most ``ahead * n_envs``; their row ids go to ``rows`` if given."""
+        cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
+        cdef intp_t stream, left, count = 0
+        for stream in range(self.n_envs if self.ahead else 0):
+            left = min(self.ahead, <intp_t> self.state[EPISODE_LENS + stream])
+            row = written - self.n_envs + stream
+            while left and row >= oldest:
+                if not self.c_is_absent(<intp_t> (row % self.capacity)):
+                    if rows != NULL:
+                        rows[count] = row
+                    count += 1
+                    left -= 1
+                row -= self.n_envs
         return count
 
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil:
@@ -151,18 +171,14 @@ cdef class Ring:
 
     cdef bint c_is_open(self, intp_t slot) noexcept nogil:
         """Whether a row waits for rows to follow it."""
-        return self.c_waits(self.c_row_at(slot), self.state[WRITTEN])
-
-    cdef bint c_waits(self, int64_t row, int64_t written) noexcept nogil:
-        """Whether a row waited for rows to follow it when so many rows were written."""
-        cdef intp_t following = 0
-        while following < self.ahead:
+        cdef int64_t row = self.c_row_at(slot)
+        cdef intp_t _
+        for _ in range(self.ahead):
             if self.c_flags(<intp_t> (row % self.capacity))[0] & END:
                 return False
-            row = self.c_next(row, written)
+            row = self.c_next(row, self.state[WRITTEN])
             if row < 0:
                 return True
-            following += 1
         return False
 
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil:
@@ -271,20 +287,28 @@ cdef class Ring:
         for chain in self.chains:
             chain.c_write(&given)
 
-    cdef object c_first_complete(self, int64_t written):
-        """The slot of the first row that waited, or was not there, when so many rows were written,
-        and waits no longer; None if there is none.
+    cdef object c_publish_ahead(self, char** rows, intp_t n, const uint8_t* present):
+        """As ``c_publish``, for a ring whose rows wait; returns the slot of the first row that can
+        be drawn now and could not before, or None.
         """
-        cdef int64_t row = max(
-            written - self.ahead * self.n_envs, self.state[WRITTEN] - self.c_stored(), 0
-        )
-        cdef intp_t slot
-        while row < self.state[WRITTEN]:
-            slot = <intp_t> (row % self.capacity)
-            if self.c_can_draw(slot) and (row >= written or self.c_waits(row, written)):
-                return slot
+        cdef int64_t* waited = <int64_t*> malloc((1 + self.ahead * self.n_envs) * sizeof(int64_t))
+        cdef int64_t row, first = -1, written = self.state[WRITTEN], oldest
+        cdef intp_t k, count
+        if waited == NULL:
+            raise MemoryError("no memory left to add rows")
+        count = self.c_waiting(waited)
+        self.c_publish(rows, n, present)
+        oldest = self.state[WRITTEN] - self.c_stored()
+        for k in range(count):
+            row = waited[k]
+            if row >= oldest and (first < 0 or row < first):
+                first = row if self.c_can_draw(<intp_t> (row % self.capacity)) else first
+        free(waited)
+        row = max(written, oldest)
+        while first < 0 and row < self.state[WRITTEN]:
+            first = row if self.c_can_draw(<intp_t> (row % self.capacity)) else first
             row += 1
-        return None
+        return None if first < 0 else first % self.capacity
 
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil:
         """As ``c_write_records`` for the commonest call: one step of one environment, none absent."""
@@ -500,24 +524,35 @@ cdef class Ring:
         last = self.state[WRITTEN] - 1
         return last - (last - slots.astype(np.int64, copy=False)) % self.capacity
 
-    def windows(self, cnp.ndarray slots, intp_t n):
-        """For each row, the slots of itself and up to n - 1 rows that follow it in its episode.
+    def windows(
+        self, cnp.ndarray slots, cnp.ndarray steps, intp_t most, int64_t written, int64_t revision
+    ):
+        """For each row, itself and the rows that follow it in its episode: ``steps`` in all, or less.
 
-        Returns an array of intp, shape ``(len(slots), n)``, and how many of each row are such,
-        shape ``(len(slots),)``; behind these the last one is repeated.
+        ``steps`` are of intp, 1 to ``most``, one for each slot. Returns the slots, shape
+        ``(len(slots), most)``, where behind the last row it is repeated; how many of each row there
+        are; and the slots and flags of the last ones. None if one of the rows was overwritten since
+        ``written`` and ``revision`` were read.
         """
+        if self.c_is_overwritten(slots, written, revision):
+            return None
         self.c_check_slots(slots)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k, i, m = cnp.PyArray_DIM(slots, 0)
-        cdef cnp.ndarray rows = np.empty((m, n), np.intp)
-        cdef cnp.ndarray counts = np.empty(m, np.intp)
+        cdef const intp_t* wanted = <const intp_t*> cnp.PyArray_DATA(steps)
+        cdef intp_t k, i, n = cnp.PyArray_DIM(slots, 0)
+        cdef intp_t[2] dims
+        dims[0], dims[1] = n, most
+        cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(2, dims, cnp.NPY_INTP)
+        cdef cnp.ndarray counts = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray last = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray flags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT8)
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(rows)
         cdef int64_t row, following
-        for k in range(m):
+        for k in range(n):
             row = self.c_row_at(values[k])
             out[0] = values[k]
             i = 1
-            while i < n and not self.c_flags(out[i - 1])[0] & END:
+            while i < wanted[k] and not self.c_flags(out[i - 1])[0] & END:
                 following = self.c_next(row, self.state[WRITTEN])
                 if following < 0:
                     break
@@ -525,11 +560,13 @@ cdef class Ring:
                 out[i] = <intp_t> (row % self.capacity)
                 i += 1
             (<intp_t*> cnp.PyArray_DATA(counts))[k] = i
-            while i < n:
+            (<intp_t*> cnp.PyArray_DATA(last))[k] = out[i - 1]
+            (<uint8_t*> cnp.PyArray_DATA(flags))[k] = self.c_flags(out[i - 1])[0]
+            while i < most:
                 out[i] = out[i - 1]
                 i += 1
-            out += n
-        return rows, counts
+            out += most
+        return rows, counts, last, flags
 
     cdef int c_check_slots(self, slots) except -1:
         if not cnp.PyArray_Check(slots):
@@ -555,4 +592,9 @@ cdef class Ring:
 
     def is_overwritten(self, cnp.ndarray slots, int64_t written, int64_t revision):
         """Whether a row in the slots is another one than when these two numbers were read."""
+        return self.c_is_overwritten(slots, written, revision)
+
+    cdef bint c_is_overwritten(
+        self, cnp.ndarray slots, int64_t written, int64_t revision
+    ) noexcept:
         return self.state[REVISION] != revision or self.c_overwritten(slots, written)

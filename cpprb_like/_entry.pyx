@@ -176,24 +176,25 @@ cdef class BufferBase:
             raise ValueError(
                 f"priorities: expected {counts[0]}, one for each step, got {len(priorities)}"
             )
-        if self.ring.chains:
-            self.ring.c_prepare(<char**> &self.sources[0], counts[0])
-            for number in range(len(values)):  # finalizers may have run meanwhile
-                self.c_resolve(number, <PyObject*> values[number], True)
         return self.c_publish(counts[0], present, priorities)
 
     cdef object c_publish(self, intp_t n, const uint8_t* present, priorities):
-        """Write the rows of a call that has been resolved; the slot of the first."""
+        """Write the rows of a call that has been resolved.
+
+        Returns the slot of the first of them; in a buffer whose rows wait for others, that of the
+        first that can be drawn now, or None.
+        """
         cdef int64_t first = self.ring.state[WRITTEN], revision = self.ring.state[REVISION]
-        cdef intp_t slot = self.ring.c_publish(<char**> &self.sources[0], n, present)
+        cdef char** rows = <char**> &self.sources[0]
+        if self.ring.chains:
+            self.ring.c_prepare(rows, n)
+        if self.ring.ahead:
+            slot = self.ring.c_publish_ahead(rows, n, present)
+        else:
+            slot = self.ring.c_publish(rows, n, present)
         if priorities is not None:
             self._stage(first, revision, priorities)
-        return self.ring.c_first_complete(first) if self.ring.ahead else slot
-
-    cdef intp_t c_prepare(self, PyObject** values, PyObject* names, intp_t other, intp_t n) except -2:
-        """Make room for a call of n rows, and resolve it again: finalizers may have run meanwhile."""
-        self.ring.c_prepare(<char**> &self.sources[0], n)
-        return self.c_resolve_call(values, names, other)
+        return slot
 
     def add_where(self, present, /, **fields):
         """Add one time step of all environments, in which only some environments have a step.
@@ -208,8 +209,8 @@ cdef class BufferBase:
 
         Returns
         -------
-        int
-            Slot of the first row written.
+        int or None
+            As ``add``.
 
         Raises
         ------
@@ -326,8 +327,6 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
     if n >= 0 and buffer.is_plain:
         return buffer.ring.c_publish(<char**> &buffer.sources[0], n, NULL)
     if n >= 0:
-        n = buffer.c_prepare(values, names, -1, n)
-    if n >= 0:
         return buffer.c_publish(n, NULL, None)
     return buffer.c_add_converted(c_as_dict(values, names), NULL, None)
 
@@ -346,9 +345,6 @@ cdef object c_add_with_priorities(
     if buffer._paused:
         buffer.c_wait_for_turn()
     cdef intp_t n = buffer.c_resolve_call(values, names, place)
-    if n >= 0 and (priorities is None or len(priorities) == n):
-        if not buffer.is_plain:
-            n = buffer.c_prepare(values, names, place, n)
     if n >= 0 and (priorities is None or len(priorities) == n):
         return buffer.c_publish(n, NULL, priorities)
     cdef dict fields = c_as_dict(values, names)
@@ -399,8 +395,9 @@ Parameters
 
 Returns
 -------
-int
-    Slot of the first row written.
+int or None
+    Slot of the first row written. With ``Nstep`` the slot of the first row that has all its steps
+    now, None if there is none.
 
 Raises
 ------
@@ -447,8 +444,9 @@ priorities : float or array_like, shape () or (N,) or (N, 1), optional
 
 Returns
 -------
-int
-    Slot of the first row written.
+int or None
+    Slot of the first row written. With ``Nstep`` the slot of the first row that has all its steps
+    now, None if there is none.
 
 Raises
 ------

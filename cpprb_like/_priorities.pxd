@@ -1,5 +1,7 @@
 """C signatures of the arithmetic of priorities."""
 
+from numpy cimport ndarray
+
 from cpprb_like._typedefs cimport float32_t, float64_t, intp_t
 
 ctypedef fused real:
@@ -7,6 +9,4 @@ ctypedef fused real:
     float64_t
 
 cdef bint c_take(const real* values, float64_t* priorities, intp_t n) noexcept nogil
-cdef void c_correct(
-    const float64_t* weights, float64_t least, float64_t beta, real* out, intp_t n
-) noexcept nogil
+cdef bint c_raise(ndarray values, float64_t exponent) except -1

@@ -1,7 +1,9 @@
 """Arithmetic of priorities: checks and powers.
 
 Compiled because each update takes some hundred numbers through it, and NumPy needs a pass and a
-temporary array for each operation. Not here: what the numbers are for (``priorities``).
+temporary array for each operation; but for its powers, which take less than half the time of the C
+library's where the processor has AVX-512: 1.2 us and 3.1 us for 256. Not here: what the numbers are
+for (``priorities``).
 """
 
 cimport numpy as cnp
@@ -10,7 +12,17 @@ from libc.math cimport INFINITY, exp, log, pow
 
 from cpprb_like._typedefs cimport float32_t, float64_t, intp_t
 
+import numpy as np
+
 cnp.import_array()
+
+cdef enum:
+    FEW = 32                 # powers of so many take C less time than the call of NumPy's function
+    MODEST = 2               # exponents up to this one ...
+
+cdef float64_t SMALL = 1e-150    # ... of numbers between these do not leave the range of float64,
+cdef float64_t LARGE = 1e150     # so NumPy has nothing to warn of
+cdef object np_power = np.power
 
 
 def as_priorities(values):
@@ -55,6 +67,17 @@ cdef bint c_take(const real* values, float64_t* priorities, intp_t n) noexcept n
     return right
 
 
+def as_indexes(values, intp_t n):
+    """The values if they are a dense array of uint64 of shape ``(n,)``, else None."""
+    if (
+        cnp.PyArray_CheckExact(values) and cnp.PyArray_ISCARRAY_RO(values)
+        and cnp.PyArray_TYPE(values) == cnp.NPY_UINT64
+        and cnp.PyArray_NDIM(values) == 1 and cnp.PyArray_DIM(values, 0) == n
+    ):
+        return values
+    return None
+
+
 def weigh(cnp.ndarray priorities, float64_t eps, float64_t alpha):
     """``(priorities + eps) ** alpha``, and the greatest of it; 0.0 if there is none.
 
@@ -66,9 +89,28 @@ def weigh(cnp.ndarray priorities, float64_t eps, float64_t alpha):
     cdef float64_t* out = <float64_t*> cnp.PyArray_DATA(weights)
     cdef float64_t heaviest = 0.0
     for k in range(n):
-        out[k] = pow(given[k] + eps, alpha)
+        out[k] = given[k] + eps
+    c_raise(weights, alpha)
+    for k in range(n):
         heaviest = max(heaviest, out[k])
     return weights, heaviest
+
+
+cdef bint c_raise(cnp.ndarray values, float64_t exponent) except -1:
+    """Raise numbers of at least 0 to a power, in place; whether all of them were modest."""
+    cdef intp_t k, n = cnp.PyArray_DIM(values, 0)
+    cdef float64_t* numbers = <float64_t*> cnp.PyArray_DATA(values)
+    cdef bint modest = exponent <= MODEST
+    for k in range(n):
+        modest &= (numbers[k] >= SMALL) & (numbers[k] <= LARGE)
+    if exponent == 1.0:
+        pass
+    elif modest and n > FEW:
+        np_power(values, exponent, values)
+    else:
+        for k in range(n):
+            numbers[k] = pow(numbers[k], exponent)
+    return modest
 
 
 def importance(cnp.ndarray weights, float64_t least, float64_t beta, bint single):
@@ -76,26 +118,21 @@ def importance(cnp.ndarray weights, float64_t least, float64_t beta, bint single
 
     ``weights`` are a dense 1-d array of float64.
     """
-    cdef intp_t n = cnp.PyArray_DIM(weights, 0)
+    cdef intp_t k, n = cnp.PyArray_DIM(weights, 0)
     cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(weights)
-    cdef cnp.ndarray out = cnp.PyArray_SimpleNew(
-        1, &n, cnp.NPY_FLOAT32 if single else cnp.NPY_FLOAT64
-    )
-    if single:
-        c_correct(given, least, beta, <float32_t*> cnp.PyArray_DATA(out), n)
-    else:
-        c_correct(given, least, beta, <float64_t*> cnp.PyArray_DATA(out), n)
-    return out
-
-
-cdef void c_correct(
-    const float64_t* weights, float64_t least, float64_t beta, real* out, intp_t n
-) noexcept nogil:
-    cdef intp_t k
-    cdef float64_t share
+    cdef cnp.ndarray powers = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT64), rounded
+    cdef float64_t* out = <float64_t*> cnp.PyArray_DATA(powers)
+    cdef float32_t* floats
     for k in range(n):
-        share = least / weights[k]
-        if share >= DBL_MIN:
-            out[k] = <real> pow(share, beta)
-        else:  # digits are missing, or all of them; powers of it may be numbers again
-            out[k] = <real> exp(beta * (log(least) - log(weights[k])))
+        out[k] = least / given[k]
+    if not c_raise(powers, beta):
+        for k in range(n):
+            if least / given[k] < DBL_MIN:  # digits are missing, or all; the power may have them
+                out[k] = exp(beta * (log(least) - log(given[k])))
+    if not single:
+        return powers
+    rounded = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT32)
+    floats = <float32_t*> cnp.PyArray_DATA(rounded)
+    for k in range(n):
+        floats[k] = <float32_t> out[k]
+    return rounded

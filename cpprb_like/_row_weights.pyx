@@ -2,27 +2,40 @@
 
 A row that is added costs nothing here. The next draw or update sees how many rows have come, gives
 them their weight, and sums the nodes above them once. Compiled because it looks at every new row
-and every drawn one. Not here: how weights are summed and searched (``_segment_tree``), and how a
-priority becomes a weight (``priorities``).
+and every drawn one. Not here: how weights are summed and searched (``_segment_tree``), which rows
+indexes mean (``_row_tags``), and how a priority becomes a weight (``priorities``).
 """
 
 cimport cython
 cimport numpy as cnp
 
+from libc.math cimport INFINITY
+from numpy.random cimport bitgen_t
+
+from cpprb_like._arrays cimport c_index
+from cpprb_like._copy cimport c_prefetch_rows
 from cpprb_like._core cimport REVISION, WRITTEN, Ring
-from cpprb_like._segment_tree cimport MaxTree, MinTree, SumTree
+from cpprb_like._row_tags cimport RowTags
+from cpprb_like._segment_tree cimport (
+    DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
+    c_check_drawn,
+)
 from cpprb_like._typedefs cimport float64_t, int64_t, intp_t, uint64_t
 
 import numpy as np
 
 cnp.import_array()
 
+cdef enum:
+    FETCHED_ROWS = 1024      # of a batch, at most: the cache must hold them until they are copied
+
 
 @cython.final
 cdef class RowWeights:
     """Weights of the rows of a ring.
 
-    Absent rows, and rows that are no longer in the ring, weigh nothing. Any number of threads may
+    Absent rows, rows that wait for others to follow, and rows that are no longer in the ring, weigh
+    nothing. Any number of threads may
     call, and add to the ring meanwhile.
 
     Parameters
@@ -48,29 +61,31 @@ cdef class RowWeights:
         self.tree = tree
         self.minima = minima
         self.maxima = maxima
+        self.tags = RowTags(ring)
         self.first = self.newest_weight = first
         self.greatest_priority = 1.0
         self.revision = ring.state[REVISION]
+        self.waiting = np.empty(ring.ahead * ring.n_envs, np.int64)
+        self.held = np.empty(ring.ahead * ring.n_envs, np.float64)
 
     # ------------------------------------------------------------------ following the ring
 
-    cdef int c_begin(self) noexcept:
+    cdef void c_begin(self) noexcept nogil:
         """Forget all weights if the ring was cleared."""
         if self.revision == self.ring.state[REVISION]:
-            return 0
+            return
         self.revision = self.ring.state[REVISION]
         self.tree.c_clear(0)
-        self.base += (self.summed + self.ring.capacity - 1) // self.ring.capacity * (
-            self.ring.capacity
-        )
-        self.filled = self.summed = self.drawn = 0
+        self.filled = self.summed = 0
+        self.n_waiting = 0
         self.newest_weight = self.first
         self.greatest_priority = 1.0
-        return 0
 
     cdef int c_sync(self, int64_t stop) except -1:
         """Bring the tree up to date for the rows before ``stop``."""
-        if self.revision == self.ring.state[REVISION] and self.summed == stop:
+        if self.revision == self.ring.state[REVISION] and self.summed == stop and (
+            self.ring.ahead == 0  # otherwise the end of an episode may have come since
+        ):
             return 0
         cdef bint locked = self.tree.c_enter(0)
         self.c_sync_entered(stop)
@@ -78,7 +93,7 @@ cdef class RowWeights:
             self.tree.c_leave()
         return 0
 
-    cdef void c_sync_entered(self, int64_t stop) noexcept:
+    cdef void c_sync_entered(self, int64_t stop) noexcept nogil:
         """As ``c_sync``, inside the gate of the tree."""
         self.c_begin()
         self.c_sync_to(stop)
@@ -87,8 +102,11 @@ cdef class RowWeights:
         """Fill the leaves of the rows before ``stop``, then sum the nodes above those that are new."""
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
-        self.summed = max(self.summed, stop - capacity)
+        self.c_restore()
         self.c_fill(stop)
+        if stop == self.ring.state[WRITTEN]:
+            self.c_hide()
+        self.summed = max(self.summed, stop - capacity)
         if self.summed >= stop:
             return
         if self.ring.c_absent():
@@ -102,6 +120,34 @@ cdef class RowWeights:
             self.tree.c_sum_above(1, 0, n - run - 1)
         self.summed = stop
 
+    cdef void c_hide(self) noexcept nogil:
+        """Take their weight from the rows that wait for others to follow, and keep it."""
+        cdef int64_t* rows = <int64_t*> cnp.PyArray_DATA(self.waiting)
+        cdef float64_t* weights = <float64_t*> cnp.PyArray_DATA(self.held)
+        cdef float64_t* leaf
+        cdef intp_t k
+        self.n_waiting = self.ring.c_waiting(rows)
+        for k in range(self.n_waiting):
+            leaf = self.tree.c_level(0) + rows[k] % self.ring.capacity
+            weights[k] = leaf[0]
+            leaf[0] = 0.0
+            self.summed = min(self.summed, rows[k])
+
+    cdef void c_restore(self) noexcept nogil:
+        """Give these rows their weight back, as far as they are in the ring."""
+        cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.waiting)
+        cdef const float64_t* weights = <const float64_t*> cnp.PyArray_DATA(self.held)
+        cdef intp_t k
+        if self.n_waiting == 0:
+            return
+        self.heaviest_waiting = 0.0
+        for k in range(self.n_waiting):
+            self.heaviest_waiting = max(self.heaviest_waiting, weights[k])
+            if rows[k] >= self.ring.state[WRITTEN] - self.ring.capacity:
+                self.tree.c_level(0)[rows[k] % self.ring.capacity] = weights[k]
+                self.summed = min(self.summed, rows[k])
+        self.n_waiting = 0
+
     cdef void c_fill(self, int64_t stop) noexcept nogil:
         """Give a weight to the rows before ``stop`` that have none yet."""
         cdef intp_t capacity = self.ring.capacity
@@ -113,6 +159,7 @@ cdef class RowWeights:
             return
         if self.maxima is not None:
             weight = self.maxima.c_level(self.maxima.shape.levels - 1)[0]
+            weight = max(weight, self.heaviest_waiting)
             weight = weight if weight > 0.0 else self.first
         row = max(self.filled, stop - capacity)
         slot = <intp_t> (row % capacity)
@@ -144,6 +191,7 @@ cdef class RowWeights:
         cdef bint locked = self.tree.c_enter(0)
         if self.ring.state[REVISION] == revision:
             self.c_begin()
+            self.c_restore()
             if self.maxima is not None:
                 self.c_sync_to(first)
             self.c_fill(first)
@@ -153,8 +201,7 @@ cdef class RowWeights:
                     <intp_t> ((first + k) % self.ring.capacity)
                 ):
                     continue
-                self.newest_weight = max(self.newest_weight, given[k])
-                self.greatest_priority = max(self.greatest_priority, values[k])
+                self.c_note(values + k, given + k, 1)
             if self.maxima is not None:
                 self.c_sync_to(self.ring.state[WRITTEN])
         if locked:
@@ -172,25 +219,59 @@ cdef class RowWeights:
 
     # ------------------------------------------------------------------ drawing and updating
 
-    def draw(self, n, rng, bint replace, bint stratified):
-        """Draw n slots, and return them and their weights.
+    def draw(self, n, rng, bint replace, bint stratified, bint tagged):
+        """Draw n rows; see ``SumTree.draw`` and, without ``replace``, ``SumTree.draw_distinct``.
 
-        See ``SumTree.draw`` and, without ``replace``, ``SumTree.draw_distinct``.
+        Returns their slots, what ``update`` takes for them, their weights; and the least weight and
+        the sum of all at that time.
         """
-        cdef int64_t written = self.ring.state[WRITTEN]
-        self.c_sync(written)
-        if replace:
-            drawn = self.tree.draw(n, rng, stratified)
-        else:
-            drawn = self.tree.draw_distinct(n, rng)
-        self.drawn = written
-        return drawn
+        cdef Manner manner = (
+            DISTINCT if not replace else STRATIFIED if stratified else INDEPENDENT
+        )
+        cdef intp_t count = c_index(n), found = 0
+        cdef int64_t written = 0
+        cdef float64_t least = 0.0, total = 0.0
+        cdef bint locked
+        if count < 0:
+            raise ValueError(f"n: expected 0 or more, got {n}")
+        bit_generator = rng.bit_generator
+        cdef bitgen_t* bitgen = c_bit_generator(bit_generator)
+        cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_INTP)
+        cdef cnp.ndarray weights = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_FLOAT64)
+        cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(slots)
+        cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(weights)
+        with bit_generator.lock:
+            locked = self.tree.c_enter(count)
+            written = self.ring.state[WRITTEN]
+            self.c_sync_entered(written)
+            if locked:
+                with nogil:
+                    found = self.tree.c_draw(bitgen, manner, leaves, values, count)
+            else:
+                found = self.tree.c_draw(bitgen, manner, leaves, values, count)
+            least, total = self.c_least(), self.tree.c_total()
+            if locked:
+                self.tree.c_leave()
+        c_check_drawn(manner, found, count)
+        if count <= FETCHED_ROWS:
+            c_prefetch_rows(
+                <const char*> self.ring.c_record(0), self.ring.record_stride,
+                self.ring.record_stride, leaves, count,
+            )
+        self.tags.c_begin()
+        self.tags.drawn = written
+        return slots, self.tags.c_indexes(slots, tagged), weights, least, total
+
+    cdef float64_t c_least(self) noexcept nogil:
+        """As ``least``, of a tree that is up to date."""
+        cdef float64_t least = self.minima.c_level(self.minima.shape.levels - 1)[0]
+        return least if least > 0.0 else INFINITY
 
     @property
     def least(self):
         """The weight of the lightest row that weighs something; infinity if none does."""
         self.c_sync(self.ring.state[WRITTEN])
-        return self.minima.min
+        return self.c_least()
 
     @property
     def total(self):
@@ -204,7 +285,8 @@ cdef class RowWeights:
         self.c_sync(self.ring.state[WRITTEN])
         if self.maxima is None:
             return self.newest_weight
-        return self.maxima.max or self.first
+        waiting = self.held[: self.n_waiting].max(initial=0.0)
+        return max(self.maxima.max, waiting) or self.first
 
     @property
     def largest_priority(self):
@@ -217,89 +299,52 @@ cdef class RowWeights:
         self.c_sync(self.ring.state[WRITTEN])
         return self.tree.get(slots)
 
-    def tag(self, cnp.ndarray slots):
-        """Numbers of uint64 that tell the rows at these slots from all others there will be.
-
-        Modulo the capacity they are the slots; they are no slots themselves.
-        """
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-        cdef cnp.ndarray tags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT64)
-        cdef uint64_t* out = <uint64_t*> cnp.PyArray_DATA(tags)
-        for k in range(n):
-            out[k] = self.base + self.ring.capacity + self.c_row_at(values[k])
-        return tags
-
-    cdef int64_t c_row_at(self, intp_t slot) noexcept nogil:
-        """The row id of the row in a slot that is in use."""
-        cdef int64_t last = self.ring.state[WRITTEN] - 1
-        return last - (last - slot) % self.ring.capacity
-
     def update(
         self, cnp.ndarray indexes, cnp.ndarray priorities, cnp.ndarray weights, bint tagged
     ):
         """Set the weights of rows: of duplicates the last wins.
 
-        ``indexes`` are slots, as uint64. If ``tagged``, they may be tags too; rows that were
-        overwritten since they got their tag are passed over, and slots that were overwritten since
-        the last draw. Raises ``IndexError`` for a slot that holds no step; then nothing changes.
-        All arrays are dense and of the same length.
+        See ``RowTags.find`` for ``indexes`` and ``tagged``. All arrays are dense and of the same
+        length. The priorities and weights of rows that are gone are dropped from theirs.
         """
-        cdef intp_t n = cnp.PyArray_DIM(indexes, 0), count
-        cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray kept = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT64)
-        cdef Update change
-        change.indexes = <const uint64_t*> cnp.PyArray_DATA(indexes)
-        change.priorities = <const float64_t*> cnp.PyArray_DATA(priorities)
-        change.weights = <const float64_t*> cnp.PyArray_DATA(weights)
-        change.slots = <intp_t*> cnp.PyArray_DATA(slots)
-        change.kept = <float64_t*> cnp.PyArray_DATA(kept)
-        change.heaviest = self.newest_weight
-        change.greatest_priority = self.greatest_priority
+        cdef intp_t k, n = cnp.PyArray_DIM(indexes, 0), count
+        cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(found)
+        cdef const intp_t* kept = <const intp_t*> cnp.PyArray_DATA(places)
+        cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(priorities)
+        cdef float64_t* given = <float64_t*> cnp.PyArray_DATA(weights)
         cdef bint locked = self.tree.c_enter(0)
         self.c_sync_entered(self.ring.state[WRITTEN])
-        count = self.c_find_rows(&change, n, tagged)
-        if count >= 0:
-            self.tree.c_set(change.slots, change.kept, count)
-            self.newest_weight = change.heaviest
-            self.greatest_priority = change.greatest_priority
+        count = self.tags.c_find(
+            <const uint64_t*> cnp.PyArray_DATA(indexes), n, tagged, slots, <intp_t*> kept
+        )
+        if 0 <= count < n:
+            for k in range(count):
+                values[k] = values[kept[k]]
+                given[k] = given[kept[k]]
+        if count > 0:
+            self.c_restore()
+            self.tree.c_set(slots, given, count)
+            if self.ring.ahead:
+                self.c_sync_to(self.ring.state[WRITTEN])
+            self.c_note(values, given, count)
         if locked:
             self.tree.c_leave()
         if count < 0:
-            wrong = -1 - count
-            raise IndexError(
-                f"indexes[{wrong}]: expected a slot from 0 to {self.ring.c_stored() - 1} that "
-                f"holds a step, got {indexes[wrong]}"
-            )
+            self.tags.c_refuse(indexes, -1 - count)
 
-    cdef intp_t c_find_rows(self, Update* change, intp_t n, bint tagged) noexcept nogil:
-        """Collect the slots to set and their weights; how many. Below 0: one holds no step."""
-        cdef intp_t k, count = 0, slot
-        cdef int64_t row, written = self.ring.state[WRITTEN]
-        cdef uint64_t index, capacity = self.ring.capacity
+    cdef void c_note(
+        self, const float64_t* priorities, const float64_t* weights, intp_t n
+    ) noexcept nogil:
+        """Rows that are there got these priorities and weights: note the greatest."""
+        cdef intp_t k
+        cdef float64_t weight = self.newest_weight, priority = self.greatest_priority
         for k in range(n):
-            index = change.indexes[k]
-            if index < capacity:
-                slot = <intp_t> index
-                if slot >= self.ring.c_stored() or self.ring.c_is_absent(slot):
-                    return -1 - k
-                if tagged and self.drawn and self.c_row_at(slot) >= self.drawn:
-                    continue
-            elif tagged and index - capacity < <uint64_t> (self.base + written):
-                row = <int64_t> (index - capacity) - self.base
-                if row < 0 or row < written - self.ring.capacity:
-                    continue
-                slot = <intp_t> (row % self.ring.capacity)
-                if self.ring.c_is_absent(slot):
-                    return -1 - k
-            else:
-                return -1 - k
-            change.slots[count] = slot
-            change.kept[count] = change.weights[k]
-            change.heaviest = max(change.heaviest, change.weights[k])
-            change.greatest_priority = max(change.greatest_priority, change.priorities[k])
-            count += 1
-        return count
+            weight = max(weight, weights[k])
+            priority = max(priority, priorities[k])
+        self.newest_weight = weight
+        self.greatest_priority = priority
 
     # ------------------------------------------------------------------ saving
 
@@ -307,22 +352,18 @@ cdef class RowWeights:
         """All that a new object over an equal ring needs to go on like this one."""
         self.c_sync(self.ring.state[WRITTEN])
         leaves = np.asarray(self.tree.nodes)[: self.ring.c_stored()].copy()
-        rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[REVISION]
-        return rows, leaves, self.newest_weight, self.greatest_priority, self.drawn, self.base
+        waiting = self.waiting[: self.n_waiting] % self.ring.capacity
+        leaves[waiting] = self.held[: self.n_waiting]
+        return self.tags.save(), leaves, self.newest_weight, self.greatest_priority
 
     def load(self, saved):
-        """Go on where another object was saved.
-
-        A ring without rows may be another one: then this begins anew. Raises ``ValueError`` for
-        another ring that has rows.
-        """
-        rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[REVISION]
-        if rows != saved[0]:
-            if len(self.ring):
-                raise ValueError("the sampler keeps priorities of the rows of another buffer")
+        """Go on where another object was saved. See ``RowTags.load``."""
+        tags, leaves, newest_weight, greatest_priority = saved
+        if not self.tags.load(tags):
             return
-        _, leaves, self.newest_weight, self.greatest_priority, self.drawn, self.base = saved
         np.asarray(self.tree.nodes)[: len(leaves)] = leaves
         self.tree.rebuild()
+        self.newest_weight = newest_weight
+        self.greatest_priority = greatest_priority
         self.revision = self.ring.state[REVISION]
         self.filled = self.summed = self.ring.state[WRITTEN]

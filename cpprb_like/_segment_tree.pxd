@@ -6,6 +6,7 @@ Another compiled module may write leaves by itself: between ``c_enter(n)`` and `
 wrote. Until then the nodes above them are out of date, and no other method may be called.
 """
 
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from numpy.random cimport bitgen_t
 
 from cpprb_like._gate cimport Gate
@@ -17,6 +18,14 @@ cdef enum Manner:            # of drawing
     STRATIFIED
     INDEPENDENT
     DISTINCT
+
+
+cdef inline bitgen_t* c_bit_generator(bit_generator) except NULL:
+    """What C draws numbers by, with the lock of the generator held."""
+    return <bitgen_t*> PyCapsule_GetPointer(bit_generator.capsule, "BitGenerator")
+
+
+cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1
 
 
 cdef class SideTree:

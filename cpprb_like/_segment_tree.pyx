@@ -1,18 +1,17 @@
 """Weights of slots, with their sum, least and greatest, to draw slots by weight.
 
 Trees over arrays that somebody else allocated: a leaf for each slot, and above it nodes that hold
-the sum, the least or the greatest of eight nodes below. Compiled because an update or a draw touches a node on
-each level. Not here: how nodes lie in memory and the arithmetic on them (``_tree_node``), and what
-a weight means and which slots have one (``samplers``).
+the sum, the least or the greatest of eight nodes below. Compiled because an update or a draw
+touches a node on each level. Not here: how nodes lie in memory and the arithmetic on them
+(``_tree_node``), which slots have a weight (``_row_weights``), and what it means (``priorities``).
 """
 
 cimport cython
 cimport numpy as cnp
-from cpython.number cimport PyNumber_AsSsize_t
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport INFINITY
 from numpy.random cimport bitgen_t
 
+from cpprb_like._arrays cimport c_check_array, c_index
 from cpprb_like._copy cimport c_prefetch
 from cpprb_like._gate cimport Gate
 from cpprb_like._tree_node cimport (
@@ -26,10 +25,6 @@ import numpy as np
 from cpprb_like.errors import NotEnoughDataError
 
 cnp.import_array()
-
-cdef intp_t c_index(number) except? -1:
-    """An integer: Cython's own conversion would cut the fraction off a float."""
-    return PyNumber_AsSsize_t(number, OverflowError)
 
 
 def tree_size(capacity):
@@ -46,21 +41,14 @@ def min_tree_size(capacity):
     return shape.size - shape.offset[1]
 
 
-cdef int c_check_array(array, str name, int typenum, intp_t n) except -1:
-    """Refuse what is no dense 1-d array of a dtype, or has not n elements unless n is -1."""
-    dtype = "intp" if typenum == cnp.NPY_INTP else "float64"
-    if not cnp.PyArray_Check(array):
-        raise TypeError(f"{name}: expected an array of {dtype}, got {type(array).__name__}")
-    if cnp.PyArray_TYPE(array) != typenum or not (
-        cnp.PyArray_NDIM(array) == 1 and cnp.PyArray_ISCARRAY_RO(array)
-    ):
-        order = "" if array.flags.c_contiguous else "strided "
-        raise TypeError(
-            f"{name}: expected a dense 1-d array of {dtype}, "
-            f"got a {order}{array.ndim}-d one of {array.dtype}"
+cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1:
+    """Refuse a draw of n slots for which ``c_draw`` found so few that have a weight."""
+    if manner == DISTINCT and found < n:
+        raise NotEnoughDataError(
+            f"cannot draw {n} distinct slots: {found} have a weight above zero"
         )
-    if n != -1 and cnp.PyArray_DIM(array, 0) != n:
-        raise ValueError(f"{name}: expected {n}, got {cnp.PyArray_DIM(array, 0)}")
+    if manner != DISTINCT and found == 0:
+        raise NotEnoughDataError("cannot draw: all weights are zero")
     return 0
 
 
@@ -500,9 +488,7 @@ cdef class SumTree:
         if count < 0:
             raise ValueError(f"n: expected 0 or more, got {n}")
         bit_generator = rng.bit_generator
-        cdef bitgen_t* bitgen = <bitgen_t*> PyCapsule_GetPointer(
-            bit_generator.capsule, "BitGenerator"
-        )
+        cdef bitgen_t* bitgen = c_bit_generator(bit_generator)
         cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_INTP)
         cdef cnp.ndarray values = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_FLOAT64)
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(indexes)
@@ -514,12 +500,7 @@ cdef class SumTree:
                 self.c_leave()
             else:
                 found = self.c_draw(bitgen, manner, leaves, weights, count)
-        if manner == DISTINCT and found < count:
-            raise NotEnoughDataError(
-                f"cannot draw {count} distinct slots: {found} have a weight above zero"
-            )
-        if manner != DISTINCT and found == 0:
-            raise NotEnoughDataError("cannot draw: all weights are zero")
+        c_check_drawn(manner, found, count)
         return indexes, values
 
     cdef intp_t c_draw(

@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._chain import Chain
 from cpprb_like._column import Column
 from cpprb_like._core import Ring
 
@@ -14,4 +15,12 @@ def take(
     arrays: list[NDArray[Any]] | None = None,
     columns: tuple[Column, ...] | None = None,
 ) -> dict[str, NDArray[Any]] | None: ...
+def take_chain(
+    ring: Ring,
+    chain: Chain,
+    slots: NDArray[np.intp],
+    written: int,
+    revision: int,
+    out: NDArray[Any],
+) -> bool: ...
 def new_array(ring: Ring, column: Column, n: int) -> NDArray[Any]: ...

@@ -10,9 +10,10 @@ from cpython.ref cimport Py_INCREF
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from cpprb_like._chain cimport Chain
 from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_gather, c_prefetch_rows
-from cpprb_like._core cimport NBYTES, OFFSET, REVISION, STRIDE, Ring
+from cpprb_like._core cimport NBYTES, OFFSET, REVISION, STRIDE, WRITTEN, Ring
 from cpprb_like._pool cimport Lease
 from cpprb_like._typedefs cimport int64_t, intp_t
 
@@ -63,12 +64,32 @@ cdef dict c_take(
     else:
         c_check_arrays(arrays, columns, n)
     c_fill(ring, arrays, columns, slots)
-    if ring.state[REVISION] != revision or ring.c_overwritten(slots, written):
+    if ring.c_is_overwritten(slots, written, revision):
         return None
     cdef dict batch = {}
     for number in range(len(arrays)):
         batch[(<Column> columns[number]).name] = arrays[number]
     return batch
+
+
+def take_chain(
+    Ring ring not None, Chain chain not None, cnp.ndarray slots, int64_t written,
+    int64_t revision, cnp.ndarray out,
+):
+    """Read the values of a chained field at the given slots into a dense array of the right size.
+
+    False if one of the rows was overwritten since ``written`` and ``revision`` were read.
+    """
+    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
+    cdef int64_t* ids = <int64_t*> cnp.PyArray_DATA(rows)
+    if ring.c_is_overwritten(slots, written, revision):
+        return False
+    for k in range(n):
+        ids[k] = ring.c_row_at(values[k])
+    chain.c_gather(ids, n, ring.state[WRITTEN], <char*> cnp.PyArray_DATA(out))
+    return not ring.c_is_overwritten(slots, written, revision)
 
 
 def new_array(Ring ring not None, Column column not None, intp_t n):

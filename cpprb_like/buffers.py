@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like import storage
+from cpprb_like import snapshot, storage
 from cpprb_like._core import Ring
 from cpprb_like._entry import BufferBase, fast_add
 from cpprb_like._take import take
@@ -26,6 +26,7 @@ from cpprb_like.derived import derive, read_gamma, read_nstep
 from cpprb_like.samplers import Sampler, Seed, Slots, Uniform, generator
 from cpprb_like.schedules import whole
 from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_size
+from cpprb_like.slots import resolve
 from cpprb_like.views import View
 
 __all__ = ["Batch", "ReplayBuffer"]
@@ -130,8 +131,8 @@ class ReplayBuffer(BufferBase):
             raise ValueError(
                 "mmap_mode='r+': with next_of or stack_compress not all values are in the file"
             )
-        if isinstance(sampler, type) or (
-            sampler is not None and not callable(getattr(sampler, "draw", None))
+        if sampler is not None and (
+            not callable(getattr(sampler, "draw", None)) or isinstance(sampler, type)
         ):
             raise TypeError(f"sampler: expected an object with a method draw, got {sampler!r}")
         beside: int = getattr(sampler, "nbytes_for", lambda _: 0)(capacity)
@@ -272,6 +273,8 @@ class ReplayBuffer(BufferBase):
         if self._nstep is None:
             raise ValueError("nstep, gamma: the buffer was made without Nstep")
         factor = None if gamma is None else read_gamma("gamma", gamma)
+        if isinstance(nstep, tuple) and len(nstep) != 2:
+            raise ValueError(f"nstep: expected a number, or the least and the most, got {nstep}")
         least, most = nstep if isinstance(nstep, tuple) else (nstep, nstep)
         if nstep is not None:
             most = whole("nstep", most, whole("nstep", least, 1))
@@ -362,7 +365,8 @@ class ReplayBuffer(BufferBase):
     ) -> Iterator[Batch]:
         """Each row once, in batches: one epoch over the slots in use when it begins.
 
-        A batch is copied when it is asked for; a row that was overwritten by then is the new one.
+        A batch is copied when it is asked for; a row that was overwritten by then is the new one,
+        or left out if that cannot be drawn.
 
         Parameters
         ----------
@@ -410,7 +414,8 @@ class ReplayBuffer(BufferBase):
         for start in range(0, len(slots) - n + 1 if drop_last else len(slots), n):
             if self.ring.revision != revision:
                 raise RuntimeError("the buffer was cleared while its rows were read")
-            yield self[slots[start : start + n]]
+            chosen = slots[start : start + n]
+            yield self[chosen[~self.ring.absent_at(chosen)]]
 
     # ------------------------------------------------------------------ rows by slot
 
@@ -426,32 +431,8 @@ class ReplayBuffer(BufferBase):
         not in use or hold no step.
         """
         single = not isinstance(index, slice) and np.ndim(index) == 0
-        batch = self._read(lambda: self._resolve_slots(index))
+        batch = self._read(lambda: resolve(self.ring, index))
         return {name: values[0] for name, values in batch.items()} if single else batch
-
-    def _resolve_slots(self, index: Any) -> Slots:
-        stored = self.ring.stored
-        if isinstance(index, slice):
-            slots = np.ascontiguousarray(np.arange(*index.indices(stored)), np.intp)
-            return slots[~self.ring.absent_at(slots)] if self.ring.absent else slots
-        wanted = np.atleast_1d(np.asarray(index))
-        if isinstance(index, (tuple, bool, np.bool_)):
-            raise IndexError(f"slots: expected integers, a slice or a mask, got {index!r}")
-        if wanted.dtype == np.bool_:
-            if wanted.shape != (stored,):
-                raise IndexError(f"mask: expected shape {(stored,)}, got {wanted.shape}")
-            wanted = np.flatnonzero(wanted)
-        if wanted.size == 0:
-            wanted = wanted.astype(np.intp)
-        if wanted.dtype.kind not in "iu" or wanted.ndim != 1:
-            raise IndexError(f"slots: expected integers in one dimension, got {index!r}")
-        if wanted.size and not -stored <= wanted.min() <= wanted.max() < stored:
-            raise IndexError(f"slots: expected {-stored} to {stored - 1}, got {index!r}")
-        wanted = wanted.astype(np.intp)
-        slots = np.where(wanted < 0, wanted + stored, wanted)
-        if self.ring.absent and self.ring.absent_at(slots).any():
-            raise IndexError(f"slots: {index!r} holds no step of its environment")
-        return slots
 
     def __iter__(self) -> Iterator[Batch]:
         """The rows one by one, in the order of their slots: dicts of values. As ``batches``."""
@@ -491,8 +472,7 @@ class ReplayBuffer(BufferBase):
 
         Of Python objects only the references count.
         """
-        aside = sum(chain.aside.total_nbytes for chain in self.ring.chains)
-        return self._layout.total_nbytes + aside
+        return self._layout.total_nbytes + sum(chain.total_nbytes for chain in self.ring.chains)
 
     def get_stored_size(self) -> int:
         """Rows that can be drawn."""
@@ -524,42 +504,14 @@ class ReplayBuffer(BufferBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """All of the buffer; rows in use as views, so that pickling does not copy them first."""
-        stored = self.ring.stored
-        layout, arena = self._layout, self._arena
-        columns = {
-            column.name: layout.rows(arena, number)[:stored]
-            if column.objects is None
-            else column.objects[:stored]
-            for number, column in enumerate(self.ring.columns)
-            if column in self.ring.stored_columns
-        }
         attributes = {name: value for name, value in self.__dict__.items() if name not in REBUILT}
-        return {
-            "layout": layout,
-            "state": layout.state(arena).copy(),
-            "flags": layout.flags(arena)[:stored].copy(),
-            "columns": columns,
-            "blocks": {name: layout.block(arena, name) for name, _, _ in layout.blocks},
-            "chains": [chain.save() for chain in self.ring.chains],
-            "attributes": attributes,
-        }
+        return snapshot.save(self._layout, self._arena, self.ring) | {"attributes": attributes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        layout = state["layout"]
-        arena = storage.open_arena(layout)
+        arena = storage.open_arena(state["layout"])
         self.__dict__.update(state["attributes"])
-        self._open(layout, arena)
-        stored = len(state["flags"])
-        layout.state(arena)[:] = state["state"]
-        layout.flags(arena)[:stored] = state["flags"]
-        for number, column in enumerate(self.ring.columns):
-            if column.name in state["columns"]:
-                rows = layout.rows(arena, number) if column.objects is None else column.objects
-                rows[:stored] = state["columns"][column.name]
-        for name, block in state["blocks"].items():
-            layout.block(arena, name)[:] = block
-        for chain, saved in zip(self.ring.chains, state["chains"], strict=True):
-            chain.load(saved)
+        self._open(state["layout"], arena)
+        snapshot.load(state, arena, self.ring)
         self._open_sampler(self.sampler)
 
     # ------------------------------------------------------------------ checks

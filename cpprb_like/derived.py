@@ -70,7 +70,7 @@ def _read_names(option: str, names: object, schema: Schema) -> list[str]:
         return []
     if isinstance(names, str):
         names = [names]
-    if not isinstance(names, Iterable):
+    if not isinstance(names, Iterable) or (isinstance(names, Mapping) and names):
         raise TypeError(f"{option}: expected names of fields, got {names!r}")
     given = list(names)
     for name in given:
@@ -148,7 +148,7 @@ def read_nstep(options: object, schema: Schema, capacity: int, n_envs: int) -> N
     size = whole("Nstep['size']", options["size"], 1)
     if size * n_envs > capacity:
         raise ValueError(
-            f"Nstep['size']: {size} steps of {n_envs} environment(s) do not fit into {capacity} rows"
+            f"Nstep['size']: {size} steps of {n_envs} environments do not fit into {capacity} rows"
         )
     rewards = _read_names("Nstep['rew']", options.get("rew"), schema)
     for field in schema.fields:
@@ -161,7 +161,12 @@ def read_nstep(options: object, schema: Schema, capacity: int, n_envs: int) -> N
     if both:
         raise ValueError(f"Nstep: {both} are both 'rew' and 'next'")
     ends = [schema.names[number] for number, _, _ in schema.end_fields()]
-    discount = bool(options.get("discount", False))
+    summed = [name for name in ends if name in rewards]
+    if summed:
+        raise ValueError(f"Nstep['rew']: {summed} end episodes; expected rewards")
+    discount = options.get("discount", False)
+    if not isinstance(discount, bool):
+        raise TypeError(f"Nstep['discount']: expected a bool, got {discount!r}")
     if discount and "discount" in schema.names:
         raise ValueError("Nstep['discount']: there is a field of this name")
     shapes = {field.shape for field in schema.fields if field.name in rewards}
@@ -169,7 +174,7 @@ def read_nstep(options: object, schema: Schema, capacity: int, n_envs: int) -> N
         size,
         read_gamma("Nstep['gamma']", options.get("gamma", 0.99)),
         tuple(rewards),
-        tuple([*ahead, *(name for name in ends if name not in ahead)]),
+        (*ahead, *(name for name in ends if name not in ahead)),
         discount,
         (1,) if (1,) in shapes else (),
     )

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._core import Ring
-from cpprb_like._priorities import as_priorities, importance, weigh
+from cpprb_like._priorities import as_indexes, as_priorities, importance, weigh
 from cpprb_like._row_weights import RowWeights
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like.samplers import Extra, Sampler, Slots
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.storage import allocate_floats
 
-__all__ = ["Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
+__all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
 
 Floats = NDArray[np.float64]
 
@@ -94,7 +94,7 @@ def read_priorities(priorities: ArrayLike) -> Floats:
     common = as_priorities(priorities)
     if common is not None:
         return common
-    given = np.asarray(priorities)
+    given = _as_array("priorities", priorities)
     if given.size == 0:
         given = given.astype(np.float64)
     if given.dtype.kind not in "fiu" or isinstance(priorities, np.ma.MaskedArray):
@@ -131,9 +131,10 @@ def read_indexes(indexes: ArrayLike, n: int) -> NDArray[np.uint64]:
     IndexError
         One of them is negative.
     """
-    given = np.asarray(indexes)
-    if type(indexes) is np.ndarray and given.dtype == np.uint64 and given.shape == (n,):
-        return np.require(given, requirements="CA")
+    common = as_indexes(indexes, n)
+    if common is not None:
+        return common
+    given = _as_array("indexes", indexes)
     if given.size == 0:
         given = given.astype(np.uint64)
     if given.dtype.kind not in "iu" or isinstance(indexes, np.ma.MaskedArray):
@@ -145,10 +146,154 @@ def read_indexes(indexes: ArrayLike, n: int) -> NDArray[np.uint64]:
     if given.dtype.kind == "i" and given.size and given.min() < 0:
         wrong = np.flatnonzero(given.reshape(-1) < 0)[0]
         raise IndexError(f"indexes[{wrong}]: expected at least 0, got {given.reshape(-1)[wrong]}")
-    return np.require(given.reshape(-1), np.uint64, "CA")
+    return np.require(given.reshape(-1), np.uint64, ["C", "A"])
 
 
-class Prioritized:
+class KeptRows(Protocol):
+    """What a sampler keeps for the rows of a ring: see ``RowWeights``."""
+
+    @property
+    def ring(self) -> Ring:
+        """The rows."""
+        ...
+
+    @property
+    def largest_priority(self) -> float:
+        """The greatest priority that any row was given, 1.0 at first."""
+        ...
+
+    def draw(
+        self, n: int, rng: np.random.Generator, replace: bool, stratified: bool, tagged: bool
+    ) -> tuple[Slots, NDArray[np.uint64], Floats, float, float]:
+        """Slots, their indexes and weights; and the least weight and the sum of all."""
+        ...
+
+    def save(self) -> tuple[Any, ...]:
+        """All that a new object over an equal ring needs to go on like this one."""
+        ...
+
+    def load(self, saved: tuple[Any, ...]) -> None:
+        """Go on where another object was saved."""
+        ...
+
+
+Rows = TypeVar("Rows", bound=KeptRows)
+
+
+class ByPriority(Generic[Rows]):
+    """What ``Prioritized`` and ``RankBased`` have in common: all but how priorities become chances.
+
+    Parameters are those of these two; ``alpha`` and ``beta`` are checked here. A subclass says by
+    ``_keep(ring)`` what it keeps for the rows of a ring.
+    """
+
+    def __init__(
+        self,
+        alpha: float,
+        beta: float | Schedule,
+        *,
+        check_for_update: bool,
+        stratified: bool,
+        probabilities: bool,
+        weights_dtype: DTypeLike,
+    ) -> None:
+        self.alpha = _number("alpha", alpha)
+        check("beta", beta, 0)
+        self.beta = beta
+        self.check_for_update = bool(check_for_update)
+        self.stratified = bool(stratified)
+        self.probabilities = bool(probabilities)
+        self.weights_dtype = read_weights_dtype(weights_dtype)
+        self.draws = 0
+        self._rows: Rows | None = None
+        self._saved: tuple[Any, ...] | None = None
+
+    # ------------------------------------------------------------------ memory
+
+    def _keep(self, ring: Ring) -> Rows:
+        raise NotImplementedError
+
+    def open(self, ring: Ring) -> None:
+        """Allocate the memory for a ring, whose rows it will draw from then on.
+
+        A copy goes on where the original was, over a copy of its buffer; over an empty buffer it
+        begins anew.
+
+        Raises ``ValueError`` if it draws from another ring already, if it keeps priorities of the
+        rows of another, or if its parameters do not fit a ring of this capacity.
+        """
+        if self._rows is not None:
+            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        rows = self._keep(ring)
+        if self._saved is not None:
+            rows.load(self._saved)
+            self._saved = None
+        self._rows = rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        saved = self._saved if self._rows is None else self._rows.save()
+        return self.__dict__ | {"_rows": None, "_saved": saved}
+
+    @property
+    def rows(self) -> Rows:
+        """What is kept for the rows."""
+        if self._rows is None:
+            raise RuntimeError(f"{self!r} belongs to no buffer yet")
+        return self._rows
+
+    # ------------------------------------------------------------------ drawing
+
+    def draw(
+        self,
+        ring: Ring,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        replace: bool,
+        beta: float | Schedule | None = None,
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw``; ``beta`` stands for the sampler's own."""
+        exponent = self.beta if beta is None else beta
+        if type(exponent) is not float or not 0.0 <= exponent < math.inf:  # 1 us less if it is
+            exponent = value_at(exponent, self.draws, "beta", 0)
+        rows = self.rows
+        if rows.ring is not ring:
+            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        slots, indexes, weights, least, total = rows.draw(
+            n, rng, replace, self.stratified, self.check_for_update
+        )
+        single = self.weights_dtype.itemsize == 4
+        extra: Extra = {
+            "weights": importance(weights, self._unit(weights, least), exponent, single),
+            "indexes": indexes,
+        }
+        if self.probabilities:
+            extra["probabilities"] = weights / total
+        self.draws += 1
+        return slots, extra
+
+    def _unit(self, weights: Floats, least: float) -> float:  # noqa: ARG002 (for subclasses)
+        """What weighs 1.0, of drawn weights and the least of all."""
+        return least
+
+    # ------------------------------------------------------------------ priorities
+
+    def read_priorities(self, priorities: ArrayLike) -> Floats:
+        """See ``priorities.read_priorities``."""
+        return read_priorities(priorities)
+
+    def follow(self) -> None:
+        """See ``PrioritySampler.follow``; most samplers see absent rows early enough in a draw."""
+
+    def get_max_priority(self) -> float:
+        """The priority of new rows: the greatest so far, 1.0 at first and after ``clear``."""
+        return self.rows.largest_priority
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(alpha={self.alpha:g}, beta={self.beta})"
+
+
+class Prioritized(ByPriority[RowWeights]):
     """Proportional prioritization: draws in proportion to ``(priority + eps) ** alpha``.
 
     Parameters
@@ -224,23 +369,19 @@ class Prioritized:
         probabilities: bool = False,
         weights_dtype: DTypeLike = np.float64,
     ) -> None:
-        self.alpha = _number("alpha", alpha)
+        super().__init__(
+            alpha,
+            beta,
+            check_for_update=check_for_update,
+            stratified=stratified,
+            probabilities=probabilities,
+            weights_dtype=weights_dtype,
+        )
         self.eps = _number("eps", eps)
-        check("beta", beta, 0)
-        self.beta = beta
-        if not isinstance(weights, str) or weights not in ("all", "batch"):
-            raise ValueError(f"weights: expected 'all' or 'batch', got {weights!r}")
-        if not isinstance(max_priority, str) or max_priority not in ("ever", "present"):
-            raise ValueError(f"max_priority: expected 'ever' or 'present', got {max_priority!r}")
-        self.check_for_update = bool(check_for_update)
-        self.stratified = bool(stratified)
+        _one_of("weights", weights, ("all", "batch"))
+        _one_of("max_priority", max_priority, ("ever", "present"))
         self.weights = weights
         self.max_priority = max_priority
-        self.probabilities = bool(probabilities)
-        self.weights_dtype = read_weights_dtype(weights_dtype)
-        self.draws = 0
-        self._rows: RowWeights | None = None
-        self._saved: tuple[Any, ...] | None = None
 
     # ------------------------------------------------------------------ memory
 
@@ -249,13 +390,7 @@ class Prioritized:
         sides = 2 if self.max_priority == "present" else 1
         return 8 * (tree_size(capacity) + sides * min_tree_size(capacity))
 
-    def open(self, ring: Ring) -> None:
-        """Allocate the memory for a ring, whose rows it will draw from then on.
-
-        Raises ``ValueError`` if it draws from another ring already.
-        """
-        if self._rows is not None:
-            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+    def _keep(self, ring: Ring) -> RowWeights:
         capacity = ring.capacity
         tree = SumTree(allocate_floats(tree_size(capacity)), capacity)
         minima = MinTree(allocate_floats(min_tree_size(capacity)), tree)
@@ -271,49 +406,16 @@ class Prioritized:
                 f"alpha={self.alpha}, eps={self.eps}: the weight of a new row, "
                 f"(1 + eps) ** alpha, must be at most {tree.largest}"
             )
-        rows = RowWeights(ring, tree, minima, maxima, first)
-        if self._saved is not None:
-            rows.load(self._saved)
-            self._saved = None
-        self._rows = rows
-
-    def __getstate__(self) -> dict[str, Any]:
-        saved = self._saved if self._rows is None else self._rows.save()
-        return self.__dict__ | {"_rows": None, "_saved": saved}
-
-    @property
-    def rows(self) -> RowWeights:
-        """The weights of the rows."""
-        if self._rows is None:
-            raise RuntimeError(f"{self!r} belongs to no buffer yet")
-        return self._rows
+        return RowWeights(ring, tree, minima, maxima, first)
 
     # ------------------------------------------------------------------ drawing
 
-    def draw(
-        self,
-        ring: Ring,
-        n: int,
-        rng: np.random.Generator,
-        *,
-        replace: bool,
-        beta: float | Schedule | None = None,
-    ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw``; ``beta`` stands for the sampler's own."""
-        exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
-        rows = self.rows
-        if rows.ring is not ring:
-            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
-        slots, weights = rows.draw(n, rng, replace, self.stratified)
-        least = rows.least if self.weights == "all" else weights.min(initial=math.inf)
-        extra: Extra = {
-            "weights": importance(weights, least, exponent, self.weights_dtype == np.float32),
-            "indexes": rows.tag(slots) if self.check_for_update else slots.astype(np.uint64),
-        }
-        if self.probabilities:
-            extra["probabilities"] = weights / rows.total
-        self.draws += 1
-        return slots, extra
+    def _unit(self, weights: Floats, least: float) -> float:
+        return least if self.weights == "all" else float(weights.min(initial=math.inf))
+
+    def probabilities_of(self, slots: Slots) -> Floats:
+        """The probability that a draw from the whole gives each of these slots."""
+        return self.rows.get(slots) / self.rows.total
 
     # ------------------------------------------------------------------ priorities
 
@@ -349,7 +451,7 @@ class Prioritized:
         self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
 
     def get_max_priority(self) -> float:
-        """The priority of new rows.
+        """The priority of new rows: the greatest so far, 1.0 at first and after ``clear``.
 
         With ``max_priority="present"`` it is found from the weight, so up to rounding.
         """
@@ -357,25 +459,38 @@ class Prioritized:
             return self.rows.largest_priority
         return max(float(self.rows.newest ** (1 / self.alpha)) - self.eps, 0.0)
 
-    def probabilities_of(self, slots: Slots) -> Floats:
-        """The probability that a draw from the whole gives each of these slots."""
-        return self.rows.get(slots) / self.rows.total
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self.alpha:g}, beta={self.beta}, eps={self.eps:g})"
 
 
-def read_weights_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+def read_weights_dtype(dtype: Any) -> np.dtype[Any]:
     """The dtype of weights: float32 or float64, and ``ValueError`` otherwise."""
-    for known in (np.float32, np.float64):
-        if dtype in (known, known.__name__, np.dtype(known)):
-            return np.dtype(known)
+    try:
+        # NumPy takes None for float64.
+        found: np.dtype[Any] = np.dtype(object if dtype is None else dtype)
+    except TypeError:
+        found = np.dtype(object)
+    if found in (np.dtype(np.float32), np.dtype(np.float64)):
+        return found
     raise ValueError(f"weights_dtype: expected float32 or float64, got {dtype!r}")
 
 
-def _number(name: str, value: float) -> float:
+def _one_of(name: str, value: object, words: tuple[str, str]) -> None:
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"{name}: expected {words[0]!r} or {words[1]!r}, got {value!r}")
+
+
+def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of several lengths
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _number(name: str, value: Any) -> float:
     """A number that stays the same, at least 0."""
-    if not isinstance(value, numbers.Real):
+    is_number = isinstance(value, numbers.Real)
+    if not is_number:
         raise TypeError(f"{name}: expected a number, got {value!r}")
     check(name, value, 0)
     return float(value)

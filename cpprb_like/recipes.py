@@ -90,8 +90,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     add = fast_add_with_priorities
 
-    def add_where(self, present: ArrayLike, /, **fields: Any) -> int:
-        """As ``ReplayBuffer.add_where``, which see; it takes ``priorities`` too, as ``add`` does."""
+    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
+        """As ``ReplayBuffer.add_where``; it takes ``priorities`` too, as ``add`` does."""
         self.sampler.follow()
         slot = super().add_where(present, **fields)
         self.sampler.follow()
@@ -110,12 +110,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         *,
         replace: bool = True,
         out: Batch | None = None,
+        nstep: int | tuple[int, int] | None = None,
+        gamma: float | None = None,
     ) -> Batch:
         """Draw rows by priority.
 
         Parameters
         ----------
-        batch_size, replace, out
+        batch_size, replace, out, nstep, gamma
             As for ``ReplayBuffer.sample``; the columns of the priorities are fresh arrays even with
             ``out``, which gets them under their names.
         beta : float or schedule, optional
@@ -145,7 +147,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         [1.0, 1.0, 1.0, 1.0]
         """
         draw = self.sampler.draw if beta is None else partial(self.sampler.draw, beta=beta)
-        return self._sample(draw, batch_size, replace, out)
+        return self._sample(draw, batch_size, replace, out, self._reading(nstep, gamma))
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows, most often of a batch that has just been learned from.
@@ -202,7 +204,8 @@ class ReverseReplayBuffer(ReplayBuffer):
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As ``ReplayBuffer``; also if ``sampler`` is given, or ``stride`` is no integer of at least 1.
+        As ``ReplayBuffer``; also if ``sampler`` is given, or ``stride`` is no integer of at least
+        1.
 
     See Also
     --------

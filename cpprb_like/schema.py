@@ -510,9 +510,9 @@ class Layout:
         """The fields and their bytes, for people."""
         rows = [("field", "dtype", "shape", "bytes/step", "total")]
         for field in self.schema.fields:
-            nbytes = self.schema.stored_nbytes(field)
-            total = format_nbytes(nbytes * self.capacity)
-            rows.append((field.name, str(field.dtype), str(field.shape), str(nbytes), total))
+            stored = self.schema.stored_nbytes(field)
+            total = format_nbytes(stored * self.capacity)
+            rows.append((field.name, str(field.dtype), str(field.shape), str(stored), total))
         declared = sum(map(self.schema.stored_nbytes, self.schema.fields))
         extra = self.total_nbytes - declared * self.capacity - self.beside
         rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))

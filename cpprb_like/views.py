@@ -1,8 +1,8 @@
 """What is read of the rows that a sampler drew.
 
-Rows are stored once; next values, stacks of frames and sums over several steps are made here, of the
-rows around a drawn one. Not here: which rows are drawn (``samplers``), and how chained fields are
-stored (``_chain``).
+Rows are stored once; next values, stacks of frames and sums over several steps are made here, of
+the rows around a drawn one. Not here: which rows are drawn (``samplers``), and how chained fields
+are stored (``_chain``).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._chain import FrameStack, NextOf
 from cpprb_like._core import FLAG_TERMINATED, Ring
-from cpprb_like._take import new_array, take
+from cpprb_like._take import new_array, take, take_chain
 from cpprb_like.derived import NStep
 
 __all__ = ["Rows", "View", "read_rows"]
@@ -43,15 +42,11 @@ def read_rows(ring: Ring, rows: Rows, out: dict[str, Array]) -> bool:
     arrays = [out[column.name] for column in stored]
     if take(ring, rows.slots, rows.written, rows.revision, arrays, stored) is None:
         return False
-    chains = [chain for chain in ring.chains if chain.name in out]
-    ids = ring.row_ids(rows.slots) if chains else None
-    for chain in chains:
-        assert ids is not None
-        if isinstance(chain, FrameStack):
-            chain.gather(ids, out[chain.name])
-        elif isinstance(chain, NextOf):
-            chain.gather(ids, ring.written, out[chain.name])
-    return not ring.is_overwritten(rows.slots, rows.written, rows.revision)
+    return all(
+        take_chain(ring, chain, rows.slots, rows.written, rows.revision, out[chain.name])
+        for chain in ring.chains
+        if chain.name in out
+    )
 
 
 class View:
@@ -103,47 +98,53 @@ class View:
         steps: int | NDArray[np.intp] | None,
         gamma: float | None,
     ) -> Batch | None:
-        ring = self.ring
-        steps = nstep.size if steps is None else steps
+        most = nstep.size if steps is None else int(np.max(steps, initial=1))
+        lengths = np.empty(len(rows.slots), np.intp)
+        lengths[:] = nstep.size if steps is None else steps
         gamma = nstep.gamma if gamma is None else gamma
-        window, counts = ring.windows(rows.slots, int(np.max(steps, initial=1)))
-        counts = np.minimum(counts, steps)
-        last = Rows(
-            np.ascontiguousarray(window[np.arange(len(window)), counts - 1]),
-            rows.written,
-            rows.revision,
-        )
+        found = self.ring.windows(rows.slots, lengths, most, *_when(rows))
+        if found is None:
+            return None
+        window, counts, last, flags = found
+        there = {name: batch[name] for name in nstep.ahead}
         here = {
             name: values
             for name, values in batch.items()
             if name not in nstep.rewards and name not in nstep.ahead
         }
-        there = {name: batch[name] for name in nstep.ahead}
-        if not (read_rows(ring, rows, here) and read_rows(ring, last, there)):
+        if not read_rows(self.ring, rows, here):
             return None
-        powers = gamma ** np.arange(window.shape[1], dtype=np.float64) * (
-            np.arange(window.shape[1]) < counts[:, np.newaxis]
-        )
+        if not read_rows(self.ring, Rows(last, *_when(rows)), there):
+            return None
+        within = np.arange(most) < counts[:, np.newaxis]
+        steps_there = Rows(window.ravel(), *_when(rows))
         for name in nstep.rewards:
-            if not self._sum_rewards(name, Rows(window.ravel(), *_when(rows)), powers, batch[name]):
+            if not self._sum_rewards(name, steps_there, within, gamma, batch[name]):
                 return None
         if nstep.discount:
-            terminated = (ring.flags_at(last.slots) & FLAG_TERMINATED) == FLAG_TERMINATED
+            terminated = (flags & FLAG_TERMINATED) == FLAG_TERMINATED
             discount = np.where(terminated, 0.0, gamma**counts).astype(np.float32)
             batch["discount"] = discount.reshape(-1, *nstep.discount_shape)
         return batch
 
     def _sum_rewards(
-        self, name: str, window: Rows, powers: NDArray[np.float64], out: Array
+        self, name: str, window: Rows, within: NDArray[np.bool_], gamma: float, out: Array
     ) -> bool:
+        """Sum the rewards ``within`` the windows, each times a power of gamma."""
         (column,) = [column for column in self.ring.columns if column.name == name]
         values = new_array(self.ring, column, len(window.slots))
         if not read_rows(self.ring, window, {name: values}):
             return False
-        shape = (*powers.shape, *(1,) * len(column.shape))
-        steps = values.reshape(*powers.shape, *column.shape).astype(np.float64)
-        factors = powers.reshape(shape)
-        out[...] = np.where(factors != 0.0, steps * factors, 0.0).sum(axis=1)
+        precision = np.result_type(column.dtype, np.float64)
+        rewards = values.reshape(*within.shape, *column.shape)
+        steps = rewards.astype(precision)
+        factors = gamma ** np.arange(within.shape[1], dtype=precision)
+        axes = (1,) * len(column.shape)
+        steps = np.where(within.reshape(*within.shape, *axes), steps, precision.type(-0.0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            out[...] = (steps * factors.reshape(-1, *axes)).sum(axis=1)
+        alone = within.sum(axis=1) == 1
+        out[alone] = rewards[alone, 0]  # to the last bit, NaN too
         return True
 
 

@@ -19,6 +19,10 @@ MEASURED = (
     "sample(256)",
     "sample(32) of image pairs",
     "memory of small steps",
+    "set 256 of",
+    "search for 256 in",
+    "sample(256) and update_priorities",
+    "add 1 step, prioritized",
 )
 
 

@@ -367,7 +367,7 @@ def test_subclass_may_extend_add() -> None:
     class Counting(ReplayBuffer):
         count = 0
 
-        def add(self, /, **fields: Any) -> int:
+        def add(self, /, **fields: Any) -> int | None:
             self.count += 1
             return super().add(**fields)
 

@@ -176,7 +176,9 @@ def test_rows_of_several_writers_are_all_there() -> None:
 
     def write(who: int) -> None:
         for i in range(1000):
-            slots[who].append(rb.add(who=who, what=[i, i, i]))
+            slot = rb.add(who=who, what=[i, i, i])
+            assert slot is not None
+            slots[who].append(slot)
 
     threads = [threading.Thread(target=write, args=(who,)) for who in range(3)]
     for thread in threads:

@@ -196,7 +196,7 @@ class GymnasiumRecorder:
         info: object,
         /,
         **extra: object,
-    ) -> int:
+    ) -> int | None:
         """Record one step: ``recorder.add(action, *env.step(action))``.
 
         Parameters
@@ -210,8 +210,8 @@ class GymnasiumRecorder:
 
         Returns
         -------
-        int
-            Slot of the first row written.
+        int or None
+            What ``add`` of the buffer returned.
 
         Raises
         ------
@@ -328,7 +328,7 @@ class GymnasiumRecorder:
 
     def _add_where(
         self, buffer: ReplayBuffer, fields: dict[str, Any], extra: dict[str, Any]
-    ) -> int:
+    ) -> int | None:
         """Add a step in which some environments only reset."""
         present = ~np.atleast_1d(self._waiting)
         if self._n_rows is None:
