@@ -159,6 +159,7 @@ def test_reset_in_the_middle_ends_the_episode_of_the_environments_that_were_rese
     recorder.reset(obs, mask)
     assert [rb.get_current_episode_len(number) for number in range(3)] == [4, 0, 4]
     slot = recorder.add(np.array([0, 1, 0]), *env.step(np.array([0, 1, 0])))
+    assert slot is not None
     np.testing.assert_array_equal(rb[np.arange(slot, slot + 3)]["obs"], obs)
     recorder.reset(env.reset()[0])
     assert [rb.get_current_episode_len(number) for number in range(3)] == [0, 0, 0]
