@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.hindsight import Hindsight
+from cpprb_like.hindsight_copies import HindsightReplayBuffer
 from cpprb_like.laber import LaBERlazy, LaBERmax, LaBERmean
 from cpprb_like.mixture import Mixture
 from cpprb_like.recipes import PrioritizedReplayBuffer, ReverseReplayBuffer, create_buffer
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GymnasiumRecorder",
+    "Hindsight",
+    "HindsightReplayBuffer",
     "LaBERlazy",
     "LaBERmax",
     "LaBERmean",

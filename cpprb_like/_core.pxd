@@ -15,6 +15,14 @@ cdef enum:  # words of the header
     EPISODE_LENS = 3  # one word for each stream
 
 
+cdef enum:  # bits of the flag byte of a row
+    END = 1
+    TERMINATED = 2
+    TRUNCATED = 4
+    ABSENT = 8
+    DONE = 16        # never stored: a lone ``done`` terminates unless the step is truncated as well
+
+
 cdef enum:  # columns of Ring.table
     OFFSET = 0
     STRIDE = 1

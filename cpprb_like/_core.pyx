@@ -22,13 +22,6 @@ import numpy as np
 
 cnp.import_array()
 
-cdef enum:  # bits of the flag byte of a row
-    END = 1
-    TERMINATED = 2
-    TRUNCATED = 4
-    ABSENT = 8
-    DONE = 16        # never stored: a lone ``done`` terminates unless the step is truncated as well
-
 cdef enum:  # columns of Ring.ends
     END_PLACE = 0
     END_SIGN_BYTE = 1
@@ -440,6 +433,23 @@ cdef class Ring:
             self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
         self.state[EPISODE_LENS + stream] = 0
 
+    def hide(self, cnp.ndarray slots, int64_t written, int64_t revision):
+        """Make the rows in the given slots, which are in use, absent; ends of episodes stay.
+
+        Returns false, and changes nothing, if one of them is another row than when these two
+        numbers were read.
+        """
+        self.c_check_slots(slots)
+        if self.state[REVISION] != revision or self.c_overwritten(slots, written):
+            return False
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k
+        for k in range(cnp.PyArray_DIM(slots, 0)):
+            if not self.c_is_absent(values[k]):
+                self.c_flags(values[k])[0] |= ABSENT
+                self.state[ABSENT_ROWS] += 1
+        return True
+
     def episode_len(self, intp_t stream):
         """Steps of a stream since its last episode end."""
         if not 0 <= stream < self.n_envs:
@@ -523,50 +533,6 @@ cdef class Ring:
         """The row ids of the rows in the given slots, which are in use: int64."""
         last = self.state[WRITTEN] - 1
         return last - (last - slots.astype(np.int64, copy=False)) % self.capacity
-
-    def windows(
-        self, cnp.ndarray slots, cnp.ndarray steps, intp_t most, int64_t written, int64_t revision
-    ):
-        """For each row, itself and the rows that follow it in its episode: ``steps`` in all, or less.
-
-        ``steps`` are of intp, 1 to ``most``, one for each slot. Returns the slots, shape
-        ``(len(slots), most)``, where behind the last row it is repeated; how many of each row there
-        are; and the slots and flags of the last ones. None if one of the rows was overwritten since
-        ``written`` and ``revision`` were read.
-        """
-        if self.c_is_overwritten(slots, written, revision):
-            return None
-        self.c_check_slots(slots)
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef const intp_t* wanted = <const intp_t*> cnp.PyArray_DATA(steps)
-        cdef intp_t k, i, n = cnp.PyArray_DIM(slots, 0)
-        cdef intp_t[2] dims
-        dims[0], dims[1] = n, most
-        cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(2, dims, cnp.NPY_INTP)
-        cdef cnp.ndarray counts = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray last = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray flags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT8)
-        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(rows)
-        cdef int64_t row, following
-        for k in range(n):
-            row = self.c_row_at(values[k])
-            out[0] = values[k]
-            i = 1
-            while i < wanted[k] and not self.c_flags(out[i - 1])[0] & END:
-                following = self.c_next(row, self.state[WRITTEN])
-                if following < 0:
-                    break
-                row = following
-                out[i] = <intp_t> (row % self.capacity)
-                i += 1
-            (<intp_t*> cnp.PyArray_DATA(counts))[k] = i
-            (<intp_t*> cnp.PyArray_DATA(last))[k] = out[i - 1]
-            (<uint8_t*> cnp.PyArray_DATA(flags))[k] = self.c_flags(out[i - 1])[0]
-            while i < most:
-                out[i] = out[i - 1]
-                i += 1
-            out += most
-        return rows, counts, last, flags
 
     cdef int c_check_slots(self, slots) except -1:
         if not cnp.PyArray_Check(slots):

@@ -299,6 +299,10 @@ cdef class RowWeights:
         self.c_sync(self.ring.state[WRITTEN])
         return self.tree.get(slots)
 
+    def indexes(self, cnp.ndarray slots, bint tagged):
+        """What ``update`` takes for these slots; see ``RowTags.indexes``."""
+        return self.tags.c_indexes(slots, tagged)
+
     def update(
         self, cnp.ndarray indexes, cnp.ndarray priorities, cnp.ndarray weights, bint tagged
     ):

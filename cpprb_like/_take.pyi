@@ -23,4 +23,12 @@ def take_chain(
     revision: int,
     out: NDArray[Any],
 ) -> bool: ...
+def take_windows(
+    ring: Ring,
+    slots: NDArray[np.intp],
+    steps: NDArray[np.intp],
+    most: int,
+    written: int,
+    revision: int,
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], NDArray[np.uint8]] | None: ...
 def new_array(ring: Ring, column: Column, n: int) -> NDArray[Any]: ...

@@ -23,9 +23,11 @@ from cpprb_like._entry import BufferBase, fast_add
 from cpprb_like._take import take
 from cpprb_like._uniform import draw_uniform
 from cpprb_like.derived import derive, read_gamma, read_nstep
+from cpprb_like.episodes import EpisodeIndex, Episodes
 from cpprb_like.samplers import Sampler, Seed, Slots, Uniform, generator
 from cpprb_like.schedules import whole
 from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_size
+from cpprb_like.sequences import sample_sequences
 from cpprb_like.slots import resolve
 from cpprb_like.views import View
 
@@ -33,7 +35,8 @@ __all__ = ["Batch", "ReplayBuffer"]
 
 Batch = dict[str, NDArray[Any]]
 
-REBUILT = ("_layout", "_arena", "_view", "_take")  # attributes that are no part of a pickle
+# Attributes that are no part of a pickle.
+REBUILT = ("_layout", "_arena", "_view", "_take", "_episodes")
 MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
 
 
@@ -159,6 +162,7 @@ class ReplayBuffer(BufferBase):
         )
         self._attach(ring, threading.RLock())
         self._view = View(ring, self._nstep)
+        self._episodes = EpisodeIndex(ring)
         self._take = self._view.take if ring.chains or self._nstep is not None else None
 
     def _open_sampler(self, sampler: Sampler) -> None:
@@ -265,6 +269,13 @@ class ReplayBuffer(BufferBase):
         return self._sample(
             self.sampler.draw, batch_size, replace, out, self._reading(nstep, gamma)
         )
+
+    sample_sequences = sample_sequences
+
+    @property
+    def episodes(self) -> Episodes:
+        """The episodes whose rows are in the buffer: see ``Episodes``."""
+        return Episodes(self, self._episodes)
 
     def _reading(self, nstep: int | tuple[int, int] | None, gamma: float | None) -> Any:
         """What reads the rows; None is the ring."""

@@ -72,7 +72,10 @@ def _read_names(option: str, names: object, schema: Schema) -> list[str]:
         names = [names]
     if not isinstance(names, Iterable) or (isinstance(names, Mapping) and names):
         raise TypeError(f"{option}: expected names of fields, got {names!r}")
-    given = list(names)
+    try:
+        given = list(names)
+    except TypeError:
+        raise TypeError(f"{option}: expected names of fields, got {names!r}") from None
     for name in given:
         if not isinstance(name, str):
             raise TypeError(f"{option}: expected names of fields, got {name!r}")

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._core import Ring
+from cpprb_like._episodes import Starts
 from cpprb_like._priorities import as_indexes, as_priorities, importance, weigh
 from cpprb_like._row_weights import RowWeights
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
@@ -26,6 +27,9 @@ from cpprb_like.storage import allocate_floats
 __all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
 
 Floats = NDArray[np.float64]
+
+TRIES = 64  # for each start, before all rows are looked at
+SPARE_TRIES = 256
 
 
 class PrioritySampler(Sampler, Protocol):
@@ -168,6 +172,14 @@ class KeptRows(Protocol):
         """Slots, their indexes and weights; and the least weight and the sum of all."""
         ...
 
+    def get(self, slots: Slots) -> Floats:
+        """The weights of rows."""
+        ...
+
+    def indexes(self, slots: Slots, tagged: bool) -> NDArray[np.uint64]:
+        """The indexes of rows."""
+        ...
+
     def save(self) -> tuple[Any, ...]:
         """All that a new object over an equal ring needs to go on like this one."""
         ...
@@ -271,6 +283,76 @@ class ByPriority(Generic[Rows]):
             extra["probabilities"] = weights / total
         self.draws += 1
         return slots, extra
+
+    def draw_starts(
+        self,
+        starts: Starts,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        beta: float | Schedule | None = None,
+    ) -> tuple[Slots, Extra]:
+        """Rows at which a sequence can start, in proportion to their weights.
+
+        The extra columns are ``weights``, 1.0 for the rarest of the batch, and ``indexes``. Rows at
+        which no sequence will ever start get the priority 0 when they are drawn in vain.
+        """
+        exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
+        rows = self.rows
+        found: list[tuple[Slots, Floats]] = []
+        vain: list[NDArray[np.uint64]] = []
+        missing, tries, tried, most = n, n, 0, TRIES * n + SPARE_TRIES
+        while missing and tries:
+            # Strata only where all are kept: the first few of a stratified draw are no fair draw.
+            slots, tags, weights, _, _ = rows.draw(
+                tries, rng, True, self.stratified and not tried, True
+            )
+            told = starts.tell(slots)
+            kept = np.flatnonzero(told == 1)[:missing]
+            found.append((slots[kept], weights[kept]))
+            vain.append(tags[told == -1])
+            missing -= len(kept)
+            tried += tries
+            tries = min(most - tried, SPARE_TRIES // 8 + 2 * missing * tried // (n - missing + 1))
+        if missing:
+            found.append(self._choose(starts, missing, rng))
+        slots = np.concatenate([np.empty(0, np.intp), *(slots for slots, _ in found)])
+        weights = np.concatenate([np.empty(0), *(weights for _, weights in found)])
+        extra: Extra = {
+            "weights": importance(
+                weights,
+                float(weights.min(initial=math.inf)),
+                exponent,
+                self.weights_dtype.itemsize == 4,
+            ),
+            "indexes": rows.indexes(slots, self.check_for_update),
+        }
+        if sum(map(len, vain)):
+            self._forget(np.concatenate(vain))
+        self.draws += 1
+        return slots, extra
+
+    def _choose(self, starts: Starts, n: int, rng: np.random.Generator) -> tuple[Slots, Floats]:
+        """As ``draw_starts``, by a look at all rows."""
+        among = starts.slots()
+        weights = self.rows.get(among)
+        sums = weights.cumsum()
+        if len(among) == 0 or sums[-1] == 0.0:
+            starts.refuse()
+        places = np.searchsorted(sums, rng.random(n) * sums[-1], side="right")
+        places = np.minimum(places, np.searchsorted(sums, sums[-1]))  # a product may round up
+        return among[places], weights[places]
+
+    def _forget(self, tags: NDArray[np.uint64]) -> None:
+        """Give rows the priority 0, unless they were overwritten since they got their tag."""
+        raise NotImplementedError
+
+    def drop(self, slots: Slots, written: int, revision: int) -> None:
+        """Never draw the rows in these slots again; they are about to become absent.
+
+        Unless one of them is another row than when so many rows and clears were counted.
+        """
+        raise NotImplementedError
 
     def _unit(self, weights: Floats, least: float) -> float:  # noqa: ARG002 (for subclasses)
         """What weighs 1.0, of drawn weights and the least of all."""
@@ -449,6 +531,17 @@ class Prioritized(ByPriority[RowWeights]):
         values = read_priorities(priorities)
         weights = self._weigh(values)
         self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
+
+    def _forget(self, tags: NDArray[np.uint64]) -> None:
+        nothing = np.zeros(len(tags))
+        self.rows.update(tags, nothing, self._weigh(nothing), True)
+
+    def drop(self, slots: Slots, written: int, revision: int) -> None:
+        """See ``ByPriority.drop``."""
+        rows, nothing = self.rows, np.zeros(len(slots))
+        tags = rows.indexes(slots, True)
+        if not rows.ring.is_overwritten(slots, written, revision):  # then these tags are theirs
+            rows.update(tags, nothing, nothing, True)
 
     def get_max_priority(self) -> float:
         """The priority of new rows: the greatest so far, 1.0 at first and after ``clear``.

@@ -125,6 +125,13 @@ class RankBased(ByPriority["RowRanks"]):
         values = read_priorities(priorities)
         self.rows.update(read_indexes(indexes, len(values)), values, self.check_for_update)
 
+    def _forget(self, tags: NDArray[np.uint64]) -> None:
+        self.rows.update(tags, np.zeros(len(tags)), True)
+
+    def drop(self, slots: Slots, written: int, revision: int) -> None:
+        """See ``ByPriority.drop``."""
+        self.rows.drop(slots, written, revision)
+
 
 class RowRanks:
     """The order of a ring's rows by priority, and a tree that has a weight for each rank.
@@ -265,6 +272,25 @@ class RowRanks:
             self._tags.note_draw(written)
             least = float(self._tree.get(np.array([among - 1], np.intp))[0])
             return slots, self._tags.indexes(slots, tagged), weights, least, self._tree.total
+
+    def get(self, slots: Slots) -> Floats:
+        """The weights of the ranks of rows."""
+        with self._lock:
+            self._follow()
+            return self._tree.get(self._ranking.ranks_of(slots) - 1)
+
+    def indexes(self, slots: Slots, tagged: bool) -> NDArray[np.uint64]:
+        """What ``update`` takes for rows; see ``draw``."""
+        with self._lock:
+            return self._tags.indexes(slots, tagged)
+
+    def drop(self, slots: Slots, written: int, revision: int) -> None:
+        """Take rows out of the order; see ``ByPriority.drop``."""
+        with self._lock:
+            self._follow()
+            if not self.ring.is_overwritten(slots, written, revision):  # later ones are yet to come
+                self._ranking.remove(slots)
+                self._weigh()
 
     @property
     def largest_priority(self) -> float:

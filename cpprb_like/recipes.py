@@ -14,6 +14,7 @@ from cpprb_like.buffers import Batch, ReplayBuffer
 from cpprb_like.priorities import Prioritized, PrioritySampler
 from cpprb_like.samplers import Reverse
 from cpprb_like.schedules import Schedule
+from cpprb_like.sequences import update_sequence_priorities
 
 __all__ = ["PrioritizedReplayBuffer", "ReverseReplayBuffer", "create_buffer"]
 
@@ -183,6 +184,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         7.0
         """
         self.sampler.update_priorities(indexes, priorities)
+
+    update_sequence_priorities = update_sequence_priorities
 
     def get_max_priority(self) -> float:
         """The priority that new rows get: the greatest so far, 1.0 at first and after ``clear``."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
+from cpprb_like._episodes import Starts
 from cpprb_like._uniform import draw_uniform
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.schedules import Schedule, check, value_at, whole
@@ -138,6 +139,10 @@ class Uniform:
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``."""
         return draw_uniform(ring, n, rng, replace), {}
+
+    def draw_starts(self, starts: Starts, n: int, rng: np.random.Generator) -> tuple[Slots, Extra]:
+        """Rows at which a sequence can start, each with the same probability."""
+        return starts.draw(n, rng), {}
 
     def __repr__(self) -> str:
         return "Uniform()"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import FLAG_TERMINATED, Ring
-from cpprb_like._take import new_array, take, take_chain
+from cpprb_like._take import new_array, take, take_chain, take_windows
 from cpprb_like.derived import NStep
 
 __all__ = ["Rows", "View", "read_rows"]
@@ -102,7 +102,7 @@ class View:
         lengths = np.empty(len(rows.slots), np.intp)
         lengths[:] = nstep.size if steps is None else steps
         gamma = nstep.gamma if gamma is None else gamma
-        found = self.ring.windows(rows.slots, lengths, most, *_when(rows))
+        found = take_windows(self.ring, rows.slots, lengths, most, *_when(rows))
         if found is None:
             return None
         window, counts, last, flags = found
@@ -140,7 +140,8 @@ class View:
         steps = rewards.astype(precision)
         factors = gamma ** np.arange(within.shape[1], dtype=precision)
         axes = (1,) * len(column.shape)
-        steps = np.where(within.reshape(*within.shape, *axes), steps, precision.type(-0.0))
+        counted = within & (factors != 0.0)
+        steps = np.where(counted.reshape(*within.shape, *axes), steps, precision.type(-0.0))
         with np.errstate(over="ignore", invalid="ignore"):
             out[...] = (steps * factors.reshape(-1, *axes)).sum(axis=1)
         alone = within.sum(axis=1) == 1

@@ -74,9 +74,10 @@ def test_the_axis_of_the_frames(option: Any, stack: tuple[int, int, int]) -> Non
 def test_nothing_is_derived_by_default() -> None:
     """Without options, and with empty ones, the schema is the declared one."""
     schema = schema_of()
-    empty: list[Any] = [None, [], {}, ()]
-    for nothing in empty:
+    nothings: list[Any] = [None, [], ()]
+    for nothing in nothings:
         assert derive(schema, nothing, nothing) == schema
+    assert derive(schema, None, {}) == schema
     assert read_nstep(None, schema, 10, 1) is None
 
 
@@ -232,6 +233,10 @@ def test_next_values_are_no_stacks_of_their_own() -> None:
         ({"size": 2, "gamma": "0.9"}, TypeError, ["gamma", "'0.9'"]),
         ({"size": 2, "gamma": None}, TypeError, ["gamma", "None"]),
         ({"size": 2, "gamma": 1j}, TypeError, ["gamma", "1j"]),
+        ({"size": 2, "discount": "no"}, TypeError, ["discount", "'no'"]),
+        ({"size": 2, "discount": None}, TypeError, ["discount", "None"]),
+        ({"size": 2, "rew": ["rew", "done"]}, ValueError, ["rew", "'done'"]),
+        ({"size": 2, "next": {"obs": 1}}, TypeError, ["next", "{'obs': 1}"]),
         ({"size": 2, "rew": "act"}, ValueError, ["rew", "'act'", "int64"]),
         ({"size": 2, "rew": "phase"}, ValueError, ["rew", "'phase'", "complex64"]),
         ({"size": 2, "rew": "rew", "next": "rew"}, ValueError, ["'rew'", "'next'"]),

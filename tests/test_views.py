@@ -341,6 +341,30 @@ def test_deep_stacks(n: int, depth: int) -> None:
     assert_reads(rb, twin, rng)
 
 
+@pytest.mark.parametrize("before", range(1, 9))
+def test_nothing_follows_from_rows_before_a_clear(before: int) -> None:
+    """Stacks that slide on after ``clear`` are whole: their older frames went with the rows."""
+    fields: dict[str, Any] = {"obs": {"shape": (3, 4), "dtype": "u1"}}
+    rb = ReplayBuffer(5, fields, next_of="obs", stack_compress="obs")
+    frames = np.arange(99, dtype="u1")
+
+    def add(step: int) -> None:
+        stack, following = frames[step : step + 4], frames[step + 1 : step + 5]
+        rb.add(obs=[stack] * 3, next_obs=[following] * 3)
+
+    for step in range(before):
+        add(step)
+    rb.clear()
+    for step in range(before, before + 9):
+        add(step)
+        batch = rb.get_all_transitions()
+        newest = np.sort(batch["obs"][:, :, -1], axis=0)[-1]
+        assert newest.tolist() == [step + 3] * 3
+        assert (np.diff(batch["obs"]) == 1).all()
+        assert (batch["next_obs"] - batch["obs"] == 1).all()
+        assert len(rb) == min(5, step - before + 1)
+
+
 @pytest.mark.parametrize("next_of", ["obs", None])
 @pytest.mark.parametrize("stack", ["obs", None])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])

@@ -1,0 +1,20 @@
+"""Attributes and C signatures of ``Starts``."""
+
+from numpy cimport ndarray
+from numpy.random cimport bitgen_t
+
+from cpprb_like._core cimport Ring
+from cpprb_like._typedefs cimport int64_t, intp_t
+
+
+cdef class Starts:
+    cdef readonly Ring ring
+    cdef readonly intp_t rows        # of a sequence
+    cdef readonly intp_t least       # rows from the start to the end of an episode that has ended
+    cdef readonly bint across        # sequences run over the ends of episodes
+    cdef readonly intp_t stride      # rows of a stream from one start to the next
+
+    cdef bint c_is_first(self, int64_t row) noexcept nogil
+    cdef bint c_is_on_stride(self, int64_t row) noexcept nogil
+    cdef int c_what(self, intp_t slot) noexcept nogil
+    cdef int c_draw(self, ndarray drawn, bitgen_t* source) except -1

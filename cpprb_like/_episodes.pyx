@@ -1,0 +1,281 @@
+"""Which rows sequences can start at, and which rows they are made of.
+
+Compiled because every start that is tried looks at all rows of its sequence. Not here: what a
+sequence is good for and how it is read (``sequences``), and starts by priority (``priorities``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from numpy.random cimport bitgen_t
+
+from cpprb_like._core cimport WRITTEN, Ring
+from cpprb_like._random cimport Bits, c_bits_of, c_bounded
+from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+
+import numpy as np
+
+from cpprb_like.errors import NotEnoughDataError
+
+cnp.import_array()
+
+cdef enum:  # bits of the flag byte of a row
+    END = 1
+    ABSENT = 8
+
+cdef enum:
+    TRIES = 32               # for each start, and for each row from one to the next
+    SPARE_TRIES = 256
+
+cdef enum:  # what a row is
+    NEVER = -1               # no sequence will ever start there
+    WAITS = 0                # rows have to follow
+    STARTS = 1
+
+
+def choose(intp_t n, intp_t among, rng):
+    """n numbers below ``among``, each with the same probability: an array of intp.
+
+    The randomness comes from ``rng``, a ``numpy.random.Generator``.
+    """
+    if among < 1:
+        raise ValueError(f"among: expected at least 1, got {among}")
+    bit_generator = rng.bit_generator
+    cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
+        bit_generator.capsule, "BitGenerator"
+    )
+    cdef cnp.ndarray numbers = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef Bits bits = c_bits_of(source)
+    cdef intp_t k
+    with bit_generator.lock:
+        for k in range(n):
+            (<intp_t*> cnp.PyArray_DATA(numbers))[k] = <intp_t> c_bounded(&bits, among)
+    return numbers
+
+
+@cython.final
+cdef class Starts:
+    """The rows of a ring at which a sequence can start.
+
+    A sequence is a row and up to ``rows - 1`` rows that follow it in its stream; absent rows are
+    passed over.
+
+    Parameters
+    ----------
+    ring : Ring
+        The rows.
+    rows : int
+        Of a sequence, at least 1.
+    least : int
+        Rows that an episode must have from the start on, 1 to ``rows``; it must have ``rows`` if it
+        has not ended.
+    across : bool
+        Whether a sequence runs over the ends of episodes; then all ``rows`` have to be there.
+    stride : int
+        Starts are the first rows of episodes, and rows whose number in their stream is a multiple.
+    """
+
+    def __cinit__(
+        self, Ring ring not None, *, intp_t rows, intp_t least, bint across, intp_t stride
+    ):
+        if not (1 <= least <= rows and stride >= 1):
+            raise ValueError(
+                f"expected 1 <= least <= rows and 1 <= stride, got {least}, {rows}, {stride}"
+            )
+        self.ring = ring
+        self.rows = rows
+        self.least = least
+        self.across = across
+        self.stride = stride
+
+    # ------------------------------------------------------------------ one row
+
+    cdef bint c_is_first(self, int64_t row) noexcept nogil:
+        """Whether an episode begins at a row; not if that row is gone which would tell."""
+        cdef int64_t oldest = self.ring.state[WRITTEN] - self.ring.c_stored()
+        cdef uint8_t flags
+        row -= self.ring.n_envs
+        while row >= oldest:
+            flags = self.ring.c_flags(<intp_t> (row % self.ring.capacity))[0]
+            if not flags & ABSENT or flags & END:
+                return flags & END
+            row -= self.ring.n_envs
+        return row < 0
+
+    cdef bint c_is_on_stride(self, int64_t row) noexcept nogil:
+        """Whether a row is one of those that may be starts, whatever follows."""
+        if self.stride == 1 or row // self.ring.n_envs % self.stride == 0:
+            return True
+        return self.c_is_first(row)
+
+    cdef int c_what(self, intp_t slot) noexcept nogil:
+        """What the row in a slot in use is: NEVER, WAITS or STARTS."""
+        cdef int64_t row = self.ring.c_row_at(slot)
+        cdef intp_t count = 1
+        if self.ring.c_is_absent(slot) or not self.c_is_on_stride(row):
+            return NEVER
+        while count < self.rows:
+            if not self.across and self.ring.c_flags(<intp_t> (row % self.ring.capacity))[0] & END:
+                return STARTS if count >= self.least else NEVER
+            row = self.ring.c_next(row, self.ring.state[WRITTEN])
+            if row < 0:
+                return WAITS
+            count += 1
+        return STARTS
+
+    # ------------------------------------------------------------------ many
+
+    def tell(self, cnp.ndarray slots):
+        """For each of the slots, which are in use, an int8.
+
+        1 if a sequence can start there, 0 if rows have to follow first, -1 if none ever can.
+        """
+        self.ring.c_check_slots(slots)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        cdef cnp.ndarray told = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT8)
+        for k in range(n):
+            (<cnp.int8_t*> cnp.PyArray_DATA(told))[k] = <cnp.int8_t> self.c_what(values[k])
+        return told
+
+    def slots(self):
+        """All slots at which a sequence can start, newest first. Looks at all rows."""
+        cdef Ring ring = self.ring
+        cdef intp_t n = ring.c_stored(), count = 0
+        cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        # Of each stream: rows of the sequence from here on, and whether its episode has ended.
+        cdef intp_t[::1] following = np.zeros(ring.n_envs, np.intp)
+        cdef uint8_t[::1] ended = np.zeros(ring.n_envs, np.uint8)
+        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(found)
+        cdef int64_t row = ring.state[WRITTEN], oldest = ring.state[WRITTEN] - n
+        cdef intp_t slot, stream
+        cdef uint8_t flags
+        while row > oldest:
+            row -= 1
+            slot = <intp_t> (row % ring.capacity)
+            flags = ring.c_flags(slot)[0]
+            if flags & ABSENT:
+                continue
+            stream = <intp_t> (row % ring.n_envs)
+            if flags & END and not self.across:
+                following[stream] = 0
+                ended[stream] = True
+            following[stream] += 1
+            if following[stream] >= (self.least if ended[stream] else self.rows):
+                if self.c_is_on_stride(row):
+                    out[count] = slot
+                    count += 1
+        return found[:count].copy()
+
+    def draw(self, intp_t n, rng):
+        """Draw n slots at which a sequence can start, each with the same probability.
+
+        Parameters
+        ----------
+        n : int
+            How many, at least 0.
+        rng : numpy.random.Generator
+            Where the randomness comes from.
+
+        Returns
+        -------
+        ndarray of intp, shape (n,)
+
+        Raises
+        ------
+        NotEnoughDataError
+            A sequence can start nowhere.
+
+        Notes
+        -----
+        Slots are tried until a sequence can start there; if that takes some dozens of tries for each
+        of them, the rest is drawn from ``slots()``. Both give the same distribution.
+        """
+        bit_generator = rng.bit_generator
+        cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
+            bit_generator.capsule, "BitGenerator"
+        )
+        cdef cnp.ndarray drawn = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        with bit_generator.lock:
+            self.c_draw(drawn, source)
+        return drawn
+
+    cdef int c_draw(self, cnp.ndarray drawn, bitgen_t* source) except -1:
+        cdef Bits bits = c_bits_of(source)
+        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(drawn)
+        cdef intp_t k = 0, n = cnp.PyArray_DIM(drawn, 0), stored = self.ring.c_stored()
+        # A look at all rows costs about as much as so many tries.
+        cdef intp_t left = SPARE_TRIES + min(stored, TRIES * n * min(stored, self.stride))
+        cdef cnp.ndarray among
+        cdef const intp_t* starts
+        while k < n and left and stored:
+            out[k] = <intp_t> c_bounded(&bits, stored)
+            k += self.c_what(out[k]) == STARTS
+            left -= 1
+        if k == n:
+            return 0
+        among = self.slots()
+        if cnp.PyArray_DIM(among, 0) == 0:
+            self.refuse()
+        starts = <const intp_t*> cnp.PyArray_DATA(among)
+        while k < n:
+            out[k] = starts[c_bounded(&bits, cnp.PyArray_DIM(among, 0))]
+            k += 1
+        return 0
+
+    def refuse(self):
+        """Raise ``NotEnoughDataError``: a sequence can start nowhere."""
+        raise NotEnoughDataError(
+            f"cannot sample sequences of {self.rows} rows: the buffer holds {len(self.ring)}, "
+            + (
+                "and no environment has so many"
+                if self.across
+                else f"and no episode has so many, or ended with at least {self.least}"
+            )
+        )
+
+    def windows(self, cnp.ndarray slots):
+        """For each row, the slots of itself and of the rows that follow it in its sequence.
+
+        Returns an array of intp, shape ``(len(slots), rows)``, and how many of each row are such,
+        shape ``(len(slots),)``; behind these the last one is repeated.
+        """
+        self.ring.c_check_slots(slots)
+        cdef Ring ring = self.ring
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, i, m = cnp.PyArray_DIM(slots, 0)
+        cdef cnp.ndarray windows = np.empty((m, self.rows), np.intp)
+        cdef cnp.ndarray counts = cnp.PyArray_SimpleNew(1, &m, cnp.NPY_INTP)
+        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(windows)
+        cdef int64_t row
+        for k in range(m):
+            row = ring.c_row_at(values[k])
+            out[0] = values[k]
+            i = 1
+            while i < self.rows and (self.across or not ring.c_flags(out[i - 1])[0] & END):
+                row = ring.c_next(row, ring.state[WRITTEN])
+                if row < 0:
+                    break
+                out[i] = <intp_t> (row % ring.capacity)
+                i += 1
+            (<intp_t*> cnp.PyArray_DATA(counts))[k] = i
+            while i < self.rows:
+                out[i] = out[i - 1]
+                i += 1
+            out += self.rows
+        return windows, counts
+
+    def firsts(self, cnp.ndarray slots):
+        """Whether an episode begins at each of the slots, which are in use.
+
+        Not at the oldest row of a stream if the row before it was overwritten: nobody knows.
+        """
+        self.ring.c_check_slots(slots)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        cdef cnp.ndarray firsts = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_BOOL)
+        for k in range(n):
+            (<uint8_t*> cnp.PyArray_DATA(firsts))[k] = self.c_is_first(
+                self.ring.c_row_at(values[k])
+            )
+        return firsts

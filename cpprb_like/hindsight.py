@@ -1,0 +1,428 @@
+"""Hindsight experience replay: what was reached later in an episode becomes the goal of a step.
+
+Every step is stored once; other goals are put into a batch when it is drawn. Not here: which rows
+are drawn (``samplers``, ``priorities``), where episodes begin and end (``_episode_bounds``), and
+cpprb's way, which stores copies (``hindsight_copies``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like import casting
+from cpprb_like._episode_bounds import EPISODE, FINAL, FUTURE, RANDOM, EpisodeBounds
+from cpprb_like._take import new_array, take
+from cpprb_like.buffers import Batch, ReplayBuffer
+from cpprb_like.recipes import PrioritizedReplayBuffer
+from cpprb_like.samplers import Extra, Slots
+from cpprb_like.schedules import Schedule, check, value_at
+from cpprb_like.schema import Field
+from cpprb_like.views import Rows, read_rows
+
+__all__ = [
+    "Hindsight",
+    "Strategy",
+    "alike",
+    "check_callable",
+    "column_of",
+    "finite_column",
+    "kind",
+    "read_field",
+    "read_strategy",
+]
+
+Array = NDArray[Any]
+Strategy = Literal["future", "final", "episode", "random"]
+RewardFunc = Callable[[Array, Array, Mapping[str, Array]], ArrayLike]
+
+STRATEGIES = {"future": FUTURE, "final": FINAL, "episode": EPISODE, "random": RANDOM}
+OWN_NAME = "relabelled"
+
+
+class Hindsight:
+    """Batches of a buffer, a share of whose rows get another goal and the reward for that.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        Where steps are added, each with the goal that the agent had. Any sampler, one environment
+        or many; without ``Nstep``. Its episodes end as those of any buffer: by a field such as
+        ``done``, or by ``on_episode_end()``.
+    reward_func : callable
+        ``reward_func(achieved, goal, rows)`` gives the rewards of n steps, shape ``(n,)`` or
+        ``(n, 1)``: ``achieved`` is what each step achieved, ``goal`` its new goal, both of shape
+        ``(n, *shape)``, and ``rows`` a mapping of all fields to arrays of n rows, copied when they
+        are asked for. So ``compute_reward`` of Gymnasium-Robotics will do as it is.
+    goal : str or iterable of str
+        Fields that get the new goal: one, or several of the same dtype and shape, such as
+        ``("desired_goal", "next_desired_goal")``.
+    achieved : str
+        Field of what each step achieved, that is, after the step.
+    reward : str
+        Field that gets the new reward.
+    strategy : {"future", "final", "episode", "random"}
+        Which step gives the new goal: of the episode of the row, one from the row itself on, the
+        last one, or any; or any step of the buffer, of whatever episode.
+    share : float or schedule
+        Which part of the rows gets another goal, 0 to 1: each row with this probability. The time
+        of a schedule is the number of batches drawn so far. 0.8 is four new goals for one old.
+    goal_func : callable, optional
+        ``goal_func(values)`` makes n goals of n values of the field ``achieved``, such as positions
+        of states. By default the values are goals.
+    terminated_func : callable, optional
+        Called as ``reward_func``; gives which of the steps reach their new goal and end there, n
+        bools, for the field ``terminated``. By default that stays as it is.
+    terminated : str
+        See ``terminated_func``.
+
+    Attributes
+    ----------
+    buffer, strategy, share
+        As given.
+    draws : int
+        Batches drawn so far.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter is of a wrong type or value; the message names it.
+
+    Notes
+    -----
+    All steps are stored once, with the goal and the reward that they had: other goals cost no
+    memory, and each batch gets new ones. Rows that keep their goal keep all their values. Of those
+    that get another, only the fields named above change.
+
+    An episode that has not ended is what there is of it so far, and of one whose first steps were
+    overwritten the rest counts. If nothing tells the buffer that an episode ends, then all steps of
+    an environment are one.
+
+    Cost: that of the batch, and in proportion to the rows added since the last batch, of each of
+    which one byte is read. Memory: in proportion to the episodes in the buffer, 8 bytes or a few
+    times that for each. What draws at random is the buffer's generator.
+
+    Any number of threads may add to the buffer and draw; of draws at the same time two may count as
+    one. It is pickled and copied with its buffer, which takes functions that can be pickled.
+
+    Source: Andrychowicz, Wolski, Ray, Schneider, Fong, Welinder, McGrew, Tobin, Abbeel and Zaremba
+    (2017), "Hindsight Experience Replay", sections 3 and 4.5. There k new goals are stored for each
+    step; drawn from such a buffer, a row has a new goal with probability ``k / (k + 1)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.hindsight import Hindsight
+    >>> fields = {name: {"shape": 2} for name in ("obs", "achieved_goal", "desired_goal")}
+    >>> fields |= {"act": {"shape": ()}, "rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+    >>> rb = ReplayBuffer(1000, fields, next_of=("obs", "achieved_goal"), seed=0)
+    >>> def reward(achieved, goal, rows):
+    ...     return np.where(np.linalg.norm(achieved - goal, axis=-1) < 0.5, 0.0, -1.0)
+    >>> her = Hindsight(rb, reward, share=1.0)
+    >>> for i in range(3):
+    ...     at, to = [i, 0.0], [i + 1, 0.0]
+    ...     _ = rb.add(obs=at, next_obs=to, achieved_goal=at, next_achieved_goal=to,
+    ...                desired_goal=[9, 9], act=0.0, rew=-1.0, done=i == 2)
+    >>> batch = her.sample(64)
+    >>> np.unique(batch["desired_goal"], axis=0).tolist()
+    [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]
+    >>> reached = (batch["next_achieved_goal"] == batch["desired_goal"]).all(axis=1)
+    >>> bool((batch["rew"] == np.where(reached, 0.0, -1.0)).all())
+    True
+    """
+
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        reward_func: RewardFunc,
+        *,
+        goal: str | Iterable[str] = "desired_goal",
+        achieved: str = "next_achieved_goal",
+        reward: str = "rew",
+        strategy: Strategy = "future",
+        share: float | Schedule = 0.8,
+        goal_func: Callable[[Array], ArrayLike] | None = None,
+        terminated_func: RewardFunc | None = None,
+        terminated: str = "terminated",
+    ) -> None:
+        if not isinstance(buffer, ReplayBuffer):
+            raise TypeError(f"buffer: expected a ReplayBuffer, got {type(buffer).__name__}")
+        if buffer.is_Nstep():
+            raise ValueError(
+                "buffer: expected one without Nstep; rewards are computed anew for single steps"
+            )
+        check_callable("reward_func", reward_func)
+        check_callable("goal_func", goal_func, optional=True)
+        check_callable("terminated_func", terminated_func, optional=True)
+        self.strategy = read_strategy(strategy)
+        check("share", share, 0, 1)
+        self.share = share
+        fields = {field.name: field for field in buffer.schema.fields}
+        self._goals = _read_goals(goal, fields)
+        self._achieved = read_field("achieved", achieved, fields)
+        if goal_func is None and not alike(self._achieved, self._goals[0]):
+            raise ValueError(
+                f"achieved: expected a field like {self._goals[0].name!r}, "
+                f"{kind(self._goals[0])}, or goal_func; {achieved!r} is {kind(self._achieved)}"
+            )
+        self._reward = _read_number_field("reward", reward, fields)
+        self._terminated: Field | None = None
+        if terminated_func is not None:
+            self._terminated = _read_number_field("terminated", terminated, fields)
+        changed = [field.name for field in (*self._goals, self._reward, self._terminated) if field]
+        if len(set(changed)) < len(changed) or achieved in changed:
+            raise ValueError(
+                "goal, achieved, reward, terminated: expected different fields, "
+                f"got {[*changed, achieved]}"
+            )
+        self.buffer = buffer
+        self.reward_func = reward_func
+        self.goal_func = goal_func
+        self.terminated_func = terminated_func
+        self.draws = 0
+        self._bounds: EpisodeBounds | None = None
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(
+        self,
+        batch_size: int,
+        beta: float | Schedule | None = None,
+        *,
+        replace: bool = True,
+        out: Batch | None = None,
+        relabelled: bool = False,
+    ) -> Batch:
+        """Draw rows, a share of them with another goal.
+
+        Parameters
+        ----------
+        batch_size, replace, out
+            As for ``ReplayBuffer.sample``. If a function of the caller's raises, ``out`` may have
+            been written to.
+        beta : float or schedule, optional
+            As for ``PrioritizedReplayBuffer.sample``, if the buffer is one.
+        relabelled : bool
+            Add the column ``relabelled``, shape ``(batch_size,)``, bool: which rows got another
+            goal.
+
+        Returns
+        -------
+        dict of ndarray
+            As from ``sample`` of the buffer, ``weights`` and ``indexes`` included.
+
+        Raises
+        ------
+        NotEnoughDataError
+            As ``ReplayBuffer.sample``. It is a ``ValueError``.
+        TypeError, ValueError, MemoryError
+            As ``sample`` of the buffer; or ``beta`` is given and the buffer has no priorities; or
+            ``relabelled`` is, and the buffer has such a field; or a schedule gives a share that is
+            not in 0 to 1; or a function gives another shape, a value that the field cannot hold, or
+            a reward that is not finite.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> from cpprb_like.hindsight import Hindsight
+        >>> cell = {"shape": (), "dtype": int}
+        >>> rb = ReplayBuffer(10, {"at": cell, "goal": cell, "rew": {"shape": ()}}, seed=0)
+        >>> rb.add(at=[1, 2, 3], goal=[7, 7, 7], rew=[0, 0, 0])
+        0
+        >>> her = Hindsight(rb, lambda at, goal, rows: at == goal, goal="goal", achieved="at",
+        ...                 strategy="final", share=0.5)
+        >>> batch = her.sample(3, relabelled=True)
+        >>> batch["goal"].tolist(), batch["relabelled"].tolist()
+        ([3, 3, 7], [True, True, False])
+        """
+        buffer = self.buffer
+        draw: Callable[..., tuple[Slots, Extra]] = buffer.sampler.draw
+        if beta is not None:
+            if not isinstance(buffer, PrioritizedReplayBuffer):
+                raise TypeError("beta: expected no value, for the buffer has no priorities")
+            draw = partial(draw, beta=beta)
+        if relabelled and OWN_NAME in buffer.schema.names:
+            raise ValueError(f"relabelled: the buffer has a field {OWN_NAME!r}")
+        share = value_at(self.share, self.draws, "share", 0, 1)
+        attempts: list[tuple[Slots, Array]] = []
+        take_rows = partial(self._take, share, attempts)
+        batch = buffer._sample(draw, batch_size, replace, out, take_rows)
+        places, reached = attempts[-1]
+        if len(places):
+            self._relabel(batch, places, reached)
+        if relabelled:
+            marks = np.zeros(len(batch[self._reward.name]), np.bool_)
+            marks[places] = True
+            batch[OWN_NAME] = marks
+        self.draws += 1
+        return batch
+
+    def _take(
+        self,
+        share: float,
+        attempts: list[tuple[Slots, Array]],
+        slots: Slots,
+        written: int,
+        revision: int,
+        arrays: list[Array] | None,
+    ) -> Batch | None:
+        """The rows as stored, and what others achieved in place of some; None if any is gone.
+
+        The others are chosen before the rows are read: that they belong together is certain once
+        none of the rows has been overwritten.
+        """
+        buffer = self.buffer
+        ring = buffer.ring
+        if self._bounds is None or self._bounds.ring is not ring:
+            self._bounds = EpisodeBounds(ring)
+        places = np.flatnonzero(buffer.rng.random(len(slots)) < share)
+        chosen = self._bounds.choose(slots[places], revision, buffer.rng, STRATEGIES[self.strategy])
+        if chosen is None:
+            return None
+        others = Rows(*chosen, revision)
+        name = self._achieved.name
+        (column,) = [column for column in ring.columns if column.name == name]
+        reached = new_array(ring, column, len(places))
+        if not read_rows(ring, others, {name: reached}):
+            return None
+        batch = (buffer._take or partial(take, ring))(slots, written, revision, arrays)
+        attempts.append((places, reached))
+        return batch
+
+    def _relabel(self, batch: Batch, places: Slots, reached: Array) -> None:
+        """Write the new goals, and what follows from them, into some rows of a batch."""
+        n, goal = len(places), self._goals[0]
+        achieved = batch[self._achieved.name][places]
+        if self.goal_func is not None:
+            reached = column_of("goal_func", self.goal_func(reached), n, goal)
+            achieved = column_of("goal_func", self.goal_func(achieved), n, goal)
+        for field in self._goals:
+            batch[field.name][places] = reached
+        rows = _Relabelled(batch, places, self.buffer.schema.names)
+        # Copies for the caller's functions, so that they can do with them what they like.
+        found = self.reward_func(achieved.copy(), reached.copy(), rows)
+        rewards = finite_column("reward_func", found, n, self._reward)
+        if self._terminated is not None and self.terminated_func is not None:
+            found = self.terminated_func(achieved, reached, rows)
+            ends = finite_column("terminated_func", found, n, self._terminated)
+            batch[self._terminated.name][places] = ends
+        batch[self._reward.name][places] = rewards
+
+    # ------------------------------------------------------------------ state
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_bounds": None}  # found anew in the rows
+
+    def __repr__(self) -> str:
+        return (
+            f"Hindsight({type(self.buffer).__name__}, strategy={self.strategy!r}, "
+            f"share={self.share})"
+        )
+
+
+class _Relabelled(Mapping[str, Array]):
+    """Some rows of a batch: each field is copied when it is asked for."""
+
+    def __init__(self, batch: Batch, places: Slots, names: tuple[str, ...]) -> None:
+        self._batch = batch
+        self._places = places
+        self._names = names
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(f"{name!r} is none of the fields {list(self._names)}")
+        return self._batch[name][self._places]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def check_callable(name: str, value: object, *, optional: bool = False) -> None:
+    """Refuse what is no function."""
+    if not (callable(value) or (optional and value is None)):
+        raise TypeError(f"{name}: expected a function, got {value!r}")
+
+
+def read_strategy(strategy: object) -> str:
+    """A key of ``STRATEGIES``."""
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
+        raise ValueError(f"strategy: expected one of {list(STRATEGIES)}, got {strategy!r}")
+    return strategy
+
+
+def read_field(option: str, name: object, fields: dict[str, Field]) -> Field:
+    """The field of a name that was given as ``option``."""
+    if not isinstance(name, str) or name not in fields:
+        raise ValueError(f"{option}: expected one of the fields {list(fields)}, got {name!r}")
+    return fields[name]
+
+
+def _read_number_field(option: str, name: object, fields: dict[str, Field]) -> Field:
+    field = read_field(option, name, fields)
+    if not field.is_single or field.dtype.kind not in "biuf":
+        raise ValueError(f"{option}: expected a field of one number, {name!r} is {kind(field)}")
+    return field
+
+
+def _read_goals(goal: object, fields: dict[str, Field]) -> list[Field]:
+    names = [goal] if isinstance(goal, str) or not isinstance(goal, Iterable) else list(goal)
+    if not names:
+        raise ValueError("goal: expected at least one field, got none")
+    found = [read_field("goal", name, fields) for name in names]
+    for field in found[1:]:
+        if not alike(field, found[0]):
+            raise ValueError(
+                f"goal: expected fields alike, {found[0].name!r} is {kind(found[0])} and "
+                f"{field.name!r} {kind(field)}"
+            )
+    return found
+
+
+def alike(field: Field, other: Field) -> bool:
+    """Whether values of one field are values of the other."""
+    return (field.dtype, field.shape) == (other.dtype, other.shape)
+
+
+def kind(field: Field) -> str:
+    """Dtype and shape, for messages."""
+    return f"{field.dtype} of shape {field.shape}"
+
+
+def column_of(source: str, values: object, n: int, field: Field) -> Array:
+    """What a caller's function gave for n rows, as values of a field."""
+    shape = (n, *field.shape)
+    try:
+        array = casting.as_array(values, field.dtype, one_item=field.is_single)
+        if array.shape == shape or (field.is_single and array.shape in ((n,), (n, 1))):
+            return casting.cast(array.reshape(shape), field.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{source}: expected {field.dtype} for field {field.name!r}: {error}"
+        ) from error
+    raise ValueError(
+        f"{source}: expected shape {(n,) if field.is_single else shape}, one value for each of "
+        f"{n} rows, got {array.shape}"
+    )
+
+
+def finite_column(source: str, values: object, n: int, field: Field) -> Array:
+    """As ``column_of``, and every number is finite."""
+    array = column_of(source, values, n, field)
+    finite = np.isfinite(array).reshape(n, -1).all(axis=1)
+    if not finite.all():
+        wrong = int(np.flatnonzero(~finite)[0])
+        raise ValueError(
+            f"{source}: expected finite numbers, got {array[wrong]} for row {wrong} of {n}"
+        )
+    return array
