@@ -2,11 +2,12 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
+from typing_extensions import Self, disjoint_base
 
 from cpprb_like._aside import Aside
 from cpprb_like._column import Column
 
+@disjoint_base
 class Chain:
     name: str
     nbytes: int

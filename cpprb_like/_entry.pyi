@@ -8,7 +8,7 @@ from typing_extensions import disjoint_base
 
 from cpprb_like._core import Ring
 
-Take: TypeAlias = Callable[
+_Take: TypeAlias = Callable[
     [NDArray[np.intp], int, int, list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
 ]
 
@@ -26,7 +26,7 @@ class BufferBase:
         batch_size: int,
         replace: bool,
         out: dict[str, NDArray[Any]] | None,
-        take: Take | None = None,
+        take: _Take | None = None,
     ) -> dict[str, NDArray[Any]]: ...
     def _draw(
         self,
@@ -34,7 +34,7 @@ class BufferBase:
         n: int,
         replace: bool,
         arrays: list[NDArray[Any]] | None,
-        take: Take | None,
+        take: _Take | None,
     ) -> dict[str, NDArray[Any]] | None: ...
 
 def fast_add(self: BufferBase, /, **fields: Any) -> int | None: ...

@@ -11,13 +11,11 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.string cimport memcpy, memmove
 from numpy.random cimport bitgen_t
 
-from cpprb_like._core cimport REVISION, WRITTEN, Ring
+from cpprb_like._core cimport ABSENT, END, REVISION, WRITTEN, Ring
 from cpprb_like._random cimport Bits, c_bits_of, c_bounded
-from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._typedefs cimport int64_t, intp_t
 
 import numpy as np
-
-from cpprb_like._core import FLAG_ABSENT, FLAG_END
 
 cnp.import_array()
 
@@ -35,9 +33,6 @@ FUTURE = C_FUTURE
 FINAL = C_FINAL
 EPISODE = C_EPISODE
 RANDOM = C_RANDOM
-
-cdef uint8_t ABSENT_FLAG = FLAG_ABSENT
-cdef uint8_t END_FLAG = FLAG_END
 
 
 @cython.final
@@ -88,7 +83,7 @@ cdef class EpisodeBounds:
         cdef intp_t stream = <intp_t> (row % ring.n_envs), slot = <intp_t> (row % ring.capacity)
         cdef intp_t place
         while row < written:
-            if not ring.c_flags(slot)[0] & ABSENT_FLAG:
+            if not ring.c_flags(slot)[0] & ABSENT:
                 # The newest step may be marked as an end as long as no other follows, so what it
                 # is gets noted only now. If it was overwritten, nothing of its episode is left.
                 last = self.newest[stream]
@@ -96,7 +91,7 @@ cdef class EpisodeBounds:
                     place = slot - <intp_t> (row - last)
                     if place < 0:
                         place += ring.capacity
-                    if ring.c_flags(place)[0] & END_FLAG:
+                    if ring.c_flags(place)[0] & END:
                         self.c_push(stream, last, oldest)
                 self.newest[stream] = row
             row += 1

@@ -9,7 +9,7 @@ cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from numpy.random cimport bitgen_t
 
-from cpprb_like._core cimport WRITTEN, Ring
+from cpprb_like._core cimport ABSENT, END, WRITTEN, Ring
 from cpprb_like._random cimport Bits, c_bits_of, c_bounded
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
@@ -18,10 +18,6 @@ import numpy as np
 from cpprb_like.errors import NotEnoughDataError
 
 cnp.import_array()
-
-cdef enum:  # bits of the flag byte of a row
-    END = 1
-    ABSENT = 8
 
 cdef enum:
     TRIES = 32               # for each start, and for each row from one to the next
