@@ -11,6 +11,8 @@ from cpprb_like.hindsight_copies import HindsightReplayBuffer
 from cpprb_like.laber import LaBERlazy, LaBERmax, LaBERmean
 from cpprb_like.mixture import Mixture
 from cpprb_like.recipes import PrioritizedReplayBuffer, ReverseReplayBuffer, create_buffer
+from cpprb_like.selective import SelectiveReplayBuffer
+from cpprb_like.training import train
 
 if TYPE_CHECKING:
     from cpprb_like.integrations.gymnasium import (
@@ -31,9 +33,11 @@ __all__ = [
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "ReverseReplayBuffer",
+    "SelectiveReplayBuffer",
     "create_before_add_func",
     "create_buffer",
     "create_env_dict",
+    "train",
 ]
 __version__ = "0.1.0"
 

@@ -12,7 +12,9 @@ cdef enum:  # words of the header
     WRITTEN = 0      # rows written since the last clear
     ABSENT_ROWS = 1  # rows in the ring that hold no step
     REVISION = 2     # clears so far
-    EPISODE_LENS = 3  # one word for each stream
+    TAG_BASE = 3     # rows before the last clear, each time rounded up to a multiple of capacity
+    UPDATES = 4      # how often values of rows were replaced
+    EPISODE_LENS = 5  # one word for each stream
 
 
 cdef enum:  # bits of the flag byte of a row

@@ -49,9 +49,8 @@ cdef class Ring:
         The fields, in declared order.
     arena : ndarray of uint8
         All memory of the buffer but the fields of Python objects.
-    state : ndarray of int64, shape (3 + n_envs,)
-        Words of the header of the arena: rows written, absent rows, clears, then the length so far
-        of each stream's episode.
+    state : ndarray of int64, shape (5 + n_envs,)
+        Words of the header of the arena, see ``_core.pxd``.
     record : tuple of int
         Offset and stride of the records; the last byte of a record holds the flags of its row.
     ends : sequence of (int, int, int)
@@ -118,6 +117,11 @@ cdef class Ring:
     def revision(self):
         """Clears so far."""
         return self.state[REVISION]
+
+    @property
+    def updates(self):
+        """How often values of rows were replaced: who reads in several goes compares it."""
+        return self.state[UPDATES]
 
     @property
     def absent(self):
@@ -468,6 +472,8 @@ cdef class Ring:
                 cnp.PyArray_NBYTES(old),
             )
         self.state[REVISION] += 1
+        cdef int64_t turns = (self.state[WRITTEN] + self.capacity - 1) // self.capacity
+        self.state[TAG_BASE] += turns * self.capacity
         self.state[WRITTEN] = 0
         self.state[ABSENT_ROWS] = 0
         self.state[EPISODE_LENS:] = 0

@@ -15,7 +15,7 @@ from cpython.unicode cimport (
 )
 
 from cpprb_like._column cimport Column
-from cpprb_like._core cimport REVISION, WRITTEN, Ring
+from cpprb_like._core cimport REVISION, UPDATES, WRITTEN, Ring
 from cpprb_like._take cimport c_take
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
@@ -282,10 +282,11 @@ cdef class BufferBase:
 
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take):
         """A batch of the rows that ``draw`` chooses, or None if one of them was overwritten before
-        it was read.
+        it was read, or values were replaced.
         """
         cdef Ring ring = self.ring
         cdef int64_t written = ring.state[WRITTEN], revision = ring.state[REVISION]
+        cdef int64_t updates = ring.state[UPDATES]
         try:
             if ring.c_drawable() == 0:
                 raise NotEnoughDataError("cannot sample: the buffer is empty")
@@ -301,8 +302,8 @@ cdef class BufferBase:
             batch = c_take(ring, slots, written, revision, arrays, None)
         else:
             batch = take(slots, written, revision, arrays)
-        if batch is None or not extra:
-            return batch
+        if batch is None or ring.state[UPDATES] != updates:
+            return None
         for name, values in extra.items():
             if name in batch or len(values) != n:
                 raise ValueError(

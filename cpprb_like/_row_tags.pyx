@@ -1,14 +1,16 @@
-"""Which rows the indexes of a batch mean when they come back with new priorities.
+"""Which rows the indexes of a batch mean when they come back with new priorities or values.
 
-An index is a slot; or a tag, which tells the row that was drawn from those before and after it in
-its slot. Compiled because it looks at every row that is updated. Not here: what is kept for the
-rows (``_row_weights``, ``ranked``).
+An index is a slot; or a tag, which tells the row that was drawn from all others there ever are in
+the ring. The tag of a row is its row id plus the capacity plus a base, which a ``clear`` of the
+ring moves beyond all tags that were given. Modulo the capacity it is the slot, and it is no slot
+itself. Compiled because it looks at every row that is updated. Not here: what is kept for the rows
+(``_row_weights``, ``ranked``), and new values (``_update``).
 """
 
 cimport cython
 cimport numpy as cnp
 
-from cpprb_like._core cimport REVISION, WRITTEN, Ring
+from cpprb_like._core cimport REVISION, TAG_BASE, WRITTEN, Ring
 from cpprb_like._typedefs cimport int64_t, intp_t, uint64_t
 
 import numpy as np
@@ -22,12 +24,51 @@ def waiting_rows(Ring ring not None):
     return rows[: ring.c_waiting(<int64_t*> cnp.PyArray_DATA(rows))]
 
 
+def tag(Ring ring not None, slots):
+    """The tags of the rows in the given slots, a dense 1-d array of intp: uint64, shape (n,).
+
+    Raises ``IndexError`` if a slot is not in use.
+    """
+    ring.c_check_slots(slots)
+    return c_tag(ring, slots)
+
+
+cdef cnp.ndarray c_tag(Ring ring, cnp.ndarray slots):
+    """As ``tag``, for slots that are in use."""
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+    cdef cnp.ndarray tags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT64)
+    cdef uint64_t* out = <uint64_t*> cnp.PyArray_DATA(tags)
+    for k in range(n):
+        out[k] = ring.state[TAG_BASE] + ring.capacity + ring.c_row_at(values[k])
+    return tags
+
+
+cdef cnp.ndarray c_find_rows(Ring ring, const uint64_t[::1] indexes):
+    """The slots of the rows that tags name, or that slots hold now: intp; -1 for one that is gone.
+
+    Raises ``IndexError`` for a slot that holds no step, and for a tag that no row got.
+    """
+    cdef intp_t k, n = indexes.shape[0]
+    cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(slots)
+    for k in range(n):
+        out[k] = c_slot_of(ring, indexes[k], True)
+        if out[k] == NO_ROW:
+            c_refuse(ring, indexes[k], k)
+    return slots
+
+
+cdef int c_refuse(Ring ring, uint64_t index, intp_t place) except -1:
+    raise IndexError(
+        f"indexes[{place}]: expected a slot from 0 to {ring.c_stored() - 1} that holds a "
+        f"step, got {index}"
+    )
+
+
 @cython.final
 cdef class RowTags:
-    """Tags of the rows of a ring.
-
-    A tag is the row id plus the capacity plus a base, which a ``clear`` moves beyond all tags that
-    were given. Modulo the capacity it is the slot, and it is no slot itself.
+    """Indexes of the rows that a sampler draws from a ring.
 
     Parameters
     ----------
@@ -41,12 +82,9 @@ cdef class RowTags:
 
     cdef void c_begin(self) noexcept nogil:
         """Begin with an empty ring if it was cleared."""
-        cdef intp_t capacity = self.ring.capacity
-        if self.revision == self.ring.state[REVISION]:
-            return
-        self.revision = self.ring.state[REVISION]
-        self.base += (self.tagged + capacity - 1) // capacity * capacity
-        self.tagged = self.drawn = 0
+        if self.revision != self.ring.state[REVISION]:
+            self.revision = self.ring.state[REVISION]
+            self.drawn = 0
 
     def note_draw(self, int64_t written):
         """Rows were drawn when so many had been written; slots mean the rows that were there."""
@@ -61,24 +99,14 @@ cdef class RowTags:
         return self.c_indexes(slots, tagged)
 
     cdef cnp.ndarray c_indexes(self, cnp.ndarray slots, bint tagged):
+        if tagged:
+            return c_tag(self.ring, slots)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
         cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT64)
-        cdef uint64_t* out = <uint64_t*> cnp.PyArray_DATA(indexes)
-        if not tagged:
-            for k in range(n):
-                out[k] = values[k]
-            return indexes
-        self.c_begin()
-        self.tagged = self.ring.state[WRITTEN]
         for k in range(n):
-            out[k] = self.base + self.ring.capacity + self.c_row_at(values[k])
+            (<uint64_t*> cnp.PyArray_DATA(indexes))[k] = values[k]
         return indexes
-
-    cdef int64_t c_row_at(self, intp_t slot) noexcept nogil:
-        """The row id of the row in a slot that is in use."""
-        cdef int64_t last = self.ring.state[WRITTEN] - 1
-        return last - (last - slot) % self.ring.capacity
 
     def find(self, cnp.ndarray indexes, bint tagged):
         """The slots of the rows that are still there, and the places of these in ``indexes``.
@@ -95,7 +123,7 @@ cdef class RowTags:
             <intp_t*> cnp.PyArray_DATA(slots), <intp_t*> cnp.PyArray_DATA(places),
         )
         if count < 0:
-            self.c_refuse(indexes, -1 - count)
+            c_refuse(self.ring, indexes[-1 - count], -1 - count)
         return slots[:count], places[:count]
 
     cdef intp_t c_find(
@@ -103,36 +131,21 @@ cdef class RowTags:
     ) noexcept nogil:
         """As ``find``: how many rows there are. Below 0: -1 less the place of a bad index."""
         self.c_begin()
-        cdef intp_t k, slot, count = 0, stored = self.ring.c_stored()
-        cdef int64_t row, written = self.ring.state[WRITTEN]
-        cdef uint64_t index, capacity = self.ring.capacity, beyond = self.base + written
-        cdef bint any_absent = self.ring.c_absent() > 0
+        cdef intp_t k, slot, count = 0
+        cdef uint64_t capacity = self.ring.capacity
+        cdef bint passes_newer = tagged and self.drawn
         for k in range(n):
-            index = indexes[k]
-            slot = <intp_t> index
-            if index >= capacity:
-                if not tagged or index - capacity >= beyond:
-                    return -1 - k
-                row = <int64_t> (index - capacity) - self.base
-                if row < 0 or row < written - self.ring.capacity:
-                    continue
-                slot = <intp_t> (row % self.ring.capacity)
-            elif slot >= stored:
+            slot = c_slot_of(self.ring, indexes[k], tagged)
+            if slot == NO_ROW:
                 return -1 - k
-            if any_absent and self.ring.c_is_absent(slot):
-                return -1 - k
-            if index < capacity and tagged and self.drawn and self.c_row_at(slot) >= self.drawn:
+            if slot == GONE:
+                continue
+            if passes_newer and indexes[k] < capacity and self.ring.c_row_at(slot) >= self.drawn:
                 continue
             slots[count] = slot
             places[count] = k
             count += 1
         return count
-
-    cdef int c_refuse(self, cnp.ndarray indexes, intp_t place) except -1:
-        raise IndexError(
-            f"indexes[{place}]: expected a slot from 0 to {self.ring.c_stored() - 1} that holds a "
-            f"step, got {indexes[place]}"
-        )
 
     # ------------------------------------------------------------------ saving
 
@@ -140,7 +153,7 @@ cdef class RowTags:
         """All that a new object over an equal ring needs to go on like this one."""
         self.c_begin()
         rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[REVISION]
-        return *rows, self.base, self.tagged, self.drawn
+        return *rows, self.drawn
 
     def load(self, saved):
         """Go on where another object was saved, and return true.
@@ -153,5 +166,5 @@ cdef class RowTags:
             if len(self.ring):
                 raise ValueError("the sampler keeps priorities of the rows of another buffer")
             return False
-        self.revision, self.base, self.tagged, self.drawn = saved[2:]
+        self.revision, self.drawn = saved[2:]
         return True

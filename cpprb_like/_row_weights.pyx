@@ -15,7 +15,7 @@ from numpy.random cimport bitgen_t
 from cpprb_like._arrays cimport c_index
 from cpprb_like._copy cimport c_prefetch_rows
 from cpprb_like._core cimport REVISION, WRITTEN, Ring
-from cpprb_like._row_tags cimport RowTags
+from cpprb_like._row_tags cimport RowTags, c_refuse
 from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
     c_check_drawn,
@@ -336,7 +336,7 @@ cdef class RowWeights:
         if locked:
             self.tree.c_leave()
         if count < 0:
-            self.tags.c_refuse(indexes, -1 - count)
+            c_refuse(self.ring, indexes[-1 - count], -1 - count)
 
     cdef void c_note(
         self, const float64_t* priorities, const float64_t* weights, intp_t n

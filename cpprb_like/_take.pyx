@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 from cpprb_like._chain cimport Chain
 from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_gather, c_prefetch_rows
-from cpprb_like._core cimport END, NBYTES, OFFSET, REVISION, STRIDE, WRITTEN, Ring
+from cpprb_like._core cimport END, NBYTES, OFFSET, REVISION, STRIDE, UPDATES, WRITTEN, Ring
 from cpprb_like._pool cimport Lease
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
@@ -40,7 +40,8 @@ def take(
 ):
     """The values of columns at the given slots, by name: arrays of shape (n, *shape).
 
-    None if one of the rows was overwritten since ``written`` and ``revision`` were read.
+    None if one of the rows was overwritten since ``written`` and ``revision`` were read, or values
+    were replaced while they were copied.
     ``arrays`` are the caller's, one for each column, of the right size, dense and writeable;
     without them the arrays are fresh. ``columns`` are some of ``stored_columns``, by default
     all. Raises ``TypeError`` if the slots are no dense 1-d array of intp, ``IndexError`` if one
@@ -57,6 +58,7 @@ cdef dict c_take(
         return None
     ring.c_check_slots(slots)
     cdef intp_t number, n = cnp.PyArray_DIM(slots, 0)
+    cdef int64_t updates = ring.state[UPDATES]
     if columns is None:
         columns = ring.stored_columns
     if arrays is None:
@@ -64,7 +66,7 @@ cdef dict c_take(
     else:
         c_check_arrays(arrays, columns, n)
     c_fill(ring, arrays, columns, slots)
-    if ring.c_is_overwritten(slots, written, revision):
+    if ring.state[UPDATES] != updates or ring.c_is_overwritten(slots, written, revision):
         return None
     cdef dict batch = {}
     for number in range(len(arrays)):

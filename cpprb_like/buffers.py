@@ -10,6 +10,7 @@ import copy
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,18 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from cpprb_like import snapshot, storage
 from cpprb_like._core import Ring
 from cpprb_like._entry import BufferBase, fast_add
+from cpprb_like._row_tags import tag
 from cpprb_like._take import take
 from cpprb_like._uniform import draw_uniform
+from cpprb_like.checking import check_buffer
 from cpprb_like.derived import derive, read_gamma, read_nstep
 from cpprb_like.episodes import EpisodeIndex, Episodes
-from cpprb_like.samplers import Sampler, Seed, Slots, Uniform, generator
+from cpprb_like.samplers import Extra, Sampler, Seed, Slots, Uniform, generator
 from cpprb_like.schedules import whole
 from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_size
 from cpprb_like.sequences import sample_sequences
 from cpprb_like.slots import resolve
+from cpprb_like.updating import update_rows
 from cpprb_like.views import View
 
 __all__ = ["Batch", "ReplayBuffer"]
@@ -173,6 +177,7 @@ class ReplayBuffer(BufferBase):
     # ------------------------------------------------------------------ adding
 
     add = fast_add
+    update = update_rows
 
     def _check_names(self, given: dict[str, object]) -> None:
         self.schema.check_names(given)
@@ -219,6 +224,7 @@ class ReplayBuffer(BufferBase):
         out: Batch | None = None,
         nstep: int | tuple[int, int] | None = None,
         gamma: float | None = None,
+        indexes: bool = False,
     ) -> Batch:
         """Draw rows.
 
@@ -236,6 +242,9 @@ class ReplayBuffer(BufferBase):
             most of a number that is drawn for each.
         gamma : float, optional
             In place of ``Nstep["gamma"]``.
+        indexes : bool
+            Add the column ``indexes``, shape ``(batch_size,)``, uint64: numbers for ``update`` that
+            name exactly these rows, whatever is added later. Modulo ``capacity`` they are slots.
 
         Returns
         -------
@@ -266,9 +275,19 @@ class ReplayBuffer(BufferBase):
         >>> sorted(rb.sample(3, replace=False)["rew"].ravel().tolist())
         [1.0, 2.0, 3.0]
         """
-        return self._sample(
-            self.sampler.draw, batch_size, replace, out, self._reading(nstep, gamma)
-        )
+        draw = self._draw_named if indexes else self.sampler.draw
+        return self._sample(draw, batch_size, replace, out, self._reading(nstep, gamma))
+
+    def _draw_named(
+        self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
+    ) -> tuple[Slots, Extra]:
+        """As the sampler draws, with the tags of the rows."""
+        if "indexes" in self.schema.names:
+            raise ValueError("indexes: there is a field of this name")
+        slots, extra = self.sampler.draw(ring, n, rng, replace=replace)
+        if "indexes" in extra:
+            raise ValueError(f"indexes: {self.sampler!r} gives indexes of its own")
+        return slots, {**extra, "indexes": tag(ring, slots)}
 
     sample_sequences = sample_sequences
 
@@ -327,16 +346,24 @@ class ReplayBuffer(BufferBase):
 
     def _while_writers_wait(self, attempt: Callable[[], Batch | None]) -> Batch:
         """Read rows that writers overwrote the first time."""
+        with self._writers_wait():
+            for _ in range(MOST_ATTEMPTS):
+                batch = attempt()
+                if batch is not None:
+                    return batch
+        raise RuntimeError("rows were overwritten by the very thread that reads them")
+
+    @contextmanager
+    def _writers_wait(self) -> Iterator[None]:
+        """Other threads that write wait until the block is left."""
         with self._gate:
             outer, self._paused = self._paused, True
             try:
-                for _ in range(MOST_ATTEMPTS):
-                    batch = attempt()
-                    if batch is not None:
-                        return batch
+                yield
             finally:
                 self._paused = outer
-        raise RuntimeError("rows were overwritten by the very thread that reads them")
+
+    check = check_buffer
 
     def get_all_transitions(self, shuffle: bool = False) -> Batch:
         """All rows at once.

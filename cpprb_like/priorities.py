@@ -116,15 +116,15 @@ def read_priorities(priorities: ArrayLike) -> Floats:
     return values
 
 
-def read_indexes(indexes: ArrayLike, n: int) -> NDArray[np.uint64]:
-    """Indexes of rows as a dense 1-d array of ``n``.
+def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.uint64]:
+    """Indexes of rows as a dense 1-d array.
 
     Parameters
     ----------
     indexes : array_like of int, shape () or (n,) or (n, 1)
         At least 0.
-    n : int
-        How many are expected.
+    n : int, optional
+        How many are expected, one for each priority.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def read_indexes(indexes: ArrayLike, n: int) -> NDArray[np.uint64]:
     IndexError
         One of them is negative.
     """
-    common = as_indexes(indexes, n)
+    common = None if n is None else as_indexes(indexes, n)
     if common is not None:
         return common
     given = _as_array("indexes", indexes)
@@ -145,7 +145,7 @@ def read_indexes(indexes: ArrayLike, n: int) -> NDArray[np.uint64]:
         raise TypeError(f"indexes: expected integers, got {indexes!r}")
     if given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1):
         raise ValueError(f"indexes: expected shape (n,) or (n, 1), got {given.shape}")
-    if given.size != n:
+    if n is not None and given.size != n:
         raise ValueError(f"expected one priority for each index, got {n} for {given.size}")
     if given.dtype.kind == "i" and given.size and given.min() < 0:
         wrong = np.flatnonzero(given.reshape(-1) < 0)[0]

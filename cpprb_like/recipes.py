@@ -113,6 +113,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         out: Batch | None = None,
         nstep: int | tuple[int, int] | None = None,
         gamma: float | None = None,
+        indexes: bool = False,
     ) -> Batch:
         """Draw rows by priority.
 
@@ -125,6 +126,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             How far the weights correct for the uneven draws, at least 0; by default the sampler's
             own, 0.4. The time of a schedule is the number of batches drawn so far.
 
+        indexes : bool
+            Make sure that ``indexes`` name exactly these rows, as ``check_for_update`` has it.
+
         Returns
         -------
         dict of ndarray
@@ -136,7 +140,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         NotEnoughDataError
             As ``ReplayBuffer.sample``; or all priorities are 0. It is a ``ValueError``.
         TypeError, ValueError, MemoryError
-            As ``ReplayBuffer.sample``; or ``beta`` is no number of at least 0.
+            As ``ReplayBuffer.sample``; ``beta`` is no number of at least 0; or ``indexes`` are
+            asked for without ``check_for_update``.
 
         Examples
         --------
@@ -147,6 +152,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         >>> rb.sample(4, beta=1.0)["weights"].tolist()
         [1.0, 1.0, 1.0, 1.0]
         """
+        if indexes and not getattr(self.sampler, "check_for_update", False):
+            raise ValueError("indexes: without check_for_update they are slots")
         draw = self.sampler.draw if beta is None else partial(self.sampler.draw, beta=beta)
         return self._sample(draw, batch_size, replace, out, self._reading(nstep, gamma))
 

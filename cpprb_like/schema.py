@@ -482,7 +482,9 @@ class Layout:
 
     def is_sound(self, arena: NDArray[np.uint8]) -> bool:
         """Whether the words of the header agree with each other and with the flags of the rows."""
-        written, absent, _, *lengths = self.state(arena).tolist()
+        written, absent, _, base, _, *lengths = self.state(arena).tolist()
+        if base < 0 or base % self.capacity:
+            return False
         if written < 0 or written % self.n_envs * (self.n_envs > 1):
             return False
         stored = min(written, self.capacity)

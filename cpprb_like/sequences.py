@@ -242,7 +242,9 @@ def _read(ring: Ring, window: Rows, rows: int, single: frozenset[str]) -> Batch 
     firsts = Rows(np.ascontiguousarray(window.slots[::rows]), window.written, window.revision)
     whole_ones = _arrays(ring, window, [c for c in ring.columns if c.name not in single])
     first_ones = _arrays(ring, firsts, [c for c in ring.columns if c.name in single])
-    if not (read_rows(ring, window, whole_ones) and read_rows(ring, firsts, first_ones)):
+    updates = ring.updates
+    read = read_rows(ring, window, whole_ones) and read_rows(ring, firsts, first_ones)
+    if not read or ring.updates != updates:
         return None
     batch = whole_ones | first_ones
     return {

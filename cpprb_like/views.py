@@ -74,7 +74,10 @@ class View:
         steps: int | NDArray[np.intp] | None = None,
         gamma: float | None = None,
     ) -> Batch | None:
-        """A batch of the given rows; None if one of them was overwritten since it was chosen.
+        """A batch of the given rows, or None if it has to be read again.
+
+        That is so if one of them was overwritten since it was chosen, or values were replaced
+        meanwhile.
 
         ``arrays`` are the caller's, one for each field. ``steps`` and ``gamma`` stand for those of
         ``nstep``; ``steps`` may be an array, a number for each row.
@@ -86,9 +89,12 @@ class View:
             arrays = [new_array(ring, column, len(slots)) for column in ring.columns]
         batch = dict(zip(self.names, arrays, strict=True))
         rows = Rows(slots, written, revision)
+        updates = ring.updates
         if self.nstep is None:
-            return batch if read_rows(ring, rows, batch) else None
-        return self._take_several(self.nstep, rows, batch, steps, gamma)
+            taken = batch if read_rows(ring, rows, batch) else None
+        else:
+            taken = self._take_several(self.nstep, rows, batch, steps, gamma)
+        return taken if ring.updates == updates else None
 
     def _take_several(
         self,

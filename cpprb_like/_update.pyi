@@ -1,0 +1,14 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._column import Column
+from cpprb_like._core import Ring
+
+def write(
+    ring: Ring,
+    indexes: NDArray[np.uint64],
+    columns: list[Column],
+    arrays: list[NDArray[Any]],
+) -> None: ...

@@ -1,0 +1,128 @@
+"""New values for stored fields of rows: which may be replaced, and by what.
+
+Not here: how rows are named (``_row_tags``), and the writing (``_update``).
+"""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._core import Ring
+from cpprb_like._update import write
+from cpprb_like.priorities import read_indexes
+from cpprb_like.schema import Field, Schema
+
+__all__ = ["Updatable", "update_rows"]
+
+
+class Updatable(Protocol):
+    """What ``update_rows`` needs of a buffer."""
+
+    @property
+    def ring(self) -> Ring:
+        """The rows."""
+        ...
+
+    @property
+    def schema(self) -> Schema:
+        """The fields."""
+        ...
+
+    @property
+    def _gate(self) -> RLock:
+        """Held by whoever needs writers to wait."""
+        ...
+
+
+def update_rows(self: Updatable, indexes: ArrayLike, /, **fields: Any) -> None:
+    """Replace values of rows that are stored: recomputed targets, new latent states.
+
+    Rows that were overwritten or cleared since they got their index are passed over.
+
+    Parameters
+    ----------
+    indexes : array_like of int, shape () or (n,) or (n, 1)
+        ``batch["indexes"]`` of ``sample(n, indexes=True)``, or of a ``PrioritizedReplayBuffer``
+        with ``check_for_update=True``; or slots, which stand for the rows that are there now. Of
+        duplicates the last wins.
+    **fields
+        New values, shape ``(n, *shape)``; converted or refused as by ``add``.
+
+    Raises
+    ------
+    TypeError
+        A field is unknown, or none is given; or the indexes are no integers.
+    ValueError
+        A value has the wrong shape or no faithful value of the declared dtype, or the field cannot
+        be replaced: those that end episodes, those of ``next_of`` and ``stack_compress``, and those
+        whose next value is a field of ``next_of``.
+    IndexError
+        An index is a slot that holds no step, or no row ever had it. Whatever is raised, the buffer
+        is as it was.
+
+    Notes
+    -----
+    Cost: proportional to n. Other threads see all of it or nothing: a batch that is being read
+    meanwhile is read again. Priorities stay as they are.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> rb = ReplayBuffer(10, {"obs": {"shape": 2}, "target": {"shape": ()}}, seed=0)
+    >>> rb.add(obs=[[1, 2], [3, 4]], target=[0, 0])
+    0
+    >>> batch = rb.sample(8, indexes=True)
+    >>> rb.update(batch["indexes"], target=batch["obs"].sum(axis=1))
+    >>> rb.get_all_transitions()["target"].tolist()
+    [3.0, 7.0]
+    """
+    schema = self.schema
+    unknown = [name for name in fields if name not in schema.names]
+    if unknown:
+        raise TypeError(f"unknown fields {unknown}; this buffer has {list(schema.names)}")
+    if not fields:
+        raise TypeError(f"expected new values of some of the fields {list(schema.names)}, got none")
+    reasons = _reasons(schema)
+    for name in fields:
+        if name in reasons:
+            raise ValueError(f"field {name!r} cannot be replaced: {reasons[name]}")
+    rows = read_indexes(indexes)
+    by_name = {field.name: field for field in schema.fields}
+    arrays = [_convert(by_name[name], value, len(rows)) for name, value in fields.items()]
+    with self._gate:
+        columns = {column.name: column for column in self.ring.columns}
+        write(self.ring, rows, [columns[name] for name in fields], arrays)
+
+
+def _reasons(schema: Schema) -> dict[str, str]:
+    """Why a field cannot be replaced, by its name."""
+    reasons = {
+        stack.name: "of a stack only the newest frame is stored, and rows share them"
+        for stack in schema.stacks
+    }
+    for name, source in schema.next_of:
+        reasons[name] = f"it is not stored but where it differs from {source!r} of the next row"
+        reasons.setdefault(source, f"{name!r} of the row before is read from it")
+    for number, _, _ in schema.end_fields():
+        reasons[schema.names[number]] = "it says where an episode ends"
+    return reasons
+
+
+def _convert(field: Field, value: object, n: int) -> NDArray[Any]:
+    is_ready = (
+        type(value) is np.ndarray
+        and value.dtype == field.dtype
+        and value.shape == (n, *field.shape)
+        and value.flags.c_contiguous
+        and not field.dtype.hasobject
+    )
+    array: Any = value if is_ready else field.convert(value, 1)
+    if len(array) != n:
+        raise ValueError(
+            f"field {field.name!r}: expected {n} rows, one for each index, got {len(array)}"
+        )
+    return array  # type: ignore[no-any-return]
