@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator
