@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from floor import ENV_DICT, Batch, Floor
@@ -12,7 +13,7 @@ from measure import Effort, Row, compiled, interleave, statement
 
 from cpprb_like import ReplayBuffer
 
-__all__ = ["GROUPS", "filled", "random_steps"]
+__all__ = ["ADD", "GROUPS", "Group", "filled", "filled_pairs", "random_steps"]
 
 IMAGE_SHAPE = (84, 84, 4)
 IMAGE = {"shape": IMAGE_SHAPE, "dtype": np.uint8}
@@ -40,13 +41,22 @@ def random_steps(n: int) -> Batch:
     }
 
 
-def filled(rows: int, capacity: int | None = None) -> ReplayBuffer:
-    """A buffer with so many random steps."""
-    rb = ReplayBuffer(capacity or rows, ENV_DICT, seed=0)
+def filled(rows: int, nstep: dict[str, Any] | None = None) -> ReplayBuffer:
+    """A full buffer of random steps, which may be read as several steps."""
+    rb = ReplayBuffer(rows, ENV_DICT, Nstep=nstep, seed=0)
     chunk = random_steps(min(rows, 100_000))
-    while len(rb) < rows:
-        left = rows - len(rb)
+    while rb.ring.stored < rows:
+        left = rows - rb.ring.stored
         rb.add(**{name: column[:left] for name, column in chunk.items()})
+    return rb
+
+
+def filled_pairs(rows: int) -> ReplayBuffer:
+    """A full buffer of pairs of stacked images, all of their bytes stored."""
+    rb = ReplayBuffer(rows, IMAGE_PAIR, seed=0)
+    chunk = np.random.default_rng(0).integers(0, 256, (100, *IMAGE_SHAPE), np.uint8)
+    while len(rb) < rb.capacity:
+        rb.add(obs=chunk, next_obs=chunk)
     return rb
 
 
@@ -119,10 +129,7 @@ def _sample(
 
 def images(effort: Effort, library: Path) -> Iterator[Row]:
     """Batches of large rows against memcpy into memory that is warm."""
-    rb = ReplayBuffer(effort.image_pairs, IMAGE_PAIR, seed=0)
-    chunk = np.random.default_rng(0).integers(0, 256, (100, *IMAGE_SHAPE), np.uint8)
-    while len(rb) < rb.capacity:
-        rb.add(obs=chunk, next_obs=chunk)
+    rb = filled_pairs(effort.image_pairs)
     batch = rb.sample(32)
     ours, in_c = interleave(
         effort,

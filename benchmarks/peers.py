@@ -12,6 +12,17 @@ import numpy as np
 from cases import ADD, Group, filled, random_steps
 from floor import ENV_DICT
 from measure import Effort, Row, Work, interleave, statement
+from readings import (
+    GAME,
+    NSTEP,
+    PAIRS,
+    SEQUENCES,
+    STACKED,
+    STACKED_ENV_DICT,
+    game,
+    long_episodes,
+    stacked_steps,
+)
 from weighted import (
     BATCH,
     BATCHES,
@@ -30,8 +41,7 @@ __all__ = ["PEERS", "cpprb", "stable_baselines3", "tianshou", "torchrl"]
 def cpprb(effort: Effort, library: Path) -> Iterator[Row]:
     """Its ``ReplayBuffer`` with the same fields and dtypes."""
     del library
-    own_env_dict = {name: dict(spec) for name, spec in ENV_DICT.items()}  # it writes into them
-    theirs = import_module("cpprb").ReplayBuffer(effort.rows, own_env_dict)
+    theirs = import_module("cpprb").ReplayBuffer(effort.rows, _copied(ENV_DICT))
     theirs.add(**random_steps(effort.rows))
     row = {name: column[0] for name, column in random_steps(1).items()}
     yield from _compare(
@@ -43,12 +53,29 @@ def cpprb(effort: Effort, library: Path) -> Iterator[Row]:
     )
     del theirs
     inputs = CycleInputs(effort.leaves)
-    own_env_dict = {name: dict(spec) for name, spec in ENV_DICT.items()}
     theirs = import_module("cpprb").PrioritizedReplayBuffer(
-        effort.leaves, own_env_dict, alpha=WEIGHTING.alpha, eps=WEIGHTING.eps
+        effort.leaves, _copied(ENV_DICT), alpha=WEIGHTING.alpha, eps=WEIGHTING.eps
     )
     theirs.add(priorities=inputs.first, **random_steps(effort.leaves))
     yield _compare_cycles(effort, "cpprb", inputs, our_cycle(theirs, inputs), 8)
+    theirs = import_module("cpprb").ReplayBuffer(
+        effort.rows, _copied(ENV_DICT), Nstep=NSTEP | {"rew": ["rew"], "next": ["next_obs"]}
+    )
+    theirs.add(**random_steps(effort.rows))  # it sums when steps are added
+    yield _compare_nstep(effort, "cpprb", theirs)
+    theirs = import_module("cpprb").ReplayBuffer(
+        effort.image_pairs, _copied(STACKED_ENV_DICT), **STACKED
+    )
+    rng = np.random.default_rng(0)
+    while theirs.get_stored_size() < effort.image_pairs:
+        theirs.add(**game(rng, min(GAME, effort.image_pairs)))
+        theirs.on_episode_end()
+    yield _compare_stacks(effort, "cpprb", theirs)
+
+
+def _copied(env_dict: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """For cpprb, which writes into the dicts of fields."""
+    return {name: dict(spec) for name, spec in env_dict.items()}
 
 
 def stable_baselines3(effort: Effort, library: Path) -> Iterator[Row]:
@@ -73,6 +100,18 @@ def stable_baselines3(effort: Effort, library: Path) -> Iterator[Row]:
         infos=[{}],
     )
     yield from _compare(effort, "stable-baselines3", add, theirs, (20, None))
+    theirs = import_module("stable_baselines3.common.buffers").NStepReplayBuffer(
+        effort.rows,
+        spaces.Box(-1, 1, (4,), np.float32),
+        spaces.Discrete(4),
+        device="cpu",
+        n_steps=NSTEP["size"],
+        gamma=NSTEP["gamma"],
+    )
+    theirs.observations[:, 0], theirs.next_observations[:, 0] = steps["obs"], steps["next_obs"]
+    theirs.rewards[:, 0], theirs.dones[:, 0] = steps["rew"], steps["done"]
+    theirs.full = True
+    yield _compare_nstep(effort, "stable-baselines3", theirs)
 
 
 def _compare(
@@ -124,10 +163,21 @@ def tianshou(effort: Effort, library: Path) -> Iterator[Row]:
         "tree[slots] = values",
         "tree.get_prefix_sum_idx(targets.copy())",
     )
+    theirs = data.ReplayBuffer(
+        effort.image_pairs, stack_num=4, ignore_obs_next=True, save_only_last_obs=True
+    )
+    rng = np.random.default_rng(0)
+    while len(theirs) < effort.image_pairs:
+        steps = game(rng, frames_first=True)
+        steps |= {"terminated": steps.pop("done"), "truncated": np.zeros(GAME, np.bool_)}
+        steps["obs_next"] = steps.pop("next_obs")
+        for k in range(GAME):
+            theirs.add(data.Batch({name: column[k] for name, column in steps.items()}))
+    yield _compare_stacks(effort, "tianshou", theirs, frames_first=True)
 
 
 def torchrl(effort: Effort, library: Path) -> Iterator[Row]:
-    """Its segment trees in C++. NumPy arrays: with tensors they take longer."""
+    """Its segment trees in C++, by NumPy arrays: with tensors they take longer. Its sequences."""
     del library
     try:
         trees = import_module("torchrl._torchrl")
@@ -142,6 +192,43 @@ def torchrl(effort: Effort, library: Path) -> Iterator[Row]:
         "tree.scan_lower_bound(targets)",
         trees.MinSegmentTreeFp64,
     )
+    yield _compare_sequences(effort)
+
+
+def _compare_sequences(effort: Effort) -> Row:
+    """Its ``SliceSampler``; it may remember where episodes end, as nothing is added meanwhile."""
+    torch, data = import_module("torch"), import_module("torchrl.data")
+    n, length = SEQUENCES
+    ours = long_episodes(effort.rows)
+    steps = {name: torch.from_numpy(column) for name, column in ours.get_all_transitions().items()}
+    theirs = data.ReplayBuffer(
+        storage=data.LazyTensorStorage(effort.rows),
+        sampler=data.SliceSampler(slice_len=length, end_key="done", cache_values=True),
+        batch_size=n * length,
+    )
+    tensordict = import_module("tensordict").TensorDict(steps, [effort.rows])
+    theirs.extend(tensordict)
+    own, other = interleave(
+        effort,
+        statement(f"batch = rb.sample_sequences({n}, {length})", rb=ours),
+        statement("batch = rb.sample()", rb=theirs),
+    )
+    return Row.faster(f"sequences of steps, {n} x {length}, torchrl", own, other)
+
+
+def _compare_nstep(effort: Effort, who: str, theirs: Any) -> Row:
+    sample = f"batch = rb.sample({BATCH})"
+    ours = filled(effort.rows, NSTEP)
+    own, other = interleave(effort, statement(sample, rb=ours), statement(sample, rb=theirs))
+    return Row.faster(f"sample({BATCH}) of {effort.rows:.0e} rows, 3-step, {who}", own, other)
+
+
+def _compare_stacks(effort: Effort, who: str, theirs: Any, *, frames_first: bool = False) -> Row:
+    sample = f"batch = rb.sample({PAIRS})"
+    ours = stacked_steps(effort.image_pairs, frames_first=frames_first)
+    own, other = interleave(effort, statement(sample, rb=ours), statement(sample, rb=theirs))
+    order = "frames first" if frames_first else "frames last"
+    return Row.faster(f"sample({PAIRS}) of stacked pairs, {order}, {who}", own, other)
 
 
 def _compare_cycles(

@@ -20,16 +20,19 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+import floor_readings
 import floor_tree
 from cases import GROUPS
 from floor import NoCompilerError, build
 from measure import Effort, Row, table
 from peers import PEERS
+from readings import READINGS
 from weighted import WEIGHTED
 
+OURS = GROUPS | WEIGHTED | READINGS
 FULL = Effort(60, 0.005, 1_000_000, 20_000, (10_000, 100_000, 1_000_000, 10_000_000), 1 << 20)
 QUICK = Effort(3, 0.0005, 10_000, 200, (10_000, 100_000), 1 << 13)
-HUNDRED_MILLION = 100_000_000  # 4.8 GB
+HUNDRED_MILLION = 100_000_000  # 6.4 GB
 HEADING = ("what", "measured", "floor", "ratio", "budget", "")
 PEER_HEADING = ("what", "ours", "theirs", "times faster", "budget", "")
 
@@ -43,17 +46,17 @@ def main() -> None:
     if options.group is not None:
         if options.preload:
             import_module(options.preload)
-        for row in (GROUPS | WEIGHTED | PEERS)[options.group](effort, options.floor):
+        for row in (OURS | PEERS)[options.group](effort, options.floor):
             print(json.dumps(asdict(row)), flush=True)
         return
     _use_one_core()
     print(_machine(), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            library = build(Path(folder), floor_tree.SOURCE)
+            library = build(Path(folder), floor_tree.SOURCE, floor_readings.SOURCE)
         except NoCompilerError as error:
             sys.exit(str(error))
-        rows = [row for name in GROUPS | WEIGHTED for row in _run_group(name, library)]
+        rows = [row for name in OURS for row in _run_group(name, library)]
         if find_spec("torch"):
             rows += [
                 replace(row, what=f"{row.what}, torch loaded")
@@ -70,9 +73,9 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small and rough, to see that it runs")
-    parser.add_argument("--large", action="store_true", help="a buffer of 1e8 rows too (4.8 GB)")
+    parser.add_argument("--large", action="store_true", help="a buffer of 1e8 rows too (6.4 GB)")
     inner = parser.add_argument_group("how it calls itself")
-    inner.add_argument("--group", choices=[*GROUPS, *WEIGHTED, *PEERS])
+    inner.add_argument("--group", choices=[*OURS, *PEERS])
     inner.add_argument("--floor", type=Path, help="the compiled loops")
     inner.add_argument("--preload", help="a module to import first")
     return parser.parse_args()

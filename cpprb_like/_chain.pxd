@@ -42,6 +42,7 @@ cdef class FrameStack(Chain):
     cdef intp_t frame_nbytes
     cdef intp_t n_frames             # in the circle
     cdef uint8_t[::1] frames         # the newest frame of each row
+    cdef char* frame_data            # of ``frames``
     cdef uint8_t[::1] runs           # of each slot: rows before it whose frames are part of its value
 
     cdef const char* c_frame(self, int64_t row) noexcept nogil

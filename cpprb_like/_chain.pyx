@@ -143,6 +143,7 @@ cdef class FrameStack(Chain):
         if frames.shape[0] != self.n_frames * self.frame_nbytes or runs.shape[0] != capacity:
             raise ValueError("frames, runs: of a wrong length")
         self.frames = frames
+        self.frame_data = <char*> cnp.PyArray_DATA(np.asarray(frames))  # there may be no bytes
         self.runs = runs
 
     cdef intp_t c_count(self, Rows* rows) noexcept nogil:
@@ -187,7 +188,7 @@ cdef class FrameStack(Chain):
 
     cdef const char* c_frame(self, int64_t row) noexcept nogil:
         """Where the newest frame of a row is."""
-        return <const char*> &self.frames[0] + row % self.n_frames * self.frame_nbytes
+        return self.frame_data + row % self.n_frames * self.frame_nbytes
 
     cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil:
         """Whether the older frames of a value are the newer frames of the one before."""
@@ -245,12 +246,17 @@ cdef class FrameStack(Chain):
         cdef const char* kept = NULL
         if run < self.depth - 1:
             kept = self.aside.c_find(row - run * self.n_envs)
+        # Memory that was damaged (a mapped file, say) gives wrong frames, but only those there are.
+        if run * self.n_envs > row:
+            run = <intp_t> (row // self.n_envs)
         for age in range(self.depth):
-            if age <= run:
-                frames[self.depth - 1 - age] = self.c_frame(row - age * self.n_envs)
-            else:
+            if age > run and kept != NULL:
                 frames[self.depth - 1 - age] = (
                     kept + (self.depth - 1 - (age - run)) * self.frame_nbytes
+                )
+            else:
+                frames[self.depth - 1 - age] = self.c_frame(
+                    row - min(age, run) * self.n_envs
                 )
 
     cdef int c_gather(
@@ -345,10 +351,11 @@ cdef class NextOf(Chain):
 
     cdef const char* c_whole(self, int64_t row) noexcept nogil:
         """Where the next value of a row is as a whole, or NULL: then the row after has its frames."""
+        cdef const char* kept = NULL
         if self.marks[row % self.capacity]:
-            return self.aside.c_find(row)
-        if self.column is None:
-            return NULL
+            kept = self.aside.c_find(row)
+        if kept != NULL or self.column is None:
+            return kept
         return <const char*> &self.arena[0] + (
             self.column.offset + (row + self.n_envs) % self.capacity * self.column.stride
         )

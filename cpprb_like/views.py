@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._ahead import can_sum, take_ahead
+from cpprb_like._column import Column
 from cpprb_like._core import FLAG_TERMINATED, Ring
 from cpprb_like._take import new_array, take, take_chain, take_windows
 from cpprb_like.derived import NStep
@@ -64,6 +66,13 @@ class View:
         self.ring = ring
         self.nstep = nstep
         self.names = tuple(column.name for column in ring.columns)
+        if nstep is not None:
+            columns = [column for column in ring.columns if column.name in nstep.rewards]
+            self._summed = frozenset(column.name for column in columns if can_sum(column))
+            self._odd = [column for column in columns if not can_sum(column)]
+            self._there = frozenset(nstep.ahead)
+            self._powers = nstep.gamma ** np.arange(float(nstep.size))
+            self._sizes = np.full(0, nstep.size, np.intp)
 
     def take(
         self,
@@ -82,74 +91,104 @@ class View:
         ``arrays`` are the caller's, one for each field. ``steps`` and ``gamma`` stand for those of
         ``nstep``; ``steps`` may be an array, a number for each row.
         """
+        rows = Rows(slots, written, revision)
+        if self.nstep is not None:
+            return self._take_several(self.nstep, rows, arrays, steps, gamma)
         ring = self.ring
         if ring.revision != revision:
             return None
         if arrays is None:
             arrays = [new_array(ring, column, len(slots)) for column in ring.columns]
         batch = dict(zip(self.names, arrays, strict=True))
-        rows = Rows(slots, written, revision)
         updates = ring.updates
-        if self.nstep is None:
-            taken = batch if read_rows(ring, rows, batch) else None
-        else:
-            taken = self._take_several(self.nstep, rows, batch, steps, gamma)
-        return taken if ring.updates == updates else None
+        if read_rows(ring, rows, batch) and ring.updates == updates:
+            return batch
+        return None
 
     def _take_several(
         self,
         nstep: NStep,
         rows: Rows,
-        batch: Batch,
+        arrays: list[Array] | None,
         steps: int | NDArray[np.intp] | None,
         gamma: float | None,
     ) -> Batch | None:
-        most = nstep.size if steps is None else int(np.max(steps, initial=1))
-        lengths = np.empty(len(rows.slots), np.intp)
-        lengths[:] = nstep.size if steps is None else steps
-        gamma = nstep.gamma if gamma is None else gamma
-        found = take_windows(self.ring, rows.slots, lengths, most, *_when(rows))
+        ring, slots = self.ring, rows.slots
+        lengths = self._lengths(len(slots), steps)
+        factor = nstep.gamma if gamma is None else gamma
+        powers = self._powers if gamma is None else factor ** np.arange(float(nstep.size))
+        given = None if arrays is None else dict(zip(self.names, arrays, strict=True))
+        stored = None if given is None else [given[column.name] for column in ring.stored_columns]
+        found = take_ahead(
+            ring, slots, *_when(rows), stored, self._summed, self._there, lengths, powers
+        )
         if found is None:
             return None
-        window, counts, last, flags = found
-        there = {name: batch[name] for name in nstep.ahead}
-        here = {
-            name: values
-            for name, values in batch.items()
-            if name not in nstep.rewards and name not in nstep.ahead
-        }
-        if not read_rows(self.ring, rows, here):
-            return None
-        if not read_rows(self.ring, Rows(last, *_when(rows)), there):
-            return None
-        within = np.arange(most) < counts[:, np.newaxis]
-        steps_there = Rows(window.ravel(), *_when(rows))
-        for name in nstep.rewards:
-            if not self._sum_rewards(name, steps_there, within, gamma, batch[name]):
+        batch, last, flags, counts = found
+        for chain in ring.chains:
+            column = ring.columns[self.names.index(chain.name)]
+            values = new_array(ring, column, len(slots)) if given is None else given[chain.name]
+            where = last if chain.name in self._there else slots
+            if not take_chain(ring, chain, where, *_when(rows), values):
                 return None
+            batch[chain.name] = values
+        if self._odd and not self._sum_odd(rows, lengths, factor, batch):
+            return None
+        if ring.chains:
+            batch = {name: batch[name] for name in self.names}
         if nstep.discount:
             terminated = (flags & FLAG_TERMINATED) == FLAG_TERMINATED
-            discount = np.where(terminated, 0.0, gamma**counts).astype(np.float32)
+            discount = np.where(terminated, 0.0, factor**counts).astype(np.float32)
             batch["discount"] = discount.reshape(-1, *nstep.discount_shape)
         return batch
 
+    def _lengths(self, n: int, steps: int | NDArray[np.intp] | None) -> NDArray[np.intp]:
+        """So many steps for each of n rows."""
+        if isinstance(steps, np.ndarray):
+            return steps
+        if steps is not None:
+            return np.full(n, steps, np.intp)
+        if len(self._sizes) != n:
+            assert self.nstep is not None
+            self._sizes = np.full(n, self.nstep.size, np.intp)
+        return self._sizes
+
+    def _sum_odd(self, rows: Rows, lengths: NDArray[np.intp], gamma: float, batch: Batch) -> bool:
+        """Sum the rewards of unusual dtypes; false if rows were overwritten."""
+        most = int(lengths.max(initial=1))
+        found = take_windows(self.ring, rows.slots, lengths, most, *_when(rows))
+        if found is None:
+            return False
+        window, counts = found[:2]
+        within = np.arange(most) < counts[:, np.newaxis]
+        steps_there = Rows(window.ravel(), *_when(rows))
+        return all(
+            self._sum_rewards(column, steps_there, within, gamma, batch[column.name])
+            for column in self._odd
+        )
+
     def _sum_rewards(
-        self, name: str, window: Rows, within: NDArray[np.bool_], gamma: float, out: Array
+        self,
+        column: Column,
+        window: Rows,
+        within: NDArray[np.bool_],
+        gamma: float,
+        out: Array,
     ) -> bool:
         """Sum the rewards ``within`` the windows, each times a power of gamma."""
-        (column,) = [column for column in self.ring.columns if column.name == name]
         values = new_array(self.ring, column, len(window.slots))
-        if not read_rows(self.ring, window, {name: values}):
+        if not read_rows(self.ring, window, {column.name: values}):
             return False
         precision = np.result_type(column.dtype, np.float64)
+        powers = gamma ** np.arange(within.shape[1], dtype=precision)
         rewards = values.reshape(*within.shape, *column.shape)
-        steps = rewards.astype(precision)
-        factors = gamma ** np.arange(within.shape[1], dtype=precision)
         axes = (1,) * len(column.shape)
-        counted = within & (factors != 0.0)
-        steps = np.where(counted.reshape(*within.shape, *axes), steps, precision.type(-0.0))
+        counted = within & (powers != 0.0)
+        steps = np.where(
+            counted.reshape(*within.shape, *axes), rewards.astype(precision), precision.type(-0.0)
+        )
         with np.errstate(over="ignore", invalid="ignore"):
-            out[...] = (steps * factors.reshape(-1, *axes)).sum(axis=1)
+            out[...] = (steps * powers.reshape(-1, *axes)).sum(axis=1)
         alone = within.sum(axis=1) == 1
         out[alone] = rewards[alone, 0]  # to the last bit, NaN too
         return True

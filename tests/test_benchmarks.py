@@ -23,6 +23,12 @@ MEASURED = (
     "search for 256 in",
     "sample(256) and update_priorities",
     "add 1 step, prioritized",
+    "sample(256) of 1e+04 rows, 3-step",
+    "sample(32) of stacked pairs, frames last",
+    "memory of stacked pairs",
+    "add 1 step of a stacked pair",
+    "sequences of steps",
+    "sequences of frames",
 )
 
 

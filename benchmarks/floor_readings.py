@@ -1,0 +1,97 @@
+"""What reading sequences costs in C: random starts, and the rows from there on, which lie together.
+
+Compiled with ``floor``.
+"""
+
+# ruff: noqa: E501 (C code in a string)
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+from floor import Batch, Columns, Floor
+
+__all__ = ["SOURCE", "SequenceFloor"]
+
+SOURCE = r"""
+/* Draw n starts, and copy the length steps from each of them into the columns, fetching the next sequence. */
+void sequences(Steps steps, uint32_t starts, BitGenerator *bits, int64_t *slots, Columns to, int64_t n, int64_t length,
+               int64_t calls)
+{
+    while (calls--) {
+        for (int64_t k = 0; k < n; k++)
+            slots[k] = bounded(bits, starts);
+        for (int64_t k = 0, row = 0; k < n; k++) {
+            int64_t next = slots[k + 1 < n ? k + 1 : k];
+            for (int64_t t = 0; t < length; t++, row++) {
+                const Step *from = step_at(steps, slots[k] + t);
+                __builtin_prefetch(step_at(steps, next + t));
+                memcpy(to.obs[row], from->obs, sizeof from->obs);
+                to.act[row] = from->act;
+                to.rew[row] = from->rew;
+                memcpy(to.next_obs[row], from->next_obs, sizeof from->next_obs);
+                to.done[row] = from->done;
+            }
+        }
+    }
+}
+
+/* Draw n starts, and memcpy the length rows from each of them, as they lie in memory. */
+void copy_runs(const char *rows, int64_t stride, uint32_t starts, BitGenerator *bits, int64_t *slots, char *to,
+               int64_t n, int64_t length, int64_t calls)
+{
+    while (calls--) {
+        for (int64_t k = 0; k < n; k++)
+            slots[k] = bounded(bits, starts);
+        for (int64_t k = 0; k < n; k++)
+            memcpy(to + k * length * stride, rows + slots[k] * stride, (size_t)(length * stride));
+    }
+}
+"""
+
+
+class SequenceFloor(Floor):
+    """Sequences of the rows of a full buffer, wherever they start."""
+
+    def sequences(self, batch: Batch, n: int, length: int) -> Callable[[int], None]:
+        """Draws sequences of steps into a batch of that many rows."""
+        steps, columns, slots = self.steps(), Columns.of(batch), np.zeros(n, np.int64)
+
+        def work(calls: int) -> None:
+            self.loops.sequences(
+                steps,
+                self._starts(length),
+                self.bits,
+                ctypes.c_void_p(slots.ctypes.data),
+                columns,
+                ctypes.c_int64(n),
+                ctypes.c_int64(length),
+                ctypes.c_int64(calls),
+            )
+
+        return work
+
+    def copy_runs(self, name: str, n: int, length: int) -> Callable[[int], None]:
+        """Draws sequences of what holds a field, its block or all records, with memcpy."""
+        (column,) = [column for column in self.rb.ring.columns if column.name == name]
+        slots, copied = np.zeros(n, np.int64), np.zeros(n * length * column.stride, np.uint8)
+
+        def work(calls: int) -> None:
+            self.loops.copy_runs(
+                self._address(column.offset),
+                ctypes.c_int64(column.stride),
+                self._starts(length),
+                self.bits,
+                ctypes.c_void_p(slots.ctypes.data),
+                ctypes.c_void_p(copied.ctypes.data),
+                ctypes.c_int64(n),
+                ctypes.c_int64(length),
+                ctypes.c_int64(calls),
+            )
+
+        return work
+
+    def _starts(self, length: int) -> ctypes.c_uint32:
+        return ctypes.c_uint32(self.rb.capacity - length + 1)
