@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -71,6 +72,7 @@ def cpprb(effort: Effort, library: Path) -> Iterator[Row]:
         theirs.add(**game(rng, min(GAME, effort.image_pairs)))
         theirs.on_episode_end()
     yield _compare_stacks(effort, "cpprb", theirs)
+    yield _compare_stacks(effort, "cpprb", theirs, contiguous=True)
 
 
 def _copied(env_dict: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -198,6 +200,7 @@ def torchrl(effort: Effort, library: Path) -> Iterator[Row]:
 def _compare_sequences(effort: Effort) -> Row:
     """Its ``SliceSampler``; it may remember where episodes end, as nothing is added meanwhile."""
     torch, data = import_module("torch"), import_module("torchrl.data")
+    logging.getLogger("torchrl").setLevel(logging.WARNING)  # it writes to where the rows go
     n, length = SEQUENCES
     ours = long_episodes(effort.rows)
     steps = {name: torch.from_numpy(column) for name, column in ours.get_all_transitions().items()}
@@ -223,11 +226,19 @@ def _compare_nstep(effort: Effort, who: str, theirs: Any) -> Row:
     return Row.faster(f"sample({BATCH}) of {effort.rows:.0e} rows, 3-step, {who}", own, other)
 
 
-def _compare_stacks(effort: Effort, who: str, theirs: Any, *, frames_first: bool = False) -> Row:
-    sample = f"batch = rb.sample({PAIRS})"
+def _compare_stacks(
+    effort: Effort, who: str, theirs: Any, *, frames_first: bool = False, contiguous: bool = False
+) -> Row:
+    """With ``contiguous``, the frames of a stack are to lie in memory in the order of its axes."""
     ours = stacked_steps(effort.image_pairs, frames_first=frames_first)
-    own, other = interleave(effort, statement(sample, rb=ours), statement(sample, rb=theirs))
+    sample = f"batch = rb.sample({PAIRS})"
     order = "frames first" if frames_first else "frames last"
+    if contiguous:
+        sample += "\nfor name in batch: batch[name] = np.ascontiguousarray(batch[name])"
+        order += ", contiguous"
+    own, other = interleave(
+        effort, statement(sample, rb=ours, np=np), statement(sample, rb=theirs, np=np)
+    )
     return Row.faster(f"sample({PAIRS}) of stacked pairs, {order}, {who}", own, other)
 
 
