@@ -599,6 +599,7 @@ class Waiting:
     """A generator that has to be waited for: meanwhile ``action`` is done, once."""
 
     def __init__(self, rng: np.random.Generator, action: Callable[[], object]) -> None:
+        self.rng = rng  # which the capsule does not keep alive
         self.capsule = rng.bit_generator.capsule
         self.todo = [action]
 
