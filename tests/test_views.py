@@ -373,7 +373,8 @@ def test_bits_of_floats(dtype: str, stack: str | None, next_of: str | None) -> N
     fields: dict[str, Any] = {name: {"shape": 2, "dtype": dtype} for name in ("obs", "next_obs")}
     rb = ReplayBuffer(9, fields, next_of=next_of, stack_compress=stack)
     nan = np.array([np.nan, -np.nan], dtype)
-    nan.view(f"u{nan.itemsize}")[1] ^= 1
+    bits = nan.view(f"u{nan.itemsize}")
+    bits[1] ^= bits.dtype.type(1)
     rows = [[0.0, -0.0], [0.0, 0.0], [-0.0, nan[0]], [nan[1], nan[0]], [nan[0], nan[1]]]
     obs = np.array(rows, dtype)
     following = np.array(rows[1:] + rows[:1], dtype) * np.array(-1, dtype)
