@@ -17,6 +17,8 @@ __all__ = ["Effort", "Row", "Work", "compiled", "interleave", "statement", "tabl
 
 Work = Callable[[int], float]  # does its work that many times, returns seconds
 
+CALIBRATIONS = 5
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -90,9 +92,13 @@ def interleave(effort: Effort, *works: Work) -> list[float]:
 
 
 def _calls_in(work: Work, seconds: float) -> int:
+    """Calls that take so long, whatever else the machine does for a moment meanwhile.
+
+    Too few would be measured cold: the first of them finds its memory in no cache.
+    """
     work(1)
     calls = 1
-    while work(calls) < seconds:
+    while min(work(calls) for _ in range(CALIBRATIONS)) < seconds:
         calls *= 2
     return calls
 

@@ -430,8 +430,7 @@ def test_no_batch_holds_half_of_an_update(nstep: Any) -> None:
             values = batch[name].reshape(16, -1).astype(int)
             assert (values == batch["low"][:, None]).all(), f"half of an update: {name}"
 
-    counts = run_together(write, read, read)
-    assert min(counts) > 0
+    run_together(write, read, read)
     rb.check()
 
 
