@@ -115,9 +115,9 @@ cdef class RowWeights:
                     self.tree.c_level(0)[row % capacity] = 0.0
         cdef intp_t first = <intp_t> (self.summed % capacity), n = <intp_t> (stop - self.summed)
         cdef intp_t run = min(n, capacity - first)
-        self.tree.c_sum_above(1, first, first + run - 1)
+        self.tree.c_sum_above(first, first + run - 1)
         if run < n:
-            self.tree.c_sum_above(1, 0, n - run - 1)
+            self.tree.c_sum_above(0, n - run - 1)
         self.summed = stop
 
     cdef void c_hide(self) noexcept nogil:
@@ -158,8 +158,7 @@ cdef class RowWeights:
         if self.filled >= stop:
             return
         if self.maxima is not None:
-            weight = self.maxima.c_level(self.maxima.shape.levels - 1)[0]
-            weight = max(weight, self.heaviest_waiting)
+            weight = max(self.maxima.c_extreme(), self.heaviest_waiting)
             weight = weight if weight > 0.0 else self.first
         row = max(self.filled, stop - capacity)
         slot = <intp_t> (row % capacity)
@@ -264,7 +263,7 @@ cdef class RowWeights:
 
     cdef float64_t c_least(self) noexcept nogil:
         """As ``least``, of a tree that is up to date."""
-        cdef float64_t least = self.minima.c_level(self.minima.shape.levels - 1)[0]
+        cdef float64_t least = self.minima.c_extreme()
         return least if least > 0.0 else INFINITY
 
     @property

@@ -2,7 +2,7 @@
 
 Another compiled module may write leaves by itself: between ``c_enter(n)`` and ``c_leave()`` (or, if
 ``c_enter`` returned false, with the interpreter lock held) it fills ``c_level(0)`` with weights of
-0.0 (never -0.0) to ``largest`` and calls ``c_sum_above(1, first, last)`` for the leaves that it
+0.0 (never -0.0) to ``largest`` and calls ``c_sum_above(first, last)`` for the leaves that it
 wrote. Until then the nodes above them are out of date, and no other method may be called.
 """
 
@@ -10,7 +10,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from numpy.random cimport bitgen_t
 
 from cpprb_like._gate cimport Gate
-from cpprb_like._tree_node cimport Level, Shape
+from cpprb_like._tree_node cimport Shape
 from cpprb_like._typedefs cimport float64_t, intp_t
 
 
@@ -29,12 +29,18 @@ cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1
 
 
 cdef class SideTree:
-    cdef float64_t[::1] nodes
+    cdef float64_t[::1] nodes    # from the level SIDE_LEVEL on
+    cdef float64_t[::1] leaves   # nodes of the sum tree
     cdef Shape shape
-    cdef Gate gate           # that of the sum tree
+    cdef bint greatest           # or else the least
+    cdef Gate gate               # that of the sum tree
 
-    cdef float64_t* c_level(self, intp_t level) noexcept nogil
-    cdef float64_t c_root(self) except? -1
+    cdef void c_note(
+        self, const intp_t* leaves, const float64_t* weights, intp_t n
+    ) noexcept nogil
+    cdef void c_settle_above(self, intp_t first, intp_t last) noexcept nogil
+    cdef float64_t c_extreme(self) noexcept nogil
+    cdef float64_t c_extreme_now(self) except? -1
 
 
 cdef class MinTree(SideTree):
@@ -64,11 +70,9 @@ cdef class SumTree:
     cdef int c_check_values(self, values, intp_t n) except -1
     cdef void c_set(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil
     cdef void c_set_range(self, intp_t first, const float64_t* values, intp_t n) noexcept nogil
-    cdef void c_lift_sides(self, const intp_t* leaves, intp_t n) noexcept nogil
-    cdef Level c_between(self, intp_t level, bint sides) noexcept nogil
-    cdef void c_sum_above(
-        self, intp_t level, intp_t first, intp_t last, bint sides=*
-    ) noexcept nogil
+    cdef void c_write(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil
+    cdef void c_sum_above(self, intp_t first, intp_t last) noexcept nogil
+    cdef void c_sum_from(self, intp_t level, intp_t first, intp_t last) noexcept nogil
     cdef void c_get(self, const intp_t* leaves, float64_t* values, intp_t n) noexcept nogil
     cdef bint c_targets_fit(self, const float64_t* targets, intp_t n) noexcept nogil
     cdef tuple c_drawn(self, n, rng, Manner manner)

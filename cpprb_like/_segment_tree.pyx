@@ -15,8 +15,8 @@ from cpprb_like._arrays cimport c_check_array, c_index
 from cpprb_like._copy cimport c_prefetch
 from cpprb_like._gate cimport Gate
 from cpprb_like._tree_node cimport (
-    CHUNK, SHIFT, Level, Shape, c_count, c_find, c_lift, c_measure, c_sum_at, c_sum_of,
-    c_sum_range,
+    CHUNK, SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_measure, c_most,
+    c_settle, c_sum_at, c_sum_of, c_sum_range,
 )
 from cpprb_like._typedefs cimport float64_t, intp_t
 
@@ -35,10 +35,10 @@ def tree_size(capacity):
 
 
 def min_tree_size(capacity):
-    """Length of the array of a ``MinTree`` or a ``MaxTree``: about 1/7 of ``capacity``."""
+    """Length of the array of a ``MinTree`` or a ``MaxTree``: about 1/56 of ``capacity``."""
     cdef Shape shape
     c_measure(c_index(capacity), &shape)
-    return shape.size - shape.offset[1]
+    return shape.size - shape.offset[SIDE_LEVEL]
 
 
 cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1:
@@ -53,10 +53,13 @@ cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1:
 
 
 cdef class SideTree:
-    """What ``MinTree`` and ``MaxTree`` have in common: nodes over the leaves of a ``SumTree``.
+    """What ``MinTree`` and ``MaxTree`` have in common: bounds over the leaves of a ``SumTree``.
 
-    It has no leaves of its own: the sum tree keeps it up to date, at about the cost of its own
-    nodes. A sum tree may have one of each kind.
+    It has no leaves of its own: the sum tree keeps it up to date. The lowest nodes stand over 64
+    leaves each. What a node holds is a bound, which no leaf below it exceeds and which a leaf
+    reached at some time; it is made exact only where that decides which weight is the least, or the
+    greatest, of all. So setting a leaf rarely costs more than a comparison: with nodes that are
+    exact it was a cache miss and the eight children. A sum tree may have one of each kind.
 
     Parameters
     ----------
@@ -68,23 +71,46 @@ cdef class SideTree:
     """
 
     def __cinit__(self, float64_t[::1] nodes not None, SumTree tree not None):
-        cdef intp_t size = tree.shape.size - tree.shape.offset[1]
+        cdef intp_t size = tree.shape.size - tree.shape.offset[SIDE_LEVEL]
         if nodes.shape[0] != size:
             raise ValueError(f"nodes: expected {size}, got {nodes.shape[0]}")
         self.nodes = nodes
+        self.leaves = tree.nodes
         self.shape = tree.shape
         self.gate = tree.gate
+        self.greatest = False
 
-    cdef float64_t* c_level(self, intp_t level) noexcept nogil:
-        return &self.nodes[0] + (self.shape.offset[level] - self.shape.offset[1])
+    cdef void c_note(
+        self, const intp_t* leaves, const float64_t* weights, intp_t n
+    ) noexcept nogil:
+        """Leaves have got these weights."""
+        if self.greatest:
+            c_admit(True, &self.nodes[0], &self.shape, leaves, weights, n)
+        else:
+            c_admit(False, &self.nodes[0], &self.shape, leaves, weights, n)
 
-    cdef float64_t c_root(self) except? -1:
-        """The root, when no other call is at work."""
+    cdef void c_settle_above(self, intp_t first, intp_t last) noexcept nogil:
+        """Make the nodes above the leaves ``first`` to ``last`` exact, whoever wrote these."""
+        first >>= SIDE_SHIFT
+        last >>= SIDE_SHIFT
+        if self.greatest:
+            c_settle(True, &self.nodes[0], &self.shape, &self.leaves[0], first, last)
+        else:
+            c_settle(False, &self.nodes[0], &self.shape, &self.leaves[0], first, last)
+
+    cdef float64_t c_extreme(self) noexcept nogil:
+        """The least weight above zero, or the greatest; zero if there is none."""
+        if self.greatest:
+            return c_most(True, &self.nodes[0], &self.shape, &self.leaves[0])
+        return c_most(False, &self.nodes[0], &self.shape, &self.leaves[0])
+
+    cdef float64_t c_extreme_now(self) except? -1:
+        """As ``c_extreme``, when no other call is at work."""
         cdef bint locked = self.gate.c_enter(1)
-        cdef float64_t root = self.c_level(self.shape.levels - 1)[0]
+        cdef float64_t most = self.c_extreme()
         if locked:
             self.gate.c_leave()
-        return root
+        return most
 
 
 @cython.final
@@ -99,7 +125,7 @@ cdef class MinTree(SideTree):
     @property
     def min(self):
         """The least weight above zero; infinity if there is none."""
-        cdef float64_t least = self.c_root()
+        cdef float64_t least = self.c_extreme_now()
         return least if least > 0.0 else INFINITY
 
 
@@ -110,12 +136,13 @@ cdef class MaxTree(SideTree):
     def __cinit__(self, nodes, SumTree tree):
         if tree.maxima is not None:
             raise ValueError("tree: it has a MaxTree already")
+        self.greatest = True
         tree.maxima = self
 
     @property
     def max(self):
         """The greatest weight; 0.0 if there is none."""
-        return self.c_root()
+        return self.c_extreme_now()
 
 
 @cython.final
@@ -250,7 +277,7 @@ cdef class SumTree:
         for leaf in range(self.capacity):
             self.nodes[leaf] += 0.0  # never minus zero
         self.c_clear(self.capacity)
-        self.c_sum_above(1, 0, self.capacity - 1)
+        self.c_sum_above(0, self.capacity - 1)
 
     cdef intp_t c_check_indexes(self, indexes) except -1:
         """Raise unless these are slots; their number."""
@@ -285,13 +312,13 @@ cdef class SumTree:
     cdef void c_set(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil:
         """Write the leaves, then sum level by level, so that cache misses overlap.
 
-        ``values`` is NULL for leaves that have been written already.
+        ``values`` is NULL for leaves that have been written already, where these are zeros, or
+        weights that they had before the zeros.
         """
         if n == 0:
             return
         cdef intp_t k, count, start = 0, level = 1, shift = SHIFT
         cdef intp_t low = leaves[0], high = leaves[0]
-        cdef float64_t* weights = self.c_level(0)
         for k in range(1, n):
             low = leaves[k] if leaves[k] < low else low
             high = leaves[k] if leaves[k] > high else high
@@ -299,29 +326,31 @@ cdef class SumTree:
         cdef bint scattered = (high >> SHIFT) - (low >> SHIFT) >= 2 * n
         while start < n:
             count = min(n - start, CHUNK)
-            for k in range(start, start + count):
-                c_prefetch(weights + leaves[k])
             if values != NULL:
-                for k in range(start, start + count):
-                    weights[leaves[k]] = values[k] + 0.0  # never minus zero
+                self.c_write(leaves + start, values + start, count)
             if scattered:
-                c_sum_at(self.c_between(1, False), SHIFT, leaves + start, count)
-                self.c_lift_sides(leaves + start, count)
+                c_sum_at(self.c_level(1), self.c_level(0), SHIFT, leaves + start, count)
             start += count
         # A level with fewer nodes than there are leaves to set is summed from end to end instead.
         while scattered and (high >> shift) - (low >> shift) >= n:
             if level > 1:
-                c_sum_at(self.c_between(level, False), shift, leaves, n)
+                c_sum_at(self.c_level(level), self.c_level(level - 1), shift, leaves, n)
             level += 1
             shift += SHIFT
-        self.c_sum_above(level, low >> (shift - SHIFT), high >> (shift - SHIFT), not scattered)
+        self.c_sum_from(level, low >> (shift - SHIFT), high >> (shift - SHIFT))
 
-    cdef void c_lift_sides(self, const intp_t* leaves, intp_t n) noexcept nogil:
-        """Compute the nodes of the side trees above up to CHUNK leaves."""
+    cdef void c_write(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil:
+        """Write up to CHUNK leaves; the sums above them are not computed yet."""
+        cdef float64_t* weights = self.c_level(0)
+        cdef intp_t k
+        for k in range(n):
+            c_prefetch(weights + leaves[k])
         if self.minima is not None:
-            c_lift(False, self.minima.c_level(1), self.c_level(0), &self.shape, leaves, n)
+            self.minima.c_note(leaves, values, n)
         if self.maxima is not None:
-            c_lift(True, self.maxima.c_level(1), self.c_level(0), &self.shape, leaves, n)
+            self.maxima.c_note(leaves, values, n)
+        for k in range(n):
+            weights[leaves[k]] = values[k] + 0.0  # never minus zero
 
     cdef void c_set_range(self, intp_t first, const float64_t* values, intp_t n) noexcept nogil:
         cdef intp_t k
@@ -330,35 +359,24 @@ cdef class SumTree:
             return
         for k in range(n):
             weights[k] = values[k] + 0.0  # never minus zero
-        self.c_sum_above(1, first, first + n - 1)
+        self.c_sum_above(first, first + n - 1)
 
-    cdef Level c_between(self, intp_t level, bint sides) noexcept nogil:
-        """The nodes of a level and those below them, in the side trees as well or not."""
-        cdef Level nodes
-        nodes.sums = self.c_level(level)
-        nodes.below = self.c_level(level - 1)
-        nodes.minima = nodes.maxima = NULL
-        nodes.minima_below = nodes.maxima_below = nodes.below
-        if sides and self.minima is not None:
-            nodes.minima = self.minima.c_level(level)
-            if level > 1:
-                nodes.minima_below = self.minima.c_level(level - 1)
-        if sides and self.maxima is not None:
-            nodes.maxima = self.maxima.c_level(level)
-            if level > 1:
-                nodes.maxima_below = self.maxima.c_level(level - 1)
-        return nodes
+    cdef void c_sum_above(self, intp_t first, intp_t last) noexcept nogil:
+        """Compute all nodes above the leaves ``first`` to ``last``, whoever wrote these."""
+        self.c_sum_from(1, first, last)
+        if self.minima is not None:
+            self.minima.c_settle_above(first, last)
+        if self.maxima is not None:
+            self.maxima.c_settle_above(first, last)
 
-    cdef void c_sum_above(
-        self, intp_t level, intp_t first, intp_t last, bint sides=True
-    ) noexcept nogil:
-        """Compute all nodes from ``level`` up that stand above the nodes ``first`` to ``last`` of
-        the level below it. With level 1 these are leaves, whoever wrote them.
+    cdef void c_sum_from(self, intp_t level, intp_t first, intp_t last) noexcept nogil:
+        """Compute the sums from ``level`` up above the nodes ``first`` to ``last`` of the level
+        below it.
         """
         while level < self.shape.levels:
             first >>= SHIFT
             last >>= SHIFT
-            c_sum_range(self.c_between(level, sides), first, last)
+            c_sum_range(self.c_level(level), self.c_level(level - 1), first, last)
             level += 1
 
     # ------------------------------------------------------------------ reading

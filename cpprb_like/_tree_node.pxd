@@ -3,7 +3,7 @@
 An array holds the levels of a tree one after another, leaves first, each filled up with zeros to a
 multiple of eight nodes; so the children of a node are one cache line, if the array begins with one.
 Zeros everywhere are a tree of zero weights. A parent is always added up anew from its children, in
-an order that is written out, so the nodes depend on the leaves alone: no rounding piles up, and
+an order that is written out, so the sums depend on the leaves alone: no rounding piles up, and
 every platform has the same bits. Eight, because 16 to a node took 1.8 times as long to set and 1.4
 times as long to search, though there are fewer levels.
 """
@@ -22,6 +22,8 @@ cdef enum:
     MAX_CAPACITY_BITS = 56
     SHARED = 8               # searches to a node, from which on neighbours are likely to share it
     CHUNK = 64               # leaves whose cache lines are fetched before the first is used
+    SIDE_LEVEL = 2           # where trees of bounds begin: their lowest nodes stand over 64 leaves
+    SIDE_SHIFT = 6           # log2 of these
 
 
 cdef struct Shape:
@@ -31,15 +33,6 @@ cdef struct Shape:
     intp_t size                 # of the array
 
 
-cdef struct Level:
-    float64_t* sums
-    float64_t* minima                # NULL if there is no tree of them
-    float64_t* maxima                # the same
-    const float64_t* below           # children of ``sums``
-    const float64_t* minima_below
-    const float64_t* maxima_below
-
-
 cdef inline int c_measure(intp_t capacity, Shape* shape) except -1:
     """Lay out the levels of a tree."""
     cdef intp_t largest = <intp_t> 1 << MAX_CAPACITY_BITS
@@ -47,7 +40,7 @@ cdef inline int c_measure(intp_t capacity, Shape* shape) except -1:
         raise ValueError(f"capacity: expected 1 to {largest}, got {capacity}")
     shape.levels = 0
     shape.size = 0
-    while shape.levels < 2 or shape.count[shape.levels - 1] > 1:
+    while shape.levels < 3 or shape.count[shape.levels - 1] > 1:
         shape.count[shape.levels] = capacity
         shape.offset[shape.levels] = shape.size
         capacity = (capacity + WIDTH - 1) >> SHIFT
@@ -100,90 +93,125 @@ cdef inline intp_t c_descend(const float64_t* c, float64_t* target) noexcept nog
     return c_choose(before, target)
 
 
-cdef inline uint64_t c_rank(const float64_t* weight) noexcept nogil:
-    """A number that grows with the weight, but is the greatest for a weight of zero."""
-    cdef uint64_t bits
-    memcpy(&bits, weight, sizeof(bits))
-    return bits - 1
-
-
-cdef inline float64_t c_least(const float64_t* c) noexcept nogil:
-    """The least of a node's children that is not zero, or zero if all are."""
-    cdef uint64_t rank, least = c_rank(c)
-    cdef float64_t weight
-    cdef intp_t k
-    for k in range(1, WIDTH):
-        rank = c_rank(c + k)
-        least = rank if rank < least else least
-    least += 1
-    memcpy(&weight, &least, sizeof(least))
-    return weight
-
-
-cdef inline float64_t c_greater(float64_t left, float64_t right) noexcept nogil:
-    return left if left > right else right
-
-
-cdef inline float64_t c_greatest(const float64_t* c) noexcept nogil:
-    """The greatest of a node's children."""
-    return c_greater(
-        c_greater(c_greater(c[0], c[1]), c_greater(c[2], c[3])),
-        c_greater(c_greater(c[4], c[5]), c_greater(c[6], c[7])),
-    )
-
-
 cdef inline void c_sum_at(
-    Level level, intp_t shift, const intp_t* leaves, intp_t n
+    float64_t* sums, const float64_t* below, intp_t shift, const intp_t* leaves, intp_t n
 ) noexcept nogil:
     """Compute the sums above n leaves on one level."""
     cdef intp_t k, node
     for k in range(n):
         node = leaves[k] >> shift
-        level.sums[node] = c_sum(level.below + (node << SHIFT))
+        sums[node] = c_sum(below + (node << SHIFT))
 
 
-cdef inline void c_lift(
-    bint greatest, float64_t* nodes, const float64_t* below, const Shape* shape,
-    const intp_t* leaves, intp_t n,
+cdef inline void c_sum_range(
+    float64_t* sums, const float64_t* below, intp_t first, intp_t last
 ) noexcept nogil:
-    """Compute the least, or the greatest, nodes above up to CHUNK leaves, which are ``below``.
-
-    A node that stays as it was leaves those above it alone. Few weights are the least or greatest
-    of many, so hardly more than one level is computed: a set with all levels took 1.25 times as
-    long.
-    """
-    cdef intp_t changed[CHUNK]
-    cdef intp_t k, node, count, level = 1
-    cdef float64_t extreme
-    for k in range(n):
-        changed[k] = leaves[k]
-        c_prefetch(nodes + (leaves[k] >> SHIFT))
-    while n > 0 and level < shape.levels:
-        count = 0
-        for k in range(n):
-            node = changed[k] >> SHIFT
-            if greatest:
-                extreme = c_greatest(below + (node << SHIFT))
-            else:
-                extreme = c_least(below + (node << SHIFT))
-            changed[count] = node
-            count += extreme != nodes[node]
-            nodes[node] = extreme
-        n = count
-        below = nodes
-        nodes += shape.offset[level + 1] - shape.offset[level]
-        level += 1
-
-
-cdef inline void c_sum_range(Level level, intp_t first, intp_t last) noexcept nogil:
     """Compute the nodes ``first`` to ``last`` of one level."""
     cdef intp_t node
     for node in range(first, last + 1):
-        level.sums[node] = c_sum(level.below + (node << SHIFT))
-        if level.minima != NULL:
-            level.minima[node] = c_least(level.minima_below + (node << SHIFT))
-        if level.maxima != NULL:
-            level.maxima[node] = c_greatest(level.maxima_below + (node << SHIFT))
+        sums[node] = c_sum(below + (node << SHIFT))
+
+
+cdef inline uint64_t c_rank(bint greatest, float64_t weight) noexcept nogil:
+    """A number that is the lower, the nearer a weight above zero is to being the least, or the
+    greatest; and the highest for a weight of zero.
+    """
+    cdef uint64_t bits
+    memcpy(&bits, &weight, sizeof(bits))
+    return ~bits if greatest else bits - 1
+
+
+cdef inline float64_t c_extreme(bint greatest, const float64_t* weights, intp_t n) noexcept nogil:
+    """The least of n weights that is not zero, or the greatest; zero if all are."""
+    cdef uint64_t rank, lowest = c_rank(greatest, 0.0)
+    cdef float64_t weight
+    cdef intp_t k
+    for k in range(n):
+        rank = c_rank(greatest, weights[k])
+        lowest = rank if rank < lowest else lowest
+    lowest = ~lowest if greatest else lowest + 1
+    memcpy(&weight, &lowest, sizeof(weight))
+    return weight
+
+
+cdef inline void c_admit(
+    bint greatest, float64_t* nodes, const Shape* shape,
+    const intp_t* leaves, const float64_t* weights, intp_t n,
+) noexcept nogil:
+    """Leaves have got new weights: move the bounds that these exceed.
+
+    ``nodes`` is the level SIDE_LEVEL. Few weights exceed the bound of 64 leaves, so as a rule this
+    is one comparison for each.
+    """
+    cdef intp_t k, node, level
+    cdef uint64_t rank
+    cdef float64_t* bounds
+    for k in range(n):
+        rank = c_rank(greatest, weights[k] + 0.0)  # never minus zero
+        bounds = nodes
+        level = SIDE_LEVEL
+        node = leaves[k] >> SIDE_SHIFT
+        while rank < c_rank(greatest, bounds[node]):
+            bounds[node] = weights[k]
+            if level == shape.levels - 1:
+                break
+            bounds += shape.offset[level + 1] - shape.offset[level]
+            node >>= SHIFT
+            level += 1
+
+
+cdef inline void c_settle(
+    bint greatest, float64_t* nodes, const Shape* shape, const float64_t* leaves,
+    intp_t first, intp_t last,
+) noexcept nogil:
+    """Compute the nodes ``first`` to ``last`` of the level SIDE_LEVEL from their leaves, and those
+    above them from their children.
+    """
+    cdef intp_t node, level = SIDE_LEVEL, filled = shape.offset[1]  # whole nodes of the sums
+    cdef const float64_t* below
+    for node in range(first, last + 1):
+        nodes[node] = c_extreme(
+            greatest, leaves + (node << SIDE_SHIFT),
+            min(1 << SIDE_SHIFT, filled - (node << SIDE_SHIFT)),
+        )
+    while level < shape.levels - 1:
+        below = nodes
+        nodes += shape.offset[level + 1] - shape.offset[level]
+        first >>= SHIFT
+        last >>= SHIFT
+        level += 1
+        for node in range(first, last + 1):
+            nodes[node] = c_extreme(greatest, below + (node << SHIFT), WIDTH)
+
+
+cdef inline float64_t c_most(
+    bint greatest, float64_t* nodes, const Shape* shape, const float64_t* leaves
+) noexcept nogil:
+    """The least of all weights that is not zero, or the greatest; zero if all are.
+
+    The root is a bound. Going down by the child that has its parent's bound leads to 64 leaves; if
+    one of them is that weight, it is the one. Otherwise the bounds above them were left behind by
+    weights that are gone, and are computed anew. So a set, which leaves them behind, pays for that.
+    """
+    cdef intp_t root = shape.offset[shape.levels - 1] - shape.offset[SIDE_LEVEL]
+    cdef intp_t node, level, child
+    cdef float64_t bound
+    cdef const float64_t* line
+    while True:
+        bound = nodes[root]
+        if not bound > 0.0:
+            return 0.0
+        node = 0
+        for level in range(shape.levels - 2, SIDE_LEVEL - 1, -1):
+            node <<= SHIFT
+            line = nodes + (shape.offset[level] - shape.offset[SIDE_LEVEL]) + node
+            child = 0
+            while child < WIDTH - 1 and line[child] != bound:
+                child += 1
+            node += child
+        c_settle(greatest, nodes, shape, leaves, node, node)
+        if nodes[node] == bound:
+            return bound
 
 
 cdef inline float64_t c_sum_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -64,32 +65,38 @@ class ReferenceTree:
         return max(before - Fraction(target), Fraction(target) - after, Fraction(0))
 
     def sum_nodes(self) -> Floats:
-        """The nodes of a ``SumTree``, leaves first."""
+        """The nodes of a ``SumTree``, leaves first; there are three levels at least."""
         levels = [_padded(self.weights)]
-        while levels[-1].size > 1:
+        while len(levels) < 3 or levels[-1].size > 1:
             c = levels[-1].reshape(-1, 8).T
             sums = (((c[0] + c[1]) + (c[2] + c[3])) + (c[4] + c[5])) + (c[6] + c[7])
-            levels.append(_padded(sums) if sums.size > 1 else sums)
+            levels.append(_padded(sums) if sums.size > 1 or len(levels) < 2 else sums)
         return np.concatenate(levels)
 
-    def min_nodes(self) -> Floats:
-        """The nodes of a ``MinTree``: the least of eight that is not zero, or zero."""
-        levels = [_padded(self.weights)]
+    def bounds(self, choose: Callable[[Floats], Floats]) -> list[Floats]:
+        """The levels of a ``MinTree`` or a ``MaxTree`` if all nodes are exact, the root last.
+
+        ``choose`` finds the most extreme weight in each row, 0 if all weights there are.
+        """
+        levels = [choose(_padded(self.weights, 64).reshape(-1, 64))]
         while levels[-1].size > 1:
-            children = levels[-1].reshape(-1, 8)
-            least = np.where(children > 0, children, np.inf).min(axis=1)
-            least[np.isinf(least)] = 0
-            levels.append(_padded(least) if least.size > 1 else least)
-        return np.concatenate(levels[1:])
-
-    def max_nodes(self) -> Floats:
-        """The nodes of a ``MaxTree``: the greatest of eight."""
-        levels = [_padded(self.weights)]
-        while levels[-1].size > 1:
-            greatest = levels[-1].reshape(-1, 8).max(axis=1)
-            levels.append(_padded(greatest) if greatest.size > 1 else greatest)
-        return np.concatenate(levels[1:])
+            levels[-1] = _padded(levels[-1])
+            levels.append(choose(levels[-1].reshape(-1, 8)))
+        return levels
 
 
-def _padded(nodes: Floats) -> Floats:
-    return np.concatenate([nodes, np.zeros(-len(nodes) % 8)])
+def least(rows: Floats) -> Floats:
+    """The least weight of each row that is not zero, or zero."""
+    found: Floats = np.where(rows > 0, rows, np.inf).min(axis=1)
+    found[np.isinf(found)] = 0
+    return found
+
+
+def greatest(rows: Floats) -> Floats:
+    """The greatest weight of each row."""
+    found: Floats = rows.max(axis=1)
+    return found
+
+
+def _padded(nodes: Floats, width: int = 8) -> Floats:
+    return np.concatenate([nodes, np.zeros(-len(nodes) % width)])

@@ -327,12 +327,12 @@ def test_sums_are_those_of_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes, minima = memory
     leaves = nodes[:40]
     assert leaves.tolist() == rb.sampler.rows.get(np.arange(40)).tolist()  # type: ignore[attr-defined]
-    places = [(nodes, int(place)) for place in np.flatnonzero(nodes)]
+    places = [(nodes, int(place), nodes[place] / 2) for place in np.flatnonzero(nodes)]
     assert len(places) > np.count_nonzero(leaves)
-    least = int(np.flatnonzero(minima == leaves[leaves > 0].min())[-1])
-    for numbers, place in [*places, (minima, least)]:
+    assert minima.tolist() == [leaves[leaves > 0].min()]
+    for numbers, place, wrong in [*places, (minima, 0, 0.0)]:
         value = numbers[place]
-        numbers[place] = value / 2
+        numbers[place] = wrong
         with pytest.raises(AssertionError):
             rb.check()
         numbers[place] = value

@@ -181,9 +181,9 @@ def test_arguments_are_left_alone_and_results_are_the_callers() -> None:
 
 
 def test_sizes() -> None:
-    """A level has an eighth of the nodes of the one below it, up to one root."""
-    assert [tree_size(n) for n in (1, 8, 9, 64, 65)] == [9, 9, 25, 73, 97]
-    assert [min_tree_size(n) for n in (1, 8, 9, 64, 65)] == [1, 1, 9, 9, 25]
+    """A level has an eighth of the nodes of the one below it; bounds begin at the third level."""
+    assert [tree_size(n) for n in (1, 8, 9, 64, 65)] == [17, 17, 25, 73, 97]
+    assert [min_tree_size(n) for n in (1, 64, 65, 512, 513)] == [1, 1, 9, 9, 25]
     assert tree_size(2**20) == 1198377
     for size in (tree_size, min_tree_size):
         for capacity in (0, -1, 2**56 + 1):
@@ -238,11 +238,11 @@ def test_bad_memory() -> None:
         SumTree(None, 10)  # type: ignore[arg-type]
     tree = SumTree(good, 10)
     for side in (MinTree, MaxTree):
-        with pytest.raises(ValueError, match="nodes: expected 9, got 10"):
+        with pytest.raises(ValueError, match="nodes: expected 1, got 10"):
             side(np.zeros(10), tree)
-        first = side(np.zeros(9), tree)
+        first = side(np.zeros(1), tree)
         with pytest.raises(ValueError, match=f"has a {side.__name__} already"):
-            side(np.zeros(9), tree)
+            side(np.zeros(1), tree)
         assert isinstance(first, side)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from reference_tree import Floats, ReferenceTree
+from reference_tree import Floats, ReferenceTree, greatest, least
 
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 
@@ -48,10 +49,17 @@ def twin_of(weights: Any) -> ReferenceTree:
 
 
 def assert_nodes_are_those_of(twin: ReferenceTree, trees: Trees) -> None:
-    """Every node of all trees is what the leaves say, to the last bit."""
+    """Every sum is what the leaves say, to the last bit, and every bound holds."""
     assert trees.nodes.tobytes() == twin.sum_nodes().tobytes()
-    assert trees.minima.tobytes() == twin.min_nodes().tobytes()
-    assert trees.maxima.tobytes() == twin.max_nodes().tobytes()
+    for nodes, choose in ((trees.minima, least), (trees.maxima, greatest)):
+        exact = twin.bounds(choose)
+        assert len(nodes) == sum(map(len, exact))
+        bounds = np.split(nodes, np.cumsum([len(level) for level in exact])[:-1])
+        for bound, level in zip(bounds, exact, strict=True):
+            np.testing.assert_array_equal(choose(np.stack([bound, level], axis=1)), bound)
+        for below, above in itertools.pairwise(bounds):
+            children = choose(below.reshape(-1, 8))
+            np.testing.assert_array_equal(above[: len(children)], children)
 
 
 def edge_targets(total: float) -> Floats:
