@@ -1,6 +1,7 @@
 """What reading sequences costs in C: random starts, and the rows from there on, which lie together.
 
-Compiled with ``floor``.
+Compiled with ``floor``. The batches are two in turn, as in a program that keeps one until it has
+the next: a single one would stay in nearer caches.
 """
 
 # ruff: noqa: E501 (C code in a string)
@@ -17,10 +18,11 @@ __all__ = ["SOURCE", "SequenceFloor"]
 
 SOURCE = r"""
 /* Draw n starts, and copy the length steps from each of them into the columns, fetching the next sequence. */
-void sequences(Steps steps, uint32_t starts, BitGenerator *bits, int64_t *slots, Columns to, int64_t n, int64_t length,
-               int64_t calls)
+void sequences(Steps steps, uint32_t starts, BitGenerator *bits, int64_t *slots, const Columns *batches, int64_t n,
+               int64_t length, int64_t calls)
 {
     while (calls--) {
+        Columns to = batches[calls & 1];
         for (int64_t k = 0; k < n; k++)
             slots[k] = bounded(bits, starts);
         for (int64_t k = 0, row = 0; k < n; k++) {
@@ -39,10 +41,11 @@ void sequences(Steps steps, uint32_t starts, BitGenerator *bits, int64_t *slots,
 }
 
 /* Draw n starts, and memcpy the length rows from each of them, as they lie in memory. */
-void copy_runs(const char *rows, int64_t stride, uint32_t starts, BitGenerator *bits, int64_t *slots, char *to,
-               int64_t n, int64_t length, int64_t calls)
+void copy_runs(const char *rows, int64_t stride, uint32_t starts, BitGenerator *bits, int64_t *slots,
+               char *const *batches, int64_t n, int64_t length, int64_t calls)
 {
     while (calls--) {
+        char *to = batches[calls & 1];
         for (int64_t k = 0; k < n; k++)
             slots[k] = bounded(bits, starts);
         for (int64_t k = 0; k < n; k++)
@@ -55,9 +58,11 @@ void copy_runs(const char *rows, int64_t stride, uint32_t starts, BitGenerator *
 class SequenceFloor(Floor):
     """Sequences of the rows of a full buffer, wherever they start."""
 
-    def sequences(self, batch: Batch, n: int, length: int) -> Callable[[int], None]:
-        """Draws sequences of steps into a batch of that many rows."""
-        steps, columns, slots = self.steps(), Columns.of(batch), np.zeros(n, np.int64)
+    def sequences(self, batches: tuple[Batch, Batch], length: int) -> Callable[[int], None]:
+        """Draws sequences of steps into batches of sequences."""
+        n = len(batches[0]["act"])
+        steps, slots = self.steps(), np.zeros(n, np.int64)
+        columns = (Columns * 2)(*(Columns.of(batch) for batch in batches))
 
         def work(calls: int) -> None:
             self.loops.sequences(
@@ -76,7 +81,8 @@ class SequenceFloor(Floor):
     def copy_runs(self, name: str, n: int, length: int) -> Callable[[int], None]:
         """Draws sequences of what holds a field, its block or all records, with memcpy."""
         (column,) = [column for column in self.rb.ring.columns if column.name == name]
-        slots, copied = np.zeros(n, np.int64), np.zeros(n * length * column.stride, np.uint8)
+        slots = np.zeros(n, np.int64)
+        batches = [np.zeros(n * length * column.stride, np.uint8) for _ in range(2)]
 
         def work(calls: int) -> None:
             self.loops.copy_runs(
@@ -85,7 +91,7 @@ class SequenceFloor(Floor):
                 self._starts(length),
                 self.bits,
                 ctypes.c_void_p(slots.ctypes.data),
-                ctypes.c_void_p(copied.ctypes.data),
+                (ctypes.c_void_p * 2)(*(batch.ctypes.data for batch in batches)),
                 ctypes.c_int64(n),
                 ctypes.c_int64(length),
                 ctypes.c_int64(calls),

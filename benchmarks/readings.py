@@ -129,12 +129,13 @@ def sequences(effort: Effort, library: Path) -> Iterator[Row]:
     """Sequences against C that copies as many rows, wherever they start."""
     rb, (n, length) = long_episodes(effort.rows), SEQUENCES
     floor, what = SequenceFloor(library, rb), f"sequences of steps, {n} x {length}"
-    draw, batch = f"rb.sample_sequences({n}, {length})", rb.sample_sequences(n, length)
+    draw = f"rb.sample_sequences({n}, {length})"
+    batches = rb.sample_sequences(n, length), rb.sample_sequences(n, length)
     masked, across, columns, records = interleave(
         effort,
         statement(f"batch = {draw}", rb=rb),
         statement(f"batch = {draw.replace(')', ', across_episodes=True)')}", rb=rb),
-        compiled(floor.sequences(batch, n, length)),
+        compiled(floor.sequences(batches, length)),
         compiled(floor.copy_runs("act", n, length)),
     )
     yield Row.of(what, masked, columns, 1.5)

@@ -1,42 +1,44 @@
-"""C signatures of reading rows of several steps."""
+"""Attributes and C signatures of reading rows of several steps."""
 
-from cpprb_like._column cimport Column
-from cpprb_like._core cimport ABSENT, Ring
-from cpprb_like._typedefs cimport float64_t, int64_t, intp_t, uint8_t
+from numpy cimport ndarray
+
+from cpprb_like._core cimport Ring
+from cpprb_like._typedefs cimport float32_t, float64_t, intp_t, uint8_t
 
 
-cdef struct Walk:            # through the rows of a ring, as it is at one time
-    const uint8_t* flags     # of slot 0
-    intp_t stride            # of the flags
+cdef struct Walk:                # through the rows of a ring, as it is at one time
+    const uint8_t* flags         # of slot 0
+    intp_t stride                # of the flags
     intp_t capacity
     intp_t n_envs
-    intp_t head              # the slot of the next row to be written
-    int64_t written
+    intp_t head                  # the slot of the next row to be written
+    bint any_absent
 
 
-cdef inline int64_t c_row_of(const Walk* walk, intp_t slot) noexcept nogil:
-    """The row id of the row in a slot in use."""
-    return walk.written - walk.head + slot - (0 if slot < walk.head else walk.capacity)
+cdef struct Read:                # of one batch
+    char** outs                  # of each column, by its place
+    const intp_t* slots
+    const intp_t* steps          # the most rows of each window ...
+    intp_t most                  # ... or that of all, if there are none
+    const float64_t* powers      # of gamma
+    intp_t* last                 # slots of the last rows
+    float32_t* discount          # NULL if there is no such column
 
 
-cdef inline intp_t c_step(const Walk* walk, intp_t slot, int64_t* row) noexcept nogil:
-    """The slot of the next row of the stream that holds a step, -1 if there is none."""
-    while True:
-        row[0] += walk.n_envs
-        if row[0] >= walk.written:
-            return -1
-        slot += walk.n_envs
-        slot = slot - walk.capacity if slot >= walk.capacity else slot
-        if not walk.flags[slot * walk.stride] & ABSENT:
-            return slot
+cdef class Windows:
+    cdef Ring ring
+    cdef intp_t size             # the most rows of a window
+    cdef float64_t[::1] powers   # of gamma, from 0 to ``size``
+    cdef frozenset ahead         # names of the columns that are of the last row
+    cdef uint8_t[::1] origins    # what a batch holds of each column, by its place
+    cdef intp_t lead             # place of a column that is summed by ``c_walk``, or -1
+    cdef int discount_ndim       # 0 if there is no such column
 
-
-cdef Walk c_walk_of(Ring ring) noexcept nogil
-cdef void c_find_last(
-    const Walk* walk, const intp_t* slots, const intp_t* wanted, intp_t n, intp_t* last,
-    intp_t* lengths, uint8_t* flags,
-) noexcept nogil
-cdef void c_sum_column(
-    const Walk* walk, const char* base, Column column, const intp_t* slots, const intp_t* lengths,
-    const float64_t* powers, intp_t n, char* out,
-) noexcept
+    cdef ndarray c_new_discount(self, intp_t n)
+    cdef int c_fill(
+        self, ndarray slots, list arrays, ndarray last, ndarray discount, steps, gamma
+    ) except -1
+    cdef void c_read(self, Read* read, intp_t n) noexcept nogil
+    cdef void c_walk_chunk(
+        self, const Walk* walk, const Read* read, intp_t start, intp_t n, intp_t* lengths
+    ) noexcept nogil

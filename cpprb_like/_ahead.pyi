@@ -1,22 +1,31 @@
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from cpprb_like._column import Column
 from cpprb_like._core import Ring
 
 def can_sum(column: Column) -> bool: ...
-def take_ahead(
-    ring: Ring,
-    slots: NDArray[np.intp],
-    written: int,
-    revision: int,
-    arrays: list[NDArray[Any]] | None,
-    rewards: frozenset[str],
-    there: frozenset[str],
-    steps: NDArray[np.intp],
-    powers: NDArray[np.float64],
-) -> (
-    tuple[dict[str, NDArray[Any]], NDArray[np.intp], NDArray[np.uint8], NDArray[np.intp]] | None
-): ...
+
+@final
+class Windows:
+    def __new__(
+        cls,
+        ring: Ring,
+        size: int,
+        gamma: float,
+        sums: frozenset[str],
+        ahead: frozenset[str],
+        discount_shape: tuple[int, ...] | None,
+    ) -> Self: ...
+    def take(
+        self,
+        slots: NDArray[np.intp],
+        written: int,
+        revision: int,
+        arrays: list[NDArray[Any]] | None = None,
+        steps: int | NDArray[np.intp] | None = None,
+        gamma: float | None = None,
+    ) -> dict[str, NDArray[Any]] | None: ...

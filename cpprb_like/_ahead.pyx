@@ -1,184 +1,336 @@
 """Rows of several steps: each read with the rows that follow it in its episode.
 
 Compiled because it walks through the rows of every drawn window. Not here: what the steps are for
-(``views``), and fields that are not stored as they are (``_take``).
+(``views``), and rewards of unusual dtypes.
 """
 
+cimport cython
 cimport numpy as cnp
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from cpprb_like._chain cimport Chain
 from cpprb_like._column cimport Column
-from cpprb_like._copy cimport c_prefetch_rows
-from cpprb_like._core cimport END, UPDATES, WRITTEN, Ring
-from cpprb_like._take cimport c_check_arrays, c_gather_rows, c_new_array
-from cpprb_like._typedefs cimport float32_t, float64_t, int64_t, intp_t, uint8_t
+from cpprb_like._copy cimport c_gather
+from cpprb_like._core cimport (
+    ABSENT, END, NBYTES, OFFSET, STRIDE, TERMINATED, UPDATES, WRITTEN, Ring, c_fetch
+)
+from cpprb_like._take cimport c_check_arrays, c_new_array, c_take_chain
+from cpprb_like._typedefs cimport float32_t, float64_t, int64_t, intp_t
+
+import numpy as np
 
 cnp.import_array()
 
 cdef enum:
     CHUNK = 64                   # windows whose records are fetched before the first is walked
-    FETCHED_ROWS = 16            # of a window, at most
     UNLOCKED_NBYTES = 32768      # smaller batches keep the interpreter lock
 
-
-def can_sum(Column column not None):
-    """Whether ``take_ahead`` sums this column: it holds floats of 4 or 8 bytes of this machine."""
-    return column.dtype.isnative and column.dtype.char in "fd"
-
-
-def take_ahead(
-    Ring ring not None, cnp.ndarray slots, int64_t written, int64_t revision, list arrays,
-    frozenset rewards, frozenset there, cnp.ndarray steps, cnp.ndarray powers,
-):
-    """The stored columns of rows of several steps, by name: arrays of shape (n, *shape).
-
-    ``steps`` are of intp, at least 1 and at most ``len(powers)``, one for each slot. A window is a
-    row and those that follow it in its episode, so many in all or less. Columns named in
-    ``rewards`` are summed over it, each row times its power; those in ``there`` are of its last
-    row, the others of its first.
-
-    Returns the columns, the slots and flags of the last rows, and how many rows each window has.
-    None if one of the rows was overwritten since ``written`` and ``revision`` were read, or values
-    were replaced meanwhile. ``arrays`` are the caller's, one for each stored column.
-    """
-    if ring.c_is_overwritten(slots, written, revision):
-        return None
-    ring.c_check_slots(slots)
-    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-    cdef int64_t updates = ring.state[UPDATES]
-    cdef tuple columns = ring.stored_columns
-    cdef Column column
-    cdef char* data
-    if arrays is None:
-        arrays = [c_new_array(ring, column, n) for column in columns]
-    else:
-        c_check_arrays(arrays, columns, n)
-    cdef cnp.ndarray last = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-    cdef cnp.ndarray counts = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-    cdef cnp.ndarray flags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT8)
-    cdef const intp_t* first_rows = <const intp_t*> cnp.PyArray_DATA(slots)
-    cdef intp_t* last_rows = <intp_t*> cnp.PyArray_DATA(last)
-    cdef intp_t* lengths = <intp_t*> cnp.PyArray_DATA(counts)
-    cdef uint8_t* ends = <uint8_t*> cnp.PyArray_DATA(flags)
-    cdef const intp_t* wanted = <const intp_t*> cnp.PyArray_DATA(steps)
-    cdef const float64_t* factors = <const float64_t*> cnp.PyArray_DATA(powers)
-    cdef char** here_outs = <char**> calloc(2 * (1 + len(columns)), sizeof(char*))
-    cdef char** there_outs = here_outs + 1 + len(columns)
-    if here_outs == NULL:
-        raise MemoryError("no memory left to gather rows")
-    for k in range(len(columns)):
-        column = <Column> columns[k]
-        data = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[k])
-        if column.name in there:
-            there_outs[column.place] = data
-        elif column.name not in rewards:
-            here_outs[column.place] = data
-    cdef Walk walk = c_walk_of(ring)
-    cdef bint unlocked = n * ring.row_nbytes >= UNLOCKED_NBYTES
-    if unlocked:
-        with nogil:
-            c_find_last(&walk, first_rows, wanted, n, last_rows, lengths, ends)
-    else:
-        c_find_last(&walk, first_rows, wanted, n, last_rows, lengths, ends)
-    for k in range(len(columns)):
-        column = <Column> columns[k]
-        if column.name in rewards:
-            data = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[k])
-            c_sum_column(
-                &walk, <const char*> &ring.arena[0] + column.offset, column, first_rows, lengths,
-                factors, n, data,
-            )
-    if unlocked:
-        with nogil:
-            c_gather_rows(ring, here_outs, first_rows, n)
-            c_gather_rows(ring, there_outs, last_rows, n)
-    else:
-        c_gather_rows(ring, here_outs, first_rows, n)
-        c_gather_rows(ring, there_outs, last_rows, n)
-    free(here_outs)
-    if ring.boxed:
-        for k in range(len(columns)):
-            column = <Column> columns[k]
-            if column.objects is not None:
-                arrays[k][...] = column.objects[last if column.name in there else slots]
-    if ring.state[UPDATES] != updates or ring.c_is_overwritten(slots, written, revision):
-        return None
-    cdef dict batch = {}
-    for k in range(len(columns)):
-        batch[(<Column> columns[k]).name] = arrays[k]
-    return batch, last, flags, counts
+cdef enum:  # what a batch holds of a column
+    OF_FIRST = 0                 # the value of the first row of the window
+    OF_LAST = 1
+    SUM_OF_SINGLES = 2           # of all rows
+    SUM_OF_DOUBLES = 3
 
 
-cdef Walk c_walk_of(Ring ring) noexcept nogil:
+cdef inline Walk c_walk_of(Ring ring) noexcept nogil:
     cdef Walk walk
     walk.flags = ring.c_flags(0)
     walk.stride = ring.record_stride
     walk.capacity = ring.capacity
     walk.n_envs = ring.n_envs
-    walk.written = ring.state[WRITTEN]
-    walk.head = <intp_t> (walk.written % ring.capacity)
+    walk.head = <intp_t> (ring.state[WRITTEN] % ring.capacity)
+    walk.any_absent = ring.c_absent() != 0
     return walk
 
 
-cdef void c_find_last(
-    const Walk* walk, const intp_t* slots, const intp_t* wanted, intp_t n, intp_t* last,
-    intp_t* lengths, uint8_t* flags,
+cdef inline intp_t c_newer(const Walk* walk, intp_t slot) noexcept nogil:
+    """How many rows are newer than the one in a slot in use."""
+    return walk.head - 1 - slot + (0 if slot < walk.head else walk.capacity)
+
+
+cdef inline intp_t c_step(const Walk* walk, intp_t slot, intp_t* newer) noexcept nogil:
+    """The slot of the next row of the stream that holds a step, -1 if there is none."""
+    while True:
+        newer[0] -= walk.n_envs
+        if newer[0] < 0:
+            return -1
+        slot += walk.n_envs
+        slot = slot - walk.capacity if slot >= walk.capacity else slot
+        if not (walk.any_absent and walk.flags[slot * walk.stride] & ABSENT):
+            return slot
+
+
+def can_sum(Column column not None):
+    """Whether ``Windows`` sums this column: it holds floats of 4 or 8 bytes of this machine."""
+    return column.dtype.isnative and column.dtype.char in "fd"
+
+
+@cython.final
+cdef class Windows:
+    """Reads windows: a row and those that follow it in its episode, so many in all or less.
+
+    Parameters
+    ----------
+    ring : Ring
+        The rows.
+    size : int
+        The most rows of a window.
+    gamma : float
+        The factor of each further row.
+    sums, ahead : frozenset of str
+        Names of the columns that are summed over a window, which ``can_sum``, and of those that
+        are of its last row. All others are of its first.
+    discount_shape : tuple of int, optional
+        Of a row of the column ``discount``: () or (1,). Without it there is no such column.
+    """
+
+    def __cinit__(
+        self, Ring ring not None, intp_t size, gamma, frozenset sums, frozenset ahead,
+        discount_shape,
+    ):
+        cdef Column column
+        self.ring = ring
+        self.size = size
+        self.powers = c_powers(gamma, size)
+        self.ahead = ahead
+        self.discount_ndim = 0 if discount_shape is None else 1 + len(discount_shape)
+        self.origins = np.zeros(len(ring.columns), np.uint8)
+        self.lead = -1
+        for column in ring.columns:
+            if column.name in sums:
+                self.origins[column.place] = (
+                    SUM_OF_SINGLES if column.dtype.itemsize == 4 else SUM_OF_DOUBLES
+                )
+                if column.nbytes == column.dtype.itemsize:
+                    self.lead = column.place  # the last such column, if there are more
+            elif column.name in ahead:
+                self.origins[column.place] = OF_LAST
+
+    def take(
+        self, cnp.ndarray slots, int64_t written, int64_t revision, list arrays=None, steps=None,
+        gamma=None,
+    ):
+        """A batch of the windows of the rows in the given slots: a dict of fresh arrays.
+
+        None if one of the rows was overwritten since ``written`` and ``revision`` were read, or
+        values were replaced meanwhile.
+        ``arrays`` are the caller's, one for each column of the ring. ``steps`` and ``gamma`` stand
+        for ``size`` and the factor that were given at first; ``steps`` may be an array of intp, a
+        number for each row, and is at least 1 and at most ``size``.
+        """
+        cdef Ring ring = self.ring
+        if ring.c_is_overwritten(slots, written, revision):
+            return None
+        ring.c_check_slots(slots)
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        cdef int64_t updates = ring.state[UPDATES]
+        cdef Column column
+        if arrays is None:
+            arrays = [c_new_array(ring, column, n) for column in ring.columns]
+        else:
+            c_check_arrays(arrays, ring.columns, n)
+        cdef cnp.ndarray last = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray discount = self.c_new_discount(n)
+        self.c_fill(slots, arrays, last, discount, steps, gamma)
+        if ring.boxed:
+            for column, array in zip(ring.columns, arrays):
+                if column.objects is not None:
+                    array[...] = column.objects[last if column.name in self.ahead else slots]
+        cdef dict batch = {}
+        for k in range(len(arrays)):
+            batch[(<Column> ring.columns[k]).name] = arrays[k]
+        cdef Chain chain
+        for chain in ring.chains:
+            among = last if chain.name in self.ahead else slots
+            if not c_take_chain(ring, chain, among, written, revision, batch[chain.name]):
+                return None
+        if ring.state[UPDATES] != updates or ring.c_is_overwritten(slots, written, revision):
+            return None
+        if discount is not None:
+            batch["discount"] = discount
+        return batch
+
+    cdef cnp.ndarray c_new_discount(self, intp_t n):
+        cdef intp_t[2] dims
+        dims[0], dims[1] = n, 1
+        if self.discount_ndim == 0:
+            return None
+        return cnp.PyArray_SimpleNew(self.discount_ndim, dims, cnp.NPY_FLOAT32)
+
+    cdef int c_fill(
+        self, cnp.ndarray slots, list arrays, cnp.ndarray last, cnp.ndarray discount, steps, gamma
+    ) except -1:
+        """Read what lies in the arena, and find the last rows of the windows."""
+        cdef Ring ring = self.ring
+        cdef Read read
+        cdef float64_t[::1] powers = self.powers if gamma is None else c_powers(gamma, self.size)
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        read.slots = <const intp_t*> cnp.PyArray_DATA(slots)
+        read.last = <intp_t*> cnp.PyArray_DATA(last)
+        read.discount = NULL
+        if discount is not None:
+            read.discount = <float32_t*> cnp.PyArray_DATA(discount)
+        read.powers = &powers[0]
+        read.steps = NULL
+        read.most = self.size
+        if isinstance(steps, int):
+            read.most = steps
+        elif steps is not None:
+            read.steps = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray?> steps)
+        read.outs = <char**> calloc(1 + len(arrays), sizeof(char*))
+        if read.outs == NULL:
+            raise MemoryError("no memory left to gather rows")
+        for k in range(len(arrays)):
+            read.outs[(<Column> ring.columns[k]).place] = <char*> cnp.PyArray_DATA(
+                <cnp.ndarray> arrays[k]
+            )
+        if n * ring.row_nbytes < UNLOCKED_NBYTES:
+            self.c_read(&read, n)
+        else:
+            with nogil:
+                self.c_read(&read, n)
+        free(read.outs)
+        return 0
+
+    cdef void c_read(self, Read* read, intp_t n) noexcept nogil:
+        """Chunk by chunk, so that records stay in the first cache while their columns are read."""
+        cdef Walk walk = c_walk_of(self.ring)
+        cdef intp_t[CHUNK] lengths
+        cdef intp_t start = 0, count = min(n, CHUNK), following, k, number
+        cdef const intp_t* row
+        cdef const char* column
+        cdef char* out
+        c_fetch(self.ring, read.slots, count)
+        while start < n:
+            following = min(n - start - count, CHUNK)
+            c_fetch(self.ring, read.slots + start + count, following)
+            self.c_walk_chunk(&walk, read, start, count, lengths)
+            for number in range(self.ring.table.shape[0]):
+                row = &self.ring.table[number, 0]
+                column = <const char*> &self.ring.arena[0] + row[OFFSET]
+                out = read.outs[number] + start * row[NBYTES]
+                if number == self.lead:
+                    continue
+                if self.origins[number] == OF_FIRST:
+                    c_gather(out, column, row[STRIDE], row[NBYTES], read.slots + start, count)
+                elif self.origins[number] == OF_LAST:
+                    c_gather(out, column, row[STRIDE], row[NBYTES], read.last + start, count)
+                else:
+                    c_sum(
+                        walk, column, row[STRIDE], row[NBYTES],
+                        self.origins[number] == SUM_OF_SINGLES, read.slots + start, lengths,
+                        read.powers, count, out,
+                    )
+            if read.discount != NULL:
+                for k in range(count):
+                    read.discount[start + k] = <float32_t> read.powers[lengths[k]]
+                    if walk.flags[read.last[start + k] * walk.stride] & TERMINATED:
+                        read.discount[start + k] = 0
+            start += count
+            count = following
+
+    cdef void c_walk_chunk(
+        self, const Walk* walk, const Read* read, intp_t start, intp_t n, intp_t* lengths
+    ) noexcept nogil:
+        """Walk through the windows of a chunk, in a loop made for what there is to sum."""
+        cdef const intp_t* row
+        cdef const char* column
+        cdef char* out
+        if self.lead < 0:
+            c_walk(walk[0], read, start, n, lengths, False, False, NULL, 0, NULL)
+            return
+        row = &self.ring.table[self.lead, 0]
+        column = <const char*> &self.ring.arena[0] + row[OFFSET]
+        out = read.outs[self.lead]
+        if self.origins[self.lead] == SUM_OF_SINGLES:
+            c_walk(walk[0], read, start, n, lengths, True, True, column, row[STRIDE], out)
+        else:
+            c_walk(walk[0], read, start, n, lengths, True, False, column, row[STRIDE], out)
+
+
+cdef float64_t[::1] c_powers(gamma, intp_t size):
+    """The powers of gamma from 0 to ``size``."""
+    return gamma ** np.arange(1.0 + size)
+
+
+cdef inline float64_t c_number(const char* value, bint single) noexcept nogil:
+    """The number at an address, which may be any."""
+    cdef float32_t narrow
+    cdef float64_t wide
+    if single:
+        memcpy(&narrow, value, sizeof(narrow))
+        return narrow
+    memcpy(&wide, value, sizeof(wide))
+    return wide
+
+
+cdef inline void c_put(char* to, float64_t number, bint single) noexcept nogil:
+    """Write a number at an address, which may be any."""
+    cdef float32_t narrow = <float32_t> number
+    if single:
+        memcpy(to, &narrow, sizeof(narrow))
+    else:
+        memcpy(to, &number, sizeof(number))
+
+
+cdef inline void c_walk(
+    Walk walk, const Read* read, intp_t start, intp_t n, intp_t* lengths, bint sums, bint single,
+    const char* column, intp_t stride, char* out,
 ) noexcept nogil:
-    """Find the last row of each window, its flags, and how many rows there are."""
-    cdef intp_t k, start = 0, slot, following, count, rows
-    cdef int64_t row
-    cdef const char* records = <const char*> walk.flags - (walk.stride - 1)
-    while start < n:
-        for k in range(start, min(start + CHUNK, n)):
-            rows = (wanted[k] - 1) * walk.n_envs + 1
-            rows = min(rows, walk.capacity - slots[k])
-            if rows <= FETCHED_ROWS:
-                c_prefetch_rows(records, walk.stride, walk.stride * rows, slots + k, 1)
-        for k in range(start, min(start + CHUNK, n)):
-            slot = slots[k]
-            row = c_row_of(walk, slot)
-            count = 1
-            while count < wanted[k] and not walk.flags[slot * walk.stride] & END:
-                following = c_step(walk, slot, &row)
-                if following < 0:
-                    break
-                slot = following
-                count += 1
-            last[k] = slot
-            lengths[k] = count
-            flags[k] = walk.flags[slot * walk.stride]
-        start += CHUNK
+    """Find the last row of each window, and how many rows there are.
+
+    On the way the values of a column of one number are summed, if ``sums``. Sums begin with the
+    first row, whose factor is 1; that of a lone row is its value, to the last bit.
+    """
+    cdef const float64_t* powers = read.powers
+    cdef intp_t k, slot, following, count, newer, most = read.most, nbytes = 4 if single else 8
+    cdef float64_t total = 0.0
+    for k in range(start, start + n):
+        slot = read.slots[k]
+        newer = c_newer(&walk, slot)
+        if read.steps != NULL:
+            most = read.steps[k]
+        if sums:
+            total = c_number(column + slot * stride, single)
+        count = 1
+        while count < most and not walk.flags[slot * walk.stride] & END:
+            following = c_step(&walk, slot, &newer)
+            if following < 0:
+                break
+            slot = following
+            if sums and powers[count] != 0.0:  # otherwise infinite rewards would make it NaN
+                total += powers[count] * c_number(column + slot * stride, single)
+            count += 1
+        read.last[k] = slot
+        lengths[k - start] = count
+        if sums and count == 1:
+            memcpy(out + k * nbytes, column + slot * stride, nbytes)
+        elif sums:
+            c_put(out + k * nbytes, total, single)
 
 
-cdef void c_sum_column(
-    const Walk* walk, const char* base, Column column, const intp_t* slots, const intp_t* lengths,
-    const float64_t* powers, intp_t n, char* out,
-) noexcept:
-    """Sum the values of a column over windows; of a lone row they are copied, to the last bit."""
-    cdef bint single = column.dtype.itemsize == 4
-    cdef intp_t k, i, slot, item, items = column.nbytes // (4 if single else 8)
-    cdef intp_t stride = column.stride, nbytes = column.nbytes
-    cdef int64_t row
+cdef void c_sum(
+    Walk walk, const char* column, intp_t stride, intp_t nbytes, bint single,
+    const intp_t* slots, const intp_t* lengths, const float64_t* powers, intp_t n, char* out,
+) noexcept nogil:
+    """Sum the values of a column over windows that were walked; see ``c_walk``."""
+    cdef intp_t k, i, slot, item, newer, size = 4 if single else 8
     cdef float64_t total
     cdef const char* value
     for k in range(n):
         if lengths[k] == 1:
-            memcpy(out + k * nbytes, base + slots[k] * stride, nbytes)
+            memcpy(out + k * nbytes, column + slots[k] * stride, nbytes)
             continue
-        for item in range(items):
+        for item in range(nbytes // size):
+            value = column + item * size
             slot = slots[k]
-            row = c_row_of(walk, slot)
-            total = -0.0  # plus minus zero is minus zero
-            for i in range(lengths[k]):
-                slot = c_step(walk, slot, &row) if i else slot
-                if powers[i] != 0.0:  # otherwise infinite rewards would make it NaN
-                    value = base + slot * stride
-                    if single:
-                        total += powers[i] * (<const float32_t*> value)[item]
-                    else:
-                        total += powers[i] * (<const float64_t*> value)[item]
-            if single:
-                (<float32_t*> out)[k * items + item] = <float32_t> total
-            else:
-                (<float64_t*> out)[k * items + item] = total
+            newer = c_newer(&walk, slot)
+            total = c_number(value + slot * stride, single)
+            for i in range(1, lengths[k]):
+                slot = c_step(&walk, slot, &newer)
+                if slot < 0:  # rows were made absent meanwhile
+                    break
+                if powers[i] != 0.0:
+                    total += powers[i] * c_number(value + slot * stride, single)
+            c_put(out + k * nbytes + item * size, total, single)

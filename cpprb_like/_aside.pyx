@@ -53,7 +53,7 @@ cdef class Aside:
         cdef ndarray rows, values
         if self.count + n <= self.room:
             return 0
-        room = max(self.room + self.room // 4, self.count + n, 4)
+        room = max(self.room + self.room // 8, self.count + n)
         nbytes = room * self.nbytes
         rows = cnp.PyArray_SimpleNew(1, &room, cnp.NPY_INT64)
         values = cnp.PyArray_SimpleNew(1, &nbytes, cnp.NPY_UINT8)

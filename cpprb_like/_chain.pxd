@@ -25,9 +25,9 @@ cdef class Chain:
     cdef readonly intp_t nbytes      # of a value
     cdef ndarray latest              # the value of the newest row of each stream
     cdef ndarray seen                # whether there is one
-    cdef readonly Aside aside
+    cdef tuple asides                # what is kept aside
 
-    cdef intp_t c_count(self, Rows* rows) noexcept nogil
+    cdef int c_reserve(self, Rows* rows) except -1
     cdef void c_write(self, Rows* rows) noexcept nogil
     cdef int c_gather(self, const int64_t* rows, intp_t n, int64_t written, char* to) except -1
     cdef void c_clear(self) noexcept nogil
@@ -43,10 +43,12 @@ cdef class FrameStack(Chain):
     cdef intp_t n_frames             # in the circle
     cdef uint8_t[::1] frames         # the newest frame of each row
     cdef char* frame_data            # of ``frames``
+    cdef Aside older                 # all frames but the newest of stacks that did not slide
     cdef uint8_t[::1] runs           # of each slot: rows before it whose frames are part of its value
 
     cdef const char* c_frame(self, int64_t row) noexcept nogil
     cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil
+    cdef bint c_is_moved_on(self, const char** frames, const char* value) noexcept nogil
     cdef void c_split(self, const char* value, intp_t frame, char* to) noexcept nogil
     cdef void c_join(self, const char** frames, char* to) noexcept nogil
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil
@@ -56,9 +58,14 @@ cdef class NextOf(Chain):
     cdef Column column               # the field whose next value this is, ...
     cdef FrameStack stack            # ... or this one
     cdef uint8_t[::1] arena
-    cdef uint8_t[::1] marks          # of each slot: the next value was kept aside
+    cdef uint8_t[::1] marks          # of each slot: where the next value is
+    cdef Aside whole                 # next values
+    cdef Aside newest                # newest frames of next values
 
     cdef intp_t c_source(self) noexcept nogil
     cdef bint c_is_kept(self, Rows* rows, intp_t k) noexcept nogil
+    cdef bint c_is_own(self, Rows* rows, intp_t k, const char* promised) noexcept nogil
+    cdef void c_keep(self, Rows* rows, intp_t k, const char* promised) noexcept nogil
+    cdef void c_point(self, int64_t row, const char** frames) noexcept nogil
     cdef const char* c_whole(self, int64_t row) noexcept nogil
     cdef const char* c_promised(self, int64_t row) noexcept nogil

@@ -4,14 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self, disjoint_base
 
-from cpprb_like._aside import Aside
 from cpprb_like._column import Column
 
 @disjoint_base
 class Chain:
     name: str
     nbytes: int
-    aside: Aside
     @property
     def total_nbytes(self) -> int: ...
     def save(self) -> tuple[Any, ...]: ...

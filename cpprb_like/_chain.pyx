@@ -2,10 +2,10 @@
 
 The next observation of a step is the observation of the step after it, and a stack of frames is the
 stack before it, moved on by one frame: so little of them is stored. Whether it is so is seen by
-comparing the bytes, row by row, when they are added; a value that does not follow is kept aside,
-whole. So whatever was added is what is read, wherever episodes end. Compiled because it looks at
-every row. Not here: what is done with the values (``views``), and fields that are stored as they
-are (``_core``).
+comparing the bytes, row by row, when they are added; of a value that does not follow, what no other
+row holds is kept aside. So whatever was added is what is read, wherever episodes end. Compiled
+because it looks at every row. Not here: what is done with the values (``views``), and fields that
+are stored as they are (``_core``).
 """
 
 cimport cython
@@ -15,6 +15,7 @@ from libc.string cimport memcmp, memcpy
 
 from cpprb_like._aside cimport Aside
 from cpprb_like._column cimport Column
+from cpprb_like._copy cimport c_interleave
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
 import numpy as np
@@ -23,6 +24,11 @@ cnp.import_array()
 
 cdef enum:
     DEEPEST = 256            # frames of a stack: ``runs`` are bytes
+
+cdef enum:  # where the next value of a row is
+    FOLLOWS = 0              # the next row has it
+    KEPT_WHOLE = 1
+    KEPT_FRAME = 2           # it is the row's own stack, moved on by the frame that was kept
 
 
 cdef class Chain:
@@ -45,14 +51,13 @@ cdef class Chain:
         self.n_envs = n_envs
         self.latest = np.zeros((n_envs, nbytes), np.uint8)
         self.seen = np.zeros(n_envs, np.uint8)
-        self.aside = Aside(nbytes)
 
-    cdef intp_t c_count(self, Rows* rows) noexcept nogil:
-        """How many values of these rows, or of rows before them, would have to be kept aside."""
-        return rows.n
+    cdef int c_reserve(self, Rows* rows) except -1:
+        """Make room for what of these rows, or of rows before them, will have to be kept aside."""
+        return 0
 
     cdef void c_write(self, Rows* rows) noexcept nogil:
-        """Write the values of rows that are being added; there is room in ``aside``."""
+        """Write the values of rows that are being added; there is room for what is kept aside."""
 
     cdef int c_gather(
         self, const int64_t* rows, intp_t n, int64_t written, char* to
@@ -67,7 +72,6 @@ cdef class Chain:
     cdef void c_clear(self) noexcept nogil:
         """Forget all rows."""
         cdef intp_t stream
-        self.aside.c_clear()
         for stream in range(self.n_envs):
             (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = False
 
@@ -96,23 +100,25 @@ cdef class Chain:
     @property
     def total_nbytes(self):
         """Bytes of memory of its own, which is not part of the arena."""
-        return self.latest.nbytes + self.seen.nbytes + self.aside.total_nbytes
+        kept = sum([aside.total_nbytes for aside in self.asides])
+        return self.latest.nbytes + self.seen.nbytes + kept
 
     def save(self):
         """What a new object needs to go on like this one, besides its memory."""
-        return self.latest.copy(), self.seen.copy(), self.aside.save()
+        return self.latest.copy(), self.seen.copy(), [aside.save() for aside in self.asides]
 
     def load(self, saved):
         """Go on where another object was saved."""
-        self.latest[...], self.seen[...] = saved[:2]
-        self.aside.load(saved[2])
+        self.latest[...], self.seen[...], kept = saved
+        for aside, values in zip(self.asides, kept):
+            aside.load(values)
 
 
 @cython.final
 cdef class FrameStack(Chain):
     """A field whose value is a stack of the newest frames: only the newest of them is stored.
 
-    A value that is not the one before it moved on by a frame is kept aside.
+    Of a value that is not the one before it moved on by a frame, the others are kept aside.
 
     Parameters
     ----------
@@ -142,20 +148,26 @@ cdef class FrameStack(Chain):
             raise ValueError(f"depth: expected 1 to {DEEPEST} frames that make up a value")
         if frames.shape[0] != self.n_frames * self.frame_nbytes or runs.shape[0] != capacity:
             raise ValueError("frames, runs: of a wrong length")
+        self.older = Aside(nbytes - self.frame_nbytes)
+        self.asides = (self.older,)
         self.frames = frames
         self.frame_data = <char*> cnp.PyArray_DATA(np.asarray(frames))  # there may be no bytes
         self.runs = runs
 
-    cdef intp_t c_count(self, Rows* rows) noexcept nogil:
+    cdef int c_reserve(self, Rows* rows) except -1:
         cdef const char* values = rows.values[self.place]
         cdef const char* before
         cdef intp_t k, count = 0
         if rows.n == 1:
-            return 1
+            return self.older.c_reserve(1)
         for k in range(max(0, rows.n - self.n_frames), rows.n):
             before = self.c_before(rows, k, values)
             count += before == NULL or not self.c_is_slide(before, values + k * self.nbytes)
-        return count
+        return self.older.c_reserve(count)
+
+    cdef void c_clear(self) noexcept nogil:
+        Chain.c_clear(self)
+        self.older.c_clear()
 
     cdef void c_write(self, Rows* rows) noexcept nogil:
         cdef const char* values = rows.values[self.place]
@@ -165,7 +177,7 @@ cdef class FrameStack(Chain):
         cdef intp_t k, frame
         cdef int64_t row, needed = rows.first + rows.n - self.n_frames
         cdef uint8_t run
-        self.aside.c_drop(needed)
+        self.older.c_drop(needed)
         for k in range(rows.n):
             row = rows.first + k
             value = values + k * self.nbytes
@@ -176,14 +188,11 @@ cdef class FrameStack(Chain):
             else:
                 run = 0
                 if row >= needed:
-                    kept = self.aside.c_push(row)
-                    for frame in range(self.depth):
+                    kept = self.older.c_push(row)
+                    for frame in range(self.depth - 1):
                         self.c_split(value, frame, kept + frame * self.frame_nbytes)
             self.runs[row % self.capacity] = run
-            self.c_split(
-                value, self.depth - 1,
-                <char*> self.c_frame(row),
-            )
+            self.c_split(value, self.depth - 1, <char*> self.c_frame(row))
         self.c_keep_latest(rows, values)
 
     cdef const char* c_frame(self, int64_t row) noexcept nogil:
@@ -205,6 +214,24 @@ cdef class FrameStack(Chain):
                 return False
         return True
 
+    cdef bint c_is_moved_on(self, const char** frames, const char* value) noexcept nogil:
+        """As ``c_is_slide``, where the frames of the value before lie apart from each other."""
+        cdef intp_t frame, o, inner = self.inner, size = self.depth * inner
+        cdef const char* a
+        cdef const char* b
+        cdef bint differs
+        for frame in range(self.depth - 1):
+            a = frames[frame + 1]
+            b = value + frame * inner
+            for o in range(self.outer):
+                if inner == 1:
+                    differs = a[o] != b[o * size]
+                else:
+                    differs = memcmp(a + o * inner, b + o * size, inner) != 0
+                if differs:
+                    return False
+        return True
+
     cdef void c_split(self, const char* value, intp_t frame, char* to) noexcept nogil:
         """Copy one frame out of a value."""
         cdef intp_t o, inner = self.inner, size = self.depth * inner
@@ -218,34 +245,14 @@ cdef class FrameStack(Chain):
 
     cdef void c_join(self, const char** frames, char* to) noexcept nogil:
         """Make a value of its frames, oldest first."""
-        cdef intp_t o, frame, inner = self.inner, size = self.depth * inner
-        cdef const char* a
-        cdef const char* b
-        cdef const char* c
-        cdef const char* d
-        if inner == 1 and self.depth == 4:
-            a, b, c, d = frames[0], frames[1], frames[2], frames[3]
-            for o in range(self.outer):
-                to[4 * o] = a[o]
-                to[4 * o + 1] = b[o]
-                to[4 * o + 2] = c[o]
-                to[4 * o + 3] = d[o]
-            return
-        for frame in range(self.depth):
-            a = frames[frame]
-            if inner == 1:
-                for o in range(self.outer):
-                    to[o * size + frame] = a[o]
-            else:
-                for o in range(self.outer):
-                    memcpy(to + o * size + frame * inner, a + o * inner, inner)
+        c_interleave(to, frames, self.depth, self.outer, self.inner)
 
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
         """Find the frames of the value of a row, oldest first."""
         cdef intp_t run = self.runs[row % self.capacity], age
         cdef const char* kept = NULL
         if run < self.depth - 1:
-            kept = self.aside.c_find(row - run * self.n_envs)
+            kept = self.older.c_find(row - run * self.n_envs)
         # Memory that was damaged (a mapped file, say) gives wrong frames, but only those there are.
         if run * self.n_envs > row:
             run = <intp_t> (row // self.n_envs)
@@ -266,7 +273,7 @@ cdef class FrameStack(Chain):
         cdef const char** frames = <const char**> malloc((1 + n * depth) * sizeof(char*))
         if frames == NULL:
             raise MemoryError("no memory left to gather rows")
-        memory = self.aside.values  # stays as it is while it is held
+        memory = self.older.values  # stays as it is while it is held
         for k in range(n):
             self.c_point(rows[k], frames + k * depth)
         with nogil:
@@ -280,6 +287,8 @@ cdef class FrameStack(Chain):
 @cython.final
 cdef class NextOf(Chain):
     """The next value of a field: what the next row of the stream holds, or was kept aside.
+
+    Of a stack that is that of its own row moved on by a frame, only this frame is kept.
 
     Parameters
     ----------
@@ -301,6 +310,9 @@ cdef class NextOf(Chain):
             raise ValueError(f"marks: expected {capacity}, got {marks.shape[0]}")
         self.column = source if isinstance(source, Column) else None
         self.stack = source if isinstance(source, FrameStack) else None
+        self.whole = Aside(nbytes)
+        self.newest = Aside(0 if self.stack is None else self.stack.frame_nbytes)
+        self.asides = (self.whole, self.newest)
         self.arena = arena
         self.marks = marks
 
@@ -319,46 +331,84 @@ cdef class NextOf(Chain):
             promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
         ) != 0
 
-    cdef intp_t c_count(self, Rows* rows) noexcept nogil:
+    cdef bint c_is_own(self, Rows* rows, intp_t k, const char* promised) noexcept nogil:
+        """Whether what the row before row k promised is its own stack, moved on by a frame."""
+        cdef const char* frames[DEEPEST]
+        if self.stack is None:
+            return False
+        if k >= self.n_envs:
+            return self.stack.c_is_slide(
+                self.c_before(rows, k, rows.values[self.stack.place]), promised
+            )
+        self.stack.c_point(rows.first + k - self.n_envs, frames)
+        return self.stack.c_is_moved_on(frames, promised)
+
+    cdef int c_reserve(self, Rows* rows) except -1:
         cdef const char* values = rows.values[self.place]
         cdef const char* promised
-        cdef intp_t k, count = 0
+        cdef intp_t k, whole = 0, frames = 0
         if rows.n == 1:
-            return 1
-        for k in range(max(0, rows.n - self.capacity), rows.n):
+            whole = frames = 1
+        for k in range(max(0, rows.n - self.capacity), rows.n if rows.n > 1 else 0):
             promised = self.c_before(rows, k, values)
-            count += promised != NULL and memcmp(
+            if promised != NULL and memcmp(
                 promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
-            ) != 0
-        return count
+            ):
+                if self.c_is_own(rows, k, promised):
+                    frames += 1
+                else:
+                    whole += 1
+        self.whole.c_reserve(whole)
+        return self.newest.c_reserve(frames)
+
+    cdef void c_clear(self) noexcept nogil:
+        Chain.c_clear(self)
+        self.whole.c_clear()
+        self.newest.c_clear()
 
     cdef void c_write(self, Rows* rows) noexcept nogil:
         cdef const char* values = rows.values[self.place]
         cdef intp_t k
-        cdef int64_t row
-        self.aside.c_drop(rows.oldest)
+        self.whole.c_drop(rows.oldest)
+        self.newest.c_drop(rows.oldest)
         for k in range(rows.n):
-            row = rows.first + k
             if self.c_is_kept(rows, k):
-                memcpy(
-                    self.aside.c_push(row - self.n_envs),
-                    self.c_before(rows, k, values),
-                    self.nbytes,
-                )
-                self.marks[(row - self.n_envs) % self.capacity] = True
-            self.marks[row % self.capacity] = False
+                self.c_keep(rows, k, self.c_before(rows, k, values))
+            self.marks[(rows.first + k) % self.capacity] = FOLLOWS
         self.c_keep_latest(rows, values)
 
+    cdef void c_keep(self, Rows* rows, intp_t k, const char* promised) noexcept nogil:
+        """Keep aside what the row before row k promised. The stacks of all rows were written."""
+        cdef int64_t row = rows.first + k - self.n_envs
+        if self.c_is_own(rows, k, promised):
+            self.marks[row % self.capacity] = KEPT_FRAME
+            self.stack.c_split(promised, self.stack.depth - 1, self.newest.c_push(row))
+        else:
+            self.marks[row % self.capacity] = KEPT_WHOLE
+            memcpy(self.whole.c_push(row), promised, self.nbytes)
+
     cdef const char* c_whole(self, int64_t row) noexcept nogil:
-        """Where the next value of a row is as a whole, or NULL: then the row after has its frames."""
+        """Where the next value of a row is as a whole, or NULL: then ``c_point`` finds its frames."""
         cdef const char* kept = NULL
-        if self.marks[row % self.capacity]:
-            kept = self.aside.c_find(row)
+        if self.marks[row % self.capacity] == KEPT_WHOLE:
+            kept = self.whole.c_find(row)
         if kept != NULL or self.column is None:
             return kept
         return <const char*> &self.arena[0] + (
             self.column.offset + (row + self.n_envs) % self.capacity * self.column.stride
         )
+
+    cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
+        """Find the frames of the next value of a row, oldest first."""
+        cdef intp_t frame
+        cdef const char* kept = NULL
+        if self.marks[row % self.capacity] == KEPT_FRAME:
+            kept = self.newest.c_find(row)
+        self.stack.c_point(row if kept != NULL else row + self.n_envs, frames)
+        if kept != NULL:
+            for frame in range(self.stack.depth - 1):
+                frames[frame] = frames[frame + 1]
+            frames[self.stack.depth - 1] = kept
 
     cdef int c_gather(
         self, const int64_t* rows, intp_t n, int64_t written, char* to
@@ -368,8 +418,8 @@ cdef class NextOf(Chain):
         cdef const char** frames = values + n
         if values == NULL:
             raise MemoryError("no memory left to gather rows")
-        memory = self.aside.values  # stays as it is while it is held
-        below = None if self.stack is None else self.stack.aside.values
+        memory = self.whole.values, self.newest.values  # stay as they are while they are held
+        below = None if self.stack is None else self.stack.older.values
         for k in range(n):
             if rows[k] + self.n_envs >= written:  # the next row will overwrite it: copied at once
                 values[k] = to + k * self.nbytes
@@ -377,7 +427,7 @@ cdef class NextOf(Chain):
                 continue
             values[k] = self.c_whole(rows[k])
             if values[k] == NULL:
-                self.stack.c_point(rows[k] + self.n_envs, frames + k * depth)
+                self.c_point(rows[k], frames + k * depth)
         with nogil:
             for k in range(n):
                 if values[k] == NULL:

@@ -4,6 +4,7 @@ from numpy cimport ndarray
 
 from cpprb_like._chain cimport Rows
 from cpprb_like._column cimport Column
+from cpprb_like._copy cimport c_prefetch_rows
 from cpprb_like._pool cimport Pool
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
@@ -13,7 +14,7 @@ cdef enum:  # words of the header
     ABSENT_ROWS = 1  # rows in the ring that hold no step
     REVISION = 2     # clears so far
     TAG_BASE = 3     # rows before the last clear, each time rounded up to a multiple of capacity
-    UPDATES = 4      # how often values of rows were replaced
+    UPDATES = 4      # how often values of rows were replaced, or rows hidden
     EPISODE_LENS = 5  # one word for each stream
 
 
@@ -84,3 +85,23 @@ cdef class Ring:
     ) noexcept nogil
     cdef bint c_overwritten(self, ndarray slots, int64_t written) noexcept
     cdef int c_check_slots(self, slots) except -1
+
+
+cdef enum:
+    FETCHED_STEPS = 16           # of a window, at most: the machine fetches what follows by itself
+
+
+cdef inline intp_t c_window_rows(Ring ring) noexcept nogil:
+    """How many rows are fetched for each that is drawn: those that are read with it."""
+    return 1 + min(ring.ahead, FETCHED_STEPS - 1)
+
+
+cdef inline void c_fetch(Ring ring, const intp_t* slots, intp_t n) noexcept nogil:
+    """Ask for the records of the rows at n slots, and of those that are read with them."""
+    cdef intp_t i, size = ring.record_stride, rows = c_window_rows(ring)
+    cdef const char* records = <const char*> ring.c_record(0)
+    if ring.n_envs == 1:
+        c_prefetch_rows(records, size, size * rows, slots, n)
+        return
+    for i in range(rows):
+        c_prefetch_rows(records + i * ring.n_envs * size, size, size, slots, n)

@@ -120,7 +120,7 @@ cdef class Ring:
 
     @property
     def updates(self):
-        """How often values of rows were replaced: who reads in several goes compares it."""
+        """How often rows were changed or hidden: who reads in several goes compares it."""
         return self.state[UPDATES]
 
     @property
@@ -170,6 +170,8 @@ cdef class Ring:
         """Whether a row waits for rows to follow it."""
         cdef int64_t row = self.c_row_at(slot)
         cdef intp_t _
+        if not self.state[ABSENT_ROWS] and row + self.ahead * self.n_envs < self.state[WRITTEN]:
+            return False
         for _ in range(self.ahead):
             if self.c_flags(<intp_t> (row % self.capacity))[0] & END:
                 return False
@@ -264,7 +266,7 @@ cdef class Ring:
         cdef Chain chain
         cdef Rows given = self.c_describe(rows, n)
         for chain in self.chains:
-            chain.aside.c_reserve(chain.c_count(&given))
+            chain.c_reserve(&given)
         return 0
 
     cdef Rows c_describe(self, char** rows, intp_t n) noexcept:
@@ -452,6 +454,7 @@ cdef class Ring:
             if not self.c_is_absent(values[k]):
                 self.c_flags(values[k])[0] |= ABSENT
                 self.state[ABSENT_ROWS] += 1
+        self.state[UPDATES] += 1
         return True
 
     def episode_len(self, intp_t stream):

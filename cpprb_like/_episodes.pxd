@@ -1,5 +1,6 @@
 """Attributes and C signatures of ``Starts``."""
 
+from libc.stdint cimport int8_t
 from numpy cimport ndarray
 from numpy.random cimport bitgen_t
 
@@ -16,5 +17,7 @@ cdef class Starts:
 
     cdef bint c_is_first(self, int64_t row) noexcept nogil
     cdef bint c_is_on_stride(self, int64_t row) noexcept nogil
+    cdef intp_t c_looked_at(self, int64_t row) noexcept nogil
     cdef int c_what(self, intp_t slot) noexcept nogil
+    cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* told) noexcept nogil
     cdef int c_draw(self, ndarray drawn, bitgen_t* source) except -1

@@ -1,14 +1,16 @@
-"""Which rows sequences can start at, and which rows they are made of.
+"""Which rows sequences can start at.
 
-Compiled because every start that is tried looks at all rows of its sequence. Not here: what a
-sequence is good for and how it is read (``sequences``), and starts by priority (``priorities``).
+Compiled because starts are found by trying rows. Not here: how sequences are read (``_windows``),
+what they are good for (``sequences``), and starts by priority (``priorities``).
 """
 
 cimport cython
 cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport int8_t
 from numpy.random cimport bitgen_t
 
+from cpprb_like._copy cimport c_prefetch
 from cpprb_like._core cimport ABSENT, END, WRITTEN, Ring
 from cpprb_like._random cimport Bits, c_bits_of, c_bounded
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
@@ -22,6 +24,7 @@ cnp.import_array()
 cdef enum:
     TRIES = 32               # for each start, and for each row from one to the next
     SPARE_TRIES = 256
+    FETCHED = 32             # flags that are fetched before the first of them is looked at
 
 cdef enum:  # what a row is
     NEVER = -1               # no sequence will ever start there
@@ -104,13 +107,21 @@ cdef class Starts:
             return True
         return self.c_is_first(row)
 
+    cdef intp_t c_looked_at(self, int64_t row) noexcept nogil:
+        """How many rows, from this one on, tell whether a sequence can start here."""
+        cdef int64_t last = row + (self.rows - 1) * self.ring.n_envs
+        if self.ring.c_absent() or last >= self.ring.state[WRITTEN]:
+            return self.rows
+        # All its rows are there, so only an end that comes too early is in the way.
+        return 1 if self.across else self.least
+
     cdef int c_what(self, intp_t slot) noexcept nogil:
         """What the row in a slot in use is: NEVER, WAITS or STARTS."""
         cdef int64_t row = self.ring.c_row_at(slot)
-        cdef intp_t count = 1
-        if self.ring.c_is_absent(slot) or not self.c_is_on_stride(row):
+        cdef intp_t count = 1, most = self.c_looked_at(row)
+        if self.ring.c_absent() and self.ring.c_is_absent(slot) or not self.c_is_on_stride(row):
             return NEVER
-        while count < self.rows:
+        while count < most:
             if not self.across and self.ring.c_flags(<intp_t> (row % self.ring.capacity))[0] & END:
                 return STARTS if count >= self.least else NEVER
             row = self.ring.c_next(row, self.ring.state[WRITTEN])
@@ -127,12 +138,24 @@ cdef class Starts:
         1 if a sequence can start there, 0 if rows have to follow first, -1 if none ever can.
         """
         self.ring.c_check_slots(slots)
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        cdef intp_t n = cnp.PyArray_DIM(slots, 0)
         cdef cnp.ndarray told = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT8)
-        for k in range(n):
-            (<cnp.int8_t*> cnp.PyArray_DATA(told))[k] = <cnp.int8_t> self.c_what(values[k])
+        self.c_tell(
+            <const intp_t*> cnp.PyArray_DATA(slots), n, <int8_t*> cnp.PyArray_DATA(told)
+        )
         return told
+
+    cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* told) noexcept nogil:
+        cdef bint looks = self.stride > 1 or self.least > 1 or self.ring.c_absent()
+        cdef intp_t k, start = 0, end
+        while start < n:
+            end = min(n, start + FETCHED)
+            if looks:
+                for k in range(start, end):
+                    c_prefetch(self.ring.c_flags(max(slots[k] - self.ring.n_envs, 0)))
+            for k in range(start, end):
+                told[k] = <int8_t> self.c_what(slots[k])
+            start = end
 
     def slots(self):
         """All slots at which a sequence can start, newest first. Looks at all rows."""
@@ -204,10 +227,20 @@ cdef class Starts:
         cdef intp_t left = SPARE_TRIES + min(stored, TRIES * n * min(stored, self.stride))
         cdef cnp.ndarray among
         cdef const intp_t* starts
+        cdef intp_t[FETCHED] tried
+        cdef int8_t[FETCHED] told
+        cdef intp_t i, count
         while k < n and left and stored:
-            out[k] = <intp_t> c_bounded(&bits, stored)
-            k += self.c_what(out[k]) == STARTS
-            left -= 1
+            # As many as are needed if one in a stride is a start.
+            count = min(FETCHED, left, (n - k) * min(self.stride, FETCHED))
+            for i in range(count):
+                tried[i] = <intp_t> c_bounded(&bits, stored)
+            self.c_tell(tried, count, told)
+            left -= count
+            for i in range(count):
+                if k < n and told[i] == STARTS:
+                    out[k] = tried[i]
+                    k += 1
         if k == n:
             return 0
         among = self.slots()
@@ -229,49 +262,3 @@ cdef class Starts:
                 else f"and no episode has so many, or ended with at least {self.least}"
             )
         )
-
-    def windows(self, cnp.ndarray slots):
-        """For each row, the slots of itself and of the rows that follow it in its sequence.
-
-        Returns an array of intp, shape ``(len(slots), rows)``, and how many of each row are such,
-        shape ``(len(slots),)``; behind these the last one is repeated.
-        """
-        self.ring.c_check_slots(slots)
-        cdef Ring ring = self.ring
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k, i, m = cnp.PyArray_DIM(slots, 0)
-        cdef cnp.ndarray windows = np.empty((m, self.rows), np.intp)
-        cdef cnp.ndarray counts = cnp.PyArray_SimpleNew(1, &m, cnp.NPY_INTP)
-        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(windows)
-        cdef int64_t row
-        for k in range(m):
-            row = ring.c_row_at(values[k])
-            out[0] = values[k]
-            i = 1
-            while i < self.rows and (self.across or not ring.c_flags(out[i - 1])[0] & END):
-                row = ring.c_next(row, ring.state[WRITTEN])
-                if row < 0:
-                    break
-                out[i] = <intp_t> (row % ring.capacity)
-                i += 1
-            (<intp_t*> cnp.PyArray_DATA(counts))[k] = i
-            while i < self.rows:
-                out[i] = out[i - 1]
-                i += 1
-            out += self.rows
-        return windows, counts
-
-    def firsts(self, cnp.ndarray slots):
-        """Whether an episode begins at each of the slots, which are in use.
-
-        Not at the oldest row of a stream if the row before it was overwritten: nobody knows.
-        """
-        self.ring.c_check_slots(slots)
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-        cdef cnp.ndarray firsts = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_BOOL)
-        for k in range(n):
-            (<uint8_t*> cnp.PyArray_DATA(firsts))[k] = self.c_is_first(
-                self.ring.c_row_at(values[k])
-            )
-        return firsts

@@ -82,6 +82,13 @@ def take_chain(
 
     False if one of the rows was overwritten since ``written`` and ``revision`` were read.
     """
+    return c_take_chain(ring, chain, slots, written, revision, out)
+
+
+cdef bint c_take_chain(
+    Ring ring, Chain chain, cnp.ndarray slots, int64_t written, int64_t revision, cnp.ndarray out
+) except -1:
+    """As ``take_chain``."""
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)

@@ -10,7 +10,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from numpy.random cimport bitgen_t
 
 from cpprb_like._copy cimport c_prefetch_rows
-from cpprb_like._core cimport Ring
+from cpprb_like._core cimport Ring, c_fetch, c_window_rows
 from cpprb_like._random cimport Bits, c_bits_of, c_bounded
 from cpprb_like._shuffle cimport Shuffle
 from cpprb_like._typedefs cimport intp_t
@@ -20,7 +20,7 @@ from cpprb_like.errors import NotEnoughDataError
 cnp.import_array()
 
 cdef enum:
-    FETCHED_ROWS = 512       # batches whose records stay in the first cache until they are copied
+    FETCHED_ROWS = 512       # batches whose records stay in a cache until they are copied
     SPARE_DRAWS = 64         # for the rows that are passed over
 
 
@@ -105,16 +105,23 @@ cdef int c_draw(
     cannot be drawn are passed over, which are at most half of them.
     """
     cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
-    cdef intp_t k = 0, n = cnp.PyArray_DIM(slots, 0), slot, capacity = ring.capacity
+    cdef intp_t k = 0, drawn, n = cnp.PyArray_DIM(slots, 0), slot, capacity = ring.capacity
     cdef const char* records = <const char*> ring.c_record(0)
-    cdef intp_t size = ring.record_stride
+    cdef intp_t stride = ring.record_stride
+    cdef intp_t size = stride * (c_window_rows(ring) if ring.n_envs == 1 else 1)
     if replace:
         while k < n:
-            slot = first + <intp_t> c_bounded(bits, among)
-            values[k] = slot if slot < capacity else slot - capacity
-            if n <= FETCHED_ROWS:
-                c_prefetch_rows(records, size, size, values + k, 1)
-            k += not skip or ring.c_can_draw(values[k])
+            for drawn in range(k, n):
+                slot = first + <intp_t> c_bounded(bits, among)
+                values[drawn] = slot if slot < capacity else slot - capacity
+                if n <= FETCHED_ROWS:
+                    c_prefetch_rows(records, stride, size, values + drawn, 1)
+            if not skip:
+                break
+            c_fetch(ring, values + k, n - k)
+            for drawn in range(k, n):  # now that their flags come
+                values[k] = values[drawn]
+                k += ring.c_can_draw(values[k])
         return 0
     # Half of what the shuffle gives can be drawn: four times as many are enough but for once in a
     # long while.

@@ -32,6 +32,7 @@ from cpprb_like.schedules import whole
 from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_size
 from cpprb_like.sequences import sample_sequences
 from cpprb_like.slots import resolve
+from cpprb_like.stacking import stack_rows
 from cpprb_like.updating import update_rows
 from cpprb_like.views import View
 
@@ -471,6 +472,8 @@ class ReplayBuffer(BufferBase):
         single = not isinstance(index, slice) and np.ndim(index) == 0
         batch = self._read(lambda: resolve(self.ring, index))
         return {name: values[0] for name, values in batch.items()} if single else batch
+
+    stack = stack_rows
 
     def __iter__(self) -> Iterator[Batch]:
         """The rows one by one, in the order of their slots: dicts of values. As ``batches``."""

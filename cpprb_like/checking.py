@@ -257,14 +257,18 @@ def _check_chain(
     """What is kept for each row of a field that is not stored as it is, before it is followed."""
     first = max(0, timeline.written - timeline.capacity)
     ids = np.arange(first, timeline.written)
-    kept = chain.save()[2][0]
-    _expect(bool((np.diff(kept) > 0).all()), f"field {chain.name!r}: rows kept", "ascending", kept)
     what = f"field {chain.name!r}"
+    queues = [rows for rows, _ in chain.save()[2]]
+    for kept in queues:
+        _expect(bool((np.diff(kept) > 0).all()), f"{what}: rows kept", "ascending", kept)
     if isinstance(chain, NextOf):
         marks = layout.block(arena, f"marks of {chain.name}")[ids % timeline.capacity]
-        is_kept = np.isin(ids, kept)
-        _require_rows(marks == is_kept, ids, timeline, f"{what}: mark", is_kept, marks)
+        expected = np.zeros(len(ids), np.intp)
+        for mark, kept in enumerate(queues, 1):
+            expected[np.isin(ids, kept)] = mark
+        _require_rows(marks == expected, ids, timeline, f"{what}: mark", expected, marks)
     elif isinstance(chain, FrameStack):
+        (kept,) = queues
         runs = layout.block(arena, f"runs of {chain.name}")[ids % timeline.capacity].astype(int)
         deepest = chain.depth - 1
         is_kept = np.isin(ids - runs * timeline.n_envs, kept) | (runs == deepest)

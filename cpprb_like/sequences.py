@@ -14,14 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._column import Column
-from cpprb_like._core import FLAG_ABSENT, Ring
+from cpprb_like._core import Ring
 from cpprb_like._episodes import Starts
-from cpprb_like._take import new_array
+from cpprb_like._windows import take_sequences
 from cpprb_like.memory import require
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.schedules import Schedule, check, whole
-from cpprb_like.views import Rows, read_rows
 
 __all__ = ["sample_sequences", "update_sequence_priorities"]
 
@@ -164,9 +162,9 @@ def sample_sequences(
         across=across,
         stride=min(whole("stride", stride, 1), sys.maxsize),
     )
-    single = _read_first_only(first_only, ring)
-    draw = _drawing(self, beta)
     names = [column.name for column in ring.columns]
+    single = _read_first_only(first_only, names)
+    draw = _drawing(self, beta)
     added = "is_first" if across else "mask"
     if added in names:
         raise ValueError(f"sample_sequences adds the column {added!r}: a field has this name")
@@ -179,36 +177,32 @@ def sample_sequences(
         before = self.rng.bit_generator.state  # tries for a start may all have been in vain
         try:
             slots, extra = draw(starts, n)
-            windows, counts = starts.windows(slots)
-            batch = _read(ring, Rows(windows.ravel(), written, revision), rows, single)
-            marks = starts.firsts(windows.ravel()).reshape(n, rows) if across else None
-            gone = bool((ring.flags_at(slots) & FLAG_ABSENT).any())
+            taken = take_sequences(starts, slots, single, written, revision)
         except (ValueError, IndexError):
             if (ring.written, ring.revision, ring.absent) == (written, revision, absent):
                 self.rng.bit_generator.state = before
                 raise
             return None  # rows went away meanwhile
-        taken = [name for name in extra if name in names]
-        if taken:
-            raise ValueError(f"{self.sampler!r}: expected names that are no fields, got {taken}")
-        if batch is None or gone or ring.is_overwritten(windows.ravel(), written, revision):
+        if taken is None:
             return None
-        if marks is None:
-            marks = np.arange(rows) < counts[:, np.newaxis]
-            _blank(batch, ~marks, single)
-        return {**batch, added: marks, **extra}
+        batch, marks = taken
+        wrong = [name for name in extra if name in batch]
+        if wrong:
+            raise ValueError(f"{self.sampler!r}: expected names that are no fields, got {wrong}")
+        batch[added] = marks
+        batch.update(extra)
+        return batch
 
     drawn = attempt()
     batch: Batch = self._while_writers_wait(attempt) if drawn is None else drawn
     return batch
 
 
-def _read_first_only(names: str | Iterable[str], ring: Ring) -> frozenset[str]:
+def _read_first_only(names: str | Iterable[str], known: list[str]) -> frozenset[str]:
     if isinstance(names, str):
         names = [names]
     if not isinstance(names, Iterable):
         raise TypeError(f"first_only: expected names of fields, got {names!r}")
-    known = [column.name for column in ring.columns]
     given = list(names)
     for name in given:
         if not isinstance(name, str):
@@ -234,36 +228,6 @@ def _drawing(
         raise ValueError("beta: the buffer has no priorities")
     check("beta", beta, 0)
     return lambda starts, n: draw_starts(starts, n, buffer.rng, beta=beta)
-
-
-def _read(ring: Ring, window: Rows, rows: int, single: frozenset[str]) -> Batch | None:
-    """The fields of the rows of all sequences; None if one of them was overwritten."""
-    n = len(window.slots) // rows
-    firsts = Rows(np.ascontiguousarray(window.slots[::rows]), window.written, window.revision)
-    whole_ones = _arrays(ring, window, [c for c in ring.columns if c.name not in single])
-    first_ones = _arrays(ring, firsts, [c for c in ring.columns if c.name in single])
-    updates = ring.updates
-    read = read_rows(ring, window, whole_ones) and read_rows(ring, firsts, first_ones)
-    if not read or ring.updates != updates:
-        return None
-    batch = whole_ones | first_ones
-    return {
-        column.name: batch[column.name]
-        if column.name in single
-        else batch[column.name].reshape(n, rows, *column.shape)
-        for column in ring.columns
-    }
-
-
-def _arrays(ring: Ring, rows: Rows, columns: list[Column]) -> Batch:
-    return {column.name: new_array(ring, column, len(rows.slots)) for column in columns}
-
-
-def _blank(batch: Batch, behind: NDArray[np.bool_], single: frozenset[str]) -> None:
-    """Nothing where no row is: zeros, or ``None``."""
-    for name, values in batch.items():
-        if name not in single:
-            values[behind] = None if values.dtype == object else np.zeros((), values.dtype)
 
 
 def update_sequence_priorities(

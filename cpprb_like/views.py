@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._ahead import can_sum, take_ahead
+from cpprb_like._ahead import Windows, can_sum
 from cpprb_like._column import Column
-from cpprb_like._core import FLAG_TERMINATED, Ring
+from cpprb_like._core import Ring
 from cpprb_like._take import new_array, take, take_chain, take_windows
 from cpprb_like.derived import NStep
 
@@ -64,15 +64,8 @@ class View:
 
     def __init__(self, ring: Ring, nstep: NStep | None) -> None:
         self.ring = ring
-        self.nstep = nstep
         self.names = tuple(column.name for column in ring.columns)
-        if nstep is not None:
-            columns = [column for column in ring.columns if column.name in nstep.rewards]
-            self._summed = frozenset(column.name for column in columns if can_sum(column))
-            self._odd = [column for column in columns if not can_sum(column)]
-            self._there = frozenset(nstep.ahead)
-            self._powers = nstep.gamma ** np.arange(float(nstep.size))
-            self._sizes = np.full(0, nstep.size, np.intp)
+        self._several = None if nstep is None else _Several(ring, nstep)
 
     def take(
         self,
@@ -91,9 +84,9 @@ class View:
         ``arrays`` are the caller's, one for each field. ``steps`` and ``gamma`` stand for those of
         ``nstep``; ``steps`` may be an array, a number for each row.
         """
+        if self._several is not None:
+            return self._several.take(slots, written, revision, arrays, steps, gamma)
         rows = Rows(slots, written, revision)
-        if self.nstep is not None:
-            return self._take_several(self.nstep, rows, arrays, steps, gamma)
         ring = self.ring
         if ring.revision != revision:
             return None
@@ -105,53 +98,46 @@ class View:
             return batch
         return None
 
-    def _take_several(
+
+class _Several:
+    """Reads batches of rows of several steps.
+
+    ``Windows`` does, but for rewards of unusual dtypes, which are summed here.
+    """
+
+    def __init__(self, ring: Ring, nstep: NStep) -> None:
+        self.ring = ring
+        self.nstep = nstep
+        columns = [column for column in ring.columns if column.name in nstep.rewards]
+        self._odd = [column for column in columns if not can_sum(column)]
+        self._windows = Windows(
+            ring,
+            nstep.size,
+            nstep.gamma,
+            frozenset(column.name for column in columns if can_sum(column)),
+            frozenset(nstep.ahead),
+            nstep.discount_shape if nstep.discount else None,
+        )
+
+    def take(
         self,
-        nstep: NStep,
-        rows: Rows,
+        slots: Slots,
+        written: int,
+        revision: int,
         arrays: list[Array] | None,
         steps: int | NDArray[np.intp] | None,
         gamma: float | None,
     ) -> Batch | None:
-        ring, slots = self.ring, rows.slots
-        lengths = self._lengths(len(slots), steps)
-        factor = nstep.gamma if gamma is None else gamma
-        powers = self._powers if gamma is None else factor ** np.arange(float(nstep.size))
-        given = None if arrays is None else dict(zip(self.names, arrays, strict=True))
-        stored = None if given is None else [given[column.name] for column in ring.stored_columns]
-        found = take_ahead(
-            ring, slots, *_when(rows), stored, self._summed, self._there, lengths, powers
-        )
-        if found is None:
-            return None
-        batch, last, flags, counts = found
-        for chain in ring.chains:
-            column = ring.columns[self.names.index(chain.name)]
-            values = new_array(ring, column, len(slots)) if given is None else given[chain.name]
-            where = last if chain.name in self._there else slots
-            if not take_chain(ring, chain, where, *_when(rows), values):
-                return None
-            batch[chain.name] = values
-        if self._odd and not self._sum_odd(rows, lengths, factor, batch):
-            return None
-        if ring.chains:
-            batch = {name: batch[name] for name in self.names}
-        if nstep.discount:
-            terminated = (flags & FLAG_TERMINATED) == FLAG_TERMINATED
-            discount = np.where(terminated, 0.0, factor**counts).astype(np.float32)
-            batch["discount"] = discount.reshape(-1, *nstep.discount_shape)
-        return batch
-
-    def _lengths(self, n: int, steps: int | NDArray[np.intp] | None) -> NDArray[np.intp]:
-        """So many steps for each of n rows."""
-        if isinstance(steps, np.ndarray):
-            return steps
-        if steps is not None:
-            return np.full(n, steps, np.intp)
-        if len(self._sizes) != n:
-            assert self.nstep is not None
-            self._sizes = np.full(n, self.nstep.size, np.intp)
-        return self._sizes
+        """See ``View.take``."""
+        updates = self.ring.updates
+        batch = self._windows.take(slots, written, revision, arrays, steps, gamma)
+        if batch is None or not self._odd:
+            return batch
+        if not isinstance(steps, np.ndarray):
+            steps = np.full(len(slots), self.nstep.size if steps is None else steps, np.intp)
+        factor = self.nstep.gamma if gamma is None else gamma
+        summed = self._sum_odd(Rows(slots, written, revision), steps, factor, batch)
+        return batch if summed and self.ring.updates == updates else None
 
     def _sum_odd(self, rows: Rows, lengths: NDArray[np.intp], gamma: float, batch: Batch) -> bool:
         """Sum the rewards of unusual dtypes; false if rows were overwritten."""

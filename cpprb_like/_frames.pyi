@@ -1,0 +1,17 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._column import Column
+from cpprb_like._core import Ring
+
+def take_stacks(
+    ring: Ring,
+    column: Column,
+    slots: NDArray[np.intp],
+    axis: int,
+    written: int,
+    revision: int,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any] | None: ...

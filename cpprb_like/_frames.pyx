@@ -1,0 +1,95 @@
+"""Frames of different rows, stacked.
+
+Compiled because most of what it costs is the order of the bytes: each item of a stack stands beside
+those of the other frames. Not here: fields that are not stored as they are, and arguments that need
+conversion (``stacking``); and stacks of which only frames are stored (``_chain``).
+"""
+
+cimport numpy as cnp
+from libc.stdlib cimport calloc, free, malloc
+
+from cpprb_like._column cimport Column
+from cpprb_like._copy cimport c_interleave
+from cpprb_like._core cimport REVISION, UPDATES, Ring
+from cpprb_like._take cimport c_new_array
+from cpprb_like._typedefs cimport int64_t, intp_t
+
+cnp.import_array()
+
+cdef enum:
+    UNLOCKED_NBYTES = 32768      # smaller stacks keep the lock: taking it back costs more
+
+
+def take_stacks(
+    Ring ring not None, Column column not None, cnp.ndarray slots not None, intp_t axis,
+    int64_t written, int64_t revision, cnp.ndarray out=None,
+):
+    """The values of a column at the slots of each row of a matrix, stacked along a new axis.
+
+    ``slots`` are of intp, dense, shape (n, depth); one below 0 stands for a value of zeros. The
+    result has the shape (n, \\*shape) with depth inserted before axis ``axis`` of a value; ``out``
+    is such an array of the caller's, dense and writeable. None if one of the rows was overwritten
+    since ``written`` and ``revision`` were read, or values were replaced while they were copied.
+
+    Raises ``IndexError`` if a slot is not in use.
+    """
+    if ring.state[REVISION] != revision:
+        return None
+    if column.is_boxed or column not in ring.stored_columns:
+        raise ValueError(f"field {column.name!r}: expected bytes that are stored as they are")
+    if cnp.PyArray_TYPE(slots) != cnp.NPY_INTP or not (
+        cnp.PyArray_NDIM(slots) == 2 and cnp.PyArray_ISCARRAY_RO(slots)
+    ):
+        raise TypeError("slots: expected a dense 2-d array of intp")
+    if not 0 <= axis <= column.ndim:
+        raise ValueError(f"axis: expected 0 to {column.ndim}, got {axis}")
+    there = slots[slots >= 0]
+    ring.c_check_slots(there)
+    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), depth = cnp.PyArray_DIM(slots, 1)
+    cdef intp_t outer = 1, nbytes = n * depth * column.nbytes
+    cdef int64_t updates = ring.state[UPDATES]
+    if out is None:
+        shape = (n, *column.shape[:axis], depth, *column.shape[axis:])
+        out = c_new_array(ring, column, n * depth).reshape(shape)
+    elif not (
+        cnp.PyArray_IS_C_CONTIGUOUS(out)
+        and cnp.PyArray_ISWRITEABLE(out)
+        and cnp.PyArray_NBYTES(out) == nbytes
+    ):
+        raise ValueError(f"out: expected a dense array of {nbytes} bytes")
+    if nbytes == 0:
+        return out
+    for k in range(axis):
+        outer *= column.dims[k]
+    cdef const char** frames = <const char**> malloc(depth * sizeof(char*))
+    cdef char* zeros = <char*> calloc(column.nbytes, 1)
+    if frames == NULL or zeros == NULL:
+        free(frames)
+        free(zeros)
+        raise MemoryError("no memory left to stack frames")
+    cdef const char* start = <const char*> &ring.arena[0] + column.offset
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    cdef char* to = <char*> cnp.PyArray_DATA(out)
+    if nbytes < UNLOCKED_NBYTES:
+        c_stack(to, start, column.stride, column.nbytes, outer, values, n, depth, frames, zeros)
+    else:
+        with nogil:
+            c_stack(to, start, column.stride, column.nbytes, outer, values, n, depth, frames, zeros)
+    free(frames)
+    free(zeros)
+    if ring.state[UPDATES] != updates or ring.c_is_overwritten(there, written, revision):
+        return None
+    return out
+
+
+cdef void c_stack(
+    char* to, const char* start, intp_t stride, intp_t size, intp_t outer, const intp_t* slots,
+    intp_t n, intp_t depth, const char** frames, const char* zeros,
+) noexcept nogil:
+    cdef intp_t i, _
+    for _ in range(n):
+        for i in range(depth):
+            frames[i] = zeros if slots[i] < 0 else start + slots[i] * stride
+        c_interleave(to, frames, depth, outer, size // outer)
+        slots += depth
+        to += depth * size

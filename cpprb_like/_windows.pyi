@@ -1,0 +1,17 @@
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._episodes import Starts
+
+def take_sequences(
+    starts: Starts,
+    slots: NDArray[np.intp],
+    single: frozenset[str],
+    written: int,
+    revision: int,
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]] | None: ...
+
+@final
+class Sequences: ...

@@ -1,0 +1,179 @@
+"""Frames of several rows as one stack: ``stack`` of every buffer.
+
+Which rows belong to a stack is up to the caller, who knows the ends of episodes. Not here: fields
+that are stacks already, of which only frames are stored (``_chain``), and the copying of plain
+bytes (``_frames``).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._column import Column
+from cpprb_like._core import Ring
+from cpprb_like._frames import take_stacks
+from cpprb_like._take import new_array
+from cpprb_like.memory import require
+from cpprb_like.views import Rows, read_rows
+
+__all__ = ["stack_rows"]
+
+Array = NDArray[Any]
+Slots = NDArray[np.intp]
+
+CHECKED_NBYTES = 1 << 28  # stacks from here on are compared with the memory that is left
+
+
+class Readable(Protocol):
+    """What ``stack_rows`` needs of a buffer."""
+
+    @property
+    def ring(self) -> Ring:
+        """The rows."""
+        ...
+
+    def _while_writers_wait(self, attempt: Callable[[], Any]) -> Any: ...
+
+
+def stack_rows(
+    self: Readable, name: str, slots: ArrayLike, *, axis: int = -1, out: Array | None = None
+) -> Array:
+    """Stack the values of a field at several slots, such as the newest frames of an agent's view.
+
+    Each row of the result is ``np.stack([values[slot] for slot in row], axis)``, where ``row`` is a
+    row of ``slots`` and ``values`` are those of the field by slot.
+
+    Parameters
+    ----------
+    name : str
+        The field.
+    slots : array_like of int, shape (n, depth)
+        The slots of each stack, in the order of its frames. A negative one stands for a value of
+        zeros (``None`` for Python objects).
+    axis : int
+        Of a stack, not counting the n: the axis of the frames. By default it is the last.
+    out : ndarray, optional
+        Array to write into: of the field's dtype and the shape of the result, C-contiguous and
+        writeable.
+
+    Returns
+    -------
+    ndarray
+        Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: ``out``, or a fresh array that
+        nobody else writes to. The values are those that were added, also of rows that cannot be
+        drawn: absent ones, and those that wait for the steps of ``Nstep``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        There is no such field, the slots are no integers in two dimensions or of depth 0, the axis
+        is none of a stack, or ``out`` does not fit.
+    IndexError
+        A slot is not in use.
+    MemoryError
+        The stacks do not fit into memory.
+
+    Notes
+    -----
+    Cost: one copy of the frames. Fields of Python objects, of ``next_of`` and of ``stack_compress``
+    are copied twice more.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> rb = ReplayBuffer(10, {"frame": {"shape": 2, "dtype": "u1"}})
+    >>> rb.add(frame=[[1, 2], [3, 4], [5, 6]])
+    0
+    >>> rb.stack("frame", [[0, 1, 2], [-1, -1, 0]]).tolist()
+    [[[1, 3, 5], [2, 4, 6]], [[0, 0, 1], [0, 0, 2]]]
+    >>> rb.stack("frame", [[0, 1, 2]], axis=0).tolist()
+    [[[1, 2], [3, 4], [5, 6]]]
+    """
+    ring = self.ring
+    column = _column(ring, name)
+    rows = _read_slots(slots)
+    at = _read_axis(axis, len(column.shape) + 1)
+    n, depth = rows.shape
+    if out is None and rows.size * column.nbytes >= CHECKED_NBYTES:
+        require(rows.size * column.nbytes, f"{n} stacks of {depth} values")
+    if out is not None:
+        _check_out(out, column.dtype, (n, *column.shape[:at], depth, *column.shape[at:]))
+    is_plain = column.objects is None and column in ring.stored_columns
+    read = take_stacks if is_plain else _take_others
+
+    def attempt() -> Array | None:
+        return read(ring, column, rows, at, ring.written, ring.revision, out)
+
+    stacks = attempt()
+    return self._while_writers_wait(attempt) if stacks is None else stacks
+
+
+def _take_others(
+    ring: Ring,
+    column: Column,
+    slots: Slots,
+    axis: int,
+    written: int,
+    revision: int,
+    out: Array | None,
+) -> Array | None:
+    """As ``take_stacks``, for fields that are not plain bytes."""
+    there = slots >= 0
+    rows = Rows(slots[there], written, revision)
+    updates = ring.updates
+    found = new_array(ring, column, len(rows.slots))
+    if not read_rows(ring, rows, {column.name: found}) or ring.updates != updates:
+        return None
+    blank = None if column.dtype.kind == "O" else np.zeros((), column.dtype)
+    values = np.full((*slots.shape, *column.shape), blank, column.dtype)
+    values[there] = found
+    stacks = np.moveaxis(values, 1, axis + 1)
+    if out is None:
+        return np.ascontiguousarray(stacks)
+    out[...] = stacks
+    return out
+
+
+def _column(ring: Ring, name: str) -> Column:
+    for column in ring.columns:
+        if column.name == name:
+            return column
+    raise TypeError(
+        f"unknown field {name!r}; this buffer has {[column.name for column in ring.columns]}"
+    )
+
+
+def _read_slots(slots: ArrayLike) -> Slots:
+    """A copy, which no other thread can change while it is read."""
+    given = np.asarray(slots)
+    if given.dtype.kind not in "iu" and given.size:
+        raise TypeError(f"slots: expected integers, got {given.dtype}")
+    if given.ndim != 2 or given.shape[1] == 0:
+        raise ValueError(f"slots: expected shape (n, depth), depth at least 1, got {given.shape}")
+    if given.dtype == np.uint64 and given.size and given.max() > np.iinfo(np.intp).max:
+        raise IndexError(f"slots: there is no slot {given.max()}")
+    return np.array(given, np.intp)
+
+
+def _read_axis(axis: int, ndim: int) -> int:
+    try:
+        at = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"axis: expected an integer, got {axis!r}") from None
+    if not -ndim <= at < ndim:
+        raise ValueError(f"axis: expected {-ndim} to {ndim - 1}, got {axis}")
+    return at % ndim
+
+
+def _check_out(out: object, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if type(out) is not np.ndarray:
+        raise TypeError(f"out: expected an array, got {type(out).__name__}")
+    if out.dtype != dtype or out.shape != shape:
+        raise ValueError(f"out: expected {dtype} {shape}, got {out.dtype} {out.shape}")
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise ValueError("out: expected a C-contiguous array that can be written to")
