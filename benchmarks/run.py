@@ -24,12 +24,16 @@ import floor_readings
 import floor_tree
 from cases import GROUPS
 from floor import NoCompilerError, build
+from fronts_dqn import FRONTS_DQN
+from fronts_keras_gym import KERAS_GYM
+from fronts_reagent import REAGENT
 from measure import Effort, Row, table
 from peers import PEERS
 from readings import READINGS
 from weighted import WEIGHTED
 
 OURS = GROUPS | WEIGHTED | READINGS
+FRONTS = KERAS_GYM | REAGENT | FRONTS_DQN
 FULL = Effort(60, 0.005, 1_000_000, 20_000, (10_000, 100_000, 1_000_000, 10_000_000), 1 << 20)
 QUICK = Effort(3, 0.0005, 10_000, 200, (10_000, 100_000), 1 << 13)
 HUNDRED_MILLION = 100_000_000  # 6.4 GB
@@ -46,7 +50,7 @@ def main() -> None:
     if options.group is not None:
         if options.preload:
             import_module(options.preload)
-        for row in (OURS | PEERS)[options.group](effort, options.floor):
+        for row in (OURS | FRONTS | PEERS)[options.group](effort, options.floor):
             print(json.dumps(asdict(row)), flush=True)
         return
     _use_one_core()
@@ -62,10 +66,10 @@ def main() -> None:
                 replace(row, what=f"{row.what}, torch loaded")
                 for row in _run_group("images", library, "--preload=torch")
             ]
-        peer_rows = [row for name in PEERS if find_spec(name) for row in _run_group(name, library)]
+        others = [*FRONTS, *(name for name in PEERS if find_spec(name))]
+        peer_rows = [row for name in others for row in _run_group(name, library)]
     print(f"\n{table(HEADING, rows)}")
-    if peer_rows:
-        print(f"\n{table(PEER_HEADING, peer_rows)}")
+    print(f"\n{table(PEER_HEADING, peer_rows)}")
     missed = [row.what for row in rows + peer_rows if row.held is False]
     sys.exit(f"\nbudgets missed: {'; '.join(missed)}" if missed else 0)
 
@@ -75,7 +79,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small and rough, to see that it runs")
     parser.add_argument("--large", action="store_true", help="a buffer of 1e8 rows too (6.4 GB)")
     inner = parser.add_argument_group("how it calls itself")
-    inner.add_argument("--group", choices=[*OURS, *PEERS])
+    inner.add_argument("--group", choices=[*OURS, *FRONTS, *PEERS])
     inner.add_argument("--floor", type=Path, help="the compiled loops")
     inner.add_argument("--preload", help="a module to import first")
     return parser.parse_args()

@@ -11,6 +11,7 @@ from cpprb_like.hindsight_copies import HindsightReplayBuffer
 from cpprb_like.laber import LaBERlazy, LaBERmax, LaBERmean
 from cpprb_like.mixture import Mixture
 from cpprb_like.recipes import PrioritizedReplayBuffer, ReverseReplayBuffer, create_buffer
+from cpprb_like.replay_memory import ReplayMemory
 from cpprb_like.selective import SelectiveReplayBuffer
 from cpprb_like.training import train
 
@@ -32,6 +33,7 @@ __all__ = [
     "NotEnoughDataError",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
+    "ReplayMemory",
     "ReverseReplayBuffer",
     "SelectiveReplayBuffer",
     "create_before_add_func",

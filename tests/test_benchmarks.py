@@ -29,6 +29,11 @@ MEASURED = (
     "add 1 step of a stacked pair",
     "sequences of steps",
     "sequences of frames",
+    "keras-gym: ",
+    "coax: ",
+    "ReAgent's SumTree of",
+    "compat.dqn: sample(32)",
+    "ReplayMemory: append",
 )
 
 

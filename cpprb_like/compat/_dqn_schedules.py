@@ -1,0 +1,149 @@
+"""The schedules of Berkeley's DQN course code; public as names of ``dqn``."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from cpprb_like.schedules import Linear, check
+
+__all__ = [
+    "LinearSchedule",
+    "OutsideScheduleError",
+    "PiecewiseSchedule",
+    "linear_interpolation",
+]
+
+
+class OutsideScheduleError(ValueError, AssertionError):
+    """The schedule has no value at this time; the original raises ``AssertionError``."""
+
+
+def linear_interpolation(left: float, right: float, alpha: float) -> float:
+    """The number a part ``alpha``, 0 to 1, of the way from ``left`` to ``right``."""
+    return Linear(left, right, 1)(alpha)
+
+
+class LinearSchedule:
+    """A straight line from ``initial_p`` at time 0 to ``final_p``, and level afterwards.
+
+    Parameters
+    ----------
+    schedule_timesteps : float
+        When ``final_p`` is reached; above 0.
+    final_p, initial_p : float
+        Finite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter is of a wrong type or value; the message names it.
+
+    See Also
+    --------
+    cpprb_like.schedules.Linear : The same, called like a function.
+
+    Examples
+    --------
+    >>> from cpprb_like.compat.dqn import LinearSchedule
+    >>> exploration = LinearSchedule(1e6, 0.1)
+    >>> exploration.value(0), exploration.value(500_000), exploration.value(2_000_000)
+    (1.0, 0.55, 0.1)
+    """
+
+    def __init__(self, schedule_timesteps: float, final_p: float, initial_p: float = 1.0) -> None:
+        check("schedule_timesteps", schedule_timesteps, 0, above=True)
+        check("final_p", final_p)
+        check("initial_p", initial_p)
+        self.schedule_timesteps = schedule_timesteps
+        self.final_p = final_p
+        self.initial_p = initial_p
+
+    def value(self, t: float) -> float:
+        """The number at time ``t``."""
+        return linear_interpolation(self.initial_p, self.final_p, t / self.schedule_timesteps)
+
+    __call__ = value
+
+
+class PiecewiseSchedule:
+    """Numbers between points of time.
+
+    Parameters
+    ----------
+    endpoints : iterable of (float, value)
+        Times, ascending, and the value at each. Of two at the same time the later one counts from
+        then on: a jump.
+    interpolation : callable
+        ``(left, right, alpha)`` to the value a part ``alpha``, 0 to below 1, of the way from one
+        point to the next; a straight line.
+    outside_value : optional
+        Before the first point, at the last one and after it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``endpoints`` is none of that; the message says which point.
+
+    See Also
+    --------
+    cpprb_like.schedules.Piecewise : Level outside the points, and called like a function.
+
+    Examples
+    --------
+    >>> from cpprb_like.compat.dqn import PiecewiseSchedule
+    >>> rate = PiecewiseSchedule([(0, 1.0), (1e6, 0.1), (5e6, 0.01)], outside_value=0.01)
+    >>> rate.value(500_000), rate.value(1_000_000), rate.value(6_000_000)
+    (0.55, 0.1, 0.01)
+    """
+
+    def __init__(
+        self,
+        endpoints: Iterable[tuple[float, Any]],
+        interpolation: Callable[[Any, Any, float], Any] = linear_interpolation,
+        outside_value: Any = None,
+    ) -> None:
+        if not callable(interpolation):
+            raise TypeError(f"interpolation: expected a function, got {interpolation!r}")
+        self._times, self._values = _read_endpoints(endpoints)
+        if interpolation is linear_interpolation:
+            for number, value in enumerate(self._values):
+                check(f"value of point {number}", value)
+        self._interpolation = interpolation
+        self._outside_value = outside_value
+
+    def value(self, t: float) -> Any:
+        """The value at time ``t``.
+
+        Raises
+        ------
+        OutsideScheduleError
+            ``t`` lies outside the points, and there is no ``outside_value``. It is an
+            ``AssertionError`` and a ``ValueError``.
+        """
+        after = bisect_right(self._times, t)
+        if 0 < after < len(self._times):
+            start, stop = self._times[after - 1 : after + 1]
+            left, right = self._values[after - 1 : after + 1]
+            return self._interpolation(left, right, float(t - start) / (stop - start))
+        if self._outside_value is None:
+            raise OutsideScheduleError(f"t: there is no value at time {t}, nor an outside_value")
+        return self._outside_value
+
+    __call__ = value
+
+
+def _read_endpoints(endpoints: Iterable[tuple[float, Any]]) -> tuple[list[float], list[Any]]:
+    try:
+        points = [(t, value) for t, value in endpoints]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"endpoints: expected pairs of a time and a value, got {endpoints!r}"
+        ) from None
+    times = [t for t, _ in points]
+    for number, t in enumerate(times):
+        check(f"time of point {number}", t, times[number - 1] if number else -np.inf)
+    return times, [value for _, value in points]

@@ -1,0 +1,121 @@
+"""What keras-gym's classes share: errors, and how they read the actions of an environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like import NotEnoughDataError
+from cpprb_like.schedules import whole
+from cpprb_like.schema import Field
+
+Array = NDArray[Any]
+
+
+class KerasGymError(Exception):
+    """What keras-gym's errors have in common."""
+
+
+class InsufficientCacheError(KerasGymError, NotEnoughDataError):
+    """There are too few steps for what was asked."""
+
+
+class EpisodeDoneError(KerasGymError):
+    """A step was added behind the end of an episode that is still in the cache."""
+
+
+class InconsistentCacheInputError(KerasGymError):
+    """Nothing raises it; it is here for ``except`` clauses."""
+
+
+class NumpyArrayCheckError(KerasGymError):
+    """An array has not the axes that it should have."""
+
+
+class SpaceError(KerasGymError):
+    """A space is of the wrong kind."""
+
+
+class ActionSpaceError(SpaceError):
+    """The action space is of the wrong kind."""
+
+
+class ForEnv:
+    """What is known of an environment's actions: its space is Discrete or a Box.
+
+    Spaces of Gymnasium and gym go by the name of their class, others by their attributes: ``n``, or
+    ``shape`` and ``dtype``.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        space = env.action_space
+        self._discrete = _is(space, "Discrete", "n")
+        if self._discrete:
+            n = whole("env.action_space.n", space.n, 1)
+            self.action_field = Field("a", np.dtype(np.float64), (n,))
+            self._first = int(getattr(space, "start", 0))
+        elif _is(space, "Box", "shape", "dtype"):
+            self.action_field = Field("a", np.dtype(space.dtype), tuple(space.shape))
+        else:
+            raise ActionSpaceError(f"env.action_space: expected Discrete or Box, got {space!r}")
+
+    @property
+    def action_space_is_discrete(self) -> bool:
+        """Whether actions are numbered."""
+        return self._discrete
+
+    @property
+    def action_space_is_box(self) -> bool:
+        """Whether actions are arrays of numbers."""
+        return not self._discrete
+
+    @property
+    def num_actions(self) -> int:
+        """Number of actions; ``ActionSpaceError`` unless the space is Discrete."""
+        if not self._discrete:
+            raise ActionSpaceError(f"num_actions: {self.env.action_space!r} is not Discrete")
+        return self.action_field.shape[0]
+
+    @property
+    def actions_ndim(self) -> int:
+        """Number of axes of an action, at least 1; ``ActionSpaceError`` unless it is a Box."""
+        if self._discrete:
+            raise ActionSpaceError(f"actions_ndim: {self.env.action_space!r} is no Box")
+        return len(self.action_field.shape) or 1
+
+    def read_action(self, a: Any) -> Array:
+        """An action as it is stored, in a batch of one: one-hot if the space is Discrete."""
+        if self._discrete:
+            try:
+                given = np.asarray(a)
+            except ValueError as error:  # rows of several lengths
+                raise ValueError(f"a: {error}") from None
+            if given.shape != self.action_field.shape:
+                return self._one_hot(given)
+        action = self.action_field.convert(a, 1)
+        if len(action) != 1:
+            raise ValueError(f"a: expected one action, got {len(action)}")
+        return action
+
+    def _one_hot(self, a: Array) -> Array:
+        n = self.num_actions
+        if a.ndim or a.dtype.kind not in "iub":
+            raise TypeError(
+                f"a: expected the number of an action, or an array of shape ({n},), got {a!r}"
+            )
+        place = int(a) - self._first
+        if not 0 <= place < n:
+            raise ValueError(f"a: expected {self._first} to {self._first + n - 1}, got {a}")
+        action = np.zeros((1, n))
+        action[0, place] = 1.0
+        return action
+
+
+def _is(space: Any, name: str, *attributes: str) -> bool:
+    names = {kind.__name__ for kind in type(space).__mro__}
+    if "Space" in names:
+        return name in names
+    return all(hasattr(space, attribute) for attribute in attributes)

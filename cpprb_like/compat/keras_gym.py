@@ -1,0 +1,404 @@
+"""keras-gym's caches: ``ExperienceReplayBuffer``, ``NStepCache``, ``MonteCarloCache``, its errors.
+
+Steps are stored once, in a ``ReplayBuffer``; stacks of frames and sums of rewards are made when a
+batch is drawn. The buffers of coax, which came after keras-gym, are in ``coax``; their names are
+here as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like import ReplayBuffer
+from cpprb_like.compat._keras_caches import MonteCarloCache, NStepCache, Transitions
+from cpprb_like.compat._keras_env import (
+    ActionSpaceError,
+    Array,
+    EpisodeDoneError,
+    ForEnv,
+    InconsistentCacheInputError,
+    InsufficientCacheError,
+    KerasGymError,
+    NumpyArrayCheckError,
+    SpaceError,
+)
+from cpprb_like.compat.coax import PrioritizedReplayBuffer, SimpleReplayBuffer, TransitionBatch
+from cpprb_like.derived import read_gamma
+from cpprb_like.schedules import whole
+
+__all__ = [
+    "ActionSpaceError",
+    "EpisodeDoneError",
+    "ExperienceReplayBuffer",
+    "InconsistentCacheInputError",
+    "InsufficientCacheError",
+    "KerasGymError",
+    "MonteCarloCache",
+    "NStepCache",
+    "NumpyArrayCheckError",
+    "PrioritizedReplayBuffer",
+    "SimpleReplayBuffer",
+    "SpaceError",
+    "TransitionBatch",
+]
+
+Rows = NDArray[np.intp]
+
+PATIENCE = 10  # rejected rows for each row of a batch, before all rows are looked at
+CHUNK = 4096  # rows looked at together then
+
+
+class ExperienceReplayBuffer(ForEnv):
+    """keras-gym's buffer of steps in which each frame is stored once.
+
+    Parameters
+    ----------
+    env
+        Its ``action_space`` is read, Discrete or Box, and ``num_frames``, of the environment or of
+        one that it wraps: the frames of a stack, 1 by default.
+    capacity : int
+        Steps held; ``bootstrap_n`` more are kept, which the last of them need.
+    batch_size : int
+        Transitions of a batch.
+    bootstrap_n : int
+        Steps of a transition.
+    gamma : float
+        Discount factor, from 0 to 1.
+    random_seed : int, optional
+        Of the draws. Setting the attribute starts them anew, deleting it unseeds them.
+
+    Attributes
+    ----------
+    env, capacity, batch_size, bootstrap_n, gamma, random_seed
+        As given.
+    num_frames : int
+        Frames of a stack.
+    random : numpy.random.RandomState
+        The source of the draws.
+
+    Raises
+    ------
+    ActionSpaceError
+        The action space is neither Discrete nor a Box.
+    TypeError, ValueError
+        A parameter is of a wrong type or value; the message names it.
+
+    Notes
+    -----
+    A transition is returned where all of it is there: ``bootstrap_n`` steps and the state after
+    them lie in the buffer and in one episode, or the episode is done within these steps. So the
+    newest steps are not drawn before they have a next state, and the last ``bootstrap_n`` steps of
+    an episode that ended without ``done`` never are. Nor are the ``num_frames - 1`` oldest steps of
+    a full buffer, because frames before them are gone.
+
+    Rows are drawn by ``random.randint`` and rejected if there is no transition at them, as
+    keras-gym does: for the same seed the draws are the same up to the first at which keras-gym
+    returns states that were never written or do not follow each other.
+
+    Cost of a batch: proportional to ``batch_size`` as a rule; where nearly every draw is rejected,
+    also to the steps stored. Not for several threads at once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from types import SimpleNamespace
+    >>> from cpprb_like.compat.keras_gym import ExperienceReplayBuffer
+    >>> env = SimpleNamespace(action_space=SimpleNamespace(n=2), num_frames=3)
+    >>> buffer = ExperienceReplayBuffer(env, capacity=100, batch_size=4, random_seed=1)
+    >>> frames = np.arange(52, dtype=np.uint8)[:, None, None] * np.ones((8, 8), np.uint8)
+    >>> for t in range(50):
+    ...     stack = np.moveaxis(frames[t : t + 3], 0, -1)
+    ...     buffer.add(stack, a=t % 2, r=1.0, done=t == 49, episode_id=7)
+    >>> S, A, Rn, In, S_next, A_next = buffer.sample()
+    >>> S.shape, A.shape, Rn.tolist(), In.tolist()
+    ((4, 8, 8, 3), (4, 2), [1.0, 1.0, 1.0, 1.0], [0.99, 0.99, 0.99, 0.99])
+    >>> bool((S_next == S + 1).all())
+    True
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        capacity: float,
+        batch_size: int = 32,
+        bootstrap_n: int = 1,
+        gamma: float = 0.99,
+        random_seed: int | None = None,
+    ) -> None:
+        super().__init__(env)
+        self.capacity = _read_capacity(capacity)
+        self.batch_size = whole("batch_size", batch_size, 1)
+        self.bootstrap_n = whole("bootstrap_n", bootstrap_n, 1)
+        self.gamma = read_gamma("gamma", gamma)
+        self.num_frames = _num_frames(env)
+        self.random_seed = random_seed
+        self._slots = self.capacity + self.bootstrap_n
+        self._steps: ReplayBuffer | None = None  # its fields are known from the first step
+        self._written = 0  # steps since the last clear; the number of the next one
+        self._start = 0  # number of the first step of the episode
+        self._episode: Any = None
+
+    @classmethod
+    def from_value_function(
+        cls,
+        value_function: Any,
+        capacity: float,
+        batch_size: int = 32,
+        random_seed: int | None = None,
+    ) -> ExperienceReplayBuffer:
+        """A buffer with ``env``, ``bootstrap_n`` and ``gamma`` of a value function.
+
+        Parameters
+        ----------
+        value_function
+            Has these attributes.
+        capacity, batch_size, random_seed
+            As for the class.
+        """
+        return cls(
+            value_function.env,
+            capacity,
+            batch_size,
+            value_function.bootstrap_n,
+            value_function.gamma,
+            random_seed,
+        )
+
+    @property
+    def random_seed(self) -> int | None:
+        """The seed that the draws began with; None where there was none."""
+        return self._random_seed
+
+    @random_seed.setter
+    def random_seed(self, seed: int | None) -> None:
+        try:
+            self.random = np.random.RandomState(seed)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"random_seed: {error}") from None
+        self._random_seed = seed
+
+    @random_seed.deleter
+    def random_seed(self) -> None:
+        self.random_seed = None
+
+    # ------------------------------------------------------------------ adding
+
+    def add(self, s: Any, a: Any, r: float, done: bool, episode_id: Any) -> None:
+        """Add a step.
+
+        Parameters
+        ----------
+        s : array_like
+            The state. With ``num_frames`` above 1 its last axis is that of the frames, the oldest
+            first: of three axes and more the newest frame is stored, which is the last one. A state
+            of one or two axes is stored whole and counts as a frame, as in keras-gym.
+        a : int or array_like
+            Discrete: the number of an action, or a weight for each. Box: an array of its shape.
+        r : float
+            The reward.
+        done : bool
+            Whether the episode ended here for good, so that there is nothing more to gain. An
+            episode that was cut off has ``done=False``, and the next step another ``episode_id``.
+        episode_id : hashable
+            The same in all steps of an episode; a new episode begins where it changes.
+
+        Raises
+        ------
+        NumpyArrayCheckError
+            ``s`` is no array, or its last axis is not that of the frames.
+        TypeError, ValueError
+            A value is of a wrong type or shape, or not one of the action space. Whatever is raised,
+            the buffer is as it was.
+        """
+        frame, action = self._newest_frame(s), self.read_action(a)
+        try:
+            hash(episode_id)
+        except TypeError:
+            raise TypeError(f"episode_id: expected a hashable, got {episode_id!r}") from None
+        start = self._start if episode_id == self._episode else self._written
+        steps = self._open(frame) if self._steps is None else self._steps
+        steps.add(s=frame, a=action, r=r, done=done, start=start)
+        self._steps, self._episode, self._start = steps, episode_id, start
+        self._written += 1
+
+    def _newest_frame(self, s: Any) -> Array:
+        state = np.asarray(s)
+        if state.dtype.hasobject and not hasattr(s, "dtype"):
+            raise NumpyArrayCheckError(f"s: expected an array, got {type(s).__name__}")
+        if self.num_frames == 1:
+            return state
+        if state.ndim == 0 or state.shape[-1] != self.num_frames:
+            raise NumpyArrayCheckError(
+                f"s: expected an array whose last axis has the {self.num_frames} frames, "
+                f"got shape {state.shape}"
+            )
+        return np.ascontiguousarray(state[..., -1]) if state.ndim >= 3 else state
+
+    def _open(self, frame: Array) -> ReplayBuffer:
+        action = self.action_field
+        fields = {
+            "s": {"shape": frame.shape, "dtype": frame.dtype},
+            "a": {"shape": action.shape, "dtype": action.dtype},
+            "r": {"shape": (), "dtype": np.float64},
+            "done": {"shape": (), "dtype": np.bool_},
+            "start": {"shape": (), "dtype": np.int64},  # number of the episode's first step
+        }
+        return ReplayBuffer(self._slots, fields, seed=0)  # draws are made here, not there
+
+    def clear(self) -> None:
+        """Forget all steps; memory stays allocated, and the draws go on where they are."""
+        self._written = self._start = 0
+        self._episode = None
+        if self._steps is not None:
+            self._steps.clear()
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(self) -> Transitions:
+        """Draw transitions of ``bootstrap_n`` steps.
+
+        Returns
+        -------
+        S, S_next : ndarray, shape (batch_size, *frame, num_frames)
+            States before and after the steps, oldest frame first, in the dtype of the frames; there
+            is no last axis with ``num_frames=1``. Where an episode is too young for all frames, its
+            first one is repeated.
+        A, A_next : ndarray, shape (batch_size, num_actions) or (batch_size, *box)
+            The actions there: one-hot and float64, or in the dtype of the Box.
+        Rn : ndarray of float64, shape (batch_size,)
+            Sum of the rewards, the k-th times ``gamma ** k``, up to the end of the episode.
+        In : ndarray of float64, shape (batch_size,)
+            ``gamma ** bootstrap_n``, or 0 if the episode was done within the steps. Then ``S_next``
+            and ``A_next``, which In masks, repeat what was last.
+
+        In the order ``S, A, Rn, In, S_next, A_next``.
+
+        Raises
+        ------
+        InsufficientCacheError
+            There are fewer than ``batch_size`` steps, or at none of them is a transition. It is a
+            ``ValueError`` and a ``RuntimeError``.
+        """
+        batch_size = whole("batch_size", self.batch_size, 1)  # it may have been set
+        if self._steps is None or len(self) < batch_size:
+            raise InsufficientCacheError(
+                f"cannot sample {batch_size} transitions: the buffer holds {len(self)}"
+            )
+        n = self.bootstrap_n
+        rows, starts, last, ended = self._draw(batch_size)
+        ahead = np.arange(n)
+        steps = np.minimum(rows[:, np.newaxis] + ahead, last[:, np.newaxis])
+        counted = rows[:, np.newaxis] + ahead == steps
+        powers = np.array([self.gamma**k for k in range(n)])
+        with np.errstate(over="ignore", invalid="ignore"):
+            rewards = np.where(counted, powers * self._read("r", steps), 0.0)
+            returns = rewards.cumsum(axis=1)[:, -1]  # one after the other: a sum goes by pairs
+        return (
+            self._states(rows, starts, rows),
+            self._read("a", rows[:, np.newaxis])[..., 0],
+            returns,
+            np.where(ended, 0.0, self.gamma**n),
+            self._states(rows + n, starts, last),
+            self._read("a", last[:, np.newaxis])[..., 0],
+        )
+
+    def _draw(self, n: int) -> Rows:
+        """Rows at which a transition is: see ``_look``."""
+        found: list[Rows] = []
+        missing, rejected = n, 0
+        while missing and rejected < PATIENCE * n:
+            # One number for each row that is still missing, as if drawn one by one.
+            drawn = self.random.randint(self._stored, size=missing)
+            rows = (drawn.astype(np.intp) - self._oldest) % self._slots + self._oldest
+            there = self._look(rows)
+            found.append(there)
+            rejected += missing - there.shape[1]
+            missing -= there.shape[1]
+        if missing:
+            found.append(self._choose(missing))
+        return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+    def _choose(self, n: int) -> Rows:
+        """As ``_draw``, by a look at all rows."""
+        oldest, written = self._oldest, self._written
+        chunks = (
+            np.arange(first, min(first + CHUNK, written)) for first in range(oldest, written, CHUNK)
+        )
+        there = np.concatenate([self._look(chunk) for chunk in chunks], axis=1)
+        if there.shape[1] == 0:
+            raise InsufficientCacheError(
+                f"cannot sample: no step has {self.bootstrap_n} more of its episode behind it, or "
+                "its end by done"
+            )
+        return there[:, self.random.randint(there.shape[1], size=n)]
+
+    def _look(self, rows: Rows) -> Rows:
+        """Of the given rows those at which a transition is.
+
+        In four lines: the row, the first of its episode, the one after the steps or the one that is
+        done, and whether it is done.
+        """
+        n = self.bootstrap_n
+        ahead = np.minimum(rows[:, np.newaxis] + np.arange(n + 1), self._written - 1)
+        starts = self._read("start", ahead)
+        same = starts == starts[:, :1]
+        ends = self._read("done", ahead[:, :n]) & same[:, :n]
+        ended = ends.any(axis=1)
+        there = ended | (same[:, n] & (rows + n < self._written))
+        # Frames before the oldest row: gone if the ring is full. With a few free slots they may not
+        # be missed, but keras-gym, going round the ring, meets the newest row, and rejects as well.
+        free = self._slots - self._stored
+        there &= rows >= self._oldest + self.num_frames - 1 - free
+        last = rows + np.where(ended, ends.argmax(axis=1), n)
+        found = np.empty((4, len(rows)), np.intp)
+        found[:] = rows, starts[:, 0], last, ended
+        return found[:, there]
+
+    def _states(self, rows: Rows, starts: Rows, last: Rows) -> Array:
+        """The frames up to the given rows, none before the start nor behind the last."""
+        frames = rows[:, np.newaxis] + np.arange(1 - self.num_frames, 1)
+        frames = np.maximum(frames, starts[:, np.newaxis])
+        frames = np.minimum(frames, last[:, np.newaxis])
+        states = self._read("s", frames)
+        return states[..., 0] if self.num_frames == 1 else states
+
+    def _read(self, name: str, rows: Rows) -> Array:
+        """A field of rows, along the last axis."""
+        assert self._steps is not None
+        return self._steps.stack(name, rows % self._slots)
+
+    # ------------------------------------------------------------------ sizes
+
+    @property
+    def _stored(self) -> int:
+        return min(self._written, self._slots)
+
+    @property
+    def _oldest(self) -> int:
+        return self._written - self._stored
+
+    def __len__(self) -> int:
+        """Steps stored, without the newest ``bootstrap_n``; at most ``capacity``."""
+        return max(0, self._stored - self.bootstrap_n)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+
+def _read_capacity(capacity: Any) -> int:
+    """A number of steps; floats of integral value such as ``1e6`` will do."""
+    if isinstance(capacity, float) and capacity.is_integer():
+        return whole("capacity", int(capacity), 1)
+    return whole("capacity", capacity, 1)
+
+
+def _num_frames(env: Any) -> int:
+    """The attribute of this name of the environment, or of the outermost one within that has it."""
+    while env is not None:
+        if hasattr(env, "num_frames"):
+            return whole("env.num_frames", env.num_frames, 1)
+        env = getattr(env, "env", None)
+    return 1

@@ -1,0 +1,341 @@
+"""What a buffer stores under a name: how it is told from an example, stored, and given out.
+
+Three kinds: dense arrays, id lists and id-score lists. Not here: the rows (``_store``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from cpprb_like.compat.reagent._errors import InputError, NamesError, need
+
+__all__ = [
+    "REQUIRED_KEYS",
+    "DenseMetadata",
+    "ElementMetadata",
+    "IDListMetadata",
+    "IDScoreListMetadata",
+    "InferredElement",
+    "ReplayElement",
+    "check_elements",
+    "column",
+    "described",
+    "infer_step",
+]
+
+REQUIRED_KEYS = ["observation", "action", "reward", "terminal"]
+RESERVED_KEYS = ("truncated", "final_observation")  # parameters of ``add``
+
+Array = NDArray[Any]
+Lists = dict[str, tuple[Array, ...]]
+
+
+class ReplayElement(NamedTuple):
+    """A declared field: what ``extra_storage_types`` is a list of."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: DTypeLike
+
+
+class InferredElement(NamedTuple):
+    """A field that was inferred from the first step: ReAgent's present ``ReplayElement``."""
+
+    name: str
+    metadata: ElementMetadata
+
+
+class ElementMetadata(ABC):
+    """A kind of value, and how it goes into a buffer and out of it."""
+
+    @abstractmethod
+    def declaration(self) -> dict[str, Any]:
+        """What the ``env_dict`` of the rows says of it."""
+
+    @abstractmethod
+    def read(self, name: str, value: Any, *, strict: bool) -> Any:
+        """The value of one step as the rows take it, or ``InputError``."""
+
+    @abstractmethod
+    def output(self, stacks: Array) -> Any:
+        """Drawn values, shape ``(n, stack, *shape)``, as callers get them: never one axis alone."""
+
+    def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
+        """Values of several lists one after the other, each list by itself."""
+        parts = np.split(stacks, np.cumsum(lengths)[:-1]) if len(lengths) else []
+        return [self.output(part) for part in parts]
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """Of this kind, in words that JSON has."""
+
+
+@dataclass(frozen=True)
+class DenseMetadata(ElementMetadata):
+    """An array, given out as a tensor of shape ``(n, *shape, stack)``, or without a stack of 1.
+
+    ``dtype`` and ``shape`` are those of one step.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def like(cls, name: str, example: Any) -> DenseMetadata:
+        """The kind of this value; ``InputError`` if it is no array that PyTorch has."""
+        dtype = _narrow(_as_array(name, example).dtype.newbyteorder("="))
+        if not _torch_has(dtype):
+            raise InputError(f"{name}: PyTorch has no tensors of {dtype}")
+        return cls(_shape(name, example), dtype)
+
+    def declaration(self) -> dict[str, Any]:
+        return {"shape": self.shape, "dtype": self.dtype}
+
+    def read(self, name: str, value: Any, *, strict: bool) -> Any:
+        shape = _shape(name, value)
+        if shape != self.shape:
+            raise InputError(f"{name}: expected shape {self.shape}, got {shape}")
+        if strict and _narrow(np.asarray(value).dtype) != self.dtype:
+            raise InputError(f"{name}: expected {self.dtype}, got {np.asarray(value).dtype}")
+        return value
+
+    def output(self, stacks: Array) -> Any:
+        if stacks.shape[1] == 1 and not self.shape:
+            return need("torch").from_numpy(stacks)
+        return self._tensor(stacks)
+
+    def _tensor(self, stacks: Array) -> Any:
+        """The stacks along the last axis, or without an axis if they are of one value."""
+        if stacks.shape[1] == 1:
+            values = stacks[:, 0]
+        else:
+            values = stacks.transpose(0, *range(2, stacks.ndim), 1)
+        return need("torch").from_numpy(values)
+
+    def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
+        return list(self._tensor(stacks).split(lengths.tolist())) if len(lengths) else []
+
+    def description(self) -> dict[str, Any]:
+        return {"kind": "dense", "shape": list(self.shape), "dtype": self.dtype.str}
+
+
+@dataclass(frozen=True)
+class _ListsMetadata(ElementMetadata):
+    """Lists of varying length under fixed keys."""
+
+    keys: tuple[str, ...]
+
+    def declaration(self) -> dict[str, Any]:
+        return {"shape": (), "dtype": object}
+
+    def read(self, name: str, value: Any, *, strict: bool) -> Any:
+        if not isinstance(value, Mapping):
+            raise InputError(f"{name}: expected a dict of lists, got {type(value).__name__}")
+        if set(value) != set(self.keys):
+            raise InputError(f"{name}: expected the keys {list(self.keys)}, got {list(value)}")
+        return {key: self.lists(f"{name}[{key!r}]", value[key], strict) for key in self.keys}
+
+    def output(self, stacks: Array) -> Any:
+        rows: list[Lists | None] = stacks.reshape(-1).tolist()
+        return {
+            key: self._joined([row[key] if row else self.empty for row in rows])
+            for key in self.keys
+        }
+
+    def _joined(self, rows: list[tuple[Array, ...]]) -> tuple[Any, ...]:
+        """Where each row's list begins, and all lists one after the other."""
+        torch = need("torch")
+        lengths = [len(row[0]) for row in rows]
+        offsets = np.cumsum([0, *lengths[:-1]], dtype=np.int32)[: len(rows)]
+        columns = [
+            np.concatenate([none, *(row[place] for row in rows)])
+            for place, none in enumerate(self.empty)
+        ]
+        return tuple(map(torch.from_numpy, (offsets, *columns)))
+
+    @property
+    @abstractmethod
+    def empty(self) -> tuple[Array, ...]:
+        """The columns of no list at all."""
+
+    @abstractmethod
+    def lists(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
+        """The columns of the list under one key, copied, or ``InputError``."""
+
+
+class IDListMetadata(_ListsMetadata):
+    """A list of ids under each key, given out as ``{key: (offsets int32, ids int64)}``."""
+
+    @classmethod
+    def like(cls, name: str, example: Any) -> IDListMetadata:
+        """The kind of this value; ``InputError`` if it is no dict of lists of ids."""
+        kind = cls(_keys(name, example))
+        kind.read(name, example, strict=False)
+        return kind
+
+    @property
+    def empty(self) -> tuple[Array, ...]:
+        return (np.empty(0, np.int64),)
+
+    def lists(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
+        return (_ids(name, value, strict),)
+
+    def description(self) -> dict[str, Any]:
+        return {"kind": "id_list", "keys": list(self.keys)}
+
+
+class IDScoreListMetadata(_ListsMetadata):
+    """Ids and their scores under each key, given out as ``{key: (offsets, ids, scores float32)}``.
+
+    A value is a tuple of two lists of the same length.
+    """
+
+    @classmethod
+    def like(cls, name: str, example: Any) -> IDScoreListMetadata:
+        """The kind of this value; ``InputError`` if it is no dict of ids and scores."""
+        kind = cls(_keys(name, example))
+        kind.read(name, example, strict=False)
+        return kind
+
+    @property
+    def empty(self) -> tuple[Array, ...]:
+        return np.empty(0, np.int64), np.empty(0, np.float32)
+
+    def lists(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise InputError(f"{name}: expected a tuple of ids and scores, got {value!r}")
+        ids = _ids(name, value[0], strict)
+        scores = _as_array(name, value[1])
+        right = "f" if strict and scores.size else "fiu"
+        if scores.ndim != 1 or (scores.size and scores.dtype.kind not in right):
+            raise InputError(f"{name}: expected a list of scores, got {value[1]!r}")
+        if len(ids) != len(scores):
+            raise InputError(
+                f"{name}: expected a score for each of {len(ids)} ids, got {len(scores)}"
+            )
+        return ids, scores.astype(np.float32)
+
+    def description(self) -> dict[str, Any]:
+        return {"kind": "id_score_list", "keys": list(self.keys)}
+
+
+KINDS: tuple[Callable[[str, Any], ElementMetadata], ...] = (
+    DenseMetadata.like,
+    IDListMetadata.like,
+    IDScoreListMetadata.like,
+)
+
+
+def column(values: Array) -> Any:
+    """A tensor of at least two axes, a value to a row."""
+    rows = values[:, np.newaxis] if values.ndim == 1 else values
+    return need("torch").from_numpy(rows)
+
+
+def _infer(name: str, example: Any) -> ElementMetadata:
+    """The first kind that the value of a field can be of.
+
+    Raises ``InputError``, which is a ``ValueError``, if there is none.
+    """
+    reasons = []
+    for like in KINDS:
+        try:
+            return like(name, example)
+        except InputError as error:  # noqa: PERF203 (three kinds at most)
+            reasons.append(str(error))
+    raise InputError(f"Unable to deduce type for {name}: {'; '.join(dict.fromkeys(reasons))}")
+
+
+def infer_step(fields: Mapping[str, Any]) -> dict[str, ElementMetadata]:
+    """The kinds of the fields of a first step: those that are required first.
+
+    Raises ``InputError`` if a field has no kind.
+    """
+    first = [name for name in REQUIRED_KEYS if name in fields]
+    extras = [name for name in fields if name not in REQUIRED_KEYS]
+    return {name: _infer(name, fields[name]) for name in [*first, *extras]}
+
+
+def check_elements(elements: Mapping[str, ElementMetadata], stack_size: int) -> None:
+    """Refuse fields that no buffer with such stacks can have, by an ``InputError``."""
+    if not elements.keys() >= set(REQUIRED_KEYS):
+        raise NamesError(f"Add expects {REQUIRED_KEYS} at least, got {list(elements)}")
+    reserved = [name for name in elements if name in RESERVED_KEYS]
+    if reserved:
+        raise InputError(f"{reserved} are parameters of add, and no names for fields")
+    for name in REQUIRED_KEYS:
+        kind = elements[name]
+        if not isinstance(kind, DenseMetadata):
+            raise InputError(f"{name}: expected an array, got {kind}")
+        if name in ("reward", "terminal") and kind.dtype.kind not in "biuf":
+            raise InputError(f"{name}: expected real numbers, got {kind.dtype}")
+        if name == "terminal" and kind.shape != ():
+            raise InputError(f"terminal: expected one number or bool, got shape {kind.shape}")
+    for name, kind in elements.items():
+        if isinstance(kind, DenseMetadata) and not _torch_has(kind.dtype):
+            raise InputError(f"{name}: PyTorch has no tensors of {kind.dtype}")
+    lists = [name for name, kind in elements.items() if not isinstance(kind, DenseMetadata)]
+    if lists and stack_size > 1:
+        raise InputError(f"{lists} are id lists: these need stack_size=1, got {stack_size}")
+
+
+def described(description: Mapping[str, Any]) -> ElementMetadata:
+    """The kind that ``description`` gave these words for."""
+    kind = description["kind"]
+    if kind == "dense":
+        return DenseMetadata(tuple(description["shape"]), np.dtype(description["dtype"]))
+    lists = {"id_list": IDListMetadata, "id_score_list": IDScoreListMetadata}
+    return lists[kind](tuple(description["keys"]))
+
+
+def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.float32) if dtype == np.float64 else dtype
+
+
+def _torch_has(dtype: np.dtype[Any]) -> bool:
+    try:
+        need("torch").from_numpy(np.empty(0, dtype))
+    except TypeError:
+        return False
+    return True
+
+
+def _shape(name: str, value: Any) -> tuple[int, ...]:
+    """The shape of a dense value."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.shape
+    if isinstance(value, (bool, int, float, complex)):
+        return ()
+    return _as_array(name, value).shape
+
+
+def _as_array(name: str, value: Any) -> Array:
+    if isinstance(value, (Mapping, need("torch").Tensor)):
+        raise InputError(f"{name}: Input shouldn't be tensor or dict, got {type(value).__name__}")
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{name}: expected an array, got {value!r}: {error}") from None
+
+
+def _keys(name: str, example: Any) -> tuple[str, ...]:
+    if not isinstance(example, Mapping) or not all(isinstance(key, str) for key in example):
+        raise InputError(f"{name}: expected a dict with keys of type str, got {example!r}")
+    return tuple(example)
+
+
+def _ids(name: str, value: Any, strict: bool) -> Array:
+    """A list of ids as a fresh array."""
+    ids = _as_array(name, value)
+    is_right = ids.dtype == np.int64 if strict else ids.dtype.kind in "iu"
+    if ids.ndim != 1 or (ids.size and not is_right):
+        raise InputError(f"{name}: expected a list of ids, got {value!r}")
+    if ids.size and ids.max() > np.iinfo(np.int64).max:
+        raise InputError(f"{name}: expected ids that int64 holds, got {ids.max()}")
+    return ids.astype(np.int64)

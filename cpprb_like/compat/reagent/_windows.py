@@ -1,0 +1,100 @@
+"""Which rows a transition of several steps is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like.compat.reagent._errors import InputError
+from cpprb_like.compat.reagent._store import END, FINAL_FOLLOWS, FLAGS, TERMINAL, Store
+
+__all__ = ["Windows", "invalid_range", "stacks"]
+
+Slots = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The rows from drawn rows on, up to the end of the episode or for ``horizon`` steps.
+
+    Attributes
+    ----------
+    first : ndarray of intp, shape (n,)
+        Slots of the drawn rows.
+    inside : ndarray of intp, shape (n, horizon)
+        Slots of the steps; -1 behind the last of them.
+    steps : ndarray of int64, shape (n,)
+        How many there are.
+    terminal : ndarray of bool, shape (n,)
+        Whether the last of them is a terminal one.
+    next : ndarray of intp, shape (n,)
+        Slot of the row behind the last step; -1 if that is no row of the same episode.
+    """
+
+    first: Slots
+    inside: Slots
+    steps: NDArray[np.int64]
+    terminal: NDArray[np.bool_]
+    next: Slots
+
+    @classmethod
+    def of(cls, store: Store, slots: Slots, horizon: int) -> Windows:
+        """The windows of rows that are stored."""
+        counted = np.arange(horizon)
+        ahead = store.place(slots[:, np.newaxis] + counted)
+        flags = store.read(FLAGS, ahead)
+        ends = (flags & END) != 0
+        ends[:, -1] = True
+        steps = ends.argmax(axis=1) + 1
+        flat = np.arange(0, ahead.size, horizon) + (steps - 1)
+        last = flags.ravel()[flat]
+        is_over = ((last & END) != 0) & ((last & FINAL_FOLLOWS) == 0)
+        return cls(
+            first=slots,
+            inside=np.where(counted < steps[:, np.newaxis], ahead, -1),
+            steps=steps,
+            terminal=(last & TERMINAL) != 0,
+            next=np.where(is_over, -1, store.place(slots + steps)),
+        )
+
+    def timeline(self, store: Store, *, ahead: bool) -> Slots:
+        """The steps of all windows one after the other, or, ``ahead``, the row behind each."""
+        steps: NDArray[Any] = self.steps
+        ends = np.cumsum(steps)
+        within = np.arange(len(steps) and int(ends[-1])) - np.repeat(ends - steps, steps)
+        slots = store.place(np.repeat(self.first, steps) + within + ahead)
+        if ahead:
+            slots[ends - 1] = self.next
+        return slots
+
+
+def stacks(store: Store, slots: Slots, depth: int) -> Slots:
+    """The slots of the stacks that end at these slots, shape ``(n, depth)``; all -1 for -1."""
+    if depth == 1:
+        return slots[:, np.newaxis]
+    stacked = store.place(slots[:, np.newaxis] + np.arange(1 - depth, 1))
+    stacked[slots < 0] = -1
+    return stacked
+
+
+def invalid_range(
+    cursor: int, replay_capacity: int, stack_size: int, update_horizon: int
+) -> NDArray[np.int64]:
+    """The slots round a cursor that are not sampled while an episode goes on.
+
+    They are the ``update_horizon`` before it and the ``stack_size`` from it on, around the end.
+    Raises ``InputError`` unless ``cursor`` is a slot.
+
+    Examples
+    --------
+    >>> from cpprb_like.compat.reagent.circular_replay_buffer import invalid_range
+    >>> invalid_range(1, 10, stack_size=2, update_horizon=3).tolist()
+    [8, 9, 0, 1, 2]
+    """
+    if not 0 <= cursor < replay_capacity:
+        raise InputError(f"cursor: expected 0 to {replay_capacity - 1}, got {cursor}")
+    around = np.arange(cursor - update_horizon, cursor + stack_size, dtype=np.int64)
+    return around % replay_capacity

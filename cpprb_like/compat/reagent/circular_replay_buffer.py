@@ -1,0 +1,33 @@
+"""ReAgent's module of this name.
+
+The classes are made elsewhere, so that they are the same ones under whatever name this module is
+imported.
+"""
+
+from cpprb_like.compat.reagent._buffer import ReplayBuffer
+from cpprb_like.compat.reagent._checkpoint import CHECKPOINT_DURATION, STORE_FILENAME_PREFIX
+from cpprb_like.compat.reagent._elements import (
+    REQUIRED_KEYS,
+    DenseMetadata,
+    ElementMetadata,
+    IDListMetadata,
+    IDScoreListMetadata,
+    ReplayElement,
+)
+from cpprb_like.compat.reagent._errors import InputError, NamesError
+from cpprb_like.compat.reagent._windows import invalid_range
+
+__all__ = [
+    "CHECKPOINT_DURATION",
+    "REQUIRED_KEYS",
+    "STORE_FILENAME_PREFIX",
+    "DenseMetadata",
+    "ElementMetadata",
+    "IDListMetadata",
+    "IDScoreListMetadata",
+    "InputError",
+    "NamesError",
+    "ReplayBuffer",
+    "ReplayElement",
+    "invalid_range",
+]

@@ -1,0 +1,423 @@
+"""ReAgent's buffer: which transitions there are, and what they are made of."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reagent_twin import SHAPES, Shape, Step, Twin, histories, shapes
+
+from cpprb_like import NotEnoughDataError
+from cpprb_like.compat.reagent import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.compat.reagent.circular_replay_buffer import InputError, invalid_range
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+GAMMA = 0.5
+MODES: list[dict[str, Any]] = [
+    {},
+    {"return_everything_as_stack": True},
+    {"return_as_timeline_format": True},
+    {"return_everything_as_stack": True, "return_as_timeline_format": True},
+]
+CLASSES = [ReplayBuffer, PrioritizedReplayBuffer]
+TABLE = ["000000", "000000", "010000", "011110", "001110", "000110", "111010"]
+
+
+def made(kind: type[Any], shape: Shape, **options: Any) -> Any:
+    """A buffer of these parameters."""
+    return kind(
+        stack_size=shape.stack_size,
+        replay_capacity=shape.capacity,
+        batch_size=4,
+        update_horizon=shape.horizon,
+        gamma=GAMMA,
+        **options,
+    )
+
+
+def flags(rb: Any) -> str:
+    """The flags of all slots as a text of zeros and ones."""
+    return "".join(str(int(flag)) for flag in rb._is_index_valid)
+
+
+def check(rb: Any, twin: Twin, **mode: Any) -> None:
+    """The buffer has the transitions of its twin, and nothing else."""
+    valid = twin.valid()
+    assert rb.add_count == twin.rows
+    assert rb.cursor() == twin.rows % twin.shape.capacity
+    assert rb.size == rb._num_valid_indices == len(valid)
+    assert torch.from_numpy(np.array(list(valid), np.int64)).equal(
+        rb._is_index_valid.nonzero()[:, 0]
+    )
+    if twin.rows:
+        check_batch(rb.sample_all_valid_transitions(), list(valid), twin, **mode)
+
+
+def check_batch(batch: Any, slots: list[int], twin: Twin, **mode: Any) -> None:
+    """The batch holds the transitions of these slots."""
+    valid = twin.valid()
+    assert batch.indices.dtype == batch.step.dtype == torch.int64
+    assert batch.terminal.dtype == torch.bool
+    assert batch.indices.tolist() == [[slot] for slot in slots]
+    for number, slot in enumerate(slots):
+        episode, place = valid[slot]
+        steps = twin.steps(episode, place)
+        is_last = place + steps == len(episode.steps)
+        row = {name: column[number] for name, column in zip(batch._fields, batch, strict=True)}
+        assert row["step"].tolist() == [steps]
+        assert row["terminal"].tolist() == [is_last and episode.is_terminal]
+        for name in SHAPES:
+            out = "state" if name == "observation" else name
+            if name != "reward" or mode == {"return_everything_as_stack": True}:
+                same(row[out], twin.stack(name, episode, place))
+            ahead = [twin.stack(name, episode, place + 1 + k) for k in range(steps)]
+            if mode.get("return_as_timeline_format"):
+                same_list(row[f"next_{out}"], ahead)
+            else:
+                same(row[f"next_{out}"], ahead[-1])
+        rewards = [twin.stack("reward", episode, place + k) for k in range(steps)]
+        if mode.get("return_as_timeline_format"):
+            same_list(row["reward"], rewards)
+        elif not mode:
+            total = sum(GAMMA**k * float(reward[-1]) for k, reward in enumerate(rewards))
+            assert row["reward"].tolist() == [total]
+            assert row["reward"].dtype == torch.float32
+
+
+def same(drawn: Any, stack: Any) -> None:
+    """A drawn value is this stack, without an axis for a stack of one."""
+    if stack.shape[-1] == 1:
+        stack = stack[..., 0]
+    expected = stack if stack.ndim else stack[np.newaxis]
+    assert drawn.shape == expected.shape
+    np.testing.assert_array_equal(drawn.numpy(), expected)
+
+
+def same_list(drawn: Any, stacks: list[Any]) -> None:
+    """A drawn list holds these stacks, and keeps single numbers as one axis."""
+    expected = np.stack(stacks)
+    if expected.shape[-1] == 1:
+        expected = expected[..., 0]
+    assert drawn.shape == expected.shape
+    np.testing.assert_array_equal(drawn.numpy(), expected)
+
+
+# ---- against the twin --------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:return_as_timeline_format")
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("kind", CLASSES)
+@given(shape=shapes(), history=histories(), every=st.integers(1, 7))
+def test_transitions_are_those_of_the_episodes(
+    kind: type[Any], mode: dict[str, Any], shape: Shape, history: list[Step], every: int
+) -> None:
+    """At any time each valid slot, and no other, gives the transition of its episode."""
+    rb, twin = made(kind, shape, **mode), Twin(shape)
+    for number, step in enumerate(history):
+        rb.add(**twin.add(step))
+        if number % every == 0:
+            check(rb, twin, **mode)
+    check(rb, twin, **mode)
+
+
+@given(shape=shapes(), history=histories(), seed=st.integers(0, 99))
+def test_drawn_slots_are_those_that_reagent_draws(
+    shape: Shape, history: list[Step], seed: int
+) -> None:
+    """With a seed, slots are PyTorch's random places among the valid ones in order."""
+    rb, twin = made(ReplayBuffer, shape), Twin(shape)
+    for step in history:
+        rb.add(**twin.add(step))
+    valid = list(twin.valid())
+    if not valid:
+        with pytest.raises(RuntimeError):
+            rb.sample_index_batch(3)
+        return
+    torch.manual_seed(seed)
+    places = torch.randint(len(valid), (20,))
+    torch.manual_seed(seed)
+    drawn = rb.sample_index_batch(20)
+    assert drawn.dtype == torch.int64
+    assert drawn.tolist() == [valid[place] for place in places]
+    torch.manual_seed(seed)
+    check_batch(rb.sample_transition_batch(20), drawn.tolist(), twin)
+
+
+@given(shape=shapes(), history=histories(), later=histories())
+def test_copies_go_on_alike(shape: Shape, history: list[Step], later: list[Step]) -> None:
+    """A pickled or copied buffer has the same transitions, also after more steps."""
+    for kind in CLASSES:
+        rb, twin = made(kind, shape), Twin(shape)
+        for step in history:
+            rb.add(**twin.add(step))
+        others = [pickle.loads(pickle.dumps(rb)), copy.deepcopy(rb), copy.copy(rb)]
+        for step in later:
+            fields = twin.add(step)
+            for other in others:
+                other.add(**fields)
+        for other in others:
+            check(other, twin)
+
+
+# ---- the rule in single cases ------------------------------------------------------------
+
+
+def test_flags_after_each_step() -> None:
+    """Stacks of two and two steps in six slots, with terminal steps 3 and 6."""
+    rb = ReplayBuffer(stack_size=2, replay_capacity=6, update_horizon=2)
+    for t, expected in enumerate(TABLE):
+        rb.add(observation=[float(t)], action=t, reward=0.0, terminal=t in (3, 6))
+        assert flags(rb) == expected
+
+
+def test_a_long_episode() -> None:
+    """Twenty steps of one episode in six slots leave three valid ones."""
+    rb = ReplayBuffer(stack_size=2, replay_capacity=6, update_horizon=2)
+    for t in range(20):
+        rb.add(observation=[float(t)], action=t, reward=0.0, terminal=False)
+    assert rb.cursor() == 3
+    assert rb._store["action"].tolist() == [17, 18, 19, 14, 15, 16]
+    assert flags(rb) == "100011"
+
+
+def test_timeline_of_rewards() -> None:
+    """Lists hold the rewards of all steps, undiscounted, fewer at the end."""
+    rb = ReplayBuffer(replay_capacity=9, update_horizon=3, return_as_timeline_format=True)
+    for reward in range(1, 6):
+        rb.add(observation=[0.0], action=0, reward=float(reward), terminal=reward == 5)
+    batch = rb.sample_transition_batch(indices=torch.arange(1, 5))
+    assert [item.tolist() for item in batch.reward] == [[2, 3, 4], [3, 4, 5], [4, 5], [5]]
+    assert batch.step.tolist() == [[3], [3], [2], [1]]
+
+
+def test_stack_flag_replaces_the_sum_of_rewards() -> None:
+    """With it the reward is a stack, although the next state is three steps ahead."""
+    rb = ReplayBuffer(
+        stack_size=2, replay_capacity=9, update_horizon=3, return_everything_as_stack=True
+    )
+    for t in range(5):
+        rb.add(observation=float(t), action=t, reward=float(t + 1), terminal=False)
+    batch = rb.sample_all_valid_transitions()
+    assert batch.reward.tolist() == [[0, 1], [1, 2]]
+    assert batch.next_state.tolist() == [[2, 3], [3, 4]]
+
+
+def test_nothing_behind_a_terminal_step_is_given_out() -> None:
+    """Next values are zeros, though there are rows behind it, or rows never written."""
+    rb = ReplayBuffer(replay_capacity=5, update_horizon=2)
+    for t in range(4):
+        rb.add(observation=[7.0], action=7, reward=np.nan if t > 1 else 1.0, terminal=t in (1, 3))
+        if t in (1, 3):
+            batch = rb.sample_transition_batch(indices=[t])
+            assert batch.next_state.tolist() == [[0.0]]
+            assert batch.next_action.tolist() == batch.next_reward.tolist() == [[0]]
+    assert rb.sample_transition_batch(indices=[0]).reward.tolist() == [[1.9900000095367432]]
+
+
+def test_time_limits() -> None:
+    """Steps before a truncation are valid with a final observation; the next episode is apart."""
+    for final in (None, [9.0]):
+        rb = ReplayBuffer(stack_size=2, replay_capacity=20, update_horizon=2)
+        for t in range(3):
+            ending = {"truncated": True, "final_observation": final} if t == 2 else {}
+            rb.add(observation=[t + 1.0], action=t, reward=1.0, terminal=False, **ending)
+        rb.add(observation=[5.0], action=5, reward=1.0, terminal=True)
+        batch = rb.sample_all_valid_transitions()
+        states = [[[1, 2]], [[2, 3]], [[3, 9]]] if final else []
+        assert (
+            batch.next_state.tolist()[: len(states)]
+            == [[[2, 3]], [[3, 9]], [[3, 9]]][: len(states)]
+        )
+        assert batch.state.tolist()[-1] == [[0, 5]]
+        assert batch.terminal[:-1].tolist() == [[False]] * (3 if final else 1)
+        assert rb.add_count == (7 if final else 6)
+
+
+def test_rewards_of_several_numbers() -> None:
+    """The sum over steps is made for each number of a reward."""
+    rb = ReplayBuffer(replay_capacity=9, update_horizon=2, gamma=0.5)
+    for t in range(3):
+        rb.add(observation=[0.0], action=0, reward=[t, 10 * t], terminal=t == 2)
+    assert rb.sample_all_valid_transitions().reward.tolist() == [[0.5, 5], [2, 20], [2, 20]]
+
+
+def test_flags_that_users_set() -> None:
+    """``set_index_valid_status`` keeps the count, and draws go by it."""
+    rb = ReplayBuffer(replay_capacity=9)
+    for t in range(5):
+        rb.add(observation=[float(t)], action=t, reward=0.0, terminal=False)
+    for _ in range(2):
+        rb.set_index_valid_status(1, False)
+    rb.set_index_valid_status(np.int64(4), is_valid=True)
+    assert (rb.size, flags(rb)) == (4, "101110000")
+    assert set(rb.sample_index_batch(200).tolist()) == {0, 2, 3, 4}
+    assert rb.is_valid_transition(4).dtype == torch.bool
+    assert rb.is_valid_transition(4).shape == ()
+    assert rb.is_valid_transition([0, 1]).tolist() == [True, False]
+    for wrong in (-1, 5, 9):
+        with pytest.raises(IndexError):
+            rb.set_index_valid_status(wrong, True)
+    assert (rb.size, flags(rb)) == (4, "101110000")
+
+
+def test_a_slot_made_valid_too_early_gives_zeros_for_what_is_not_there() -> None:
+    """Nothing that was never written is given out, whatever the flags say."""
+    rb = ReplayBuffer(stack_size=3, replay_capacity=9, update_horizon=3)
+    rb.add(observation=[1.0], action=1, reward=1.0, terminal=False)
+    for slot in range(3):
+        rb.set_index_valid_status(slot, True)
+    batch = rb.sample_all_valid_transitions()
+    assert batch.state[:, 0].tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
+    assert batch.next_state.flatten().tolist() == [0] * 9
+
+
+# ---- what is refused ---------------------------------------------------------------------
+
+
+def five_steps() -> Any:
+    """A buffer of five steps, of which four are valid."""
+    rb = ReplayBuffer(replay_capacity=9, batch_size=3)
+    for t in range(5):
+        rb.add(observation=[float(t)], action=t, reward=0.0, terminal=False)
+    return rb
+
+
+def test_batch_sizes() -> None:
+    """The size is what the call says, that of the indices, or what the constructor was told."""
+    rb = five_steps()
+    assert rb.sample_transition_batch().state.shape == (3, 1)
+    assert rb.sample_transition_batch(7).state.shape == (7, 1)
+    assert rb.sample_transition_batch(0).state.shape == (0, 1)
+    for indices in (torch.tensor([2, 0]), torch.tensor([2.0, 0.0]), np.array([2, 0]), [2, 0]):
+        assert rb.sample_transition_batch(indices=indices).action.tolist() == [[2], [0]]
+        assert rb.sample_transition_batch(2, indices).action.tolist() == [[2], [0]]
+
+
+@pytest.mark.parametrize("indices", [[-1], [4], [5], [9], [0, -1]])
+def test_slots_that_are_not_valid_are_refused(indices: list[int]) -> None:
+    """Negative, unwritten and too new slots are an ``IndexError``."""
+    with pytest.raises(IndexError):
+        five_steps().sample_transition_batch(indices=torch.tensor(indices))
+
+
+@pytest.mark.parametrize("indices", [[0.5], [[0]], 0, [True], "0"])
+def test_what_is_no_list_of_slots_is_refused(indices: Any) -> None:
+    """As are other shapes and kinds, and another number than the batch size."""
+    with pytest.raises(InputError):
+        five_steps().sample_transition_batch(indices=indices)
+    with pytest.raises(AssertionError):
+        five_steps().sample_transition_batch(2, torch.tensor([0]))
+
+
+def test_empty_buffers() -> None:
+    """What cannot be drawn is said in a sentence; no valid slot is an empty batch."""
+    rb = ReplayBuffer(stack_size=2, replay_capacity=9, batch_size=3)
+    assert rb.is_empty()
+    assert rb._store == {}
+    for call in (rb.sample_all_valid_transitions, rb.sample_transition_batch):
+        with pytest.raises(NotEnoughDataError):
+            call()
+    rb.add(observation=[[1.0, 2]], action=1, reward=1.0, terminal=False, x=[1, 2, 3])
+    assert not rb.is_empty()
+    batch = rb.sample_all_valid_transitions()
+    assert batch.state.shape == (0, 1, 2, 2)
+    assert batch.next_x.shape == (0, 3, 2)
+    assert batch.reward.shape == batch.terminal.shape == batch.step.shape == (0, 1)
+    with pytest.raises(RuntimeError):
+        rb.sample_transition_batch()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"stack_size": 10, "replay_capacity": 10}, ValueError),
+        ({"stack_size": 5, "replay_capacity": 10, "update_horizon": 6}, AssertionError),
+        ({"stack_size": 0}, ValueError),
+        ({"update_horizon": 0}, ValueError),
+        ({"replay_capacity": 2.5}, TypeError),
+        ({"gamma": float("nan")}, ValueError),
+        ({"gamma": "0.9"}, ValueError),
+        ({"batch_size": -1}, ValueError),
+        ({"capacity": 10}, TypeError),
+        ({"observation_shape": [84, 84], "stack_size": 1}, TypeError),
+    ],
+)
+def test_constructors_refuse(options: dict[str, Any], error: type[Exception]) -> None:
+    """Parameters out of range, of other types, or unknown."""
+    with pytest.raises(error):
+        ReplayBuffer(**options)
+
+
+def test_least_capacity() -> None:
+    """A buffer with room for just one transition is none too small, and a warning is no error."""
+    ReplayBuffer(stack_size=5, replay_capacity=10, update_horizon=5)
+    with pytest.warns(UserWarning, match="update_horizon=1") as caught:
+        ReplayBuffer(return_as_timeline_format=True)
+    assert caught[0].filename == __file__
+
+
+def test_invalid_range() -> None:
+    """The slots round the cursor, around the end."""
+    assert invalid_range(0, 5, 2, 1).tolist() == [4, 0, 1]
+    with pytest.raises(AssertionError):
+        invalid_range(5, 5, 2, 1)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_rows_go_away_with_the_buffer(kind: type[Any]) -> None:
+    """At once, without the garbage collector."""
+    rb = made(kind, Shape(1, 1, 5))
+    rb.add(observation=[1.0], action=1, reward=1.0, terminal=True)
+    rb.sample_transition_batch()
+    rows = weakref.ref(rb._rows.rows)
+    gc.disable()
+    try:
+        del rb
+        assert rows() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("name", ["done", "terminated", "weights", "indexes", "self"])
+def test_names_that_mean_something_elsewhere_are_plain_fields(name: str) -> None:
+    """The rows' own buffer gives them no meaning that can be seen."""
+    rb = ReplayBuffer(replay_capacity=9, update_horizon=2)
+    for t in range(4):
+        step = {"observation": [1.0], "action": 1, "reward": 1.0, "terminal": t == 3}
+        rb.add(**step, **{name: t % 2})
+    batch = rb.sample_all_valid_transitions()
+    assert getattr(batch, name).tolist() == [[0], [1], [0], [1]]
+    assert batch.step.tolist() == [[2], [2], [2], [1]]
+
+
+# ---- packages and names ------------------------------------------------------------------
+
+
+def test_aliasing_the_package_is_enough() -> None:
+    """Imports by ReAgent's names give the same classes, from all modules."""
+    program = """
+import sys
+import cpprb_like.compat.reagent as front
+sys.modules["reagent.replay_memory"] = front
+from reagent.replay_memory import ReplayBuffer, circular_replay_buffer
+from reagent.replay_memory.circular_replay_buffer import ReplayBuffer as same
+from reagent.replay_memory.circular_replay_buffer import ReplayElement
+from reagent.replay_memory.prioritized_replay_buffer import PrioritizedReplayBuffer
+from reagent.replay_memory.sum_tree import SumTree
+from reagent.replay_memory.utils import replay_buffer_to_pre_timeline_df
+rb = PrioritizedReplayBuffer(1, 10, 1)
+assert same is ReplayBuffer is front.ReplayBuffer is circular_replay_buffer.ReplayBuffer
+assert isinstance(rb.sum_tree, SumTree) and isinstance(rb, ReplayBuffer)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
