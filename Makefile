@@ -1,5 +1,6 @@
 # make demo    train an agent on CartPole with this buffer, and show what it learned
 # make test    run all tests; ARGS="-k ring -x" goes to pytest
+# make test-tf-agents    run the tests that need TF-Agents, on CPython 3.10 or 3.11, in an environment of their own
 # make dev     the development set-up: everything below without another install
 # make lint typecheck debug bench wheel clean: see CONTRIBUTING.md
 #
@@ -7,14 +8,17 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+TF_VENV ?= .venv-tf-agents
 ARGS ?=
 
 ifeq ($(OS),Windows_NT)
-BIN := $(VENV)/Scripts
+SCRIPTS := Scripts
 else
-BIN := $(VENV)/bin
+SCRIPTS := bin
 endif
+BIN := $(VENV)/$(SCRIPTS)
 RUN := $(BIN)/python
+TF_BIN := $(TF_VENV)/$(SCRIPTS)
 
 COMPILED := $(subst /,.,$(basename $(wildcard cpprb_like/*.pyx)))
 
@@ -26,7 +30,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo test dev lint format typecheck debug asan bench wheel clean
+.PHONY: demo test test-tf-agents dev lint format typecheck debug asan bench wheel clean
 
 demo:
 	$(call environment,demo)
@@ -35,6 +39,17 @@ demo:
 test:
 	$(call environment,test)
 	$(RUN) -m pytest $(ARGS)
+
+# The bridge to TF-Agents on the real thing. Its packages are of their time, so they have an environment of their own, in
+# which the package is installed and not built in place.
+test-tf-agents:
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] not in ((3, 10), (3, 11)))" 2>/dev/null || { \
+		echo "TF-Agents needs CPython 3.10 or 3.11: name one as in 'make PYTHON=python3.11 test-tf-agents'." >&2; \
+		exit 1; }
+	$(PYTHON) -m venv "$(TF_VENV)"
+	$(TF_BIN)/python -m pip install --quiet --disable-pip-version-check . \
+		"tf-agents==0.19.*" "tensorflow==2.15.*" "numpy==1.26.*" "pytest>=9.0" "hypothesis>=6.100"
+	$(TF_BIN)/pytest tests/tf_agents $(ARGS)
 
 dev:
 	$(call environment,dev)
@@ -86,5 +101,6 @@ wheel:
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	test ! -f "$(VENV)/pyvenv.cfg" || rm -rf "$(VENV)"
+	test ! -f "$(TF_VENV)/pyvenv.cfg" || rm -rf "$(TF_VENV)"
 	find cpprb_like tests tools benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 	rm -f cpprb_like/*.so cpprb_like/*.pyd

@@ -1,0 +1,401 @@
+"""Record the steps of a dm_env or TF-Agents environment, single or batched, whatever its specs.
+
+``DmEnvRecorder`` decides what goes into the buffer. How specs become fields is the matter of
+``_specs.py``. What is read of environments, specs and time steps are their attributes: neither
+dm_env nor TF-Agents is imported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.integrations._specs import Array, Flags, SpecNest
+from cpprb_like.schedules import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DmEnvRecorder", "SpecNest", "env_dict_from_spec"]
+
+BufferT = TypeVar("BufferT", bound=ReplayBuffer)
+FIRST, MID, LAST = range(3)  # types of steps, in dm_env and in TF-Agents
+
+
+class EnvWithSpecs(Protocol):
+    """What every environment has."""
+
+    def observation_spec(self) -> Any:
+        """Specs of the observations."""
+
+    def action_spec(self) -> Any:
+        """Specs of the actions."""
+
+
+def env_dict_from_spec(spec: object, name: str = "") -> dict[str, dict[str, Any]]:
+    """Return the fields of a nest of specs for ``ReplayBuffer``: ``SpecNest(spec, name).env_dict``.
+
+    Parameters
+    ----------
+    spec
+        An object with a ``shape`` and a ``dtype``, or a dict, list, tuple or named tuple of nests.
+    name : str
+        First part of the names of the fields.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As ``SpecNest`` does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dm_env import specs
+    >>> from cpprb_like.integrations.dm_env import env_dict_from_spec
+    >>> list(env_dict_from_spec({"at": specs.Array((2,), float), "id": specs.DiscreteArray(5)}))
+    ['at', 'id']
+    """
+    return SpecNest(spec, name).env_dict
+
+
+class DmEnvRecorder:
+    """Puts the steps of a dm_env or TF-Agents environment into a buffer.
+
+    It remembers the observation before each step, so ``add`` takes the action and the ``TimeStep``
+    that ``env.step`` gave for it. A step of type LAST terminates its episode if its discount is 0,
+    and truncates it otherwise. The step from LAST to FIRST, in which an environment only resets, is
+    never stored, so no recorded step crosses a reset.
+
+    Parameters
+    ----------
+    env : dm_env.Environment, tf_agents PyEnvironment or TFEnvironment
+        Only its specs and its batch size are read.
+    n_envs : int, optional
+        Number of environments, which is the length of the leading axis of every array, for a
+        batched environment that has no ``batched`` and ``batch_size`` as TF-Agents' have.
+
+    Attributes
+    ----------
+    env_dict : dict
+        Fields for ``ReplayBuffer``: ``obs``, ``act``, ``rew``, ``discount`` and ``next_obs``, of
+        the shapes and dtypes of their specs, ``terminated`` and ``truncated`` (bool). Parts of
+        nested specs are fields of their own, such as ``obs.position`` or ``act.0``; see
+        ``SpecNest``. Each reading gives a new dict, to be changed at will.
+    n_envs : int
+        Number of environments, 1 for a single one.
+
+    Raises
+    ------
+    TypeError
+        ``env`` has no specs, or one of them is neither a spec nor a nest.
+    ValueError
+        Two parts of a spec would share a name, the discount is not a single number, or ``n_envs``
+        is not that of the environment.
+
+    Notes
+    -----
+    ``discount`` is what the environment gave, for each step: 0 where nothing follows. So the value
+    of a step is ``rew + discount * V(next_obs)``, times a factor of your own, at ends too.
+
+    In a batch some environments may reset while others step. The rows of those that reset are
+    absent: each takes a slot, but is never drawn. A call in which all of them reset writes nothing.
+
+    Examples
+    --------
+    >>> import dm_env
+    >>> import numpy as np
+    >>> from dm_env import specs
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.integrations.dm_env import DmEnvRecorder
+    >>> class Stairs(dm_env.Environment):
+    ...     def observation_spec(self):
+    ...         return {"height": specs.Array((), np.int32)}
+    ...
+    ...     def action_spec(self):
+    ...         return specs.DiscreteArray(2)
+    ...
+    ...     def reset(self):
+    ...         self.height = 0
+    ...         return dm_env.restart({"height": 0})
+    ...
+    ...     def step(self, action):
+    ...         self.height += action
+    ...         make = dm_env.termination if self.height == 3 else dm_env.transition
+    ...         return make(1.0, {"height": self.height})
+    >>> env = Stairs()
+    >>> recorder = DmEnvRecorder(env)
+    >>> rb = recorder.attach(ReplayBuffer(1000, recorder.env_dict))
+    >>> time_step = env.reset()
+    >>> recorder.reset(time_step)
+    >>> while not time_step.last():
+    ...     time_step = env.step(1)
+    ...     slot = recorder.add(1, time_step)
+    >>> rb.get_all_transitions()["next_obs.height"].tolist()
+    [1, 2, 3]
+    >>> rb.get_all_transitions()["discount"].tolist()
+    [1.0, 1.0, 0.0]
+    """
+
+    def __init__(self, env: EnvWithSpecs, *, n_envs: int | None = None) -> None:
+        observation, action, reward, discount = _specs_of(env)
+        self._n_rows = _batch_size_of(env, n_envs)  # leading axis, if any
+        self.n_envs: int = 1 if self._n_rows is None else self._n_rows
+        self._obs_nest = SpecNest(observation, "obs")
+        self._next_nest = SpecNest(observation, "next_obs")
+        self._act_nest = SpecNest(action, "act")
+        self._rew_nest = SpecNest(reward, "rew")
+        self._discount_nest = SpecNest(discount, "discount")
+        shapes = {name: spec["shape"] for name, spec in self._discount_nest.env_dict.items()}
+        if shapes != {"discount": ()}:
+            raise ValueError(
+                f"discount_spec: expected a single number, whose 0 ends the task, got {discount!r}"
+            )
+        self._names: tuple[str, ...] = ()  # of the buffer's fields, in the order of ``add``
+        self._buffer: ReplayBuffer | None = None
+        self._obs: list[Array] | None = None  # before the next step, leaf by leaf
+        self._waiting = self._no_env()  # whose episode ended and that are not reset yet
+
+    @property
+    def env_dict(self) -> dict[str, dict[str, Any]]:
+        """Fields for ``ReplayBuffer``; a new dict each time."""
+        nests = (
+            *(self._obs_nest, self._act_nest, self._rew_nest),
+            *(self._discount_nest, self._next_nest),
+        )
+        fields = {name: spec for nest in nests for name, spec in nest.env_dict.items()}
+        for name in ("terminated", "truncated"):
+            fields[name] = {"shape": (), "dtype": np.dtype(np.bool_)}
+        return fields
+
+    def attach(self, buffer: BufferT) -> BufferT:
+        """Record into ``buffer`` from the next ``reset`` on, and return it.
+
+        Parameters
+        ----------
+        buffer : ReplayBuffer
+            With the fields of ``env_dict`` and as many environments. It may have further fields,
+            and other dtypes or shapes where they suit the values. Only ``discount`` may be left
+            out.
+
+        Raises
+        ------
+        ValueError
+            A field is missing, or the number of environments differs.
+        """
+        there = {"discount", *buffer.schema.names}
+        missing = [name for name in self.env_dict if name not in there]
+        if missing:
+            raise ValueError(f"the buffer lacks the fields {missing}")
+        if buffer.n_envs != self.n_envs:
+            raise ValueError(f"expected a buffer of n_envs={self.n_envs}, got {buffer.n_envs}")
+        self._names = tuple(name for name in self.env_dict if name in buffer.schema.names)
+        self._buffer = buffer
+        self._obs = None
+        return buffer
+
+    def reset(self, time_step: Any) -> None:
+        """Begin new episodes, after each ``env.reset``. Episodes that are still open end here.
+
+        An environment that resets in ``step``, after an end, needs this for its first ``TimeStep``
+        only.
+
+        Parameters
+        ----------
+        time_step : TimeStep
+            What ``env.reset`` returned: of type FIRST, for all environments.
+
+        Raises
+        ------
+        RuntimeError
+            No buffer is attached.
+        TypeError, ValueError
+            It is no ``TimeStep``, not of type FIRST, or the observation does not fit the specs.
+            Whatever is raised, buffer and recorder are as they were.
+        """
+        buffer = self._attached()
+        step_type, _, _, observation = self._parts(time_step)
+        if np.count_nonzero(step_type != FIRST):
+            raise ValueError(
+                f"reset: expected a TimeStep of type FIRST, as env.reset() gives, got step_type "
+                f"{time_step.step_type!r}"
+            )
+        self._begin(buffer, observation)
+
+    def add(self, action: object, time_step: Any, /, **extra: object) -> int | None:
+        """Record one step: ``recorder.add(action, env.step(action))``.
+
+        Parameters
+        ----------
+        action
+            What was given to ``env.step``.
+        time_step : TimeStep
+            What ``env.step`` returned. Where it is of type FIRST a new episode begins, and action,
+            reward and discount are not looked at; an episode that was still open ends as truncated.
+        **extra
+            Values for further fields of the buffer; of each environment, if it is batched.
+
+        Returns
+        -------
+        int or None
+            What ``add`` of the buffer returned; None if nothing was written, as all environments
+            began new episodes.
+
+        Raises
+        ------
+        RuntimeError
+            No buffer is attached, or ``reset`` is missing: at the start, or after an episode that
+            the environment does not reset by itself.
+        ValueError
+            A value does not fit its spec, or a discount is not from 0 to 1.
+        TypeError
+            It is no ``TimeStep``, or a field is missing, unknown or given twice.
+            Whatever is raised, buffer and recorder are as they were.
+        """
+        buffer = self._attached()
+        step_type, reward, discount, observation = self._parts(time_step)
+        before, first = self._before_step(step_type), step_type == FIRST
+        n_first = np.count_nonzero(first)
+        if n_first == self.n_envs:
+            self._begin(buffer, observation)
+            return None
+        unset, last = first if n_first else None, step_type == LAST
+        act = self._act_nest.collect(action, self._n_rows, unset)
+        rew = self._rew_nest.collect(reward, self._n_rows, unset)
+        discount = self._discount(discount, unset)
+        arrived = self._next_nest.collect(observation, self._n_rows)
+        terminated = last & (discount[()] == 0)
+        kept = [discount] if "discount" in self._names else []
+        values = [*before, *act, *rew, *kept, *arrived, terminated, last & ~terminated]
+        fields: dict[str, Any] = dict(zip(self._names, values, strict=True))
+        if unset is None:
+            slot = buffer.add(**fields, **extra)
+        else:
+            slot = buffer.add_where(~first, **fields, **extra)
+            for env in np.flatnonzero(first).tolist():
+                buffer.on_episode_end(env)
+        self._obs, self._waiting = arrived, last
+        return slot
+
+    def restore(self, batch: Mapping[str, Array]) -> dict[str, Any]:
+        """Return a batch with observations, actions and rewards in the nesting of their specs.
+
+        Parameters
+        ----------
+        batch : mapping of str to ndarray
+            As drawn from the buffer.
+
+        Returns
+        -------
+        dict
+            ``obs``, ``act``, ``rew`` and ``next_obs``: dicts, lists and tuples of the batch's own
+            arrays, or one array for a plain spec. Every other entry as it was.
+
+        Raises
+        ------
+        KeyError
+            The batch lacks one of these fields.
+        """
+        nests = {
+            "obs": self._obs_nest,
+            "act": self._act_nest,
+            "rew": self._rew_nest,
+            "next_obs": self._next_nest,
+        }
+        flat = {name for nest in nests.values() for name in nest.names}
+        return {
+            **{root: nest.restore(batch) for root, nest in nests.items()},
+            **{name: column for name, column in batch.items() if name not in flat},
+        }
+
+    def _no_env(self) -> Flags:
+        return np.zeros(() if self._n_rows is None else self._n_rows, np.bool_)[()]
+
+    def _attached(self) -> ReplayBuffer:
+        if self._buffer is None:
+            raise RuntimeError("no buffer to record into: call attach(buffer) first")
+        return self._buffer
+
+    def _begin(self, buffer: ReplayBuffer, observation: object) -> None:
+        """Begin a new episode in every environment."""
+        arrived = self._obs_nest.collect(observation, self._n_rows)
+        named = dict(zip(self._obs_nest.names, arrived, strict=True))
+        for field in buffer.schema.fields:  # the next step must not find that it cannot be stored
+            if field.name in named:
+                field.convert(named[field.name], self.n_envs)
+        buffer.on_episode_end()
+        self._obs, self._waiting = arrived, self._no_env()
+
+    def _before_step(self, step_type: Array) -> list[Array]:
+        """Return the observations before this step, if a step may come now."""
+        if self._obs is None:
+            raise RuntimeError(
+                "call reset(time_step) with what env.reset() gave before the first step"
+            )
+        stuck = self._waiting & (step_type != FIRST)
+        if np.count_nonzero(stuck):
+            raise RuntimeError(
+                f"the episode of environments {np.flatnonzero(stuck).tolist()} has ended, but "
+                "no step of type FIRST followed: before the next step call env.reset() and "
+                "reset(time_step), or let the environment reset itself"
+            )
+        return self._obs
+
+    def _parts(self, time_step: Any) -> tuple[Array, Any, Any, Any]:
+        """Return step type, reward, discount and observation.
+
+        The types of a single environment are a scalar of NumPy, which is much faster to compare
+        than an array of shape ().
+        """
+        try:
+            given = time_step.step_type
+            others = (time_step.reward, time_step.discount, time_step.observation)
+        except AttributeError as error:
+            raise TypeError(
+                f"time_step: expected a TimeStep, got {type(time_step).__name__}: {error}"
+            ) from error
+        types = np.array(given)
+        if types.shape != self._waiting.shape:
+            raise ValueError(f"step_type: expected shape {self._waiting.shape}, got {types.shape}")
+        step_type = types[()]
+        if types.dtype.kind not in "iu" or np.count_nonzero((step_type < 0) | (step_type > 2)):
+            raise ValueError(f"step_type: expected FIRST (0), MID (1) or LAST (2), got {given!r}")
+        return step_type, *others
+
+    def _discount(self, value: object, unset: Flags | None) -> Array:
+        """Return the discounts of a step, numbers from 0 to 1."""
+        (discount,) = self._discount_nest.collect(value, self._n_rows, unset)
+        numbers = discount[()]
+        try:
+            n_fits = int(np.count_nonzero((numbers >= 0) & (numbers <= 1)))
+        except TypeError:
+            n_fits = 0
+        if n_fits < self.n_envs:
+            raise ValueError(f"field 'discount': expected numbers from 0 to 1, got {value!r}")
+        return discount
+
+
+def _specs_of(env: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the specs of observations, actions, rewards and discounts."""
+    try:
+        if not hasattr(env, "time_step_spec"):
+            return env.observation_spec(), env.action_spec(), env.reward_spec(), env.discount_spec()
+        # Batched environments of TF-Agents have the default reward_spec, whatever those in them
+        # have; time_step_spec is right. Environments of TensorFlow have no discount_spec.
+        steps = env.time_step_spec()
+        discount = env.discount_spec() if hasattr(env, "discount_spec") else steps.discount
+        return env.observation_spec(), env.action_spec(), steps.reward, discount
+    except AttributeError as error:
+        raise TypeError(
+            f"expected a dm_env or TF-Agents environment, got {type(env).__name__}: {error}"
+        ) from error
+
+
+def _batch_size_of(env: Any, given: int | None) -> int | None:
+    """Return the length of the leading axis; None for a single environment."""
+    own = whole("batch_size", env.batch_size, 1) if getattr(env, "batched", False) else None
+    n_envs = own if given is None else whole("n_envs", given, 1)
+    if own is not None and own != n_envs:
+        raise ValueError(f"n_envs: the environment has batch_size={own}, got {given}")
+    return n_envs
