@@ -28,7 +28,7 @@ cdef enum:  # columns of Ring.ends
     END_FLAGS = 2
 
 cdef enum:
-    WRITE_CHUNK = 128             # rows whose records stay in the first cache meanwhile
+    WRITE_CHUNK = 32              # rows whose records stay in the first cache meanwhile
 
 # The same numbers for schema.py.
 N_STATE_WORDS = EPISODE_LENS
@@ -326,7 +326,8 @@ cdef class Ring:
     ) noexcept nogil:
         """Write the records of rows ``skip`` to ``n``, and count on the episodes over all n.
 
-        Chunk by chunk, so that records stay in the first cache while their columns are written.
+        Chunk by chunk, so that records stay in the first cache while their columns are written: with
+        chunks of 128 rows instead of 32, 1024 steps took 6.8 us and not 6.0.
         """
         cdef uint8_t[WRITE_CHUNK] flags
         cdef intp_t number, count, start = 0, stored = self.c_stored()
