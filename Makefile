@@ -1,6 +1,7 @@
 # make demo    train an agent on CartPole with this buffer, and show what it learned
 # make test    run all tests; ARGS="-k ring -x" goes to pytest
 # make test-tf-agents    run the tests that need TF-Agents, on CPython 3.10 or 3.11, in an environment of their own
+# make test-reagent    run the tests that need PyTorch and pandas, in an environment of their own
 # make dev     the development set-up: everything below without another install
 # make lint typecheck debug bench wheel clean: see CONTRIBUTING.md
 #
@@ -9,6 +10,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 TF_VENV ?= .venv-tf-agents
+TORCH_VENV ?= .venv-torch
+TORCH ?= torch
 ARGS ?=
 
 ifeq ($(OS),Windows_NT)
@@ -19,6 +22,7 @@ endif
 BIN := $(VENV)/$(SCRIPTS)
 RUN := $(BIN)/python
 TF_BIN := $(TF_VENV)/$(SCRIPTS)
+TORCH_BIN := $(TORCH_VENV)/$(SCRIPTS)
 
 COMPILED := $(subst /,.,$(basename $(wildcard cpprb_like/*.pyx)))
 
@@ -30,7 +34,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo test test-tf-agents dev lint format typecheck debug asan bench wheel clean
+.PHONY: demo test test-tf-agents test-reagent dev lint format typecheck debug asan bench wheel clean
 
 demo:
 	$(call environment,demo)
@@ -50,6 +54,14 @@ test-tf-agents:
 	$(TF_BIN)/python -m pip install --quiet --disable-pip-version-check . \
 		"tf-agents==0.19.*" "tensorflow==2.15.*" "numpy==1.26.*" "pytest>=9.0" "hypothesis>=6.100"
 	$(TF_BIN)/pytest tests/tf_agents $(ARGS)
+
+# The front of ReAgent; TORCH="torch==2.13.0", for instance, takes another build of PyTorch than the newest.
+test-reagent:
+	$(PYTHON) -m venv "$(TORCH_VENV)"
+	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check . \
+		pandas dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
+	$(TORCH_BIN)/pytest tests/compat/test_reagent*.py tests/test_docs.py $(ARGS)
 
 dev:
 	$(call environment,dev)
@@ -102,5 +114,6 @@ clean:
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	test ! -f "$(VENV)/pyvenv.cfg" || rm -rf "$(VENV)"
 	test ! -f "$(TF_VENV)/pyvenv.cfg" || rm -rf "$(TF_VENV)"
+	test ! -f "$(TORCH_VENV)/pyvenv.cfg" || rm -rf "$(TORCH_VENV)"
 	find cpprb_like tests tools benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 	rm -f cpprb_like/*.so cpprb_like/*.pyd

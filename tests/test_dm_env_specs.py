@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections import OrderedDict, namedtuple
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ import dm_env
 from dm_env import specs
 from dm_env_cases import Arm, Stacked, Trail, attached, drawn_actions, env_of, outline, take
 
+import cpprb_like
 from cpprb_like import ReplayBuffer
 from cpprb_like.integrations.dm_env import DmEnvRecorder, SpecNest, env_dict_from_spec
 
@@ -307,7 +309,9 @@ def test_nothing_is_imported() -> None:
         "print(*set(sys.modules) - before)"
     )
     command = [sys.executable, "-c", program]
-    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    place = Path(cpprb_like.__file__).parents[1]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
     assert "cpprb_like.integrations.dm_env" in loaded
     packages = {name.partition(".")[0] for name in loaded}
     assert not packages & {"dm_env", "tree", "tf_agents", "tensorflow", "gymnasium"}

@@ -58,7 +58,11 @@ class _Cache(ForEnv):
                 f"cannot add: the episode is done and {len(self)} of its steps are still held; "
                 "flush or reset first"
             )
-        step, done = (np.array([s]), self.read_action(a).copy(), float(r)), bool(done)
+        try:
+            reward = float(r)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"r: expected a number, got {r!r}") from None
+        step, done = (np.array([s]), self.read_action(a).copy(), reward), bool(done)
         self._steps.append(step)
         self._done = done
 

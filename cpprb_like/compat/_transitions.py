@@ -35,6 +35,7 @@ FIELDS = (
     "extra_info",
 )
 STORED = tuple(field for field in FIELDS if field != "idx")
+REAL = ("logP", "Rn", "In", "logP_next", "W")  # numbers that may be whole in one batch only
 
 
 class TransitionBatch:
@@ -206,6 +207,7 @@ class TransitionBatch:
 def read(batch: Any) -> tuple[list[Any], Columns]:
     """What is stored of a batch: its parts with names in place of arrays, and the arrays by name.
 
+    Rewards and their like are floating-point, also where those of this batch are whole numbers.
     Raises ``TypeError`` or ``ValueError`` if parts are missing or arrays are not of one length.
     """
     missing = [name for name in STORED if not hasattr(batch, name)]
@@ -218,6 +220,9 @@ def read(batch: Any) -> tuple[list[Any], Columns]:
     parts = [_flatten(name, getattr(batch, name), leaves) for name in STORED]
     if "Rn" not in leaves:
         raise TypeError(f"transition_batch.Rn: expected an array, got {batch.Rn!r}")
+    for name in REAL:
+        if name in leaves and leaves[name].dtype.kind in "iub":
+            leaves[name] = leaves[name].astype(np.float64)
     n = leaves["Rn"].shape[:1]
     for name, leaf in leaves.items():
         if leaf.ndim == 0 or leaf.shape[:1] != n:

@@ -29,6 +29,8 @@ from cpprb_like.schedules import check, whole
 
 __all__ = ["PrioritizedReplayBuffer", "SimpleReplayBuffer", "TransitionBatch"]
 
+MAX_IDX = int(np.iinfo(np.int64).max)
+
 
 class _Buffer:
     """Transitions in a ``ReplayBuffer``, whose fields are known from the first batch."""
@@ -38,6 +40,7 @@ class _Buffer:
         self._rows: ReplayBuffer | None = None
         self._parts: list[Any] = []  # of a batch, with the names of fields in place of arrays
         self._kind: Any = TransitionBatch
+        self._changes = 0  # so far, for iterations that are going on
 
     @property
     def capacity(self) -> int:
@@ -65,6 +68,7 @@ class _Buffer:
                 f"got {list(leaves)}"
             )
         rows.add(**leaves, **more)
+        self._changes += 1
         if self._rows is None:
             self._rows, self._parts, self._kind = rows, parts, type(batch)
 
@@ -80,6 +84,7 @@ class _Buffer:
 
     def clear(self) -> None:
         """Forget all transitions; memory stays allocated."""
+        self._changes += 1
         if self._rows is not None:
             self._rows.clear()
 
@@ -91,11 +96,16 @@ class _Buffer:
         return len(self) > 0
 
     def __iter__(self) -> Iterator[Any]:
-        """The transitions, as batches of one, the oldest first."""
+        """The transitions, as batches of one, the oldest first.
+
+        Raises ``RuntimeError`` if transitions are added or forgotten meanwhile.
+        """
         if self._rows is None:
             return
-        stored = len(self)
+        stored, changes = len(self), self._changes
         for age in range(stored, 0, -1):
+            if self._changes != changes:
+                raise RuntimeError("transitions were added or forgotten during the iteration")
             slots = np.array([(self._rows.get_next_index() - age) % stored])
             yield self._batch(self._rows[slots], self._number(slots))
 
@@ -113,7 +123,7 @@ class SimpleReplayBuffer(_Buffer):
     Raises
     ------
     TypeError, ValueError
-        ``capacity`` is no integer of at least 1.
+        ``capacity`` is no integer of at least 1, or ``random_seed`` no seed.
 
     Notes
     -----
@@ -133,7 +143,10 @@ class SimpleReplayBuffer(_Buffer):
 
     def __init__(self, capacity: int, random_seed: int | None = None) -> None:
         super().__init__(capacity)
-        self._random = random.Random(random_seed)
+        try:
+            self._random = random.Random(random_seed)
+        except TypeError:
+            raise TypeError(f"random_seed: expected an integer, got {random_seed!r}") from None
         self._written = 0
 
     def _open(self, fields: dict[str, Any]) -> ReplayBuffer:
@@ -243,6 +256,10 @@ class PrioritizedReplayBuffer(_Buffer):
         random_seed: int | None = None,
     ) -> None:
         super().__init__(capacity)
+        try:
+            np.random.default_rng(random_seed)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"random_seed: {error}") from None
         self._random_seed = random_seed
         self._alpha = _above_zero("alpha", alpha)
         self.beta = beta
@@ -379,9 +396,16 @@ class PrioritizedReplayBuffer(_Buffer):
         priorities = self._priorities(Adv, len(given))
         if len(given) == 0:
             return
-        if self._rows is None or given.min() < 0:
-            raise IndexError(f"idx: no transition ever had the number {given.min()}")
-        self._opened()[0].update_priorities(given.astype(np.int64) + self.capacity, priorities)
+        unknown = IndexError(
+            f"idx: expected numbers of transitions that were added, got {given.min()} to "
+            f"{given.max()}"
+        )
+        if self._rows is None or given.min() < 0 or given.max() > MAX_IDX - self.capacity:
+            raise unknown
+        try:
+            self._opened()[0].update_priorities(given.astype(np.int64) + self.capacity, priorities)
+        except IndexError:
+            raise unknown from None
 
     def _number(self, slots: Array) -> Array:
         tags = self._opened()[1].rows.indexes(slots, True)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import cpprb_like
+from cpprb_like.compat._dqn_fields import StoredField
 from cpprb_like.compat._dqn_schedules import (
     LinearSchedule,
     OutsideScheduleError,
@@ -168,13 +169,13 @@ class ReplayBuffer:
 
         Raises
         ------
-        ValueError
-            The frame is of another shape than the first one, or the dtype of the frames cannot hold
-            it. Nothing has changed.
+        TypeError, ValueError
+            The frame is no array, or of another shape than the first one, or the dtype of the
+            frames cannot hold it. Nothing has changed.
         MemoryError
             There is no memory for ``size`` such frames.
         """
-        value = np.asarray(frame)
+        value = _frame(frame)
         rows = self._rows
         if rows is None:
             rows = self._open(value)
@@ -478,39 +479,6 @@ class ReplayBuffer:
         )
 
 
-class StoredField:
-    """What a ``ReplayBuffer`` holds of one field, read when it is indexed.
-
-    Its first axis are the slots, of which one index chooses some as it would of an array; slots
-    that were never used are 0. What comes is a copy; ``numpy.asarray`` copies all of it.
-    """
-
-    def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[Ints], Array]
-    ) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self.ndim = len(shape)
-        self._read = read
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, index: Any) -> Any:
-        slots = np.asarray(np.arange(len(self))[index])
-        values = self._read(slots.reshape(-1))
-        return values.reshape((*slots.shape, *self.shape[1:]))[()]
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        if copy is False:
-            raise ValueError("copy: the values have to be copied")
-        values: Array = self[:]
-        return values if dtype is None else values.astype(dtype)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
-
-
 def sample_n_unique(sampling_f: Callable[[], Result], n: int) -> list[Result]:
     """Call a function until it has given ``n`` different results.
 
@@ -563,6 +531,17 @@ def sample_n_unique(sampling_f: Callable[[], Result], n: int) -> list[Result]:
         if repeats > PATIENCE * (len(results) + PATIENCE):
             raise RuntimeError(f"n: expected {n} different results, found only {len(results)}")
     return results
+
+
+def _frame(value: ArrayLike) -> Array:
+    """An array of numbers; of Python objects only where it is one already."""
+    try:
+        frame = np.asarray(value)
+    except ValueError as error:  # rows of several lengths
+        raise ValueError(f"frame: {error}") from None
+    if frame.dtype.hasobject and not hasattr(value, "dtype"):
+        raise TypeError(f"frame: expected an array, got {type(value).__name__}")
+    return frame
 
 
 def _flag(name: str, value: object) -> bool:

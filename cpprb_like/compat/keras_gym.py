@@ -225,7 +225,10 @@ class ExperienceReplayBuffer(ForEnv):
         self._written += 1
 
     def _newest_frame(self, s: Any) -> Array:
-        state = np.asarray(s)
+        try:
+            state = np.asarray(s)
+        except ValueError as error:  # rows of several lengths
+            raise NumpyArrayCheckError(f"s: {error}") from None
         if state.dtype.hasobject and not hasattr(s, "dtype"):
             raise NumpyArrayCheckError(f"s: expected an array, got {type(s).__name__}")
         if self.num_frames == 1:

@@ -394,6 +394,21 @@ def test_the_first_frame_may_be_refused() -> None:
     assert rb.obs is not None
 
 
+@pytest.mark.parametrize(
+    ("frame", "error"), [(None, TypeError), ({"x": 1}, TypeError), ([[1], [2, 3]], ValueError)]
+)
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+def test_what_is_no_array_is_no_frame(first: bool, frame: Any, error: type[Exception]) -> None:
+    """A missing observation is refused by name, and no field of Python objects made for it."""
+    buffer = ReplayBuffer(4, 2)
+    for _ in range(0 if first else 2):
+        buffer.store_frame(np.zeros((2, 2, 1)))
+    with pytest.raises(error, match=r"^frame: "):
+        buffer.store_frame(frame)
+    assert buffer.num_in_buffer == (0 if first else 2)
+    assert (buffer.obs is None) == first
+
+
 def test_before_the_first_frame() -> None:
     """An empty buffer has no arrays, and says so when it is asked for data."""
     rb = ReplayBuffer(5, 2)

@@ -716,6 +716,7 @@ GOOD: dict[str, Any] = {"s": FRAME, "a": 0, "r": 0.0, "done": False, "episode_id
         ({"s": FRAME[..., :2]}, NumpyArrayCheckError, "3 frames"),
         ({"s": np.float32(1)}, NumpyArrayCheckError, "3 frames"),
         ({"s": {"x": FRAME}}, NumpyArrayCheckError, "expected an array"),
+        ({"s": [[1.0], [2.0, 3.0]]}, NumpyArrayCheckError, "^s: "),
         ({"a": 5}, ValueError, "a: expected 0 to 4, got 5"),
         ({"a": -1}, ValueError, "a: expected 0 to 4, got -1"),
         ({"a": 1.0}, TypeError, "a: expected the number"),

@@ -232,3 +232,5 @@ def test_bad_parameters() -> None:
     cache = NStepCache(env_of(gymnasium.spaces.Box(-1, 1, (2,), np.float32)), 1, 0.9)
     with pytest.raises(ValueError, match="one action, got 3"):
         cache.add(0, np.zeros((3, 2)), 0.0, False)
+    with pytest.raises(ValueError, match=r"^r: expected a number, got 'x'"):
+        cache.add(0, np.zeros(2), "x", False)  # type: ignore[arg-type]

@@ -359,6 +359,47 @@ def test_a_batch_is_a_row_of_named_parts() -> None:
         batch.reward = 1.0  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("kind", BUFFERS)
+@pytest.mark.parametrize("change", [lambda b: add(b, batch_of(9, 1)), lambda b: b.clear()])
+def test_an_iteration_does_not_go_on_in_a_changed_buffer(kind: Any, change: Any) -> None:
+    """Transitions are not skipped in silence when a full buffer moves on, as with coax's deque."""
+    buffer = kind(3)
+    add(buffer, batch_of(0, 3))
+    transitions = iter(buffer)
+    assert check(next(transitions)) == [0]
+    buffer.sample(2)
+    assert check(next(transitions)) == [1]
+    change(buffer)
+    with pytest.raises(RuntimeError, match="during the iteration"):
+        next(transitions)
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_])
+def test_whole_rewards_may_be_followed_by_others(kind: Any, dtype: Any) -> None:
+    """The first rewards, such as 0 before a goal is reached, do not make all of them integers."""
+    buffer = kind(10, random_seed=0)
+    whole = {name: np.array([0, 1], dtype) for name in ("logP", "Rn", "In", "logP_next", "W")}
+    add(buffer, batch_of(0, 2, **whole), [0.1, 0.4])
+    real = {name: np.array([-0.5, 0.25]) for name in whole}
+    add(buffer, batch_of(2, 2, **real), [0.2, 0.3])
+    for one in buffer:
+        number = int(one.S[0, 0])
+        expected = (whole if number < 2 else real)["Rn"][number % 2]
+        assert one.logP == one.Rn == one.In == one.logP_next == one.W == expected
+
+
+def test_whole_weights_are_not_cut_off() -> None:
+    """Weights of 1 by default for whole rewards become what corrects for the draws, not 0."""
+    buffer = PrioritizedReplayBuffer(2, random_seed=0)
+    buffer.add(batch_of(0, 2, Rn=np.array([1, 2])), Adv=[1.0, 4.0])
+    batch = buffer.sample(100)
+    rare = batch.S[:, 0] == 0
+    assert 0 < rare.sum() < 100
+    assert batch.W[rare].tolist() == [1.0] * int(rare.sum())
+    assert batch.W[~rare] == pytest.approx(0.25, rel=1e-3)
+
+
 # ---- bad input ---------------------------------------------------------------------------
 
 
@@ -415,6 +456,8 @@ def test_what_is_no_batch_is_refused(kind: Any) -> None:
         kind(0)
     with pytest.raises(TypeError, match="capacity"):
         kind("10")
+    with pytest.raises(TypeError, match=r"^random_seed: "):
+        kind(10, random_seed=[None])
     buffer = kind(10)
     add(buffer, batch_of(0, 3))
     for size, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError)):
@@ -455,6 +498,8 @@ def test_advantages_are_finite_numbers(advantages: Any, error: type[Exception], 
         ([0.0, 1.0], TypeError),
         ([[0, 1]], TypeError),
         ("ab", TypeError),
+        (np.array([0, 2**64 - 10], np.uint64), IndexError),
+        ([0, 2**63 - 1], IndexError),
     ],
 )
 def test_updates_name_transitions(idx: Any, error: type[Exception]) -> None:
@@ -464,7 +509,7 @@ def test_updates_name_transitions(idx: Any, error: type[Exception]) -> None:
         buffer.update([0], [1.0])
     buffer.update([], [])
     add(buffer, batch_of(0, 2), [1.0, 1.0])
-    with pytest.raises(error):
+    with pytest.raises(error, match=r"^idx: "):
         buffer.update(idx, [9.0, 9.0])
     assert buffer.sample(20).W.tolist() == [1.0] * 20
 

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reagent_twin import SHAPES, Shape, Step, Twin, histories, shapes
 
+import cpprb_like
 from cpprb_like import NotEnoughDataError
 from cpprb_like.compat.reagent import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.compat.reagent.circular_replay_buffer import InputError, invalid_range
@@ -420,4 +422,5 @@ rb = PrioritizedReplayBuffer(1, 10, 1)
 assert same is ReplayBuffer is front.ReplayBuffer is circular_replay_buffer.ReplayBuffer
 assert isinstance(rb.sum_tree, SumTree) and isinstance(rb, ReplayBuffer)
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    place = Path(cpprb_like.__file__).parents[1]
+    subprocess.run([sys.executable, "-c", program], cwd=place, check=True)

@@ -311,6 +311,12 @@ def test_declarations_that_are_refused() -> None:
     for name in ("truncated", "state", "next_action"):
         with pytest.raises(ValueError, match=name):
             ReplayBuffer((1,), 1, 10, 1, extra_storage_types=[(name, (), "f4")])
+    for twice in (["action"], ["x", "x"]):
+        with pytest.raises(ValueError, match=f"{twice[-1]}.*twice"):
+            ReplayBuffer((1,), 1, 10, 1, extra_storage_types=[(x, (), "f4") for x in twice])
+    number: Any = 5
+    with pytest.raises(ValueError, match="x: expected a tuple"):
+        ReplayBuffer((1,), 1, 10, 1, extra_storage_types=[("x", number, "f4")])
     for dtype in ("U3", object, "M8[s]"):
         with pytest.raises(ValueError, match="PyTorch"):
             ReplayBuffer((1,), 1, 10, 1, action_dtype=dtype)
@@ -452,6 +458,8 @@ def test_tables_have_each_step_once() -> None:
     assert table["possible_actions_mask"].tolist() == [[1, 1]] * 3 + [[]]
     table = replay_buffer_to_pre_timeline_df(True, logged(2), n_actions=3)
     assert table["possible_actions"].tolist() == [["0", "1", "2"], []]
+    with pytest.raises(ValueError, match="n_actions: expected more than 1"):
+        replay_buffer_to_pre_timeline_df(True, logged(4), n_actions=1)
 
 
 def test_tables_of_continuous_actions() -> None:

@@ -227,6 +227,24 @@ def test_damaged_files_are_refused(what: str, is_known: bool, tmp_path: Path) ->
     check(rb, twin)
 
 
+@pytest.mark.parametrize("n_steps", [0, 9])
+def test_files_of_two_calls_of_save_are_told_apart(n_steps: int, tmp_path: Path) -> None:
+    """Any one file of another call is noticed, as after a crash between two renames."""
+    folders = tmp_path / "1", tmp_path / "2"
+    for folder, n in zip(folders, (n_steps, 11), strict=True):
+        folder.mkdir()
+        filled(PrioritizedReplayBuffer, n)[0].save(folder, 1)
+    before, later = map(written, folders)
+    for name in before:
+        (folders[0] / name).write_bytes(later[name])
+        rb = made(PrioritizedReplayBuffer, SHAPE)
+        with pytest.raises((ValueError, FileNotFoundError), match=r"ckpt|Missing file"):
+            rb.load(folders[0], 1)
+        assert rb.is_empty()
+        (folders[0] / name).write_bytes(before[name])
+    made(PrioritizedReplayBuffer, SHAPE).load(folders[0], 1)
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -333,6 +351,16 @@ def test_files_that_reagent_wrote_are_read(
     check(other, twin)
 
 
+def test_a_plain_buffer_reads_files_of_one_by_priority(tmp_path: Path) -> None:
+    """Without the field of priorities, which ReAgent never filled."""
+    rb, twin = filled(PrioritizedReplayBuffer)
+    save_as_reagent(rb, tmp_path, 1)
+    other = made(ReplayBuffer, SHAPE)
+    other.load(tmp_path, 1)
+    assert set(other._store) == set(rb._store)
+    check(other, twin)
+
+
 @pytest.mark.parametrize("name", ["add_count", "sum_tree", "$store$_reward"])
 def test_files_of_reagent_that_are_missing(name: str, tmp_path: Path) -> None:
     """All are looked for before anything is read."""
@@ -352,10 +380,26 @@ class Evil:
         return print, ("evil",)
 
 
+class Pointers:
+    """A dtype that says it holds no references, although it does: NumPy believes it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {"a": (np.dtype("O"), 0)}
+        return np.dtype, ("V8", False, True), (3, "|", None, ("a",), fields, 8, 1, 0)
+
+
+class Address:
+    """A number that is an object somewhere in memory: to look at it ends the interpreter."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.float64(1).__reduce__()[0], (Pointers(), b"A" * 8)
+
+
 @pytest.mark.parametrize(
     "data",
     [
         pickle.dumps(Evil()),
+        tree_pickle(SumTree(8), max_recorded_priority=Address()),
         tree_pickle(SumTree(8), extra=Evil()),
         tree_pickle(SumTree(8), module="other.tree"),
         tree_pickle(SumTree(8), extra=print),

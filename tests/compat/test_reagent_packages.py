@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import cpprb_like
 
 
 def test_without_packages_a_sentence_says_so() -> None:
@@ -30,4 +33,5 @@ for name, makers in calls.items():
         else:
             raise AssertionError(name)
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    place = Path(cpprb_like.__file__).parents[1]
+    subprocess.run([sys.executable, "-c", program], cwd=place, check=True)

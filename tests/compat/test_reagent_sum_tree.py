@@ -64,6 +64,7 @@ def test_queries_find_the_leaf_of_the_running_sum(
     for query in queries:
         slot = tree.sample(query_value=query)
         assert slot == found(leaves, query * sum(leaves))
+        assert tree.sample(np.float32(query)) == tree.sample(float(np.float32(query)))
         assert tree.get(slot) > 0
 
 

@@ -315,13 +315,16 @@ def _load_ours(
         name: type(word) for name, word in state[0].items()
     }:
         raise InputError(f"{CONTENTS}: expected the words {list(state[0])}, got {words}")
-    arrays = {name: files.array(name) for name in state[1]}
+    arrays: dict[str, Array] = {}
+    found: dict[str, int] = {}
+    for name in state[1]:
+        arrays[name], found[name] = files.read(name, _Input.array)
     _check_arrays(arrays, settings.replay_capacity)
     if contents["elements"] is None:
-        return Loaded(None if known is None else make(dict(known)), words, arrays)
-    elements = {name: described(kind) for name, kind in contents["elements"]}
-    rows = make(_agreed(elements, known))
-    found = _fill(files, rows, int(arrays["add_count"]), [*_named(rows), ROW_FLAGS])
+        rows = None if known is None else make(dict(known))
+    else:
+        rows = make(_agreed({name: described(kind) for name, kind in contents["elements"]}, known))
+        found |= _fill(files, rows, int(arrays["add_count"]), [*_named(rows), ROW_FLAGS])
     wrong = [name for name, checksum in found.items() if checksums.get(name) != checksum]
     if wrong:
         raise InputError(f"{wrong} are of another call of save")
@@ -337,7 +340,7 @@ def _load_theirs(
 ) -> Loaded:
     capacity = settings.replay_capacity
     prioritized = ["sum_tree"] if "sum_tree" in state[1] else []
-    names = list(known) if known is not None else _in_order(files.stored(), prioritized)
+    names = list(known) if known is not None else _in_order(files)
     files.require([*(STORE_FILENAME_PREFIX + name for name in names), "add_count", *prioritized])
     kinds = {name: files.read(STORE_FILENAME_PREFIX + name, _Input.header)[0] for name in names}
     elements: dict[str, ElementMetadata] = {
@@ -361,13 +364,14 @@ def _load_theirs(
     return Loaded(rows, words, arrays)
 
 
-def _in_order(stored: list[str], prioritized: list[str]) -> list[str]:
+def _in_order(files: _Folder) -> list[str]:
     """The fields that there are files of: those that are required first.
 
     ReAgent's buffer by priority writes a field of them, which it never fills.
     """
-    unused = ["priority"] if prioritized else []
-    return [*REQUIRED_KEYS, *(name for name in stored if name not in REQUIRED_KEYS + unused)]
+    unused = ["priority"] if files.path("sum_tree").is_file() else []
+    extras = (name for name in files.stored() if name not in REQUIRED_KEYS + unused)
+    return [*REQUIRED_KEYS, *extras]
 
 
 def _agreed(

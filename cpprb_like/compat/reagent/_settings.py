@@ -162,11 +162,19 @@ def declared(
         ("terminal", (), terminal_dtype),
         *(extra_storage_types or ()),
     ]
-    elements = tuple(
-        (name, DenseMetadata(tuple(shape), np.dtype(dtype).newbyteorder("=")))
-        for name, shape, dtype in fields
-    )
+    elements = tuple((name, _declaration(name, shape, dtype)) for name, shape, dtype in fields)
+    names = [name for name, _ in elements]
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise InputError(f"extra_storage_types: the fields {twice} are declared twice")
     return replace(plain, elements=elements)
+
+
+def _declaration(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> DenseMetadata:
+    if not isinstance(shape, (tuple, list)):
+        raise InputError(f"{name}: expected a tuple as its shape, got {shape!r}")
+    lengths = tuple(whole(f"{name}: shape", length) for length in shape)
+    return DenseMetadata(lengths, np.dtype(dtype).newbyteorder("="))
 
 
 # ---------------------------------------------------------------------- fields of an environment

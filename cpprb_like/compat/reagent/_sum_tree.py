@@ -106,7 +106,7 @@ class SumTree:
         """The priority of a slot, 0.0 if it was never set; ``IndexError`` if there is none."""
         return float(self.get_many(self._slot(node_index))[0])
 
-    def sample(self, query_value: float | None = None) -> int:
+    def sample(self, query_value: float | np.floating[Any] | None = None) -> int:
         """Draw a slot.
 
         Parameters
@@ -127,7 +127,7 @@ class SumTree:
             query_value = random.random()
         elif not 0.0 <= query_value <= 1.0:
             raise ValueError(f"query_value: expected a number from 0 to 1, got {query_value!r}")
-        return int(self.find(np.array([query_value * self._tree.total]))[0])
+        return int(self.find(np.array([float(query_value) * self._tree.total]))[0])
 
     def stratified_sample(self, batch_size: SupportsIndex) -> list[int]:
         """Draw a slot from each of ``batch_size`` equal parts of the sum of all priorities.

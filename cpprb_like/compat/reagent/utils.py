@@ -45,7 +45,7 @@ def replay_buffer_to_pre_timeline_df(
     NotEnoughDataError
         Nothing was ever added.
     InputError
-        A field is missing, or of another shape.
+        A field is missing, or of another shape; or an action is none of ``n_actions``.
     ImportError
         There is no pandas.
 
@@ -89,6 +89,9 @@ def replay_buffer_to_pre_timeline_df(
         possible: Iterable[Any] = sorted(set(chosen))
         if n_actions is not None:
             possible = range(whole("n_actions", n_actions, 1))
+            other = [action for action in chosen if action not in possible]
+            if other:
+                raise InputError(f"n_actions: expected more than {other[0]}, got {n_actions}")
         names = list(map(str, possible))
         table["possible_actions_mask"] = [[] if end else [1] * len(names) for end in terminal]
         table["possible_actions"] = [[] if end else list(names) for end in terminal]
