@@ -62,7 +62,9 @@ cdef inline intp_t c_step(const Walk* walk, intp_t slot, intp_t* newer) noexcept
 
 
 def can_sum(Column column not None):
-    """Whether ``Windows`` sums this column: it holds floats of 4 or 8 bytes of this machine."""
+    """Whether ``Windows`` sums this column, if it is stored as it is: it holds floats of 4 or 8
+    bytes of this machine.
+    """
     return column.dtype.isnative and column.dtype.char in "fd"
 
 
@@ -79,8 +81,8 @@ cdef class Windows:
     gamma : float
         The factor of each further row.
     sums, ahead : frozenset of str
-        Names of the columns that are summed over a window, which ``can_sum``, and of those that
-        are of its last row. All others are of its first.
+        Names of the stored columns that are summed over a window, which ``can_sum``, and of those
+        columns that are of its last row. All others are of its first.
     discount_shape : tuple of int, optional
         Of a row of the column ``discount``: () or (1,). Without it there is no such column.
     """
@@ -97,7 +99,7 @@ cdef class Windows:
         self.discount_ndim = 0 if discount_shape is None else 1 + len(discount_shape)
         self.origins = np.zeros(len(ring.columns), np.uint8)
         self.lead = -1
-        for column in ring.columns:
+        for column in ring.stored_columns:
             if column.name in sums:
                 self.origins[column.place] = (
                     SUM_OF_SINGLES if column.dtype.itemsize == 4 else SUM_OF_DOUBLES

@@ -126,6 +126,7 @@ cdef class RowWeights:
         cdef float64_t* weights = <float64_t*> cnp.PyArray_DATA(self.held)
         cdef float64_t* leaf
         cdef intp_t k
+        self.heaviest_waiting = 0.0  # of before: what was restored is in the tree from now on
         self.n_waiting = self.ring.c_waiting(rows)
         for k in range(self.n_waiting):
             leaf = self.tree.c_level(0) + rows[k] % self.ring.capacity
@@ -270,7 +271,7 @@ cdef class RowWeights:
     def least(self):
         """The weight of the lightest row that weighs something; infinity if none does."""
         self.c_sync(self.ring.state[WRITTEN])
-        return self.c_least()
+        return self.minima.min  # past the gate: bounds are made exact from the leaves
 
     @property
     def total(self):
@@ -354,7 +355,7 @@ cdef class RowWeights:
     def save(self):
         """All that a new object over an equal ring needs to go on like this one."""
         self.c_sync(self.ring.state[WRITTEN])
-        leaves = np.asarray(self.tree.nodes)[: self.ring.c_stored()].copy()
+        leaves = self.tree.get(np.arange(self.ring.c_stored(), dtype=np.intp))
         waiting = self.waiting[: self.n_waiting] % self.ring.capacity
         leaves[waiting] = self.held[: self.n_waiting]
         return self.tags.save(), leaves, self.newest_weight, self.greatest_priority

@@ -368,15 +368,20 @@ def _check_steps(timeline: _Timeline, ring: Ring, view: View, nstep: NStep) -> N
             what = f"field {name!r} {_after(nstep)}"
             require(_same(batch[name], values), what, values, batch[name])
         for name in nstep.rewards:
-            total = np.zeros((len(here), *plain[name].shape[1:]))
-            for k in range(nstep.size):
-                within = np.flatnonzero(k < counts)
-                total[within] += nstep.gamma**k * plain[name][here[within] + k].astype(np.float64)
-            rounded = total.astype(plain[name].dtype)
-            precision = 8 * float(np.finfo(rounded.dtype).eps)
-            close = np.isclose(batch[name], rounded, rtol=precision, atol=0.0, equal_nan=True)
-            # Terms that cancel leave the rounding of the largest of them.
-            close |= np.abs(batch[name] - rounded) <= 1e-9 * np.abs(plain[name]).max(initial=0)
+            wide = np.result_type(plain[name].dtype, np.float64)
+            sizes = np.abs(plain[name])
+            largest = sizes.max(initial=0, where=np.isfinite(sizes))
+            total = np.zeros((len(here), *plain[name].shape[1:]), wide)
+            with np.errstate(over="ignore", invalid="ignore"):
+                for k in range(nstep.size):
+                    power = wide.type(nstep.gamma) ** k
+                    within = np.flatnonzero((k < counts) & (power != 0.0))
+                    total[within] += power * plain[name][here[within] + k].astype(wide)
+                rounded = total.astype(plain[name].dtype)
+                precision = 8 * float(np.finfo(rounded.dtype).eps)
+                close = np.isclose(batch[name], rounded, rtol=precision, atol=0.0, equal_nan=True)
+                # Terms that cancel leave the rounding of the largest of them.
+                close |= np.abs(batch[name] - rounded) <= 1e-9 * largest
             require(_rows(close), f"field {name!r} {_after(nstep)}", rounded, batch[name])
         if nstep.discount:
             terminated = timeline.flags[here + counts - 1] & FLAG_TERMINATED == FLAG_TERMINATED

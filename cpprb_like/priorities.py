@@ -416,8 +416,9 @@ class Prioritized(ByPriority[RowWeights]):
     the probability to be drawn, and ``indexes``, shape ``(n,)`` and uint64, for
     ``update_priorities``. Priorities are summed in float64 and each sum is made anew from its
     parts, so no rounding piles up. New rows cost nothing until the next draw. A draw or an update
-    of n rows costs in proportion to n and the logarithm of the capacity. Memory: 10 bytes a row,
-    with ``max_priority="present"`` too.
+    of n rows costs in proportion to n and the logarithm of the capacity, over many calls: the draw
+    after the last of many lightest rows got heavier looks at all rows, a millisecond for a million.
+    Memory: 10 bytes a row.
 
     Without replacement the rows are drawn one after another, each in proportion among those that
     are left, unstratified.

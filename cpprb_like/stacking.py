@@ -66,7 +66,8 @@ def stack_rows(
     ndarray
         Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: ``out``, or a fresh array that
         nobody else writes to. The values are those that were added, also of rows that cannot be
-        drawn: absent ones, and those that wait for the steps of ``Nstep``.
+        drawn: absent ones, and those that wait for the steps of ``Nstep``. Only the next value of
+        an absent row may be what the next row holds instead.
 
     Raises
     ------

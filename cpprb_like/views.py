@@ -102,19 +102,21 @@ class View:
 class _Several:
     """Reads batches of rows of several steps.
 
-    ``Windows`` does, but for rewards of unusual dtypes, which are summed here.
+    ``Windows`` does, but for rewards of unusual dtypes and those that are chained, which are summed
+    here.
     """
 
     def __init__(self, ring: Ring, nstep: NStep) -> None:
         self.ring = ring
         self.nstep = nstep
         columns = [column for column in ring.columns if column.name in nstep.rewards]
-        self._odd = [column for column in columns if not can_sum(column)]
+        plain = [column for column in columns if column in ring.stored_columns and can_sum(column)]
+        self._odd = [column for column in columns if column not in plain]
         self._windows = Windows(
             ring,
             nstep.size,
             nstep.gamma,
-            frozenset(column.name for column in columns if can_sum(column)),
+            frozenset(column.name for column in plain),
             frozenset(nstep.ahead),
             nstep.discount_shape if nstep.discount else None,
         )
@@ -140,7 +142,7 @@ class _Several:
         return batch if summed and self.ring.updates == updates else None
 
     def _sum_odd(self, rows: Rows, lengths: NDArray[np.intp], gamma: float, batch: Batch) -> bool:
-        """Sum the rewards of unusual dtypes; false if rows were overwritten."""
+        """Sum the rewards that ``Windows`` does not; false if rows were overwritten."""
         most = int(lengths.max(initial=1))
         found = take_windows(self.ring, rows.slots, lengths, most, *_when(rows))
         if found is None:

@@ -271,6 +271,21 @@ def test_rewards_and_discounts_over_several_steps() -> None:
 # ---- wrong steps -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "g"])
+@pytest.mark.parametrize("gamma", [0.0, 0.99])
+def test_rewards_of_every_float_pass(dtype: str, gamma: float) -> None:
+    """Infinite rewards, whose factor may be 0, sums that are too large, and long doubles."""
+    rewards = np.random.default_rng(0).normal(size=50).astype(dtype)
+    rewards[[10, 20]], rewards[30:33] = [np.inf, np.nan], np.finfo(dtype).max
+    rb = ReplayBuffer(
+        50,
+        {"rew": {"shape": (), "dtype": dtype}},
+        Nstep={"size": 3, "rew": "rew", "gamma": gamma},
+    )
+    rb.add(rew=rewards)
+    rb.check()
+
+
 def test_steps_that_were_added_in_a_wrong_order() -> None:
     """A step that is left out, repeated, or belongs to another episode is seen when it is drawn."""
     for wrong in ([0, 2], [0, 0], [1, 0]):

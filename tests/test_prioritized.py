@@ -32,6 +32,7 @@ from prioritized_cases import (
 )
 from reference_prioritized import ReferencePrioritized, WeightedRow
 from test_sampling import chi_square_limit
+from test_threads import run_together
 
 from cpprb_like import (
     NotEnoughDataError,
@@ -459,6 +460,48 @@ def test_an_outlier_is_forgotten_with_its_row() -> None:
     assert rb.get_max_priority() == 0.25
     rb.clear()
     assert rb.get_max_priority() == 1.0
+
+
+@pytest.mark.parametrize("how", ["update", "clear"])
+def test_an_outlier_that_waited_is_forgotten_too(how: str) -> None:
+    """Rows that wait for the steps of ``Nstep`` count as present while they wait, not longer."""
+    sampler = Prioritized(1.0, eps=0.0, max_priority="present")
+    fields = {**NUMBER, "done": {"shape": (), "dtype": bool}}
+    rb = PrioritizedReplayBuffer(8, fields, Nstep={"size": 2}, sampler=sampler)
+    rb.add(x=0, done=False, priorities=100.0)
+    assert rb.get_max_priority() == 100.0
+    rb.add(x=1, done=True)
+    assert weights_of(rb)[:2].tolist() == [100.0, 100.0]
+    if how == "update":
+        rb.update_priorities([0, 1], [2.0, 3.0])
+        assert rb.get_max_priority() == 3.0
+        rb.add(x=2, done=True)
+        assert weights_of(rb)[:3].tolist() == [2.0, 3.0, 3.0]
+    else:
+        rb.clear()
+        rb.add(x=2, done=True)
+        assert weights_of(rb)[:3].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_looks_at_the_weights_beside_distinct_draws() -> None:
+    """What has been drawn weighs nothing during the call: nobody else sees that, or keeps it."""
+    n = 20_000
+    rb = prioritized(n, 1.0, eps=0.0)
+    priorities = 1.0 + np.arange(n) / n
+    rb.add(x=np.arange(n), priorities=priorities)
+    rows = sampler_of(rb).rows
+
+    def draw() -> None:
+        rb.sample(n - 1, replace=False)
+
+    def look() -> None:
+        assert rows.least == 1.0
+
+    def save() -> None:
+        assert (rows.save()[1] == priorities).all()
+
+    run_together(draw, look, save)
+    assert_nodes_are_sums(rb)
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["looks", "blind"])

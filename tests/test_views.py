@@ -536,6 +536,30 @@ def test_sums_are_as_exact_as_the_field(dtype: str, shape: tuple[int, ...]) -> N
     assert (np.abs(got.astype("g") - exact) <= rounding).all()
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", ">f4", "f2"])
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_chained_rewards_are_summed(dtype: str, shape: tuple[int, ...]) -> None:
+    """Rewards may be stacks of frames, and next values, which are not stored as they are."""
+    values = np.arange(13.0)[:, None] + np.arange(3)  # slides along its axis
+    rewards = values.astype(dtype)[:, slice(*shape) if shape else 0]
+    rb = ReplayBuffer(
+        12,
+        {"rew": {"shape": shape, "dtype": dtype}, "done": {"shape": (), "dtype": bool}},
+        next_of="rew",
+        stack_compress="rew" if shape else None,
+        Nstep={"size": 2, "rew": ["rew", "next_rew"], "gamma": 0.5},
+    )
+    rb.add(rew=rewards[:-1], next_rew=rewards[1:], done=np.arange(12) == 5)
+    batch = rb.get_all_transitions()
+    for name, steps in (("rew", rewards[:-1]), ("next_rew", rewards[1:])):
+        expected = steps[:-1] + steps[1:] / 2
+        expected[5] = steps[5]
+        assert_same(expected.astype(dtype), batch[name], name)
+    single = rb.sample(50, nstep=1)
+    for column in (single["rew"], single["next_rew"]):
+        assert set(column.reshape(50, -1)[:, 0].tolist()) <= set(range(13))
+
+
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "g"])
 def test_one_step_is_what_was_added(dtype: str) -> None:
     """Read as one step, a reward keeps each of its bits."""
