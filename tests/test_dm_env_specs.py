@@ -283,6 +283,7 @@ def test_value_that_cannot_be_read(error: type[Exception], raised: type[Exceptio
         (Spec((), None), TypeError, ["'obs'"]),
         (Spec((None, 3), float), ValueError, ["'obs'", "fixed shape"]),
         (Spec((2.5,), float), ValueError, ["'obs'", "fixed shape"]),
+        (Spec((-1,), float), ValueError, ["'obs'", "fixed shape", "negative"]),
         (Spec((2,), "no such"), ValueError, ["'obs'", "dtype of NumPy"]),
         ({"a": {"b": Spec((), int)}, "a.b": Spec((), int)}, ValueError, ["['obs.a.b']"]),
         ({1: Spec((), int), "1": Spec((), int)}, ValueError, ["['obs.1']"]),

@@ -243,6 +243,8 @@ def _leaf_of(spec: Any, name: str) -> Leaf:
         # TensorFlow's dtypes name NumPy's.
         dtype = np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype))
         shape = tuple(length.__index__() for length in spec.shape)
+        if min(shape, default=0) < 0:
+            raise ValueError("a length is negative")
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"spec of {name!r}: expected a fixed shape and a dtype of NumPy, got {spec!r}: {error}"
