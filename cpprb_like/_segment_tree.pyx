@@ -1,7 +1,7 @@
 """Weights of slots, with their sum, least and greatest, to draw slots by weight.
 
 Trees over arrays that somebody else allocated: a leaf for each slot, and above it nodes that hold
-the sum, the least or the greatest of eight nodes below. Compiled because an update or a draw
+the sum of eight nodes below, or bounds of what lies below. Compiled because an update or a draw
 touches a node on each level. Not here: how nodes lie in memory and the arithmetic on them
 (``_tree_node``), which slots have a weight (``_row_weights``), and what it means (``priorities``).
 """

@@ -2,8 +2,8 @@
 
 An array holds the levels of a tree one after another, leaves first, each filled up with zeros to a
 multiple of eight nodes; so the children of a node are one cache line, if the array begins with one.
-Zeros everywhere are a tree of zero weights. A parent is always added up anew from its children, in
-an order that is written out, so the sums depend on the leaves alone: no rounding piles up, and
+Zeros everywhere are a tree of zero weights. A sum is always added up anew from its children, in an
+order that is written out, so the sums depend on the leaves alone: no rounding piles up, and
 every platform has the same bits. Eight, because 16 to a node took 1.8 times as long to set and 1.4
 times as long to search, though there are fewer levels.
 """
