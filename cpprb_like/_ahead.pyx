@@ -138,7 +138,7 @@ cdef class Windows:
         if ring.boxed:
             for column, array in zip(ring.columns, arrays):
                 if column.objects is not None:
-                    array[...] = column.objects[last if column.name in self.ahead else slots]
+                    array[...] = column.objects[slots]  # never of the last row: see derived
         cdef dict batch = {}
         for k in range(len(arrays)):
             batch[(<Column> ring.columns[k]).name] = arrays[k]
