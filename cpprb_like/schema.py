@@ -480,6 +480,17 @@ class Layout:
             strides=(self.strides[number], 1),
         )
 
+    def records(self, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The bytes of the records, shape ``(capacity, stride)``, without a copy."""
+        offset, stride = self.record
+        end = offset + self.capacity * stride
+        return arena[offset:end].reshape(self.capacity, stride)
+
+    def in_record(self, number: int) -> bool:
+        """Whether a field lies in the records."""
+        offset, stride = self.record
+        return 0 <= self.offsets[number] - offset < stride
+
     def is_sound(self, arena: NDArray[np.uint8]) -> bool:
         """Whether the words of the header agree with each other and with the flags of the rows."""
         written, absent, _, base, _, *lengths = self.state(arena).tolist()
