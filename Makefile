@@ -3,7 +3,7 @@
 # make test-tf-agents    run the tests that need TF-Agents, on CPython 3.10 or 3.11, in an environment of their own
 # make test-reagent    run the tests that need PyTorch and pandas, in an environment of their own
 # make dev     the development set-up: everything below without another install
-# make lint typecheck debug bench wheel clean: see CONTRIBUTING.md
+# make lint typecheck debug bench bench-report guard wheel clean: see CONTRIBUTING.md
 #
 # Each command makes the virtual environment VENV and builds the package into it, as far as needed.
 
@@ -34,7 +34,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo test test-tf-agents test-reagent dev lint format typecheck debug asan bench wheel clean
+.PHONY: demo test test-tf-agents test-reagent dev lint format typecheck debug asan bench bench-report guard wheel clean
 
 demo:
 	$(call environment,demo)
@@ -97,9 +97,20 @@ asan:
 	$(call environment,test)
 	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=4 PYTHONMALLOC=malloc $(RUN) -m pytest $(ARGS)
 
+# Against floors and peers, each peer in an environment of its own; ARGS=--quick measures less, --help says what else there is.
 bench:
 	$(call environment,test)
 	$(RUN) benchmarks/run.py $(ARGS)
+
+# The instructions of the hot paths, under valgrind, against those in benchmarks/guard/counts.json.
+guard:
+	$(call environment,test)
+	PYTHONPATH=benchmarks $(RUN) -m guard $(ARGS)
+
+# README, docs/performance.md and the pictures, from benchmarks/results/full.json.
+bench-report:
+	$(call environment,test)
+	$(RUN) benchmarks/report.py $(ARGS)
 
 # The sdist, and a wheel from nothing but the sdist; then a buffer and the tests run on the wheel, outside the tree and
 # where there is no compiler.
@@ -113,6 +124,7 @@ wheel:
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	test ! -f "$(VENV)/pyvenv.cfg" || rm -rf "$(VENV)"
+	rm -rf .bench
 	test ! -f "$(TF_VENV)/pyvenv.cfg" || rm -rf "$(TF_VENV)"
 	test ! -f "$(TORCH_VENV)/pyvenv.cfg" || rm -rf "$(TORCH_VENV)"
 	find cpprb_like tests tools benchmarks examples -name __pycache__ -prune -exec rm -rf {} +

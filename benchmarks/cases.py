@@ -1,180 +1,311 @@
-"""What is measured, in groups; each group runs in a process of its own."""
+"""Every case: what is done, how often, with how many rows, and what is promised of it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from floor import ENV_DICT, Batch, Floor
-from measure import Effort, Row, compiled, interleave, statement
+from budgets import PLAIN, Ahead, AtMost, Budget, Limit
+from data import KINDS
 
-from cpprb_like import ReplayBuffer
+__all__ = ["EFFORTS", "Case", "Effort", "cases"]
 
-__all__ = ["ADD", "GROUPS", "Group", "filled", "filled_pairs", "random_steps"]
-
-IMAGE_SHAPE = (84, 84, 4)
-IMAGE = {"shape": IMAGE_SHAPE, "dtype": np.uint8}
-IMAGE_PAIR = {"obs": IMAGE, "next_obs": IMAGE}
-ADD = "target.add(obs=obs, act=act, rew=rew, next_obs=next_obs, done=done)"
-FIXED_COST = 3.0  # microseconds that a call of sample may take besides its rows
+MICRO = 1e-6
+FIXED_COST = 3.0 * MICRO  # that a call of sample may take besides its rows
+STACKED_NBYTES = 7300  # that a step of a stacked pair may take; its frame takes 7056
+HUNDRED_MILLION = 100_000_000
 
 
-class Empty:
-    """A method that takes the fields of a step and does nothing."""
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
 
-    def add(self, *, obs: object, act: object, rew: object, next_obs: object, done: object) -> None:
-        """Nothing."""
+    rounds: int
+    turn_seconds: float
+    case_seconds: float  # no further round after so long
+    rows: int  # of the buffers of small steps
+    wide_rows: int
+    image_rows: int
+    front_rows: int  # of the fronts of older systems, which are filled step by step
+    leaves: int  # of the trees of weights, and rows of the buffers that have one
+    growth: tuple[int, ...]
+    batches: tuple[int, ...]
 
-
-def random_steps(n: int) -> Batch:
-    """Steps of five small fields; episodes of 50 steps on average."""
-    rng = np.random.default_rng(0)
-    return {
-        "obs": rng.random((n, 4), np.float32),
-        "act": rng.integers(0, 4, n),
-        "rew": rng.random(n, np.float32),
-        "next_obs": rng.random((n, 4), np.float32),
-        "done": rng.random(n) < 0.02,
-    }
-
-
-def filled(rows: int, nstep: dict[str, Any] | None = None) -> ReplayBuffer:
-    """A full buffer of random steps, which may be read as several steps."""
-    rb = ReplayBuffer(rows, ENV_DICT, Nstep=nstep, seed=0)
-    chunk = random_steps(min(rows, 100_000))
-    while rb.ring.stored < rows:
-        left = rows - rb.ring.stored
-        rb.add(**{name: column[:left] for name, column in chunk.items()})
-    return rb
+    def rows_of(self, kind: str) -> int:
+        """Rows of a buffer of such steps."""
+        return {"small": self.rows, "wide": self.wide_rows, "images": self.image_rows}[kind]
 
 
-def filled_pairs(rows: int) -> ReplayBuffer:
-    """A full buffer of pairs of stacked images, all of their bytes stored."""
-    rb = ReplayBuffer(rows, IMAGE_PAIR, seed=0)
-    chunk = np.random.default_rng(0).integers(0, 256, (100, *IMAGE_SHAPE), np.uint8)
-    while len(rb) < rb.capacity:
-        rb.add(obs=chunk, next_obs=chunk)
-    return rb
-
-
-def add(effort: Effort, library: Path) -> Iterator[Row]:
-    """One step against an empty method, several against C."""
-    rb = filled(effort.rows)
-    row = {name: column[0] for name, column in random_steps(1).items()}
-    numbers = {"act": 1, "rew": 0.5, "done": False}
-    doubles = {name: row[name].astype(np.float64) for name in ("obs", "next_obs")}
-    for what, fields, budget in (
-        ("add 1 step, Python scalars", row | numbers, 2.0),
-        ("add 1 step, NumPy scalars", row, 2.0),
-        ("add 1 step, float64 arrays to convert", row | numbers | doubles, None),
-    ):
-        nothing, empty, ours = interleave(
-            effort,
-            statement("pass"),
-            statement(ADD, target=Empty(), **fields),
-            statement(ADD, target=rb, **fields),
-        )
-        yield Row.of(what, ours - nothing, empty - nothing, budget)
-    for n, budget in ((64, 2.0), (1024, 1.5)):
-        batch = random_steps(n)
-        floor = Floor(library, rb)
-        ours, by_table, by_hand = interleave(
-            effort,
-            statement(ADD, target=rb, **batch),
-            compiled(floor.scatter(batch)),
-            compiled(floor.scatter_steps(batch)),
-        )
-        yield Row.of(f"add {n} steps", ours, by_table, budget)
-        yield Row.of(f"add {n} steps, against C for these very fields", ours, by_hand)
-
-
-def sample(effort: Effort, library: Path) -> Iterator[Row]:
-    """Batches of small steps against C."""
-    rb = filled(effort.rows)
-    (fixed,) = interleave(effort, statement("batch = rb.sample(0)", rb=rb))
-    held = fixed <= FIXED_COST
-    yield Row("sample(0): the cost of the call", fixed, None, f"<= {FIXED_COST:g} us", held)
-    for n in (32, 256, 2048, 16384):
-        yield _sample(effort, library, rb, n, 1.5 if n == 256 else None)
-    yield _sample(effort, library, rb, 256, None, "sample({n}, replace=False)")
-    yield _sample(effort, library, rb, 256, None, "sample({n}, out=batch)")
-
-
-def growth(effort: Effort, library: Path) -> Iterator[Row]:
-    """The same batch from smaller and larger buffers."""
-    for rows in effort.growth:
-        yield _sample(effort, library, filled(rows), 256, 1.5)
-
-
-def _sample(
-    effort: Effort,
-    library: Path,
-    rb: ReplayBuffer,
-    n: int,
-    budget: float | None,
-    call: str = "sample({n})",
-) -> Row:
-    call = call.format(n=n)
-    batch = rb.sample(n)
-    ours, in_c = interleave(
-        effort,
-        statement(f"fresh = rb.{call}", rb=rb, batch=rb.sample(n)),
-        compiled(Floor(library, rb).sample(batch)),
-    )
-    return Row.of(f"{call} of {len(rb):.0e} rows", ours, in_c, budget, FIXED_COST)
-
-
-def images(effort: Effort, library: Path) -> Iterator[Row]:
-    """Batches of large rows against memcpy into memory that is warm."""
-    rb = filled_pairs(effort.image_pairs)
-    batch = rb.sample(32)
-    ours, in_c = interleave(
-        effort,
-        statement("batch = rb.sample(32)", rb=rb),
-        compiled(Floor(library, rb).copy_pairs(batch)),
-    )
-    yield Row.of("sample(32) of image pairs", ours, in_c, 1.15)
-
-
-def memory(effort: Effort, library: Path) -> Iterator[Row]:
-    """Bytes of a row: what the buffer says, and what the process uses for it."""
-    del library
-    for what, env_dict, rows in (
-        ("small steps", ENV_DICT, effort.rows),
-        ("image pairs", IMAGE_PAIR, effort.image_pairs),
-    ):
-        before = _resident_nbytes()
-        rb = ReplayBuffer(rows, env_dict)
-        columns = rb.ring.columns
-        step = {column.name: np.zeros((1, *column.shape), column.dtype) for column in columns}
-        for _ in range(rows):
-            rb.add(**step)
-        declared = sum(column.nbytes for column in columns)
-        limit = 1.05 * (declared + 16)
-        budget = f"<= {limit:.5g} B"
-        said = rb.nbytes / rows
-        yield Row(f"memory of {what}", said, declared, budget, said <= limit, "B", said / declared)
-        used = (_resident_nbytes() - before) / rows
-        del rb, columns
-        if used > 0:
-            label = f"memory of {what}, resident when full"
-            yield Row(label, used, declared, "", None, "B", used / declared)
-
-
-def _resident_nbytes() -> int:
-    """Memory of this process that is in use, 0 where the system does not tell."""
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
-
-
-Group = Callable[[Effort, Path], Iterator[Row]]
-GROUPS: dict[str, Group] = {
-    "add": add,
-    "sample": sample,
-    "growth": growth,
-    "memory": memory,
-    "images": images,
+EFFORTS = {
+    "full": Effort(
+        rounds=41,
+        turn_seconds=0.005,
+        case_seconds=15.0,
+        rows=1_000_000,
+        wide_rows=100_000,
+        image_rows=10_000,
+        front_rows=1_000_000,
+        leaves=1 << 20,
+        growth=(10_000, 100_000, 1_000_000, 10_000_000, HUNDRED_MILLION),
+        batches=(32, 256, 1024, 16384),
+    ),
+    "quick": Effort(
+        rounds=9,
+        turn_seconds=0.002,
+        case_seconds=2.0,
+        rows=1_000_000,
+        wide_rows=100_000,
+        image_rows=5_000,
+        front_rows=100_000,
+        leaves=1 << 20,
+        growth=(10_000, 1_000_000),
+        batches=(32, 256),
+    ),
+    # To see that everything runs: the numbers say nothing.
+    "smoke": Effort(
+        rounds=3,
+        turn_seconds=0.0002,
+        case_seconds=0.5,
+        rows=10_000,
+        wide_rows=1_000,
+        image_rows=200,
+        front_rows=10_000,
+        leaves=1 << 13,
+        growth=(10_000,),
+        batches=(32, 256),
+    ),
 }
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table: an operation that contenders do, with its parameters."""
+
+    group: str
+    name: str
+    operation: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    budgets: tuple[Budget, ...] = ()
+    unit: str = "s"  # of the numbers; seconds are printed in what suits them
+    alone: bool = False  # fresh processes, ours and one peer at a time: memory counts
+
+
+def cases(effort: Effort) -> Iterator[Case]:
+    """All cases, those that share a buffer one behind the other."""
+    for group in (_small, _wide, _images, _growth, _prioritized, _trees, _readings, _fronts, _rest):
+        yield from group(effort)
+
+
+def _small(effort: Effort) -> Iterator[Case]:
+    kind = {"kind": "small", "rows": effort.rows}
+    group = "Adding"
+    yield Case(group, "add 1 small step", "add_one", kind, (AtMost(2), Ahead(20)))
+    yield Case(group, "add 1 small step, NumPy scalars", "add_one_numpy", kind, (AtMost(2),))
+    yield Case(group, "add 1 small step, float64 to convert", "add_one_double", kind)
+    yield Case(group, "add 64 small steps", "add_many", kind | {"n": 64}, (AtMost(2), Ahead()))
+    yield Case(
+        group, "add 1024 small steps", "add_many", kind | {"n": 1024}, (AtMost(1.5), Ahead())
+    )
+    yield Case(group, "add from 16 environments", "add_envs", kind | {"envs": 16}, (Ahead(),))
+    group = "Sampling"
+    yield Case(group, "sample 0: the cost of the call", "sample_none", kind, (Limit(FIXED_COST),))
+    for n in effort.batches:
+        budgets: tuple[Budget, ...] = (Ahead(),)
+        if n == 256:
+            budgets = (AtMost(1.5, plus=FIXED_COST), Ahead(10))
+        yield Case(group, f"sample {n} small steps", "sample", kind | {"n": n}, budgets)
+    yield Case(group, "sample 256 distinct small steps", "sample_distinct", kind | {"n": 256})
+    yield Case(group, "sample 256 small steps into a batch", "sample_into", kind | {"n": 256})
+
+
+def _wide(effort: Effort) -> Iterator[Case]:
+    kind = {"kind": "wide", "rows": effort.wide_rows}
+    for n in effort.batches:
+        yield Case("Sampling", f"sample {n} wide steps", "sample", kind | {"n": n}, (Ahead(),))
+
+
+def _images(effort: Effort) -> Iterator[Case]:
+    kind = {"kind": "images", "rows": effort.image_rows}
+    yield Case("Adding", "add 1 pair of images", "add_one", kind, (Ahead(),))
+    for n in effort.batches:
+        budgets = (AtMost(1.15), Ahead()) if n == 32 else (Ahead(),)
+        name = f"sample {n} pairs of images"
+        yield Case("Sampling", name, "sample", kind | {"n": n}, budgets)
+    yield Case(
+        "Sampling",
+        "sample 32 pairs of images, torch loaded",
+        "sample_torch_loaded",
+        kind | {"n": 32},
+        (AtMost(1.15),),
+    )
+
+
+def _growth(effort: Effort) -> Iterator[Case]:
+    for rows in effort.growth:
+        yield Case(
+            "Growth",
+            f"sample 256 of {rows:.0e} small steps",
+            "sample",
+            {"kind": "small", "rows": rows, "n": 256},
+            (AtMost(1.5, plus=FIXED_COST), Ahead()),
+            alone=rows * KINDS["small"].nbytes > 1e9,
+        )
+
+
+def _prioritized(effort: Effort) -> Iterator[Case]:
+    rows = {"rows": effort.leaves}
+    group = "Priorities"
+    yield Case(
+        group, "prioritized: add 1 step", "prioritized_add", rows, (AtMost(1.2, PLAIN), Ahead(20))
+    )
+    yield Case(group, "prioritized: add 1 step with its priority", "prioritized_add_given", rows)
+    yield Case(group, "prioritized: sample 256", "prioritized_draw", rows, (Ahead(),))
+    yield Case(group, "prioritized: new priorities of 256", "prioritized_update", rows, (Ahead(),))
+    yield Case(
+        group,
+        "prioritized: sample 256, new priorities",
+        "prioritized_cycle",
+        rows,
+        (AtMost(2), Ahead(6), Ahead(8, "cpprb")),
+    )
+
+
+def _trees(effort: Effort) -> Iterator[Case]:
+    for n in (32, 256, 1024):
+        tree = {"leaves": effort.leaves, "n": n}
+        budgets = (Ahead(), Ahead(2.5, "tianshou"), Ahead(2.5, "torchrl"))
+        yield Case("Trees", f"tree: find {n} leaves", "tree_find", tree, budgets)
+        yield Case("Trees", f"tree: set {n} leaves", "tree_set", tree, budgets)
+        yield Case("Trees", f"tree: set {n} leaves, sums and least", "tree_set_both", tree, budgets)
+
+
+def _readings(effort: Effort) -> Iterator[Case]:
+    rows = {"rows": effort.rows}
+    group = "n-step"
+    yield Case(group, "3-step: add 1 step", "nstep_add", rows, (Ahead(),))
+    yield Case(group, "3-step: sample 256", "nstep_sample", rows, (AtMost(2, PLAIN), Ahead()))
+    group = "Sequences"
+    steps = {"rows": effort.rows, "n": 64, "length": 80}
+    yield Case(group, "sequences of steps, 64 x 80", "sequences", steps, (AtMost(1.5), Ahead()))
+    yield Case(
+        group,
+        "sequences of steps, 64 x 80, across episodes",
+        "sequences_across",
+        steps,
+        (AtMost(1.5),),
+    )
+    frames = {"rows": 4 * effort.image_rows, "n": 16, "length": 20}
+    yield Case(
+        group, "sequences of frames, 16 x 20", "frame_sequences", frames, (AtMost(1.5), Ahead())
+    )
+    for order, frames_first in (("last", False), ("first", True)):
+        stacks = {"rows": effort.image_rows, "frames_first": frames_first}
+        group = "Stacked frames"
+        yield Case(
+            group, f"stacked pairs, frames {order}: add 1", "stacked_add", stacks, (Ahead(),)
+        )
+        yield Case(
+            group,
+            f"stacked pairs, frames {order}: sample 32",
+            "stacked_sample",
+            stacks | {"n": 32},
+            (AtMost(1.15), Ahead()),
+        )
+        yield Case(
+            group,
+            f"stacked pairs, frames {order}: memory of a step",
+            "stacked_nbytes",
+            stacks,
+            (Limit(STACKED_NBYTES),),
+            unit="B",
+        )
+    yield Case(
+        group,
+        "stacked pairs, frames last, C-contiguous: sample 32",
+        "stacked_sample_contiguous",
+        {"rows": effort.image_rows, "frames_first": False, "n": 32},
+        (Ahead(),),
+    )
+
+
+def _fronts(effort: Effort) -> Iterator[Case]:
+    group = "Fronts, against the original's rule in NumPy"
+    for what, depth, rows, times in (
+        ("84x84 with 4 frames", 4, effort.image_rows, 5.0),
+        ("4 floats", 1, effort.front_rows, 1.0),
+    ):
+        steps = {"depth": depth, "rows": rows}
+        yield Case(
+            group, f"keras-gym: sample 32, {what}", "keras_gym_sample", steps, (Ahead(times),)
+        )
+        yield Case(group, f"keras-gym: add, {what}", "keras_gym_add", steps)
+    yield Case(group, "coax: sample 256", "coax_sample", {"rows": effort.leaves}, (Ahead(),))
+    tree = {"leaves": effort.leaves}
+    yield Case(group, "ReAgent's SumTree: draw 256", "reagent_tree_draw", tree, (Ahead(30),))
+    yield Case(group, "ReAgent's SumTree: set", "reagent_tree_set", tree)
+    for what, depth, rows, n in (
+        ("256 steps", 1, effort.front_rows, 256),
+        ("32 stacks of 4 frames", 4, min(2000, effort.front_rows), 32),
+    ):
+        steps = {"depth": depth, "rows": rows}
+        yield Case(
+            group,
+            f"ReAgent: sample {what}",
+            "reagent_sample",
+            steps | {"n": n},
+            (Ahead(5, "original, one by one"),),
+        )
+        yield Case(
+            group, f"ReAgent: add, {'frames' if depth > 1 else 'steps'}", "reagent_add", steps
+        )
+    frames = {"rows": 2 * effort.image_rows}
+    yield Case(group, "Berkeley DQN: sample 32 of 4 frames", "dqn_sample", frames, (Ahead(5),))
+    yield Case(group, "Berkeley DQN: store a step, view of the newest", "dqn_store", frames)
+    rows_of = {"rows": effort.front_rows}
+    yield Case(
+        group,
+        "ReplayMemory: sample 5",
+        "memory_sample",
+        rows_of,
+        (Ahead(5, "original"), Ahead(100, "deque")),
+    )
+    yield Case(group, "ReplayMemory: append", "memory_append", rows_of, (Ahead(1, "deque"),))
+
+
+def _rest(effort: Effort) -> Iterator[Case]:
+    rows = {"rows": effort.rows}
+    group = "Training loop"
+    yield Case(group, "DQN on CartPole: an environment step", "loop_step", {}, (Ahead(),))
+    yield Case(group, "DQN on CartPole: of it in the buffer", "loop_in_buffer", {}, (Ahead(),))
+    group = "Files"
+    yield Case(group, "save small steps", "save", rows)
+    yield Case(group, "load small steps", "load", rows)
+    yield Case(group, "import", "import_time", {}, (Ahead(),))
+    group = "Memory"
+    for kind, what in (("small", "small step"), ("images", "pair of images")):
+        declared = KINDS[kind].nbytes
+        yield Case(
+            group,
+            f"memory of a {what}, as its repr says",
+            "memory_said",
+            {"kind": kind, "rows": effort.rows_of(kind)},
+            (Limit(1.05 * (declared + 16)),),
+            unit="B",
+        )
+        yield Case(
+            group,
+            f"memory of a {what}",
+            "memory",
+            {"kind": kind, "rows": effort.rows_of(kind)},
+            unit="B",
+            alone=True,
+        )
+        yield Case(
+            group,
+            f"memory of a {what}, the most compact way",
+            "memory_compact",
+            {"kind": kind, "rows": effort.rows_of(kind)},
+            unit="B",
+            alone=True,
+        )

@@ -1,7 +1,7 @@
-"""Measure the package against floors and peers in one run on one core, and print the table.
+"""Measure the package against floors and peers, print the table, and write the results.
 
-``python benchmarks/run.py`` (or ``make bench``) exits with 1 if a budget was missed. Each group
-runs in a process of its own.
+``make bench`` runs it. Each peer has an environment of its own, which is made at the first run, and
+a process of its own; all take turns on one core. Exits with 1 if a promise was not held.
 """
 
 from __future__ import annotations
@@ -10,114 +10,121 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, replace
-from importlib import import_module
-from importlib.metadata import version
-from importlib.util import find_spec
+from collections.abc import Iterable
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-import floor_readings
-import floor_tree
-from cases import GROUPS
-from floor import NoCompilerError, build
-from fronts_dqn import FRONTS_DQN
-from fronts_keras_gym import KERAS_GYM
-from fronts_reagent import REAGENT
-from measure import Effort, Row, table
-from peers import PEERS
-from readings import READINGS
-from weighted import WEIGHTED
+from cases import EFFORTS, Case, cases
+from contest import Answer, Contest, Party, use_one_core
+from environments import PEERS, Environment
+from reports.tables import missed, table
+from tqdm import tqdm
 
-OURS = GROUPS | WEIGHTED | READINGS
-FRONTS = KERAS_GYM | REAGENT | FRONTS_DQN
-FULL = Effort(60, 0.005, 1_000_000, 20_000, (10_000, 100_000, 1_000_000, 10_000_000), 1 << 20)
-QUICK = Effort(3, 0.0005, 10_000, 200, (10_000, 100_000), 1 << 13)
-HUNDRED_MILLION = 100_000_000  # 6.4 GB
-HEADING = ("what", "measured", "floor", "ratio", "budget", "")
-PEER_HEADING = ("what", "ours", "theirs", "times faster", "budget", "")
+ROOT = Path(__file__).resolve().parent.parent
+OURS = tuple(
+    f"contenders.{module}"
+    for module in ("uniform", "weighted", "readings", "fronts_dqn", "fronts_keras_gym", "loop")
+)
+WITH_TORCH = ("contenders.with_torch", "contenders.fronts_reagent")  # in the environment of a peer
+HAS_TORCH = "stable_baselines3"
 
 
 def main() -> None:
-    """Run all groups, or the one that is named."""
+    """Measure what the options name."""
     options = _options()
-    effort = QUICK if options.quick else FULL
-    if options.large:
-        effort = replace(effort, growth=(*effort.growth, HUNDRED_MILLION))
-    if options.group is not None:
-        if options.preload:
-            import_module(options.preload)
-        for row in (OURS | FRONTS | PEERS)[options.group](effort, options.floor):
-            print(json.dumps(asdict(row)), flush=True)
-        return
-    _use_one_core()
-    print(_machine(), flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            library = build(Path(folder), floor_tree.SOURCE, floor_readings.SOURCE)
-        except NoCompilerError as error:
-            sys.exit(str(error))
-        rows = [row for name in OURS for row in _run_group(name, library)]
-        if find_spec("torch"):
-            rows += [
-                replace(row, what=f"{row.what}, torch loaded")
-                for row in _run_group("images", library, "--preload=torch")
-            ]
-        others = [*FRONTS, *(name for name in PEERS if find_spec(name))]
-        peer_rows = [row for name in others for row in _run_group(name, library)]
-    print(f"\n{table(HEADING, rows)}")
-    print(f"\n{table(PEER_HEADING, peer_rows)}")
-    missed = [row.what for row in rows + peer_rows if row.held is False]
-    sys.exit(f"\nbudgets missed: {'; '.join(missed)}" if missed else 0)
+    effort = EFFORTS[options.effort]
+    chosen = [case for case in cases(effort) if options.only in case.name]
+    peers, absent = _environments(options.peers, options.environments)
+    ours = [Party(Path(sys.executable), OURS)]
+    if HAS_TORCH in peers:
+        ours.append(Party(peers[HAS_TORCH].python, WITH_TORCH))
+    use_one_core()
+    with Contest(effort, ours, list(peers.values())) as contest:
+        measured = []
+        for case in (bar := tqdm(chosen, unit="case")):
+            bar.set_postfix_str(case.name)
+            measured.append(_written(case, contest.results(case)))
+        results = {
+            "effort": options.effort,
+            "machine": _machine(),
+            "entrants": contest.entrants(),
+            "absent": absent | contest.failures(),
+            "cases": measured,
+        }
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(table(results))
+    promises = missed(results)
+    sys.exit("\nnot held:\n" + "\n".join(promises) if promises else 0)
+
+
+def _environments(names: Iterable[str], folder: Path) -> tuple[dict[str, Party], dict[str, str]]:
+    """Peers whose environment is there, and why others' are not."""
+    parties, absent = {}, {}
+    for name in (bar := tqdm(names, unit="environment")):
+        bar.set_postfix_str(name)
+        environment = Environment(folder, name)
+        reason = environment.make()
+        if reason is None:
+            parties[name] = Party(environment.python, (f"contenders.{name}",))
+        else:
+            absent[name] = reason
+    return parties, absent
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small and rough, to see that it runs")
-    parser.add_argument("--large", action="store_true", help="a buffer of 1e8 rows too (6.4 GB)")
-    inner = parser.add_argument_group("how it calls itself")
-    inner.add_argument("--group", choices=[*OURS, *FRONTS, *PEERS])
-    inner.add_argument("--floor", type=Path, help="the compiled loops")
-    inner.add_argument("--preload", help="a module to import first")
-    return parser.parse_args()
+    efforts = parser.add_mutually_exclusive_group()
+    for effort, what in (
+        ("full", "everything, under 30 minutes; the default"),
+        ("quick", "the most telling cases, under 5 minutes"),
+        ("smoke", "small and rough, to see that it runs"),
+    ):
+        efforts.add_argument(
+            f"--{effort}", dest="effort", action="store_const", const=effort, help=what
+        )
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--peers", type=_peers, default=PEERS, help="names with commas, or 'none'")
+    parser.add_argument("--environments", type=Path, default=ROOT / ".bench", help="their folder")
+    parser.add_argument("--output", type=Path, help="the file of results")
+    parser.set_defaults(effort="full")
+    options = parser.parse_args()
+    if options.output is None:
+        options.output = ROOT / "benchmarks" / "results" / f"{options.effort}.json"
+    return options
 
 
-def _run_group(name: str, library: Path, *further: str) -> Iterator[Row]:
-    arguments = [*sys.argv[1:], f"--group={name}", f"--floor={library}", *further]
-    command = [sys.executable, __file__, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            row = Row(**json.loads(line))
-            print(".", end="", file=sys.stderr, flush=True)
-            yield row
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
+def _peers(text: str) -> tuple[str, ...]:
+    names = () if text == "none" else tuple(text.split(","))
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no such peer: {unknown}; there are {', '.join(PEERS)}")
+    return names
 
 
-def _use_one_core() -> None:
-    """This process and those that it starts run on one core, numerical libraries too."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+def _written(case: Case, results: dict[str, Answer]) -> dict[str, Any]:
+    return {
+        "group": case.group,
+        "name": case.name,
+        "unit": case.unit,
+        "budgets": [str(budget) for budget in case.budgets],
+        "results": results,
+    }
 
 
-def _machine() -> str:
+def _machine() -> dict[str, Any]:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    packages = [name for name in ("numpy", "torch", *PEERS) if find_spec(name)]
-    versions = ", ".join(f"{name} {version(name)}" for name in packages)
-    load = (
-        ", ".join(f"{load:.1f}" for load in os.getloadavg()) if hasattr(os, "getloadavg") else "?"
-    )
-    return (
-        f"{models[0] if models else platform.processor()}, {os.cpu_count()} cores, "
-        f"{platform.system()}, Python {platform.python_version()}, {versions}; load {load}"
-    )
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+        "date": datetime.now(timezone.utc).date().isoformat(),
+    }
 
 
 if __name__ == "__main__":

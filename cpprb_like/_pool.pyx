@@ -17,7 +17,7 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    MOST_KEPT = 1 << 29              # bytes
+    MOST_KEPT = 1 << 30              # bytes
     PATIENCE = 64                    # leases after which memory that nobody asked for is freed
 
 

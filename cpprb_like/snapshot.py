@@ -26,9 +26,7 @@ def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring) -> dict[str, Any]
         "layout": layout,
         "state": layout.state(arena).copy(),
         "records": layout.records(arena)[:stored],
-        "columns": {
-            number: rows[:stored] for number, rows in _beside_records(layout, arena, ring)
-        },
+        "columns": {number: rows[:stored] for number, rows in _beside_records(layout, arena, ring)},
         "blocks": {name: layout.block(arena, name) for name, _, _ in layout.blocks},
         "chains": [chain.save() for chain in ring.chains],
     }

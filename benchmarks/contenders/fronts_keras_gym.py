@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from cases import Group
-from measure import Effort, Row, interleave, statement
+from data import FRAME
+from measure import Work, statement
 from numpy.typing import NDArray
 
 from cpprb_like.compat.keras_gym import (
@@ -20,17 +18,18 @@ from cpprb_like.compat.keras_gym import (
     TransitionBatch,
 )
 
-__all__ = ["KERAS_GYM", "PlainExperienceReplay", "PlainTransitions", "keras_gym"]
+from .originals import original, side_by_side
+from .uniform import ours, shelf
+
+__all__ = ["PlainExperienceReplay", "PlainTransitions"]
 
 Array = NDArray[Any]
 
 BATCH = 32
-FRAME = (84, 84)
-DEPTH = 4
 ACTIONS = 6
 EPISODE = 200
-TIMES = 5  # faster than the plain rule, where the copying of frames counts most
-ADD = "target.add(s, 1, 1.0, False, 0)"
+COAX_BATCH = 256
+COAX_STEPS = 10_000  # held at most: coax keeps each in seven arrays of its own
 
 
 class PlainExperienceReplay:
@@ -124,52 +123,53 @@ class PlainTransitions:
         )
 
 
-def keras_gym(effort: Effort, library: Path) -> Iterator[Row]:
-    """Batches and steps of frames and of small states; and coax's batches."""
-    del library
-    frames = np.random.default_rng(0).integers(0, 256, (*FRAME, DEPTH), np.uint8)
-    for what, s, depth, rows, times in (
-        ("84x84 with 4 frames", frames, DEPTH, effort.image_pairs, TIMES),
-        ("4 floats", np.zeros(4), 1, effort.rows, None),
-    ):
-        ours, plain = _filled(s, depth, rows)
-        fast, slow = interleave(
-            effort,
-            statement("batch = target.sample()", target=ours),
-            statement("batch = target.sample()", target=plain),
-        )
-        yield Row.faster(f"keras-gym: sample({BATCH}), {what}", fast, slow, times)
-        fast, slow = interleave(
-            effort, statement(ADD, target=ours, s=s), statement(ADD, target=plain, s=s)
-        )
-        yield Row.faster(f"keras-gym: add, {what}", fast, slow)
-    yield _coax(effort)
+def state(depth: int) -> Array:
+    """What a step brings: a stack of so many frames, or a few numbers."""
+    if depth == 1:
+        return np.zeros(4)
+    return np.random.default_rng(0).integers(0, 256, (*FRAME, depth), np.uint8)
 
 
-def _filled(
-    s: Array, depth: int, rows: int
-) -> tuple[ExperienceReplayBuffer, PlainExperienceReplay]:
-    """Two full buffers of the same steps."""
+def filled(depth: int, rows: int) -> tuple[ExperienceReplayBuffer, PlainExperienceReplay]:
+    """The front and the plain rule, full of the same steps, added one by one."""
     env = SimpleNamespace(action_space=SimpleNamespace(n=ACTIONS), num_frames=depth)
-    ours = ExperienceReplayBuffer(env, rows, BATCH, random_seed=0)
-    plain = PlainExperienceReplay(rows, depth, ours.bootstrap_n, ours.gamma)
-    for step in range(rows + ours.bootstrap_n):
+    front = ExperienceReplayBuffer(env, rows, BATCH, random_seed=0)
+    plain = PlainExperienceReplay(rows, depth, front.bootstrap_n, front.gamma)
+    s = state(depth)
+    for step in range(rows + front.bootstrap_n):
         done, episode = step % EPISODE == EPISODE - 1, step // EPISODE
-        for target in (ours, plain):
+        for target in (front, plain):
             target.add(s, step % ACTIONS, 1.0, done, episode)
-    return ours, plain
+    return front, plain
 
 
-def _coax(effort: Effort) -> Row:
-    ours, plain = SimpleReplayBuffer(effort.leaves, 0), PlainTransitions(effort.leaves)
-    n = min(effort.leaves, 10_000)
+@side_by_side("keras_gym_sample", ours, original)
+def keras_gym_sample(place: int, depth: int, rows: int) -> Work:
+    """A batch of the declared size."""
+    return statement("batch = target.sample()", target=shelf.get(filled, depth, rows)[place])
+
+
+@side_by_side("keras_gym_add", ours, original)
+def keras_gym_add(place: int, depth: int, rows: int) -> Work:
+    """One step of a further episode, which goes on and on."""
+    target = shelf.get(filled, depth, rows)[place]
+    add = f"target.add(s, 1, 1.0, False, {rows // EPISODE + 1})"
+    return statement(add, target=target, s=state(depth))
+
+
+def transitions(rows: int) -> tuple[SimpleReplayBuffer, PlainTransitions]:
+    """The front for coax and the plain rule, with the same steps, not full."""
+    n = min(rows, COAX_STEPS)
     zeros = np.zeros(n)
     batch = TransitionBatch(np.zeros((n, 4)), zeros.astype(int), zeros, zeros, zeros, zeros)
-    for target in (ours, plain):
+    both = SimpleReplayBuffer(rows, 0), PlainTransitions(rows)
+    for target in both:
         target.add(batch)
-    sample = f"batch = target.sample({BATCH})"
-    fast, slow = interleave(effort, statement(sample, target=ours), statement(sample, target=plain))
-    return Row.faster(f"coax: SimpleReplayBuffer.sample({BATCH})", fast, slow)
+    return both
 
 
-KERAS_GYM: dict[str, Group] = {"keras_gym": keras_gym}
+@side_by_side("coax_sample", ours, original)
+def coax_sample(place: int, rows: int) -> Work:
+    """Different steps of 10 000."""
+    target = shelf.get(transitions, rows)[place]
+    return statement(f"batch = target.sample({COAX_BATCH})", target=target)

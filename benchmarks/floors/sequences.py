@@ -1,6 +1,6 @@
 """What reading sequences costs in C: random starts, and the rows from there on, which lie together.
 
-Compiled with ``floor``. The batches are two in turn, as in a program that keeps one until it has
+Compiled with ``steps``. The batches are two in turn, as in a program that keeps one until it has
 the next: a single one would stay in nearer caches.
 """
 
@@ -12,9 +12,13 @@ import ctypes
 from collections.abc import Callable
 
 import numpy as np
-from floor import Batch, Columns, Floor
+from data import Batch
 
-__all__ = ["SOURCE", "SequenceFloor"]
+from cpprb_like import ReplayBuffer
+
+from .steps import Columns, Floor, keeping
+
+__all__ = ["SequenceFloor"]
 
 SOURCE = r"""
 /* Draw n starts, and copy the length steps from each of them into the columns, fetching the next sequence. */
@@ -58,6 +62,9 @@ void copy_runs(const char *rows, int64_t stride, uint32_t starts, BitGenerator *
 class SequenceFloor(Floor):
     """Sequences of the rows of a full buffer, wherever they start."""
 
+    def __init__(self, rb: ReplayBuffer) -> None:
+        super().__init__(rb, SOURCE)
+
     def sequences(self, batches: tuple[Batch, Batch], length: int) -> Callable[[int], None]:
         """Draws sequences of steps into batches of sequences."""
         n = len(batches[0]["act"])
@@ -76,7 +83,7 @@ class SequenceFloor(Floor):
                 ctypes.c_int64(calls),
             )
 
-        return work
+        return keeping(batches, work)
 
     def copy_runs(self, name: str, n: int, length: int) -> Callable[[int], None]:
         """Draws sequences of what holds a field, its block or all records, with memcpy."""

@@ -1,27 +1,37 @@
-"""The front for ReAgent's replay memory against ReAgent's rules, written plainly in NumPy."""
+"""The front for ReAgent's replay memory against ReAgent's rules, written plainly in NumPy.
+
+It needs torch, so it is measured where a peer has it.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from itertools import cycle
+from typing import Any, NamedTuple
 
 import numpy as np
-from cases import Group
-from measure import Effort, Row, interleave, statement
+from contender import Contender
+from data import FRAME, TreeInputs
+from measure import Work, statement
 
-__all__ = ["REAGENT", "PlainMemory", "PlainSumTree"]
+from cpprb_like.compat.reagent import ReplayBuffer, SumTree
+
+from .originals import original, side_by_side
+from .uniform import shelf
+from .with_torch import ours
+
+__all__ = ["PlainMemory", "PlainSumTree", "one_by_one"]
 
 BATCH = 256
-STACKED_BATCH = 32
 HORIZON = 3
 EPISODE = 50
-FRAME = (84, 84)
-DEPTH = 4
-FRAMES = 2000  # steps of frames, few of which are drawn from a cache
 FIELDS = ("observation", "action", "reward", "terminal")
+ADD = "rb.add(observation=observation, action=1, reward=1.0, terminal=False)"
+
+one_by_one = Contender(
+    "original, one by one",
+    "The original's rule as a loop over the transitions of a batch, as ReAgent had it before 2020.",
+)
 
 
 class PlainMemory:
@@ -101,9 +111,12 @@ class PlainMemory:
 class PlainSumTree:
     """ReAgent's sum tree: a list of arrays, root first; one descent for each draw."""
 
-    def __init__(self, capacity: int) -> None:
-        depth = (capacity - 1).bit_length()
+    def __init__(self, priorities: Any) -> None:
+        depth = (len(priorities) - 1).bit_length()
         self.nodes = [np.zeros(1 << level) for level in range(depth + 1)]
+        self.nodes[-1][: len(priorities)] = priorities
+        for level in range(depth, 0, -1):
+            self.nodes[level - 1][:] = self.nodes[level].reshape(-1, 2).sum(axis=1)
 
     def set(self, slot: int, value: float) -> None:
         """Set a leaf, and add the change to all nodes above it."""
@@ -131,66 +144,67 @@ class PlainSumTree:
         return [self.sample(query) for query in queries]
 
 
-def sum_tree(effort: Effort, library: Path) -> Iterator[Row]:
-    """Draws from the tree alone, and changes of one priority."""
-    del library
-    from cpprb_like.compat.reagent import SumTree  # noqa: PLC0415 (its group only)
+class Trees(NamedTuple):
+    """The front's tree and the plain one, of the same priorities; and changes to come."""
 
-    ours, plain = SumTree(effort.leaves), PlainSumTree(effort.leaves)
-    priorities = np.random.default_rng(0).random(effort.leaves)
-    ours.set_many(np.arange(effort.leaves), priorities)
-    plain.nodes[-1][: effort.leaves] = priorities
-    for level in range(len(plain.nodes) - 1, 0, -1):
-        plain.nodes[level - 1][:] = plain.nodes[level].reshape(-1, 2).sum(axis=1)
-    draw, change = f"tree.stratified_sample({BATCH})", "tree.set(77, 0.5)"
-    works = [statement(text, tree=tree) for text in (draw, change) for tree in (ours, plain)]
-    ours_draw, plain_draw, ours_set, plain_set = interleave(effort, *works)
-    what = f"ReAgent's SumTree of {effort.leaves:.0e}"
-    yield Row.faster(f"{what}, stratified_sample({BATCH})", ours_draw, plain_draw, 30.0)
-    yield Row.faster(f"{what}, set", ours_set, plain_set)
+    front: SumTree
+    plain: PlainSumTree
+    inputs: TreeInputs
 
 
-def transitions(effort: Effort, library: Path) -> Iterator[Row]:
-    """Batches of small steps out of many, and of stacked frames; single steps that are added."""
-    del library
-    if not find_spec("torch"):
-        return
-    small = {"observation": np.ones(8, np.float32), "action": 1, "reward": 1.0}
-    frames = {"observation": np.ones(FRAME, np.uint8), "action": 1, "reward": 1.0}
-    pixels = min(FRAMES, effort.rows)
-    for what, step, capacity, depth, n in (
-        (f"of {effort.rows:.0e} steps", small, effort.rows, 1, BATCH),
-        (f"of {DEPTH} frames", frames, pixels, DEPTH, STACKED_BATCH),
-    ):
-        ours = _filled(step, capacity, depth)
-        store = {name: column.numpy() for name, column in ours._store.items()}
-        plain = PlainMemory(store, ours._is_index_valid.numpy(), depth, HORIZON)
-        batch, together, single = interleave(
-            effort,
-            statement(f"rb.sample_transition_batch({n})", rb=ours),
-            statement(f"rb.sample({n})", rb=plain),
-            statement(f"rb.sample_one_by_one({n})", rb=plain),
-        )
-        name = f"ReAgent's sample_transition_batch({n}) {what}"
-        yield Row.faster(f"{name}, against whole batches in NumPy", batch, together)
-        yield Row.faster(f"{name}, against a loop over them", batch, single, 5.0)
-        text = "rb.add(observation=obs, action=1, reward=1.0, terminal=False)"
-        (added,) = interleave(effort, statement(text, rb=ours, obs=step["observation"]))
-        yield Row(f"ReAgent's add, {what}", added)
+def trees(leaves: int) -> Trees:
+    """Trees without a priority of 0."""
+    inputs = TreeInputs(leaves, BATCH)
+    front = SumTree(leaves)
+    front.set_many(np.arange(leaves), inputs.weights)
+    return Trees(front, PlainSumTree(inputs.weights), inputs)
 
 
-def _filled(step: dict[str, Any], capacity: int, depth: int) -> Any:
-    """A full buffer."""
-    from cpprb_like.compat.reagent import ReplayBuffer  # noqa: PLC0415 (its group only)
+@side_by_side("reagent_tree_draw", ours, original)
+def tree_draw(place: int, leaves: int) -> Work:
+    """A leaf from each of 256 parts of the sum."""
+    draw = f"tree.stratified_sample({BATCH})"
+    return statement(draw, tree=shelf.get(trees, leaves)[place])
 
+
+@side_by_side("reagent_tree_set", ours, original)
+def tree_set(place: int, leaves: int) -> Work:
+    """A single leaf, another one at each call."""
+    made = shelf.get(trees, leaves)
+    slots, values = (column.ravel().tolist() for column in (made.inputs.slots, made.inputs.values))
+    changes = cycle(list(zip(slots, values, strict=True)))
+    return statement("tree.set(*change())", tree=made[place], change=changes.__next__)
+
+
+def step(depth: int) -> dict[str, Any]:
+    """Some numbers; of stacks, a frame."""
+    observation = np.ones(8, np.float32) if depth == 1 else np.ones(FRAME, np.uint8)
+    return {"observation": observation, "action": 1, "reward": 1.0}
+
+
+def filled(depth: int, rows: int) -> tuple[ReplayBuffer, PlainMemory]:
+    """The front, full; and the plain rule for what it holds."""
     rb = ReplayBuffer(
-        stack_size=depth, replay_capacity=capacity, batch_size=BATCH, update_horizon=HORIZON
+        stack_size=depth, replay_capacity=rows, batch_size=BATCH, update_horizon=HORIZON
     )
     added = 0
     while not rb.is_full():
         added += 1
-        rb.add(**step, terminal=added % EPISODE == 0)
-    return rb
+        rb.add(**step(depth), terminal=added % EPISODE == 0)
+    store = {name: column.numpy() for name, column in rb._store.items()}
+    return rb, PlainMemory(store, rb._is_index_valid.numpy(), depth, HORIZON)
 
 
-REAGENT: dict[str, Group] = {"reagent_tree": sum_tree, "reagent": transitions}
+@side_by_side("reagent_sample", ours, original, one_by_one)
+def reagent_sample(place: int, depth: int, rows: int, n: int) -> Work:
+    """Ours in tensors, the others in arrays, which takes less."""
+    front, plain = shelf.get(filled, depth, rows)
+    sample = (front.sample_transition_batch, plain.sample, plain.sample_one_by_one)[place]
+    return statement(f"batch = sample({n})", sample=sample)
+
+
+@ours.does("reagent_add")
+def reagent_add(depth: int, rows: int) -> Work:
+    """One step of an episode that does not end."""
+    rb, _ = shelf.get(filled, depth, rows)
+    return statement(ADD, rb=rb, observation=step(depth)["observation"])

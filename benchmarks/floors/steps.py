@@ -1,7 +1,7 @@
 """What the same work costs in C, on the same memory in the same layout.
 
 Compiled at run time by the system's C compiler with the flags of the package, into a folder that is
-deleted at once. Each function repeats its work ``calls`` times, so that entering C from Python does
+deleted when the process ends. Each function repeats its work ``calls`` times, so that entering C from Python does
 not count.
 """
 
@@ -14,26 +14,20 @@ import os
 import shlex
 import subprocess
 import sysconfig
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from contender import Cannot
+from data import Batch
 
 from cpprb_like import ReplayBuffer
 
-__all__ = ["ENV_DICT", "Batch", "Floor", "NoCompilerError", "build"]
+__all__ = ["Columns", "Floor", "build", "keeping"]
 
-Batch = dict[str, NDArray[Any]]
-
-ENV_DICT: dict[str, dict[str, Any]] = {
-    "obs": {"shape": 4},
-    "act": {"dtype": np.int64},
-    "rew": {},
-    "next_obs": {"shape": 4},
-    "done": {"dtype": np.bool_},
-}
 STEP_OFFSETS = {"obs": 8, "act": 0, "rew": 24, "next_obs": 28, "done": 44}  # of Step, below
 
 SOURCE = r"""
@@ -118,23 +112,6 @@ int64_t scatter(char *records, int64_t stride, int64_t capacity, int64_t slot, c
     return slot;
 }
 
-/* The same for these very fields, as a program would do it that stores nothing else. */
-int64_t scatter_steps(Steps steps, int64_t capacity, int64_t slot, Columns from, int64_t n, int64_t calls)
-{
-    while (calls--) {
-        for (int64_t k = 0; k < n; k++) {
-            Step *to = step_at(steps, slot);
-            memcpy(to->obs, from.obs[k], sizeof to->obs);
-            to->act = from.act[k];
-            to->rew = from.rew[k];
-            memcpy(to->next_obs, from.next_obs[k], sizeof to->next_obs);
-            to->done = from.done[k];
-            slot = slot + 1 < capacity ? slot + 1 : 0;
-        }
-    }
-    return slot;
-}
-
 /* Copy the steps at these slots into the columns, fetching some steps ahead. */
 static void gather(Steps steps, const int64_t *slots, Columns to, int64_t n)
 {
@@ -164,24 +141,36 @@ void sample(Steps steps, uint32_t stored, BitGenerator *bits, int64_t *slots, Co
     }
 }
 
+typedef struct {               /* two columns of wide rows */
+    char *left, *right;
+    int64_t stride;
+} Pairs;
+
 /* Draw n slots, and memcpy the rows of two columns at these slots. */
-void copy_pairs(const char *left, const char *right, int64_t nbytes, uint32_t stored, BitGenerator *bits,
-                int64_t *slots, char *to_left, char *to_right, int64_t n, int64_t calls)
+void copy_pairs(Pairs from, int64_t nbytes, uint32_t stored, BitGenerator *bits, int64_t *slots, Pairs to, int64_t n,
+                int64_t calls)
 {
     while (calls--) {
         for (int64_t k = 0; k < n; k++)
             slots[k] = bounded(bits, stored);
         for (int64_t k = 0; k < n; k++)
-            memcpy(to_left + k * nbytes, left + slots[k] * nbytes, (size_t)nbytes);
+            memcpy(to.left + k * to.stride, from.left + slots[k] * from.stride, (size_t)nbytes);
         for (int64_t k = 0; k < n; k++)
-            memcpy(to_right + k * nbytes, right + slots[k] * nbytes, (size_t)nbytes);
+            memcpy(to.right + k * to.stride, from.right + slots[k] * from.stride, (size_t)nbytes);
     }
 }
+
+/* Memcpy the same pair into the next row, calls times; returns the next slot. */
+int64_t write_pairs(Pairs to, int64_t nbytes, int64_t capacity, int64_t slot, Pairs from, int64_t calls)
+{
+    while (calls--) {
+        memcpy(to.left + slot * to.stride, from.left, (size_t)nbytes);
+        memcpy(to.right + slot * to.stride, from.right, (size_t)nbytes);
+        slot = slot + 1 < capacity ? slot + 1 : 0;
+    }
+    return slot;
+}
 """
-
-
-class NoCompilerError(Exception):
-    """There is no C compiler that can build the floor; the message says what is needed."""
 
 
 class Field(ctypes.Structure):
@@ -203,32 +192,51 @@ class Steps(ctypes.Structure):
 class Columns(ctypes.Structure):
     """Addresses of the columns of a batch of steps."""
 
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ENV_DICT)
+    _fields_ = tuple((name, ctypes.c_void_p) for name in STEP_OFFSETS)
 
     @classmethod
     def of(cls, batch: Batch) -> Columns:
         """The columns of a batch, which must outlive this."""
-        return cls(*(batch[name].ctypes.data for name in ENV_DICT))
+        return cls(*(batch[name].ctypes.data for name in STEP_OFFSETS))
 
 
-def build(folder: Path, *sources: str) -> Path:
-    """Compile the loops, and further ones that build on them, into a folder."""
+class Pairs(ctypes.Structure):
+    """Where two columns of wide rows are."""
+
+    _fields_ = (
+        ("left", ctypes.c_void_p),
+        ("right", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+    )
+
+    @classmethod
+    def of(cls, batch: Batch) -> Pairs:
+        """The observations of a batch, which must outlive this."""
+        left, right = batch["obs"], batch["next_obs"]
+        return cls(left.ctypes.data, right.ctypes.data, left.strides[0])
+
+
+@cache
+def build(*sources: str) -> ctypes.CDLL:
+    """The loops, and further ones that build on them, compiled. Raises Cannot."""
     command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    source, library = folder / "floor.c", folder / "floor.so"
-    source.write_text("\n".join((SOURCE, *sources)), encoding="utf-8")
-    try:
-        flags = ["-O3", "-funroll-loops", "-shared", "-fPIC", str(source), "-lm"]
-        subprocess.run([*command, *flags, "-o", str(library)], capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise NoCompilerError(f"The benchmarks need gcc or clang as CC: {error}.") from error
-    return library
+    flags = ["-O3", "-funroll-loops", "-shared", "-fPIC"]
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "floor.c"), Path(folder, "floor.so")
+        source.write_text("\n".join((SOURCE, *sources)), encoding="utf-8")
+        try:
+            command += [*flags, str(source), "-lm", "-o", str(library)]
+            subprocess.run(command, capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise Cannot(f"needs gcc or clang as CC: {error}") from error
+        return ctypes.CDLL(str(library))
 
 
 class Floor:
     """The loops, at work on the memory of a buffer and with its random numbers."""
 
-    def __init__(self, library: Path, rb: ReplayBuffer) -> None:
-        self.loops = ctypes.CDLL(str(library))
+    def __init__(self, rb: ReplayBuffer, *sources: str) -> None:
+        self.loops = build(*sources)
         self.rb = rb
         self.bits = ctypes.c_void_p(rb.rng.bit_generator.ctypes.bit_generator.value)
 
@@ -239,7 +247,19 @@ class Floor:
         found = {name: column.offset - first for name, column in columns.items()}
         if found != STEP_OFFSETS or {column.stride for column in columns.values()} != {stride}:
             raise RuntimeError(f"the package lays steps out in another way than the floor: {found}")
-        return Steps(self._address(first), stride)
+        return Steps(self._address(first).value, stride)
+
+    def pairs(self) -> Pairs:
+        """The observations, which must lie in two columns alike."""
+        left, right = (
+            next(column for column in self.rb.ring.columns if column.name == name)
+            for name in ("obs", "next_obs")
+        )
+        if (left.nbytes, left.stride) != (right.nbytes, right.stride):
+            raise RuntimeError("the package lays observations out in another way than the floor")
+        return Pairs(
+            self._address(left.offset).value, self._address(right.offset).value, left.stride
+        )
 
     def scatter(self, batch: Batch) -> Callable[[int], None]:
         """Writes the steps of a batch behind those before, led by a table of the fields."""
@@ -249,74 +269,64 @@ class Floor:
             Field(column.offset - first, column.nbytes, batch[column.name].ctypes.data)
             for column in columns
         ]
-        return self._scatter(
-            self.loops.scatter,
-            (self._address(first), ctypes.c_int64(columns[0].stride)),
-            ((Field * len(table))(*table), ctypes.c_int64(len(table))),
-            len(batch["act"]),
-        )
+        source = (Field * len(table))(*table), ctypes.c_int64(len(table))
+        n = ctypes.c_int64(len(batch["act"]))
+        to = self._address(first), ctypes.c_int64(columns[0].stride)
+        return self._write(self.loops.scatter, to, (*source, n), batch)
 
-    def scatter_steps(self, batch: Batch) -> Callable[[int], None]:
-        """The same by a loop for these very fields."""
-        return self._scatter(
-            self.loops.scatter_steps, (self.steps(),), (Columns.of(batch),), len(batch["act"])
-        )
+    def write_pairs(self, batch: Batch) -> Callable[[int], None]:
+        """Writes the first observations of a batch into the next row, with memcpy."""
+        to = self.pairs(), ctypes.c_int64(batch["obs"][0].nbytes)
+        return self._write(self.loops.write_pairs, to, (Pairs.of(batch),), batch)
 
-    def _scatter(
-        self, loop: Any, to: tuple[Any, ...], source: tuple[Any, ...], n: int
+    def _write(
+        self, loop: Any, to: tuple[Any, ...], source: tuple[Any, ...], owner: Batch
     ) -> Callable[[int], None]:
         loop.restype = ctypes.c_int64
         capacity = ctypes.c_int64(self.rb.capacity)
         slot = ctypes.c_int64(0)
 
         def work(calls: int) -> None:
-            slot.value = loop(
-                *to, capacity, slot, *source, ctypes.c_int64(n), ctypes.c_int64(calls)
-            )
+            slot.value = loop(*to, capacity, slot, *source, ctypes.c_int64(calls))
 
-        return work
+        return keeping(owner, work)
 
     def sample(self, batch: Batch) -> Callable[[int], None]:
         """Draws steps into a batch."""
-        steps, columns, slots = self.steps(), Columns.of(batch), _slots_for(batch)
-
-        def work(calls: int) -> None:
-            self.loops.sample(
-                steps,
-                ctypes.c_uint32(len(self.rb)),
-                self.bits,
-                ctypes.c_void_p(slots.ctypes.data),
-                columns,
-                ctypes.c_int64(len(slots)),
-                ctypes.c_int64(calls),
-            )
-
-        return work
+        return self._draw(self.loops.sample, (self.steps(),), batch, Columns.of(batch))
 
     def copy_pairs(self, batch: Batch) -> Callable[[int], None]:
-        """Draws rows of two wide fields into a batch, with memcpy."""
-        left, right = self.rb.ring.columns
-        slots = _slots_for(batch)
+        """Draws the observations of a batch, with memcpy."""
+        source = self.pairs(), ctypes.c_int64(batch["obs"][0].nbytes)
+        return self._draw(self.loops.copy_pairs, source, batch, Pairs.of(batch))
+
+    def _draw(
+        self, loop: Any, source: tuple[Any, ...], batch: Batch, to: Any
+    ) -> Callable[[int], None]:
+        slots = np.zeros(len(batch["act"]), np.int64)
 
         def work(calls: int) -> None:
-            self.loops.copy_pairs(
-                self._address(left.offset),
-                self._address(right.offset),
-                ctypes.c_int64(left.nbytes),
+            loop(
+                *source,
                 ctypes.c_uint32(len(self.rb)),
                 self.bits,
                 ctypes.c_void_p(slots.ctypes.data),
-                ctypes.c_void_p(batch[left.name].ctypes.data),
-                ctypes.c_void_p(batch[right.name].ctypes.data),
+                to,
                 ctypes.c_int64(len(slots)),
                 ctypes.c_int64(calls),
             )
 
-        return work
+        return keeping(batch, work)
 
     def _address(self, offset: int) -> ctypes.c_void_p:
         return ctypes.c_void_p(self.rb._arena.ctypes.data + offset)
 
 
-def _slots_for(batch: Batch) -> NDArray[np.int64]:
-    return np.zeros(len(next(iter(batch.values()))), np.int64)
+def keeping(owner: object, work: Callable[[int], None]) -> Callable[[int], None]:
+    """The work, which keeps alive whose memory it reads or writes."""
+
+    def kept(calls: int) -> None:
+        work(calls)
+
+    kept.__dict__["owner"] = owner
+    return kept

@@ -1,6 +1,6 @@
 """What drawing by weight costs in C: sums and least weights over eight nodes each, and the records.
 
-A tree of its own, as a program would write it that needs nothing else; compiled with ``floor``.
+A tree of its own, as a program would write it that needs nothing else; compiled with ``steps``.
 """
 
 # ruff: noqa: E501 (C code in a string)
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from floor import Batch, Columns, Floor
+from data import ALPHA, BETA, EPS, Batch
 from numpy.typing import NDArray
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.storage import allocate_floats
 
-__all__ = ["SOURCE", "Prioritized", "TreeFloor"]
+from .steps import Columns, Floor, build
+
+__all__ = ["TreeFloor", "cycle"]
 
 Floats = NDArray[np.float64]
 Indexes = NDArray[np.intp]
@@ -219,8 +219,8 @@ def _address(array: NDArray[np.generic]) -> ctypes.c_void_p:
 class TreeFloor:
     """A tree in C with the weights of a full array of leaves."""
 
-    def __init__(self, library: Path, weights: Floats) -> None:
-        self.loops = ctypes.CDLL(str(library))
+    def __init__(self, weights: Floats) -> None:
+        self.loops = build(SOURCE)
         self.tree = Tree()
         counts = [weights.size]
         while len(counts) == 1 or counts[-1] > 1:
@@ -275,43 +275,35 @@ class TreeFloor:
         return work
 
 
-@dataclass(frozen=True)
-class Prioritized:
-    """How priorities become weights."""
+def cycle(
+    rb: ReplayBuffer, weights: Floats, batch: Batch, priorities: Floats
+) -> Callable[[int], None]:
+    """Draws steps of a buffer into a batch and gives them new priorities.
 
-    alpha: float = 0.6
-    beta: float = 0.4
-    eps: float = 1e-4
+    The weights of the steps are the program's own; the rows of the priorities take turns.
+    """
+    if batch["weights"].dtype != np.float32:
+        raise RuntimeError(f"the floor makes weights of float32, not {batch['weights'].dtype}")
+    floor, tree = Floor(rb, SOURCE), TreeFloor(weights)
+    sets, n = priorities.shape
+    slots, scratch = np.zeros(n, np.intp), np.zeros(n)
 
-    def cycle(
-        self, library: Path, rb: ReplayBuffer, weights: Floats, batch: Batch, priorities: Floats
-    ) -> Callable[[int], None]:
-        """Draws steps of a buffer into a batch and gives them new priorities.
+    def work(calls: int) -> None:
+        floor.loops.cycle(
+            ctypes.byref(tree.tree),
+            floor.steps(),
+            floor.bits,
+            _address(slots),
+            Columns.of(batch),
+            _address(batch["weights"]),
+            _address(priorities),
+            ctypes.c_int64(sets),
+            _address(scratch),
+            ctypes.c_int64(n),
+            ctypes.c_double(ALPHA),
+            ctypes.c_double(BETA),
+            ctypes.c_double(EPS),
+            ctypes.c_int64(calls),
+        )
 
-        The weights of the steps are the program's own; the rows of the priorities take turns.
-        """
-        if batch["weights"].dtype != np.float32:
-            raise RuntimeError(f"the floor makes weights of float32, not {batch['weights'].dtype}")
-        floor, tree = Floor(library, rb), TreeFloor(library, weights)
-        sets, n = priorities.shape
-        slots, scratch = np.zeros(n, np.intp), np.zeros(n)
-
-        def work(calls: int) -> None:
-            tree.loops.cycle(
-                ctypes.byref(tree.tree),
-                floor.steps(),
-                floor.bits,
-                _address(slots),
-                Columns.of(batch),
-                _address(batch["weights"]),
-                _address(priorities),
-                ctypes.c_int64(sets),
-                _address(scratch),
-                ctypes.c_int64(n),
-                ctypes.c_double(self.alpha),
-                ctypes.c_double(self.beta),
-                ctypes.c_double(self.eps),
-                ctypes.c_int64(calls),
-            )
-
-        return work
+    return work

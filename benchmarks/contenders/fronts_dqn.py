@@ -7,25 +7,26 @@ such programs have them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import Group
-from measure import Effort, Row, interleave, statement
+from contender import Contender
+from data import DEPTH, FRAME
+from measure import Work, statement
 from numpy.typing import NDArray
 
 from cpprb_like import ReplayMemory
 from cpprb_like.compat.dqn import ReplayBuffer
 
-__all__ = ["FRONTS_DQN", "PlainFrames", "PlainMemory", "frames", "objects"]
+from .originals import original, side_by_side
+from .uniform import ours, shelf
+
+__all__ = ["PlainFrames", "PlainMemory", "in_deque"]
 
 Array = NDArray[Any]
 
 BATCH = 32
-SHAPE = (84, 84, 1)
-DEPTH = 4
+SHAPE = (*FRAME, 1)
 EPISODE = 200
 DRAWN = 5  # objects, as the notebook measures it
 APPENDED = 1000  # objects, one by one in a loop
@@ -36,6 +37,13 @@ STEP = (
     "view = rb.encode_recent_observation()\n"
     "rb.store_effect(idx, 1, 0.0, False)"
 )
+APPEND = "for transition in fresh:\n    target.append(transition)"
+SAMPLES = (
+    *2 * (f"batch = target.sample({DRAWN})",),
+    f"batch = [target[i] for i in np.random.randint(len(target), size={DRAWN})]",
+)
+
+in_deque = Contender("deque", "Objects in a deque of limited length, drawn by their places.")
 
 
 class PlainFrames:
@@ -118,60 +126,60 @@ class PlainMemory:
         return drawn
 
 
-def frames(effort: Effort, library: Path) -> Iterator[Row]:
-    """Batches of stacked frames, and a step of a program that stores them."""
-    del library
-    rng = np.random.default_rng(0)
-    recorded = rng.integers(0, 256, (EPISODE, *SHAPE), np.uint8)
-    size = DEPTH * BATCH + effort.image_pairs
-    ours, plain = ReplayBuffer(size, DEPTH), PlainFrames(size, DEPTH)
-    for number in range(size):
-        for rb in (ours, plain):
+def frames(rows: int) -> tuple[ReplayBuffer, PlainFrames]:
+    """The front and the plain rule, full of the same frames."""
+    recorded = np.random.default_rng(0).integers(0, 256, (EPISODE, *SHAPE), np.uint8)
+    both = ReplayBuffer(rows, DEPTH), PlainFrames(rows, DEPTH)
+    for number in range(rows):
+        for rb in both:
             idx = rb.store_frame(recorded[number % EPISODE])
             rb.store_effect(idx, number % 6, 0.0, number % EPISODE == EPISODE - 1)
-    sample = f"batch = rb.sample({BATCH})"
-    fast, slow = interleave(effort, statement(sample, rb=ours), statement(sample, rb=plain))
-    yield Row.faster(f"compat.dqn: sample({BATCH}) of {DEPTH} frames", fast, slow, 5)
-    frame = recorded[0]
-    fast, slow = interleave(
-        effort, statement(STEP, rb=ours, frame=frame), statement(STEP, rb=plain, frame=frame)
-    )
-    yield Row.faster("compat.dqn: store a step, view of the newest", fast, slow)
+    return both
 
 
-def objects(effort: Effort, library: Path) -> Iterator[Row]:
-    """Appends and draws of transitions, against the notebook's two ways to keep them."""
-    del library
+@side_by_side("dqn_sample", ours, original)
+def dqn_sample(place: int, rows: int) -> Work:
+    """Different transitions, each of two views."""
+    return statement(f"batch = rb.sample({BATCH})", rb=shelf.get(frames, rows)[place])
+
+
+@side_by_side("dqn_store", ours, original)
+def dqn_store(place: int, rows: int) -> Work:
+    """The calls of a training program at a step of the environment."""
+    frame = np.zeros(SHAPE, np.uint8)
+    return statement(STEP, rb=shelf.get(frames, rows)[place], frame=frame)
+
+
+def objects(rows: int) -> tuple[ReplayMemory, PlainMemory, deque[Any]]:
+    """The front, the notebook's way and the one that it measures it against, full of the same."""
     rng = np.random.default_rng(0)
-    ours, plain = ReplayMemory(effort.rows), PlainMemory(effort.rows)
-    queue = deque[Any](maxlen=effort.rows)
+    targets = ReplayMemory(rows), PlainMemory(rows), deque[Any](maxlen=rows)
     state = rng.random(4)
-    for number in range(effort.rows):
+    for number in range(rows):
         following = rng.random(4)
         transition = (state, number % 2, 1.0, following, number % EPISODE == 0)
-        for target in (ours, plain, queue):
+        for target in targets:
             target.append(transition)
         state = following
-    what = f"ReplayMemory: sample({DRAWN}) of {effort.rows:.0e}"
-    sample = f"batch = target.sample({DRAWN})"
-    by_index = f"batch = [target[i] for i in np.random.randint(len(target), size={DRAWN})]"
-    fast, slow, walking = interleave(
-        effort,
-        statement(sample, target=ours),
-        statement(sample, target=plain),
-        statement(by_index, target=queue, np=np),
-    )
-    yield Row.faster(f"{what}, against NumPy", fast, slow, 5)
-    yield Row.faster(f"{what}, against a deque", fast, walking, 100)
-    fresh = list(queue)[:APPENDED]
-    append = "for transition in fresh:\n    target.append(transition)"
-    times = interleave(
-        effort,
-        *(statement(append, target=target, fresh=fresh) for target in (ours, queue, plain)),
-    )
-    fast, in_c, slow = [time / APPENDED for time in times]
-    yield Row.faster("ReplayMemory: append, against a deque", fast, in_c, 1)
-    yield Row.faster("ReplayMemory: append, against NumPy", fast, slow)
+    return targets
 
 
-FRONTS_DQN: dict[str, Group] = {"frames": frames, "objects": objects}
+@side_by_side("memory_sample", ours, original, in_deque)
+def memory_sample(place: int, rows: int) -> Work:
+    """Some objects of many."""
+    return statement(SAMPLES[place], target=shelf.get(objects, rows)[place], np=np)
+
+
+@side_by_side("memory_append", ours, original, in_deque)
+def memory_append(place: int, rows: int) -> Work:
+    """An object in a loop over some, to a memory that is full of them: so none has to be freed."""
+    target = shelf.get(objects, rows)[place]
+    fresh = [(np.zeros(4), number % 2, 1.0, np.ones(4), False) for number in range(APPENDED)]
+    loop = statement(APPEND, target=target, fresh=fresh)
+    loop(-(-rows // APPENDED))
+
+    def work(calls: int) -> float:
+        loops = -(-calls // APPENDED)  # whole ones, and of these the share of the calls
+        return loop(loops) * calls / (loops * APPENDED)
+
+    return work

@@ -1,0 +1,1 @@
+"""Who is measured: one module for each system, and several for this package and its floors."""

@@ -1,0 +1,89 @@
+"""What contenders have in common: files, imports, and memory that is in use."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from contender import Cannot
+from measure import Work, compiled
+
+__all__ = ["importing", "nbytes_of_row", "saving_and_loading", "saving_to_folders"]
+
+
+def saving_and_loading(
+    save: Callable[[Any], None], load: Callable[[Any], Any]
+) -> tuple[Work, Work]:
+    """Works that write a file and that read it, of functions that are given an open file."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the works live)
+
+    def written(calls: int) -> None:
+        for _ in range(calls):
+            file.seek(0)
+            save(file)
+
+    def read(calls: int) -> None:
+        for _ in range(calls):
+            file.seek(0)
+            load(file)
+
+    written(1)
+    return compiled(written), compiled(read)
+
+
+def saving_to_folders(save: Callable[[str], object]) -> Work:
+    """Work that writes into a new folder with each call; to remove it is no part of the time."""
+
+    def work(calls: int) -> float:
+        seconds = 0.0
+        for _ in range(calls):
+            with tempfile.TemporaryDirectory() as folder:
+                start = perf_counter()
+                save(folder)
+                seconds += perf_counter() - start
+        return seconds
+
+    return work
+
+
+def importing(module: str) -> Work:
+    """A new interpreter that imports a module, less one that imports nothing."""
+
+    def starting(source: str) -> Work:
+        def run(calls: int) -> None:
+            for _ in range(calls):
+                subprocess.run([sys.executable, "-c", source], check=True)
+
+        return compiled(run)
+
+    loading, nothing = starting(f"import {module}"), starting("pass")
+    return lambda calls: loading(calls) - nothing(calls)
+
+
+def resident_nbytes() -> int:
+    """Memory of this process that is in use. Raises Cannot where the system does not tell."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        raise Cannot("this system does not tell how much memory a process has in use")
+    gc.collect()
+    with suppress(AttributeError):  # a C library that gives freed memory back by itself
+        ctypes.CDLL(None).malloc_trim(0)
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def nbytes_of_row(make: Callable[[], Any], rows: int) -> float:
+    """Memory that a process has in use for each row of what is made, full."""
+    before = resident_nbytes()
+    made = make()
+    used = (resident_nbytes() - before) / rows
+    assert made is not None  # alive until it was looked at
+    return used

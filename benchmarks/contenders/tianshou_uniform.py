@@ -1,0 +1,177 @@
+"""Tianshou: adding, uniform sampling, memory, files, import."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import data
+import numpy as np
+from contender import Contender, Shelf
+from loop import loop_cases
+from measure import Work, statement
+from tianshou import data as ts
+
+from .common import importing, nbytes_of_row, saving_and_loading
+
+__all__ = [
+    "ADD",
+    "STORED",
+    "adding",
+    "drawing",
+    "filled",
+    "first_step",
+    "named",
+    "repeated",
+    "shelf",
+    "theirs",
+]
+
+STORED = ("obs", "act", "rew", "terminated", "truncated")
+FIELDS = (*STORED, "obs_next")
+ADD = f"rb.add(Batch({', '.join(f'{name}={name}' for name in FIELDS)}))"
+
+theirs = Contender(
+    "tianshou",
+    "Its buffers with the same fields and dtypes; a Batch of a step is made when it is added, as "
+    "its documentation does. Batches hold NumPy arrays, as its algorithms get them.",
+)
+theirs.cannot("tree_set_both", "its tree holds sums alone")
+theirs.cannot("stacked_sample_contiguous", "frames are the first axis of its stacks")
+shelf = Shelf()
+
+
+def named(steps: data.Batch) -> data.Batch:
+    """The fields by its names; no step is cut off by a time limit."""
+    done = steps["done"]
+    columns = steps["obs"], steps["act"], steps["rew"], done, np.zeros_like(done), steps["next_obs"]
+    return dict(zip(FIELDS, columns, strict=True))
+
+
+def first_step(kind: str) -> dict[str, Any]:
+    """One step; its numbers are Python's."""
+    step = data.one_step(kind)
+    done, after = step.pop("done"), step.pop("next_obs")
+    return step | {"terminated": done, "truncated": False, "obs_next": after}
+
+
+def repeated(steps: data.Batch, rows: int) -> Any:
+    """A full buffer that holds these steps again and again, made of arrays."""
+    columns = {
+        name: np.resize(column, (rows, *column.shape[1:])) for name, column in named(steps).items()
+    }
+    return ts.ReplayBuffer.from_data(**columns, done=columns["terminated"].copy())
+
+
+def filled(kind: str, rows: int) -> Any:
+    """A full buffer."""
+    return repeated(data.filling(rows, kind), rows)
+
+
+def adding(rb: Any, step: dict[str, Any]) -> Work:
+    """``add`` of a step, or of one of each environment."""
+    return statement(ADD, rb=rb, Batch=ts.Batch, **step)
+
+
+def drawing(rb: Any, n: int, then: str = "pass", **names: Any) -> Work:
+    """``sample``, and what follows."""
+    return statement(f"batch, indices = rb.sample({n})\n{then}", rb=rb, **names)
+
+
+@theirs.does("add_one")
+def add_one(kind: str, rows: int) -> Work:
+    """``add``."""
+    return adding(shelf.get(filled, kind, rows), first_step(kind))
+
+
+@theirs.does("add_many")
+def add_many(kind: str, rows: int, n: int) -> Work:
+    """``update``, which moves the steps of a small buffer that arrays were given to."""
+    columns = named(data.random_steps(n, kind))
+    columns["done"] = columns["terminated"]
+    return statement(
+        "small.set_batch(Batch(columns))\nrb.update(small)",
+        rb=shelf.get(filled, kind, rows),
+        small=ts.ReplayBuffer.from_data(**columns),
+        Batch=ts.Batch,
+        columns=columns,
+    )
+
+
+@theirs.does("add_envs")
+def add_envs(kind: str, rows: int, envs: int) -> Work:
+    """``add`` to its ``VectorReplayBuffer``."""
+    rb = shelf.get(ts.VectorReplayBuffer, rows, envs)
+    return adding(rb, named(data.random_steps(envs, kind)))
+
+
+@theirs.does("sample")
+def sample(kind: str, rows: int, n: int) -> Work:
+    """``sample``."""
+    return drawing(shelf.get(filled, kind, rows), n)
+
+
+@theirs.does("save")
+def save(rows: int) -> Work:
+    """``pickle.dump`` of the buffer, which is faster than its HDF5."""
+    return _files(rows)[0]
+
+
+@theirs.does("load")
+def load(rows: int) -> Work:
+    """``pickle.load`` of the buffer."""
+    return _files(rows)[1]
+
+
+def _files(rows: int) -> tuple[Work, Work]:
+    rb = shelf.get(filled, "small", rows)
+    return saving_and_loading(lambda file: pickle.dump(rb, file, protocol=5), pickle.load)
+
+
+@theirs.does("import_time")
+def import_time() -> Work:
+    """The module of its buffers, and PyTorch and Numba with it."""
+    return importing("tianshou.data")
+
+
+@theirs.does("memory")
+def memory(kind: str, rows: int) -> float:
+    """Both observations stored."""
+    shelf.clear()
+    return nbytes_of_row(lambda: filled(kind, rows), rows)
+
+
+class Replay:
+    """Its buffer as the training loop wants it."""
+
+    def __init__(self, capacity: int) -> None:
+        self.rb = ts.ReplayBuffer(capacity)
+
+    def add(
+        self, obs: Any, act: int, rew: float, next_obs: Any, done: bool, truncated: bool
+    ) -> None:
+        """``add`` of a Batch."""
+        self.rb.add(
+            ts.Batch(
+                obs=obs,
+                act=act,
+                rew=rew,
+                terminated=done,
+                truncated=truncated,
+                obs_next=next_obs,
+            )
+        )
+
+    def sample(self, n: int) -> data.Batch:
+        """The arrays of its Batch."""
+        batch, _ = self.rb.sample(n)
+        return {
+            "obs": batch.obs,
+            "act": batch.act,
+            "rew": batch.rew,
+            "next_obs": batch.obs_next,
+            "done": batch.terminated,
+        }
+
+
+loop_cases(theirs, Replay)

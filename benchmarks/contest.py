@@ -1,0 +1,249 @@
+"""Contenders take turns: each in a process of its own, all on one core, one at work at a time.
+
+A round gives each contender of a case one turn of some milliseconds, in an order that shifts from
+round to round. So whatever else the machine does meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from statistics import median, quantiles
+from threading import Thread
+from time import perf_counter
+from typing import Any
+
+from budgets import OURS
+from cases import Case, Effort
+
+__all__ = ["Answer", "Contest", "Party", "use_one_core"]
+
+FOLDER = Path(__file__).resolve().parent
+PATIENCE = 900.0  # seconds for an answer; filling a buffer of 1e8 rows is the longest
+FEWEST_ROUNDS = 3
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Party:
+    """Contenders that share a process: an interpreter and the modules that hold them."""
+
+    python: Path
+    modules: tuple[str, ...]
+
+
+class Process:
+    """A running party. One that dies or stays silent answers with the reason from then on."""
+
+    def __init__(self, party: Party) -> None:
+        search = [str(FOLDER), str(FOLDER.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [str(party.python), str(FOLDER / "worker.py"), *party.modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(search), "PYTHONWARNINGS": "ignore"},
+        )
+        self._lines = SimpleQueue[str]()
+        self._last_words = ""
+        self._readers = [
+            Thread(target=read, daemon=True) for read in (self._read_answers, self._read_errors)
+        ]
+        for reader in self._readers:
+            reader.start()
+        self.hello = self.ask(do="hello")
+
+    def _read_answers(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._last_words = line.strip() or self._last_words
+
+    def ask(self, **request: Any) -> Answer:
+        """The answer to a request."""
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+            line = self._lines.get(timeout=PATIENCE)
+        except (OSError, ValueError):
+            line = ""
+        except Empty:
+            self.stop()
+            return {"cannot": f"no answer for {PATIENCE:g} s"}
+        if not line:
+            self._lines.put("")
+            status = self._process.wait()
+            return {"cannot": f"its process ended with {status}: {self._last_words}"}
+        answer: Answer = json.loads(line)
+        return answer
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.kill()
+        for reader in self._readers:
+            reader.join()
+        with suppress(OSError), self._process:
+            pass
+
+
+@dataclass
+class Seat:
+    """A contender in a case: what it answered, and the seconds of its turns."""
+
+    name: str
+    process: Process | None  # None of those that only have a reason
+    answer: Answer
+    turns: list[float]
+
+    @property
+    def works(self) -> bool:
+        """Whether it takes turns."""
+        return "calls" in self.answer
+
+    def take_turn(self) -> None:
+        """One turn; a contender that fails is out, with the reason."""
+        assert self.process is not None
+        calls = self.answer["calls"]
+        answer = self.process.ask(do="turn", contender=self.name, calls=calls)
+        if "cannot" in answer:
+            self.answer, self.turns = answer, []
+        else:
+            self.turns.append(answer["seconds"])
+
+    def result(self) -> Answer:
+        """What is written down: seconds, or a number that is no time, or why there is none."""
+        if len(self.turns) < FEWEST_ROUNDS:
+            return {key: self.answer[key] for key in ("value", "cannot") if key in self.answer}
+        low, _, high = quantiles(self.turns, n=4)
+        return {
+            "median": median(self.turns),
+            "fastest": min(self.turns),
+            "quartiles": [low, high],
+            "rounds": len(self.turns),
+            "calls": self.answer["calls"],
+        }
+
+
+class Contest:
+    """Parties, ours first, and the processes of those that are at it. To be used in ``with``."""
+
+    def __init__(self, effort: Effort, ours: Sequence[Party], peers: Sequence[Party]) -> None:
+        self.effort = effort
+        self.ours = ours
+        self.peers = peers
+        self._running: dict[Party, Process] = {}
+        self._hellos = {party: self._process(party).hello for party in (*ours, *peers)}
+
+    def __enter__(self) -> Contest:  # noqa: PYI034 (Self is of Python 3.11)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def entrants(self) -> dict[str, Answer]:
+        """Each contender by name: how it is used, its Python, its packages."""
+        return {
+            name: {"how": offer["how"], "python": hello["python"], "packages": hello["packages"]}
+            for hello in reversed(self._hellos.values())  # the first party of a name tells
+            for name, offer in hello.get("contenders", {}).items()
+        }
+
+    def failures(self) -> dict[str, str]:
+        """Parties that could not start, by their first module, and why."""
+        return {
+            party.modules[0].removeprefix("contenders."): hello["cannot"]
+            for party, hello in self._hellos.items()
+            if "cannot" in hello
+        }
+
+    def results(self, case: Case) -> dict[str, Answer]:
+        """Results of all contenders that have a say in the case."""
+        if not case.alone:
+            return self._together(case, self._offering(case, (*self.ours, *self.peers)))
+        results: dict[str, Answer] = {}
+        ours = self._offering(case, self.ours)
+        for peers in [[peer] for peer in self._offering(case, self.peers)] or [[]]:
+            self._stop()
+            found = self._together(case, [*ours, *peers])
+            beside = found.get(OURS, {}).get("median")
+            results = {
+                name: result | ({"beside": beside} if beside else {})
+                for name, result in found.items()
+            } | results
+        self._stop()
+        return results
+
+    def _together(self, case: Case, parties: list[Party]) -> dict[str, Answer]:
+        """Results of parties that take turns."""
+        for process in self._running.values():
+            process.ask(do="rest")
+        seats = [seat for party in parties for seat in self._seats(case, party)]
+        start = perf_counter()
+        for number in range(self.effort.rounds):
+            if number >= FEWEST_ROUNDS and perf_counter() - start > self.effort.case_seconds:
+                break
+            working = [seat for seat in seats if seat.works]
+            shift = number % len(working) if working else 0
+            for seat in working[shift:] + working[:shift]:
+                seat.take_turn()
+        return {seat.name: seat.result() for seat in seats}
+
+    def _offering(self, case: Case, parties: Sequence[Party]) -> list[Party]:
+        """Parties with a contender that does the case, or has a reason why not."""
+        return [
+            party
+            for party in parties
+            if any(
+                case.operation in {*offer["operations"], *offer["reasons"]}
+                for offer in self._hellos[party].get("contenders", {}).values()
+            )
+        ]
+
+    def _seats(self, case: Case, party: Party) -> Iterator[Seat]:
+        request = {"do": "prepare", "operation": case.operation, "parameters": case.parameters}
+        for name, offer in self._hellos[party]["contenders"].items():
+            if case.operation in offer["operations"]:
+                process = self._process(party)
+                seconds = self.effort.turn_seconds
+                yield Seat(
+                    name, process, process.ask(contender=name, seconds=seconds, **request), []
+                )
+            elif case.operation in offer["reasons"]:
+                reason = {"cannot": offer["reasons"][case.operation]}
+                yield Seat(name, None, reason, [])
+
+    def _process(self, party: Party) -> Process:
+        if party not in self._running:
+            self._running[party] = Process(party)
+        return self._running[party]
+
+    def _stop(self) -> None:
+        for process in self._running.values():
+            process.stop()
+        self._running.clear()
+
+
+def use_one_core() -> None:
+    """This process and those that it starts run on one core, numerical libraries too."""
+    os.environ |= {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    }
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or imports would compile, as no user's do
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

@@ -1,0 +1,1 @@
+"""What the same work costs in C, on the same memory."""

@@ -1,0 +1,133 @@
+"""The hot paths whose instructions are counted: what a training program calls at every step.
+
+They are the works of our contender. Buffers are small, for a count does not depend on what is in a
+cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from contenders.readings import adding_stacks, stacked
+from contenders.uniform import ADD, ours
+from contenders.weighted import prioritized
+from data import BETA, game, random_steps
+from measure import Work, statement
+from numpy.typing import NDArray
+
+from cpprb_like import Hindsight, ReplayBuffer, ReplayMemory
+from guard.runner import SetUp, run
+
+__all__ = ["PATHS"]
+
+Column = NDArray[Any]
+
+ROWS = 1 << 14
+WEIGHTS = 1 << 16
+STACKS = 100
+BATCH = 256
+SMALL = {"kind": "small", "rows": ROWS}
+TREE = {"leaves": WEIGHTS, "n": BATCH}
+GOALS: dict[str, dict[str, Any]] = {
+    **{name: {"shape": 3} for name in ("achieved_goal", "next_achieved_goal", "desired_goal")},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": np.bool_},
+}
+EPISODE = 50  # steps
+NO_REWARDS = np.zeros(BATCH)
+
+
+def work(operation: str, **parameters: Any) -> SetUp:
+    """An operation of our contender."""
+
+    def set_up() -> Work:
+        made = ours.prepare(operation, parameters)
+        assert callable(made)
+        return made
+
+    return set_up
+
+
+def add_and_draw() -> Work:
+    """Adds to a prioritized buffer, and draws, for which the tree takes in the new rows."""
+    rb, _ = prioritized(WEIGHTS)
+    return statement(
+        f"{ADD}\nbatch = target.sample({BATCH}, beta={BETA})", target=rb, **random_steps(64)
+    )
+
+
+def add_stacks(*, frames_first: bool) -> Work:
+    """Adds pairs of stacks, one by one."""
+    steps = game(np.random.default_rng(1), STACKS, frames_first=frames_first)
+    return adding_stacks(stacked(STACKS, frames_first), steps)
+
+
+def memory(call: str) -> Work:
+    """Calls a full memory of Python objects. All are the same one: none is made, none dies."""
+    transition = (np.zeros(4), 1, 0.5, np.zeros(4), False)
+    objects = ReplayMemory(ROWS)
+    for _ in range(ROWS):
+        objects.append(transition)
+    return statement(call, memory=objects, transition=transition)
+
+
+def no_reward(achieved: Column, goal: Column, rows: Mapping[str, Column]) -> Column:
+    """A reward that takes next to nothing to compute."""
+    del goal, rows
+    return NO_REWARDS[: len(achieved)]
+
+
+def hindsight() -> Work:
+    """Draws rows of which most get another goal."""
+    rb = ReplayBuffer(ROWS, GOALS, seed=0)
+    positions = np.random.default_rng(0).random((ROWS, 3), np.float32)
+    rb.add(
+        achieved_goal=positions,
+        next_achieved_goal=positions,
+        desired_goal=positions,
+        rew=np.zeros(ROWS, np.float32),
+        done=np.arange(1, ROWS + 1) % EPISODE == 0,
+    )
+    return statement(f"batch = her.sample({BATCH})", her=Hindsight(rb, no_reward))
+
+
+PATHS: dict[str, SetUp] = {
+    "add 1 step, Python scalars": work("add_one", **SMALL),
+    "add 1 step, NumPy scalars": work("add_one_numpy", **SMALL),
+    "add 1 step, float64 to convert": work("add_one_double", **SMALL),
+    "add 64 steps": work("add_many", **SMALL, n=64),
+    "add 1024 steps": work("add_many", **SMALL, n=1024),
+    "add 1 step of 16 environments": work("add_envs", **SMALL, envs=16),
+    "sample(0)": work("sample_none", **SMALL),
+    "sample(32)": work("sample", **SMALL, n=32),
+    "sample(256)": work("sample", **SMALL, n=256),
+    "sample(16384)": work("sample", **SMALL, n=16384),
+    "sample(256, replace=False)": work("sample_distinct", **SMALL, n=256),
+    "sample(256, out=batch)": work("sample_into", **SMALL, n=256),
+    "sample(256), 3-step": work("nstep_sample", rows=ROWS),
+    "sample(32) of image pairs": work("sample", kind="images", rows=STACKS, n=32),
+    "prioritized: add 1 step": work("prioritized_add", rows=WEIGHTS),
+    "prioritized: add 1 step with its priority": work("prioritized_add_given", rows=WEIGHTS),
+    "prioritized: sample(256)": work("prioritized_draw", rows=WEIGHTS),
+    "prioritized: update_priorities(256)": work("prioritized_update", rows=WEIGHTS),
+    "prioritized: add(64), sample(256)": add_and_draw,
+    "tree: set 256 weights": work("tree_set_both", **TREE),
+    "tree: search for 256": work("tree_find", **TREE),
+    "stacked pairs, frames last: sample(32)": work(
+        "stacked_sample", rows=STACKS, frames_first=False, n=32
+    ),
+    "stacked pairs, frames first: sample(32)": work(
+        "stacked_sample", rows=STACKS, frames_first=True, n=32
+    ),
+    "stacked pairs, frames last: add 1 step": lambda: add_stacks(frames_first=False),
+    "stacked pairs, frames first: add 1 step": lambda: add_stacks(frames_first=True),
+    "sequences, 64 x 80": work("sequences", rows=ROWS, n=64, length=80),
+    "ReplayMemory: append": lambda: memory("memory.append(transition)"),
+    "ReplayMemory: sample(32)": lambda: memory("batch = memory.sample(32)"),
+    "Hindsight: sample(256)": hindsight,
+}
+
+if __name__ == "__main__":
+    run(PATHS)

@@ -1,0 +1,77 @@
+"""Write what ``benchmarks/results/full.json`` says into the pages of the project.
+
+``make bench-report`` runs it: the table of the README, that of docs/performance.md, and pictures.
+With ``--check`` it writes nothing, and exits with 1 if one of them is of other results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from reports.findings import Results
+from reports.plots import PLOTS
+from reports.summary import summary
+from reports.tables import table
+
+__all__ = ["BEGIN", "END", "outdated", "update"]
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = "benchmarks/results"
+PAGES = {"README.md": summary, "docs/performance.md": table}
+BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+
+
+def main() -> None:
+    """Write, or only look."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, see if all is written")
+    if parser.parse_args().check:
+        names = ", ".join(outdated(ROOT))
+        sys.exit(f"{FOLDER}/full.json says other than {names}: make bench-report" if names else 0)
+    update(ROOT)
+
+
+def update(root: Path) -> None:
+    """Write the tables and the pictures of a tree."""
+    results = _results(root)
+    for name in PAGES:
+        (root / name).write_text(_page(root, name, results), encoding="utf-8")
+    for name, plot in PLOTS.items():
+        (root / FOLDER / name).write_text(plot.svg(results), encoding="utf-8")
+
+
+def outdated(root: Path) -> list[str]:
+    """The pages and the pictures of a tree that are not of its results."""
+    results = _results(root)
+    pages = [name for name in PAGES if _read(root / name) != _page(root, name, results)]
+    pictures = {f"{FOLDER}/{name}": plot for name, plot in PLOTS.items()}
+    return pages + [
+        name
+        for name, plot in pictures.items()
+        if not ((root / name).exists() and plot.is_of(results, _read(root / name)))
+    ]
+
+
+def _results(root: Path) -> Results:
+    results: Results = json.loads(_read(root / FOLDER / "full.json"))
+    return results
+
+
+def _page(root: Path, name: str, results: Results) -> str:
+    """A page with the table that it should have. Raises ValueError without a place for it."""
+    before, begin, rest = _read(root / name).partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{name} has no lines '{BEGIN}' and '{END}', between which the table goes")
+    return f"{before}{BEGIN}\n\n{PAGES[name](results)}\n\n{END}{after}"
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The table of the README: the most telling cases, and who is ahead in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from budgets import NO_PEERS, OURS
+
+from .findings import Finding, Loop, Results, findings, loop, names
+from .wording import called, grid, machine
+
+__all__ = ["CASES", "peers_of", "summary", "telling"]
+
+CASES = (
+    "add 1 small step",
+    "add from 16 environments",
+    "sample 256 small steps",
+    "sample 32 pairs of images",
+    "prioritized: sample 256, new priorities",
+    "3-step: sample 256",
+    "stacked pairs, frames last: sample 32",
+    "stacked pairs, frames first: sample 32",
+    "stacked pairs, frames last: memory of a step",
+    "stacked pairs, frames first: memory of a step",
+    "sequences of steps, 64 x 80",
+    "save small steps",
+    "load small steps",
+    "memory of a small step",
+    "import",
+)
+BELOW = """\
+Medians; `x` is how many times what `cpprb_like` takes, bold is who takes least, and a dash who
+cannot do it, for the reason that [performance](docs/performance.md) names. Measured on {machine}.
+`make bench` measures it again, and `make bench-report` writes this table."""
+
+Cell = Callable[[str], str]  # of a contender
+
+
+def summary(results: Results) -> str:
+    """The table, and below it where it comes from. Raises ValueError where a case is missing."""
+    found = findings(results)
+    chosen, whole = telling(found), loop(found)
+    if whole is None or len(chosen) < len(CASES):
+        raise ValueError("the results lack cases of the summary, measure again")
+    peers = peers_of([*chosen, whole.step], results)
+    rows = [["", *(called(name, results["entrants"]) for name in (OURS, *peers))]]
+    rows += [_row(one.case.name, one, peers, one.shown, _slower(one)) for one in chosen]
+    rows += _loop_rows(whole, peers)
+    return "\n\n".join([grid(rows), BELOW.format(machine=machine(results, OURS))])
+
+
+def telling(found: list[Finding]) -> list[Finding]:
+    """The cases of the summary, in its order."""
+    by_name = {finding.case.name: finding for finding in found}
+    return [by_name[name] for name in CASES if name in by_name]
+
+
+def peers_of(found: list[Finding], results: Results) -> list[str]:
+    """All peers that did one of these cases."""
+    able = {name for finding in found for name in finding.numbers}
+    return [name for name in names(found, results) if name in able and name not in NO_PEERS]
+
+
+def _row(what: str, finding: Finding, peers: list[str], ours: Cell, theirs: Cell) -> list[str]:
+    """A line of the table; the cell of who takes least is bold."""
+    numbers = {name: finding.numbers[name] for name in (OURS, *peers) if name in finding.numbers}
+    ahead = min(numbers, key=numbers.__getitem__, default=None)
+    cells = {OURS: ours(OURS)} | {peer: theirs(peer) for peer in peers}
+    return [what, *(f"**{cell}**" if name == ahead else cell for name, cell in cells.items())]
+
+
+def _slower(finding: Finding) -> Cell:
+    def cell(name: str) -> str:
+        times = finding.times(name)
+        return f"{times} x" if times else "-"
+
+    return cell
+
+
+def _loop_rows(whole: Loop, peers: list[str]) -> Iterator[list[str]]:
+    """How fast a training loop is, and how much of its time passes in the buffer."""
+    slower = _slower(whole.step)
+
+    def speed(name: str) -> str:
+        return f"{whole.speed(name)} ({slower(name)})" if whole.step.measured(name) else "-"
+
+    yield _row("DQN on CartPole: environment steps", whole.step, peers, whole.speed, speed)
+    yield _row(
+        "DQN on CartPole: share in the buffer", whole.inside, peers, whole.share, whole.share
+    )
