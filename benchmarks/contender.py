@@ -56,6 +56,16 @@ class Contender:
 
         return register
 
+    def does_both(self, first: str, second: str) -> Callable[[Function], Function]:
+        """The decorated function makes the works of two operations ready, of which one is used."""
+
+        def register(function: Function) -> Function:
+            self.operations[first] = lambda **parameters: function(**parameters)[0]
+            self.operations[second] = lambda **parameters: function(**parameters)[1]
+            return function
+
+        return register
+
     def cannot(self, operations: str, why: str) -> None:
         """These operations, separated by spaces, cannot be done."""
         self.reasons |= dict.fromkeys(operations.split(), why)

@@ -88,11 +88,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--peers", type=_peers, default=PEERS, help="names with commas, or 'none'")
     parser.add_argument("--environments", type=Path, default=ROOT / ".bench", help="their folder")
-    parser.add_argument("--output", type=Path, help="the file of results")
+    parser.add_argument("--output", type=Path, help="the file of results, else in results/")
     parser.set_defaults(effort="full")
     options = parser.parse_args()
     if options.output is None:
-        options.output = ROOT / "benchmarks" / "results" / f"{options.effort}.json"
+        whole = not options.only and options.peers == PEERS
+        name = options.effort if whole else "partial"
+        options.output = ROOT / "benchmarks" / "results" / f"{name}.json"
     return options
 
 

@@ -74,10 +74,12 @@ def registered(peer: str) -> tuple[set[str], set[str]]:
     found: tuple[set[str], set[str]] = set(), set()
     modules = [path.read_text(encoding="utf-8") for path in CONTENDERS.glob(f"{peer}*.py")]
     for node in chain.from_iterable(ast.walk(ast.parse(module)) for module in modules):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-            argument = node.args[0]
-            if isinstance(argument, ast.Constant) and node.func.attr in ("does", "cannot"):
-                found[node.func.attr == "cannot"].update(str(argument.value).split())
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            words = [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
+            if node.func.attr in ("does", "does_both"):
+                found[0].update(words)
+            elif node.func.attr == "cannot":
+                found[1].update(words[0].split())
     return found
 
 

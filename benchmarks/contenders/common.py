@@ -17,13 +17,16 @@ from typing import Any
 from contender import Cannot
 from measure import Work, compiled
 
-__all__ = ["importing", "nbytes_of_row", "saving_and_loading", "saving_to_folders"]
+__all__ = ["importing", "loading", "nbytes_of_row", "saving_and_loading", "saving_to_folders"]
 
 
 def saving_and_loading(
     save: Callable[[Any], None], load: Callable[[Any], Any]
 ) -> tuple[Work, Work]:
-    """Works that write a file and that read it, of functions that are given an open file."""
+    """Works that write a file and that read it, of functions that are given an open file.
+
+    For ``load``, see ``loading``.
+    """
     file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the works live)
 
     def written(calls: int) -> None:
@@ -31,13 +34,34 @@ def saving_and_loading(
             file.seek(0)
             save(file)
 
-    def read(calls: int) -> None:
-        for _ in range(calls):
-            file.seek(0)
-            load(file)
+    def read() -> None:
+        file.seek(0)
+        load(file)
 
     written(1)
-    return compiled(written), compiled(read)
+    return compiled(written), loading(read)
+
+
+def loading(load: Callable[[], object]) -> Work:
+    """Work that loads as a program does that has just started: with no memory from loads before."""
+
+    def work(calls: int) -> float:
+        seconds = 0.0
+        for _ in range(calls):
+            give_memory_back()
+            start = perf_counter()
+            load()
+            seconds += perf_counter() - start
+        return seconds
+
+    return work
+
+
+def give_memory_back() -> None:
+    """What is free in this process goes to the system."""
+    gc.collect()
+    with suppress(AttributeError):  # a C library that gives freed memory back by itself
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def saving_to_folders(save: Callable[[str], object]) -> Work:
@@ -74,9 +98,7 @@ def resident_nbytes() -> int:
     statm = Path("/proc/self/statm")
     if not statm.exists():
         raise Cannot("this system does not tell how much memory a process has in use")
-    gc.collect()
-    with suppress(AttributeError):  # a C library that gives freed memory back by itself
-        ctypes.CDLL(None).malloc_trim(0)
+    give_memory_back()
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

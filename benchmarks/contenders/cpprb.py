@@ -206,19 +206,9 @@ def stacked_nbytes(rows: int, frames_first: bool) -> float:
     return nbytes_of_row(lambda: stacks(rows, frames_first), rows)
 
 
-@theirs.does("save")
-def save(rows: int) -> Work:
-    """``save_transitions``, which always compresses."""
-    return _files(rows)[0]
-
-
-@theirs.does("load")
-def load(rows: int) -> Work:
-    """``load_transitions`` into a buffer that is there."""
-    return _files(rows)[1]
-
-
-def _files(rows: int) -> tuple[Work, Work]:
+@theirs.does_both("save", "load")
+def files(rows: int) -> tuple[Work, Work]:
+    """``save_transitions``, which always compresses, and ``load_transitions``."""
     rb = shelf.get(filled, "small", rows)
     return saving_and_loading(rb.save_transitions, rb.load_transitions)
 

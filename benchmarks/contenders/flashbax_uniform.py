@@ -17,7 +17,7 @@ from flashbax.vault import Vault
 from loop import loop_cases
 from measure import Work, compiled
 
-from .common import importing, nbytes_of_row, saving_to_folders
+from .common import importing, loading, nbytes_of_row, saving_to_folders
 
 __all__ = ["Filled", "adding", "drawing", "shelf", "theirs", "with_fresh_key"]
 
@@ -142,12 +142,11 @@ def load(rows: int) -> Work:
     folder = TemporaryDirectory()
     stored = vault(folder.name, shelf.get(filled, "small", rows), rows)
 
-    def work(calls: int) -> None:
-        assert Path(folder.name).exists()
-        for _ in range(calls):
-            jax.block_until_ready(stored.read().experience)
+    def read() -> None:
+        assert Path(folder.name).exists()  # as long as the work lives
+        jax.block_until_ready(stored.read().experience)
 
-    return compiled(work)
+    return loading(read)
 
 
 @theirs.does("import_time")

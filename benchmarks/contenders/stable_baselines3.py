@@ -132,19 +132,9 @@ def nstep_sample(rows: int) -> Work:
     return statement(f"batch = rb.sample({BATCH})", rb=shelf.get(summing, rows))
 
 
-@theirs.does("save")
-def save(rows: int) -> Work:
-    """What its algorithms do in ``save_replay_buffer``."""
-    return _files(rows)[0]
-
-
-@theirs.does("load")
-def load(rows: int) -> Work:
-    """What its algorithms do in ``load_replay_buffer``."""
-    return _files(rows)[1]
-
-
-def _files(rows: int) -> tuple[Work, Work]:
+@theirs.does_both("save", "load")
+def files(rows: int) -> tuple[Work, Work]:
+    """What its algorithms do in ``save_replay_buffer`` and ``load_replay_buffer``."""
     rb = shelf.get(filled, "small", rows)
     return saving_and_loading(lambda file: save_to_pkl(file, rb), load_from_pkl)
 

@@ -111,19 +111,9 @@ def sample(kind: str, rows: int, n: int) -> Work:
     return drawing(shelf.get(filled, kind, rows), n)
 
 
-@theirs.does("save")
-def save(rows: int) -> Work:
-    """``pickle.dump`` of the buffer, which is faster than its HDF5."""
-    return _files(rows)[0]
-
-
-@theirs.does("load")
-def load(rows: int) -> Work:
-    """``pickle.load`` of the buffer."""
-    return _files(rows)[1]
-
-
-def _files(rows: int) -> tuple[Work, Work]:
+@theirs.does_both("save", "load")
+def files(rows: int) -> tuple[Work, Work]:
+    """``pickle`` of the buffer, which is faster than its HDF5."""
     rb = shelf.get(filled, "small", rows)
     return saving_and_loading(lambda file: pickle.dump(rb, file, protocol=5), pickle.load)
 

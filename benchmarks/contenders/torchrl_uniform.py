@@ -118,19 +118,9 @@ def sample(kind: str, rows: int, n: int) -> Work:
     return drawing(shelf.get(filled, kind, rows, tensordict), n)
 
 
-@theirs.does("save")
-def save(rows: int) -> Work:
-    """``torch.save`` of its ``state_dict``: ``dumps`` takes longer."""
-    return _files(rows)[0]
-
-
-@theirs.does("load")
-def load(rows: int) -> Work:
-    """``load_state_dict`` of what ``torch.load`` gives."""
-    return _files(rows)[1]
-
-
-def _files(rows: int) -> tuple[Work, Work]:
+@theirs.does_both("save", "load")
+def files(rows: int) -> tuple[Work, Work]:
+    """``torch.save`` of its ``state_dict``, and back: ``dumps`` takes longer."""
     rb = shelf.get(filled, "small", rows, tensordict)
     return saving_and_loading(
         lambda file: torch.save(rb.state_dict(), file),

@@ -168,36 +168,16 @@ def sample_floor(kind: str, rows: int, n: int) -> Work:
     return compiled(draw(rb.sample(n)))
 
 
-@ours.does("save")
-def save(rows: int) -> Work:
-    """``pickle.dump`` of the buffer."""
-    return _files(rows)[0]
-
-
-@ours.does("load")
-def load(rows: int) -> Work:
-    """``pickle.load`` of the buffer."""
-    return _files(rows)[1]
-
-
-def _files(rows: int) -> tuple[Work, Work]:
+@ours.does_both("save", "load")
+def files(rows: int) -> tuple[Work, Work]:
+    """``pickle`` of the buffer."""
     rb = shelf.get(filled, "small", rows)
     return saving_and_loading(lambda file: pickle.dump(rb, file, protocol=5), pickle.load)
 
 
-@floor.does("save")
-def save_floor(rows: int) -> Work:
-    """One write of as many bytes as were declared."""
-    return _files_floor(rows)[0]
-
-
-@floor.does("load")
-def load_floor(rows: int) -> Work:
-    """One read of them, into memory that is there."""
-    return _files_floor(rows)[1]
-
-
-def _files_floor(rows: int) -> tuple[Work, Work]:
+@floor.does_both("save", "load")
+def files_floor(rows: int) -> tuple[Work, Work]:
+    """One write of as many bytes as were declared, and one read into memory that is there."""
     memory = np.zeros(rows * KINDS["small"].nbytes, np.uint8)
     return saving_and_loading(lambda file: file.write(memory), lambda file: file.readinto(memory))
 
