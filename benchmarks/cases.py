@@ -15,6 +15,7 @@ MICRO = 1e-6
 FIXED_COST = 3.0 * MICRO  # that a call of sample may take besides its rows
 STACKED_NBYTES = 7300  # that a step of a stacked pair may take; its frame takes 7056
 HUNDRED_MILLION = 100_000_000
+LARGE = 5e8  # bytes, of which not all contenders' memory has room at once
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,9 @@ def _small(effort: Effort) -> Iterator[Case]:
         if n == 256:
             budgets = (AtMost(1.5, plus=FIXED_COST), Ahead(10))
         yield Case(group, f"sample {n} small steps", "sample", kind | {"n": n}, budgets)
+    yield Case(
+        group, "sample 256 small steps, as tensors", "sample_tensors", kind | {"n": 256}, (Ahead(),)
+    )
     yield Case(group, "sample 256 distinct small steps", "sample_distinct", kind | {"n": 256})
     yield Case(group, "sample 256 small steps into a batch", "sample_into", kind | {"n": 256})
 
@@ -129,9 +133,14 @@ def _images(effort: Effort) -> Iterator[Case]:
     kind = {"kind": "images", "rows": effort.image_rows}
     yield Case("Adding", "add 1 pair of images", "add_one", kind, (Ahead(),))
     for n in effort.batches:
-        budgets = (AtMost(1.15), Ahead()) if n == 32 else (Ahead(),)
-        name = f"sample {n} pairs of images"
-        yield Case("Sampling", name, "sample", kind | {"n": n}, budgets)
+        yield Case(
+            "Sampling",
+            f"sample {n} pairs of images",
+            "sample",
+            kind | {"n": n},
+            (AtMost(1.15), Ahead()) if n == 32 else (Ahead(),),
+            alone=n * KINDS["images"].nbytes > LARGE,
+        )
     yield Case(
         "Sampling",
         "sample 32 pairs of images, torch loaded",
@@ -149,7 +158,7 @@ def _growth(effort: Effort) -> Iterator[Case]:
             "sample",
             {"kind": "small", "rows": rows, "n": 256},
             (AtMost(1.5, plus=FIXED_COST), Ahead()),
-            alone=rows * KINDS["small"].nbytes > 1e9,
+            alone=rows * KINDS["small"].nbytes > LARGE,
         )
 
 

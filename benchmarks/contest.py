@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ __all__ = ["Answer", "Contest", "Party", "use_one_core"]
 FOLDER = Path(__file__).resolve().parent
 PATIENCE = 900.0  # seconds for an answer; filling a buffer of 1e8 rows is the longest
 FEWEST_ROUNDS = 3
+FAREWELL = 1.0  # seconds; whoever else holds its pipes is not waited for
 
 Answer = dict[str, Any]
 
@@ -50,10 +52,12 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # so that it ends with all that it starts
             env=os.environ | {"PYTHONPATH": os.pathsep.join(search), "PYTHONWARNINGS": "ignore"},
         )
         self._lines = SimpleQueue[str]()
         self._last_words = ""
+        self._ended = ""  # why there are no more answers
         self._readers = [
             Thread(target=read, daemon=True) for read in (self._read_answers, self._read_errors)
         ]
@@ -81,20 +85,25 @@ class Process:
         except (OSError, ValueError):
             line = ""
         except Empty:
+            self._ended = f"no answer for {PATIENCE:g} s"
             self.stop()
-            return {"cannot": f"no answer for {PATIENCE:g} s"}
+            line = ""
         if not line:
             self._lines.put("")
             status = self._process.wait()
-            return {"cannot": f"its process ended with {status}: {self._last_words}"}
+            self._ended = self._ended or f"its process ended with {status}: {self._last_words}"
+            return {"cannot": self._ended}
         answer: Answer = json.loads(line)
         return answer
 
     def stop(self) -> None:
-        """End the process."""
+        """End the process, and those that it started."""
+        if hasattr(os, "killpg"):
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         for reader in self._readers:
-            reader.join()
+            reader.join(timeout=FAREWELL)
         with suppress(OSError), self._process:
             pass
 
@@ -145,9 +154,15 @@ class Contest:
         self.ours = ours
         self.peers = peers
         self._running: dict[Party, Process] = {}
-        self._hellos = {party: self._process(party).hello for party in (*ours, *peers)}
+        self._hellos: dict[Party, Answer] = {}
 
     def __enter__(self) -> Contest:  # noqa: PYI034 (Self is of Python 3.11)
+        try:
+            for party in (*self.ours, *self.peers):
+                self._hellos[party] = self._process(party).hello
+        except BaseException:
+            self._stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 CAPACITY, BATCH, WARM_UP = 100_000, 64, 1_000  # steps held, steps drawn, steps before learning
 LAYERS = (4, 64, 64, 2)  # observation, hidden, hidden, Q of both actions
 LEARNING_RATE, TARGET_RATE = 1e-3, 0.01
-CLOCKED = 64  # steps of a turn that is clocked, at most
+CLOCKED = 256  # steps of a turn that is clocked, at most
 GAMMA, EXPLORATION = 0.99, 0.1  # the same from the first step: so all steps are alike
 
 

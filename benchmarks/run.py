@@ -40,6 +40,7 @@ def main() -> None:
     ours = [Party(Path(sys.executable), OURS)]
     if HAS_TORCH in peers:
         ours.append(Party(peers[HAS_TORCH].python, WITH_TORCH))
+    machine = _machine()
     use_one_core()
     with Contest(effort, ours, list(peers.values())) as contest:
         measured = []
@@ -48,7 +49,7 @@ def main() -> None:
             measured.append(_written(case, contest.results(case)))
         results = {
             "effort": options.effort,
-            "machine": _machine(),
+            "machine": machine,
             "entrants": contest.entrants(),
             "absent": absent | contest.failures(),
             "cases": measured,
@@ -111,7 +112,6 @@ def _written(case: Case, results: dict[str, Answer]) -> dict[str, Any]:
         "group": case.group,
         "name": case.name,
         "unit": case.unit,
-        "budgets": [str(budget) for budget in case.budgets],
         "results": results,
     }
 

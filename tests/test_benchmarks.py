@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
+from time import perf_counter, sleep
 from typing import Any
 
 import environments
@@ -22,9 +24,9 @@ from measure import calls_in, statement
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 CONTENDERS = FOLDER / "contenders"
 SMOKE = EFFORTS["smoke"]
-NEED_TORCH = ("reagent_", "sample_torch_loaded")
+NEED_TORCH = ("reagent_", "sample_torch_loaded", "sample_tensors")
 OF_OURS = (  # what no peer is asked for
-    *NEED_TORCH,
+    *("reagent_", "sample_torch_loaded"),
     *("add_one_", "sample_none", "sample_distinct", "sample_into", "prioritized_add_given"),
     *(
         "sequences_across",
@@ -66,6 +68,17 @@ from measure import statement
 dying = Contender("dying", "ends the process at its second turn")
 turns = []
 dying.does("work")(lambda: lambda calls: turns.append(0) or (os._exit(3) if len(turns) > 3 else 1))
+"""
+
+
+HELPED = """
+import subprocess
+import sys
+from contender import Contender
+
+helped = Contender("helped", "has a process of its own")
+helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+helped.does("work")(lambda: helper.pid)
 """
 
 
@@ -139,6 +152,34 @@ def test_alone_each_peer_is_beside_ours(parties: list[Party]) -> None:
         results = contest.results(Case("group", "work", "work", alone=True))
     assert results["sound"]["median"] > 0
     assert "beside" not in results["sound"]  # as ours took no part
+
+
+@pytest.mark.skipif(os.name == "nt", reason="asks for the processes of a group")
+def test_what_a_contender_started_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that starts helpers neither stalls the end nor leaves them behind."""
+    (tmp_path / "made_up_helped.py").write_text(HELPED, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    start = perf_counter()
+    with Contest(SMOKE, [], [Party(Path(sys.executable), ("made_up_helped",))]) as contest:
+        number = contest.results(Case("group", "work", "work", unit="B"))["helped"]["value"]
+    assert perf_counter() - start < 30  # the helper would sleep for a minute
+    for _ in range(100):
+        if not running(int(number)):
+            break
+        sleep(0.05)
+    assert not running(int(number))
+
+
+def running(number: int) -> bool:
+    """Whether there is a process of this number that has not ended."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{number}/stat")
+    return not state.exists() or state.read_text(encoding="utf-8").split()[2] != "Z"
 
 
 def test_a_party_that_cannot_start_has_a_reason(tmp_path: Path) -> None:

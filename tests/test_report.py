@@ -183,12 +183,18 @@ def test_results_of_a_case_that_is_gone_are_refused() -> None:
         missed(results)
 
 
-def test_no_line_where_promises_are_held_or_not_measured() -> None:
-    """What was not measured is not missed."""
+def test_no_line_where_promises_are_held_or_others_are_not_there() -> None:
+    """Of those who did not come nothing was promised."""
     assert missed(run(HELD)) == []
-    nothing = {name: {who: {"cannot": "fails"} for who in (OURS, FLOOR, PEER)} for name in HELD}
-    assert missed(run(nothing)) == []
-    assert "not measured" in table(run(nothing))
+    alone = {name: {who: {"cannot": "fails"} for who in (FLOOR, PEER)} for name in HELD}
+    kept = {OURS: {"median": 1e-9}}
+    assert missed(run({name: others | kept for name, others in alone.items()})) == []
+
+
+def test_a_case_that_ours_failed_is_missed() -> None:
+    """A promise is not held by not doing it."""
+    (line,) = missed(run(HELD | {ADD: {OURS: {"cannot": "MemoryError: no"}}}))
+    assert line == f"{ADD}: {OURS} did not do it: MemoryError: no"
 
 
 def test_a_missed_promise_is_told_with_its_numbers() -> None:

@@ -17,7 +17,14 @@ from typing import Any
 from contender import Cannot
 from measure import Work, compiled
 
-__all__ = ["importing", "loading", "nbytes_of_row", "saving_and_loading", "saving_to_folders"]
+__all__ = [
+    "after",
+    "give_memory_back",
+    "importing",
+    "nbytes_of_row",
+    "saving_and_loading",
+    "saving_to_folders",
+]
 
 
 def saving_and_loading(
@@ -25,32 +32,36 @@ def saving_and_loading(
 ) -> tuple[Work, Work]:
     """Works that write a file and that read it, of functions that are given an open file.
 
-    For ``load``, see ``loading``.
+    A file is written anew each time; and it is read as by a program that has just started, with no
+    memory from loads before.
     """
     file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the works live)
 
-    def written(calls: int) -> None:
-        for _ in range(calls):
-            file.seek(0)
-            save(file)
+    def write() -> None:
+        file.seek(0)
+        save(file)
+
+    def emptied() -> None:
+        file.seek(0)
+        file.truncate()
 
     def read() -> None:
         file.seek(0)
         load(file)
 
-    written(1)
-    return compiled(written), loading(read)
+    write()
+    return after(emptied, write), after(give_memory_back, read)
 
 
-def loading(load: Callable[[], object]) -> Work:
-    """Work that loads as a program does that has just started: with no memory from loads before."""
+def after(preparing: Callable[[], object], doing: Callable[[], object]) -> Work:
+    """Work of which each call is prepared by something that is no part of the time."""
 
     def work(calls: int) -> float:
         seconds = 0.0
         for _ in range(calls):
-            give_memory_back()
+            preparing()
             start = perf_counter()
-            load()
+            doing()
             seconds += perf_counter() - start
         return seconds
 
@@ -103,7 +114,11 @@ def resident_nbytes() -> int:
 
 
 def nbytes_of_row(make: Callable[[], Any], rows: int) -> float:
-    """Memory that a process has in use for each row of what is made, full."""
+    """Memory that a process has in use for each row of what is made, full.
+
+    What the library compiles or loads for the first one is not counted.
+    """
+    make()
     before = resident_nbytes()
     made = make()
     used = (resident_nbytes() - before) / rows

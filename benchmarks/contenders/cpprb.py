@@ -41,6 +41,7 @@ theirs = Contender(
 )
 theirs.cannot("tree_find tree_set tree_set_both", "its trees are inside its compiled module")
 theirs.cannot("sequences frame_sequences", "it draws single steps")
+theirs.cannot("sample_tensors", "its batches are NumPy arrays")
 shelf = Shelf()
 
 

@@ -17,7 +17,7 @@ from flashbax.vault import Vault
 from loop import loop_cases
 from measure import Work, compiled
 
-from .common import importing, loading, nbytes_of_row, saving_to_folders
+from .common import after, give_memory_back, importing, nbytes_of_row, saving_to_folders
 
 __all__ = ["Filled", "adding", "drawing", "shelf", "theirs", "with_fresh_key"]
 
@@ -31,6 +31,7 @@ theirs = Contender(
     "compiled by jax.jit, and gives the state away if it changes it; calls follow one another "
     "without waiting, and time ends when all results are there. JAX has no int64 by default.",
 )
+theirs.cannot("sample_tensors", "its batches are arrays of JAX")
 shelf = Shelf()
 
 
@@ -146,7 +147,7 @@ def load(rows: int) -> Work:
         assert Path(folder.name).exists()  # as long as the work lives
         jax.block_until_ready(stored.read().experience)
 
-    return loading(read)
+    return after(give_memory_back, read)
 
 
 @theirs.does("import_time")

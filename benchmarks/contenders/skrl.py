@@ -81,6 +81,7 @@ def drawing(rb: Any, options: str) -> Work:
 
 
 @theirs.does("sample")
+@theirs.does("sample_tensors")
 def sample(kind: str, rows: int, n: int) -> Work:
     """A list of tensors."""
     return drawing(shelf.get(filled, kind, rows), f"batch_size={n}")

@@ -110,6 +110,7 @@ def add_envs(kind: str, rows: int, envs: int) -> Work:
 
 
 @theirs.does("sample")
+@theirs.does("sample_tensors")
 def sample(kind: str, rows: int, n: int) -> Work:
     """``sample``."""
     return statement(f"batch = rb.sample({n})", rb=shelf.get(filled, kind, rows))

@@ -117,13 +117,22 @@ def nstep_sample(rows: int) -> Work:
     )
 
 
+def before(rb: Any, indices: Any, length: int) -> Any:
+    """The steps that lead to these; what an episode lacks of a sequence is its first step."""
+    steps = [indices]
+    while len(steps) < length:
+        steps.append(rb.prev(steps[-1]))
+    return np.stack(steps[::-1], axis=1)
+
+
 def drawing_sequences(rb: Any, n: int, length: int, fields: tuple[str, ...]) -> Work:
-    """``get`` with ``stack_num``; what an episode lacks of a sequence is its first step."""
+    """``prev`` once for all fields; ``get`` with ``stack_num`` would walk back for each."""
     return statement(
-        f"indices = rb.sample_indices({n})\n"
-        f"batch = {{name: rb.get(indices, name, stack_num={length}) for name in fields}}",
+        f"steps = before(rb, rb.sample_indices({n}), {length})\n"
+        "batch = {name: column[steps] for name, column in columns.items()}",
         rb=rb,
-        fields=fields,
+        before=before,
+        columns={name: getattr(rb, name) for name in fields},
     )
 
 

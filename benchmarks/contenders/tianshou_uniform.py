@@ -38,6 +38,7 @@ theirs = Contender(
 )
 theirs.cannot("tree_set_both", "its tree holds sums alone")
 theirs.cannot("stacked_sample_contiguous", "frames are the first axis of its stacks")
+theirs.cannot("sample_tensors", "its batches are NumPy arrays")
 shelf = Shelf()
 
 
@@ -145,7 +146,7 @@ class Replay:
             ts.Batch(
                 obs=obs,
                 act=act,
-                rew=rew,
+                rew=np.float32(rew),
                 terminated=done,
                 truncated=truncated,
                 obs_next=next_obs,

@@ -113,6 +113,7 @@ def add_envs(kind: str, rows: int, envs: int) -> Work:
 
 
 @theirs.does("sample")
+@theirs.does("sample_tensors")
 def sample(kind: str, rows: int, n: int) -> Work:
     """``sample`` of a TensorDict, compiled."""
     return drawing(shelf.get(filled, kind, rows, tensordict), n)

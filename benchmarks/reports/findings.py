@@ -69,7 +69,9 @@ class Finding:
         return str(budget)
 
     def missed(self) -> list[str]:
-        """A line for each promise that was not held."""
+        """A line for each promise that was not held, or could not be, as ours did not do it."""
+        if "cannot" in self.results.get(OURS, {}):
+            return [f"{self.case.name}: {OURS} did not do it: {self.reason(OURS)}"]
         return [
             f"{self.case.name}: promised {self.promise(budget)}; {self._against(budget)}"
             for budget in self.case.budgets
@@ -106,10 +108,15 @@ class Loop:
         seconds = self.step.measured(name)
         return f"{digits(1 / seconds)}/s" if seconds else "-"
 
-    def share(self, name: str) -> str:
+    def part(self, name: str) -> float | None:
         """The part of the time that it spends in the buffer."""
-        whole, part = self.step.measured(name), self.inside.measured(name)
-        return f"{digits(100 * part / whole)} %" if whole and part is not None else "-"
+        whole, inside = self.step.measured(name), self.inside.measured(name)
+        return inside / whole if whole and inside is not None else None
+
+    def share(self, name: str) -> str:
+        """That part in words."""
+        part = self.part(name)
+        return "-" if part is None else f"{digits(100 * part)} %"
 
 
 def everyone(results: Results) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from budgets import NO_PEERS, OURS
 
@@ -64,9 +64,15 @@ def peers_of(found: list[Finding], results: Results) -> list[str]:
 def _row(what: str, finding: Finding, peers: list[str], ours: Cell, theirs: Cell) -> list[str]:
     """A line of the table; the cell of who takes least is bold."""
     numbers = {name: finding.numbers[name] for name in (OURS, *peers) if name in finding.numbers}
+    return [
+        what,
+        *_bold_least(numbers, {OURS: ours(OURS)} | {peer: theirs(peer) for peer in peers}),
+    ]
+
+
+def _bold_least(numbers: Mapping[str, float], cells: dict[str, str]) -> list[str]:
     ahead = min(numbers, key=numbers.__getitem__, default=None)
-    cells = {OURS: ours(OURS)} | {peer: theirs(peer) for peer in peers}
-    return [what, *(f"**{cell}**" if name == ahead else cell for name, cell in cells.items())]
+    return [f"**{cell}**" if name == ahead else cell for name, cell in cells.items()]
 
 
 def _slower(finding: Finding) -> Cell:
@@ -85,6 +91,7 @@ def _loop_rows(whole: Loop, peers: list[str]) -> Iterator[list[str]]:
         return f"{whole.speed(name)} ({slower(name)})" if whole.step.measured(name) else "-"
 
     yield _row("DQN on CartPole: environment steps", whole.step, peers, whole.speed, speed)
-    yield _row(
-        "DQN on CartPole: share in the buffer", whole.inside, peers, whole.share, whole.share
-    )
+    everyone = (OURS, *peers)
+    shares = {name: share for name in everyone if (share := whole.part(name)) is not None}
+    cells = {name: whole.share(name) for name in everyone}
+    yield ["DQN on CartPole: share in the buffer", *_bold_least(shares, cells)]
