@@ -59,7 +59,10 @@ class Ahead:
         return numbers[OURS] * self.times <= min(others)
 
     def __str__(self) -> str:
-        return f">= {self.times:g} x ahead of {self.than or 'every peer'}"
+        whom = self.than or "every peer"
+        return (
+            f"not slower than {whom}" if self.times == 1 else f">= {self.times:g} x ahead of {whom}"
+        )
 
 
 @dataclass(frozen=True)

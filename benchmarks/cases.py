@@ -32,6 +32,7 @@ class Effort:
     leaves: int  # of the trees of weights, and rows of the buffers that have one
     growth: tuple[int, ...]
     batches: tuple[int, ...]
+    whole: bool = True  # else without the fronts of older systems and the memory of images
 
     def rows_of(self, kind: str) -> int:
         """Rows of a buffer of such steps."""
@@ -62,6 +63,7 @@ EFFORTS = {
         leaves=1 << 20,
         growth=(10_000, 1_000_000),
         batches=(32, 256),
+        whole=False,
     ),
     # To see that everything runs: the numbers say nothing.
     "smoke": Effort(
@@ -94,8 +96,10 @@ class Case:
 
 def cases(effort: Effort) -> Iterator[Case]:
     """All cases, those that share a buffer one behind the other."""
-    for group in (_small, _wide, _images, _growth, _prioritized, _trees, _readings, _fronts, _rest):
+    for group in (_small, _wide, _images, _growth, _prioritized, _trees, _readings, _rest, _memory):
         yield from group(effort)
+    if effort.whole:
+        yield from _fronts(effort)
 
 
 def _small(effort: Effort) -> Iterator[Case]:
@@ -291,8 +295,12 @@ def _rest(effort: Effort) -> Iterator[Case]:
     yield Case(group, "save small steps", "save", rows)
     yield Case(group, "load small steps", "load", rows)
     yield Case(group, "import", "import_time", {}, (Ahead(),))
+
+
+def _memory(effort: Effort) -> Iterator[Case]:
     group = "Memory"
-    for kind, what in (("small", "small step"), ("images", "pair of images")):
+    kinds = {"small": "small step"} | ({"images": "pair of images"} if effort.whole else {})
+    for kind, what in kinds.items():
         declared = KINDS[kind].nbytes
         yield Case(
             group,

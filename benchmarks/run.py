@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from cases import EFFORTS, Case, cases
@@ -21,6 +22,8 @@ from contest import Answer, Contest, Party, use_one_core
 from environments import PEERS, Environment
 from reports.tables import missed, table
 from tqdm import tqdm
+
+import cpprb_like
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = tuple(
@@ -36,11 +39,13 @@ def main() -> None:
     options = _options()
     effort = EFFORTS[options.effort]
     chosen = [case for case in cases(effort) if options.only in case.name]
+    if not chosen:
+        sys.exit(f"no case has '{options.only}' in its name; they are in benchmarks/cases.py")
     peers, absent = _environments(options.peers, options.environments)
     ours = [Party(Path(sys.executable), OURS)]
     if HAS_TORCH in peers:
         ours.append(Party(peers[HAS_TORCH].python, WITH_TORCH))
-    machine = _machine()
+    machine, start = _machine(), perf_counter()
     use_one_core()
     with Contest(effort, ours, list(peers.values())) as contest:
         measured = []
@@ -49,6 +54,8 @@ def main() -> None:
             measured.append(_written(case, contest.results(case)))
         results = {
             "effort": options.effort,
+            "version": cpprb_like.__version__,
+            "minutes": round((perf_counter() - start) / 60, 1),
             "machine": machine,
             "entrants": contest.entrants(),
             "absent": absent | contest.failures(),
@@ -56,7 +63,7 @@ def main() -> None:
         }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(table(results))
+    print(f"{table(results)}\n\nwritten to {options.output}")
     promises = missed(results)
     sys.exit("\nnot held:\n" + "\n".join(promises) if promises else 0)
 

@@ -18,7 +18,7 @@ cnp.import_array()
 
 cdef enum:
     MOST_KEPT = 1 << 30              # bytes
-    PATIENCE = 64                    # leases after which memory that nobody asked for is freed
+    PATIENCE = 256                   # arrays after which memory that nobody asked for is freed
 
 
 @cython.final
@@ -37,7 +37,7 @@ cdef class Pool:
         """Uninitialised memory that returns here when the lease dies."""
         cdef Lease lease = Lease.__new__(Lease)
         cdef intp_t place
-        self.leases += 1
+        self.arrays += 1
         for place in range(len(self.spare) - 1, -1, -1):
             if cnp.PyArray_NBYTES(<cnp.ndarray> self.spare[place][0]) == nbytes:
                 lease.memory = self.spare.pop(place)[0]
@@ -54,11 +54,20 @@ cdef class Pool:
         cdef intp_t nbytes = cnp.PyArray_NBYTES(<cnp.ndarray> memory)
         self.lent -= nbytes
         self.kept += nbytes
-        self.spare.append((memory, self.leases))
+        self.spare.append((memory, self.arrays))
+        return self.c_forget()
+
+    cdef int c_pass(self) except -1:
+        """An array was made that needed no memory from here, and what is kept here grows older."""
+        self.arrays += 1
+        return self.c_forget()
+
+    cdef int c_forget(self) except -1:
+        """Free what is too much, or has not been asked for in a while."""
         while self.spare and (
             self.kept + self.lent > self.peak
             or self.kept > MOST_KEPT
-            or self.spare[0][1] + PATIENCE < self.leases
+            or self.spare[0][1] + PATIENCE < self.arrays
         ):
             self.kept -= cnp.PyArray_NBYTES(<cnp.ndarray> self.spare.pop(0)[0])
         return 0

@@ -179,6 +179,8 @@ cdef cnp.ndarray c_new_array(Ring ring, Column column, intp_t n):
     if nbytes >= POOLED_NBYTES and column.objects is None:
         lease = ring.pool.c_lease(nbytes)
         data = cnp.PyArray_DATA(<cnp.ndarray> lease.memory)
+    elif ring.pool.kept:
+        ring.pool.c_pass()
     Py_INCREF(column.dtype)
     cdef cnp.ndarray array = PyArray_NewFromDescr(
         &PyArray_Type, <cnp.PyArray_Descr*> column.dtype, <int> ndim, dims, NULL, data,

@@ -159,6 +159,20 @@ def test_pool_does_not_hoard() -> None:
     assert resident() - before < 100 * MIB
 
 
+@needs_proc
+@pytest.mark.parametrize("rows", [1, 2])
+def test_one_huge_batch_does_not_stay(rows: int) -> None:
+    """Its memory is freed after some batches, too small for the pool (1 row) or not (2)."""
+    rb = ReplayBuffer(2000, {"x": {"shape": 50_000, "dtype": "u1"}})
+    rb.add(x=np.ones((2000, 50_000), "u1"))
+    before = resident()
+    rb.sample(2000)
+    for _ in range(600):
+        rb.sample(rows)
+    gc.collect()
+    assert resident() - before < 20 * MIB
+
+
 def test_pool_is_given_back_with_the_buffer() -> None:
     """The memory of dead batches is freed when the buffer dies, also while a batch still lives."""
     tracemalloc.start()

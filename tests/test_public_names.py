@@ -29,6 +29,12 @@ def test_each_public_name_is_there(name: str) -> None:
     assert name in dir(cpprb_like)
 
 
+def test_modules_of_rarer_names_are_attributes() -> None:
+    """As they were before anything waited."""
+    done = run("import cpprb_like; print(cpprb_like.hindsight.Hindsight.__name__)")
+    assert done.stdout.strip() == "Hindsight", done.stderr
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """Nothing is invented."""
     with pytest.raises(AttributeError, match="'cpprb_like' has no attribute 'ReplayBufer'"):

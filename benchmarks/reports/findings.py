@@ -33,8 +33,8 @@ class Finding:
         return number
 
     def shown(self, name: str) -> str:
-        """That number with its unit."""
-        number = self.measured(name)
+        """The number that is compared, with its unit."""
+        number = self.numbers.get(name)
         return "-" if number is None else quantity(number, self.case.unit)
 
     def reason(self, name: str) -> str:

@@ -137,7 +137,7 @@ def _draw_ratios(drawing: Drawing, axes: Axes) -> None:
     """A dot for each peer; ours is the line at 1, and the floor a stroke."""
     axes.axvline(1, color=INK, linewidth=1.5, label=OURS)
     for name, style, line in drawing.lines():
-        stroke = {"color": INK, "marker": "|", "markersize": 12}
+        stroke = {"color": "0.55", "marker": "|", "markersize": 12, "markeredgewidth": 2}
         dot = style | {"markersize": 7.5, "markeredgecolor": "white", "markeredgewidth": 0.6}
         axes.plot(*line, **(stroke if name == FLOOR else dot), linewidth=0, label=name)
     axes.set_xscale("log")

@@ -9,11 +9,13 @@ from .wording import called, grid, machine
 
 __all__ = ["missed", "table"]
 
+LESS = 0.995  # what rounds to the same is no less
 ALONE = (OURS, FLOOR)  # contenders with columns of their own
 LEGEND = """\
 Medians. `floor` is the same work in C, or a call that does nothing; `x floor` says how many times
 that `cpprb_like` takes. Of all others: what they take (how many times what `cpprb_like` takes; how
-many times what the floor takes). A number in brackets is the reason for a dash."""
+many times what the floor takes). Where peers came one by one, their times are scaled by what ours
+took beside each. A number in brackets is the reason for a dash."""
 
 
 def table(results: Results) -> str:
@@ -97,7 +99,9 @@ def _behind(results: Results) -> list[str]:
         ahead = [
             f"{name} takes {finding.shown(name)}, {finding.times(name)} times that"
             for name in finding.numbers
-            if name not in NO_PEERS and OURS in finding.numbers and (finding.ratio(name) or 1) < 1
+            if name not in NO_PEERS
+            and OURS in finding.numbers
+            and (finding.ratio(name) or 1) < LESS
         ]
         if ahead:
             ours = f"{OURS} takes {finding.shown(OURS)}"
