@@ -116,11 +116,12 @@ def resident_nbytes() -> int:
 def nbytes_of_row(make: Callable[[], Any], rows: int) -> float:
     """Memory that a process has in use for each row of what is made, full.
 
-    What the library compiles or loads for the first one is not counted.
+    It is that of a second one beside the first: what the library compiles or loads for the first one
+    is not counted, and memory of one that died would be.
     """
-    make()
+    first = make()
     before = resident_nbytes()
-    made = make()
+    second = make()
     used = (resident_nbytes() - before) / rows
-    assert made is not None  # alive until it was looked at
+    assert first is not second  # both alive until they were looked at
     return used
