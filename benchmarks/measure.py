@@ -55,9 +55,8 @@ def calls_in(work: Work, seconds: float) -> int:
 
     Too few would be measured cold: the first of them finds its memory in no cache.
     """
+    work(1)
     calls = 1
-    if work(1) > CALIBRATIONS * seconds:
-        return calls
     while _fastest(work, calls, seconds) < seconds:
         calls *= 2
     return calls

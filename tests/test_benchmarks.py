@@ -254,3 +254,14 @@ def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert reason is not None
     assert reason.startswith("does not install: ")
     assert "there-is-no-such-package" in reason
+
+
+def test_a_slow_first_call_is_no_measure() -> None:
+    """What is slow only once is still measured warm, many calls in a turn."""
+    started: list[int] = []
+
+    def work(calls: int) -> float:
+        started.append(calls)
+        return 10.0 if len(started) == 1 else 1e-4 * calls
+
+    assert calls_in(work, 0.01) >= 100

@@ -116,8 +116,8 @@ def resident_nbytes() -> int:
 def nbytes_of_row(make: Callable[[], Any], rows: int) -> float:
     """Memory that a process has in use for each row of what is made, full.
 
-    It is that of a second one beside the first: what the library compiles or loads for the first one
-    is not counted, and memory of one that died would be.
+    It is that of a second one beside the first: what the library compiles or loads for the first
+    one does not count.
     """
     first = make()
     before = resident_nbytes()
