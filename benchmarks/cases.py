@@ -32,7 +32,7 @@ class Effort:
     leaves: int  # of the trees of weights, and rows of the buffers that have one
     growth: tuple[int, ...]
     batches: tuple[int, ...]
-    whole: bool = True  # else without the fronts of older systems and the memory of images
+    whole: bool = True  # else without old systems' fronts, the memory of images, and imports
 
     def rows_of(self, kind: str) -> int:
         """Rows of a buffer of such steps."""
@@ -294,7 +294,8 @@ def _rest(effort: Effort) -> Iterator[Case]:
     group = "Files"
     yield Case(group, "save small steps", "save", rows)
     yield Case(group, "load small steps", "load", rows)
-    yield Case(group, "import", "import_time", {}, (Ahead(),))
+    if effort.whole:
+        yield Case(group, "import", "import_time", {}, (Ahead(),))
 
 
 def _memory(effort: Effort) -> Iterator[Case]:
