@@ -3,7 +3,7 @@
 # make test-tf-agents    run the tests that need TF-Agents, on CPython 3.10 or 3.11, in an environment of their own
 # make test-reagent    run the tests that need PyTorch and pandas, in an environment of their own
 # make dev     the development set-up: everything below without another install
-# make lint typecheck debug bench bench-report guard wheel clean: see CONTRIBUTING.md
+# make lint typecheck debug bench cliffs bench-report guard wheel clean: see CONTRIBUTING.md
 #
 # Each command makes the virtual environment VENV and builds the package into it, as far as needed.
 
@@ -34,7 +34,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo test test-tf-agents test-reagent dev lint format typecheck debug asan bench bench-report guard wheel clean
+.PHONY: demo test test-tf-agents test-reagent dev lint format typecheck debug asan bench cliffs bench-report guard wheel clean
 
 demo:
 	$(call environment,demo)
@@ -101,6 +101,12 @@ asan:
 bench:
 	$(call environment,test)
 	$(RUN) benchmarks/run.py $(ARGS)
+
+# States and spellings that once made a call far slower, beside the usual ones; ARGS="--before /path/to/python" measures another
+# checkout in the same run, --only and --effort full as for what is in benchmarks/cliffs.py.
+cliffs:
+	$(call environment,test)
+	$(RUN) benchmarks/cliffs.py $(ARGS)
 
 # The instructions of the hot paths, under valgrind, against those in benchmarks/guard/counts.json.
 guard:

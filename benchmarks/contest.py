@@ -35,17 +35,22 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class Party:
-    """Contenders that share a process: an interpreter and the modules that hold them."""
+    """Contenders that share a process: an interpreter and the modules that hold them.
+
+    Of one that measures another checkout, the name comes before those of its contenders.
+    """
 
     python: Path
     modules: tuple[str, ...]
+    checkout: Path = FOLDER.parent  # whose package it imports
+    name: str = ""
 
 
 class Process:
     """A running party. One that dies or stays silent answers with the reason from then on."""
 
     def __init__(self, party: Party) -> None:
-        search = [str(FOLDER), str(FOLDER.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        search = [str(FOLDER), str(party.checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             [str(party.python), str(FOLDER / "worker.py"), *party.modules],
             stdin=subprocess.PIPE,
@@ -116,6 +121,7 @@ class Seat:
     process: Process | None  # None of those that only have a reason
     answer: Answer
     turns: list[float]
+    party: str  # its name
 
     @property
     def works(self) -> bool:
@@ -179,7 +185,7 @@ class Contest:
     def failures(self) -> dict[str, str]:
         """Parties that could not start, by their first module, and why."""
         return {
-            party.modules[0].removeprefix("contenders."): hello["cannot"]
+            party.name or party.modules[0].removeprefix("contenders."): hello["cannot"]
             for party, hello in self._hellos.items()
             if "cannot" in hello
         }
@@ -214,7 +220,7 @@ class Contest:
             shift = number % len(working) if working else 0
             for seat in working[shift:] + working[:shift]:
                 seat.take_turn()
-        return {seat.name: seat.result() for seat in seats}
+        return {f"{seat.party}{seat.name}": seat.result() for seat in seats}
 
     def _offering(self, case: Case, parties: Sequence[Party]) -> list[Party]:
         """Parties with a contender that does the case, or has a reason why not."""
@@ -233,12 +239,11 @@ class Contest:
             if case.operation in offer["operations"]:
                 process = self._process(party)
                 seconds = self.effort.turn_seconds
-                yield Seat(
-                    name, process, process.ask(contender=name, seconds=seconds, **request), []
-                )
+                answer = process.ask(contender=name, seconds=seconds, **request)
+                yield Seat(name, process, answer, [], party.name)
             elif case.operation in offer["reasons"]:
                 reason = {"cannot": offer["reasons"][case.operation]}
-                yield Seat(name, None, reason, [])
+                yield Seat(name, None, reason, [], party.name)
 
     def _process(self, party: Party) -> Process:
         if party not in self._running:

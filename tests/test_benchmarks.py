@@ -16,6 +16,7 @@ import environments
 import pytest
 from budgets import FLOOR, OURS
 from cases import EFFORTS, Case, cases
+from cliffs import cliffs
 from contender import Cannot, Contender, Shelf
 from contest import Contest, Party
 from environments import PEERS, Environment
@@ -265,3 +266,26 @@ def test_a_slow_first_call_is_no_measure() -> None:
         return 10.0 if len(started) == 1 else 1e-4 * calls
 
     assert calls_in(work, 0.01) >= 100
+
+
+def test_each_cliff_has_a_usual_way(tmp_path: Path) -> None:
+    """A case is measured beside the usual work, here and in the checkout of another interpreter."""
+    output = tmp_path / "cliffs.json"
+    options = ["--effort=smoke", f"--before={sys.executable}", f"--output={output}"]
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "cliffs.py"), *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr  # 1: a case takes more than is promised
+    measured = json.loads(output.read_text(encoding="utf-8"))
+    assert [*measured] == [cliff.case.name for cliff in cliffs(SMOKE)]
+    for name, results in measured.items():
+        assert sorted(results) == ["before: case", "before: usual", "case", "usual"]
+        assert name in done.stdout
+        for result in results.values():
+            number = result.get("value", result.get("median", 0))
+            assert number > 0 or "torch" in result["cannot"], (name, result)
