@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cpprb_like.buffers import ReplayBuffer
@@ -61,6 +62,10 @@ _LATER = {
     "create_env_dict": "integrations.gymnasium",
     "train": "training",
 }
+_OF_GYMNASIUM = "integrations.gymnasium"
+
+if find_spec("gymnasium") is None:  # a star import asks for each of these names
+    __all__[:] = [name for name in __all__ if _LATER.get(name) != _OF_GYMNASIUM]
 
 
 def __getattr__(name: str) -> Any:
@@ -72,13 +77,16 @@ def __getattr__(name: str) -> Any:
     try:
         found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     except ImportError as error:
-        if _LATER[name] != "integrations.gymnasium":
+        if _LATER[name] != _OF_GYMNASIUM:
             raise
-        raise AttributeError(f"{name} needs the package gymnasium: {error}") from error
+        # No AttributeError: ``from cpprb_like import name`` would drop its message.
+        raise ImportError(
+            f"{name} needs the package gymnasium (pip install 'cpprb_like[gymnasium]'): {error}"
+        ) from error
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    """All names, those that are imported later too."""
-    return sorted({*globals(), *_LATER})
+    """The public names, those that are imported later too."""
+    return sorted([*__all__, "__version__"])

@@ -54,11 +54,42 @@ def test_a_star_import_gives_all_names() -> None:
     assert done.stdout.split() == ["Mixture", "ReplayMemory"], done.stderr
 
 
-def test_a_missing_package_is_named() -> None:
-    """A name that needs a package that is not there says which."""
+WITHOUT = "import sys; sys.modules['gymnasium'] = None\n"
+
+
+@pytest.mark.parametrize(
+    "how", ["import cpprb_like; cpprb_like.{}", "from cpprb_like import {}"], ids=["get", "import"]
+)
+@pytest.mark.parametrize("name", ["GymnasiumRecorder", "create_env_dict"])
+def test_a_missing_package_is_named(name: str, how: str) -> None:
+    """A name that needs a package that is not there says which, however it is asked for.
+
+    An AttributeError did not: ``from ... import`` replaces it by "cannot import name".
+    """
     done = run(
-        "import sys; sys.modules['gymnasium'] = None\nimport cpprb_like\n"
-        "try:\n    cpprb_like.GymnasiumRecorder\n"
-        "except AttributeError as error:\n    print(error)"
+        f"{WITHOUT}try:\n    {how.format(name)}\nexcept ImportError as error:\n    print(error)"
     )
-    assert "GymnasiumRecorder needs the package gymnasium" in done.stdout, done.stderr
+    assert f"{name} needs the package gymnasium (pip install" in done.stdout, done.stderr
+
+
+def test_a_star_import_without_gymnasium_has_the_other_names() -> None:
+    """Names that need a package that is not there are no public names then.
+
+    A star import takes every name of ``__all__``, and the first of them raised.
+    """
+    done = run(
+        f"{WITHOUT}from cpprb_like import *\nimport cpprb_like\n"
+        "print(Mixture.__name__, 'GymnasiumRecorder' in globals(), 'GymnasiumRecorder' in "
+        "cpprb_like.__all__, 'create_env_dict' in dir(cpprb_like))"
+    )
+    assert done.stdout.split() == ["Mixture", "False", "False", "False"], done.stderr
+
+
+def test_only_public_names_are_listed() -> None:
+    """``dir()`` is what may be used, and not what the module imported for itself."""
+    assert dir(cpprb_like) == sorted([*cpprb_like.__all__, "__version__"])
+    done = run(
+        "import cpprb_like; cpprb_like.train; print(dir(cpprb_like) == sorted("
+        "[*cpprb_like.__all__, '__version__']))"
+    )
+    assert done.stdout.strip() == "True", done.stderr
