@@ -417,7 +417,7 @@ newest rows stay.
 Examples
 --------
 >>> from cpprb_like import ReplayBuffer
->>> rb = ReplayBuffer(100, {"obs": {"shape": 3}, "rew": {}})
+>>> rb = ReplayBuffer(100, {"obs": {"shape": 3}, "rew": {"shape": ()}})
 >>> rb.add(obs=[1, 2, 3], rew=0.5)
 0
 >>> rb.add(obs=[[1, 2, 3], [4, 5, 6]], rew=[0.5, 1])
@@ -462,7 +462,7 @@ Without ``priorities`` it costs what it costs in a uniform buffer.
 Examples
 --------
 >>> from cpprb_like import PrioritizedReplayBuffer
->>> rb = PrioritizedReplayBuffer(100, {"obs": {"shape": 3}, "rew": {}})
+>>> rb = PrioritizedReplayBuffer(100, {"obs": {"shape": 3}, "rew": {"shape": ()}})
 >>> rb.add(obs=[1, 2, 3], rew=0.5)
 0
 >>> rb.add(obs=[[1, 2, 3], [4, 5, 6]], rew=[0.5, 1], priorities=[3, 0.1])

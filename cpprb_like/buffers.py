@@ -104,7 +104,8 @@ class ReplayBuffer(BufferBase):
     Examples
     --------
     >>> from cpprb_like import ReplayBuffer
-    >>> fields = {"obs": {"shape": 4}, "act": {"dtype": "int64"}, "done": {"dtype": bool}}
+    >>> action, flag = {"shape": (), "dtype": "int64"}, {"shape": (), "dtype": bool}
+    >>> fields = {"obs": {"shape": 4}, "act": action, "done": flag}
     >>> rb = ReplayBuffer(1000, fields, seed=1)
     >>> rb.add(obs=[0.1, 0.2, 0.3, 0.4], act=1, done=False)
     0
@@ -270,10 +271,10 @@ class ReplayBuffer(BufferBase):
         Examples
         --------
         >>> from cpprb_like import ReplayBuffer
-        >>> rb = ReplayBuffer(10, {"rew": {}}, seed=0)
+        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}}, seed=0)
         >>> rb.add(rew=[1, 2, 3])
         0
-        >>> sorted(rb.sample(3, replace=False)["rew"].ravel().tolist())
+        >>> sorted(rb.sample(3, replace=False)["rew"].tolist())
         [1.0, 2.0, 3.0]
         """
         draw = self._draw_named if indexes else self.sampler.draw

@@ -354,7 +354,7 @@ class Episodes:
         Examples
         --------
         >>> from cpprb_like import ReplayBuffer
-        >>> rb = ReplayBuffer(100, {"rew": {}, "done": {}})
+        >>> rb = ReplayBuffer(100, {"rew": {"shape": ()}, "done": {"shape": ()}})
         >>> rb.add(rew=[1, 2, 3, 4, 5], done=[0, 0, 1, 0, 1])
         0
         >>> rb.episodes.statistics("rew").return_

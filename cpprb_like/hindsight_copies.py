@@ -87,7 +87,8 @@ class HindsightReplayBuffer:
     Examples
     --------
     >>> from cpprb_like import HindsightReplayBuffer
-    >>> fields = {"obs": {"shape": 2}, "act": {}, "next_obs": {"shape": 2}, "done": {}}
+    >>> number = {"shape": ()}
+    >>> fields = {"obs": {"shape": 2}, "act": number, "next_obs": {"shape": 2}, "done": number}
     >>> def reward(next_state, action, goal):
     ...     return (next_state == goal).all(axis=1) - 1.0
     >>> rb = HindsightReplayBuffer(1000, fields, 50, reward, additional_goals=4, seed=0)

@@ -54,7 +54,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     Examples
     --------
     >>> from cpprb_like import PrioritizedReplayBuffer
-    >>> rb = PrioritizedReplayBuffer(1000, {"obs": {"shape": 4}, "rew": {}}, seed=0)
+    >>> rb = PrioritizedReplayBuffer(1000, {"obs": {"shape": 4}, "rew": {"shape": ()}}, seed=0)
     >>> for _ in range(10):
     ...     _ = rb.add(obs=[1, 2, 3, 4], rew=0.5)
     >>> batch = rb.sample(32, beta=0.4)
@@ -146,7 +146,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Examples
         --------
         >>> from cpprb_like import PrioritizedReplayBuffer
-        >>> rb = PrioritizedReplayBuffer(10, {"x": {}}, seed=0)
+        >>> rb = PrioritizedReplayBuffer(10, {"x": {"shape": ()}}, seed=0)
         >>> rb.add(x=[1, 2, 3], priorities=[1, 1, 1])
         0
         >>> rb.sample(4, beta=1.0)["weights"].tolist()
@@ -183,7 +183,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Examples
         --------
         >>> from cpprb_like import PrioritizedReplayBuffer
-        >>> rb = PrioritizedReplayBuffer(10, {"x": {}}, seed=0)
+        >>> rb = PrioritizedReplayBuffer(10, {"x": {"shape": ()}}, seed=0)
         >>> rb.add(x=[1, 2, 3])
         0
         >>> rb.update_priorities([0, 1, 2], [0.5, 2.0, 7.0])

@@ -272,7 +272,7 @@ def update_sequence_priorities(
     Examples
     --------
     >>> from cpprb_like import PrioritizedReplayBuffer
-    >>> rb = PrioritizedReplayBuffer(10, {"x": {}, "done": {}}, seed=0)
+    >>> rb = PrioritizedReplayBuffer(10, {"x": {"shape": ()}, "done": {"shape": ()}}, seed=0)
     >>> rb.add(x=[1, 2, 3], done=[0, 0, 1])
     0
     >>> batch = rb.sample_sequences(1, 2)

@@ -145,7 +145,7 @@ def train(
     ...     def step(self, action):
     ...         self.at += action
     ...         return self.at, -1.0, self.at == 3, False, {}
-    >>> fields = {"obs": {}, "act": {}, "rew": {}, "next_obs": {}, "terminated": {"dtype": bool}}
+    >>> fields = {name: {"shape": ()} for name in ("obs", "act", "rew", "next_obs", "terminated")}
     >>> rb = ReplayBuffer(100, fields)
     >>> train(
     ...     rb,
@@ -157,7 +157,7 @@ def train(
     ... )
     0 2 -3.0
     1 5 -3.0
-    >>> rb.get_all_transitions()["obs"].ravel().tolist()
+    >>> rb.get_all_transitions()["obs"].tolist()
     [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
     """
     max_steps = whole("max_steps", max_steps, 0)

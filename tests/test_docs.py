@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import pkgutil
@@ -51,6 +52,58 @@ def skip_what_cannot_run(name: str) -> None:
 def blocks(text: str, language: str) -> list[str]:
     """The blocks of a text that are in one language."""
     return [code for name, code in BLOCK.findall(text) if name == language]
+
+
+def declarations_without_a_shape(code: str) -> list[str]:
+    """The fields that a dict of dicts declares without saying their shape."""
+    return [
+        ast.unparse(field)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Dict)
+        for field in node.values
+        if isinstance(field, ast.Dict)
+        and all(isinstance(key, ast.Constant) and key.value == "dtype" for key in field.keys)
+    ]
+
+
+def test_fields_without_a_shape_are_found() -> None:
+    """As they are written in examples."""
+    code = 'rb = R(1, {"a": {}, "b": {"dtype": int}, "c": {"shape": ()}}, Nstep={"size": 3})'
+    assert declarations_without_a_shape(code) == ["{}", "{'dtype': int}"]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "migrating" not in page.name], ids=lambda page: page.name
+)
+def test_pages_declare_scalars_as_scalars(page: Path) -> None:
+    """No example leaves the shape of a field out.
+
+    Such a field has shape 1, as in cpprb, and its batches (n, 1): times the ``weights`` of the
+    batch, (n,), that is (n, n) without an error.
+    """
+    for code in blocks(page.read_text(), "python"):
+        assert declarations_without_a_shape(code) == []
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if ".compat" not in name])
+def test_docstrings_declare_scalars_as_scalars(name: str) -> None:
+    """No example of a docstring leaves the shape of a field out, for the same reason."""
+    skip_what_cannot_run(name)
+    module = importlib.import_module(name)
+    tests = doctest.DocTestFinder().find(module)
+    texts = [example.source for test in tests for example in test.examples]
+    for method in (
+        module.__dict__.get("fast_add"),
+        module.__dict__.get("fast_add_with_priorities"),
+    ):
+        texts += [
+            example.source
+            for example in doctest.DocTestParser().get_examples(
+                getattr(method, "__doc__", None) or ""
+            )
+        ]
+    for code in texts:
+        assert declarations_without_a_shape(code) == [], code
 
 
 @pytest.mark.parametrize(("text", "title"), READINGS)
