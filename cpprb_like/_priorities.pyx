@@ -10,7 +10,7 @@ cimport numpy as cnp
 from libc.float cimport DBL_MIN
 from libc.math cimport INFINITY, exp, log, pow
 
-from cpprb_like._typedefs cimport float32_t, float64_t, intp_t
+from cpprb_like._typedefs cimport float32_t, float64_t, int64_t, intp_t
 
 import numpy as np
 
@@ -68,13 +68,19 @@ cdef bint c_take(const real* values, float64_t* priorities, intp_t n) noexcept n
 
 
 def as_indexes(values, intp_t n):
-    """The values if they are a dense array of uint64 of shape ``(n,)``, else None."""
+    """The values if they are a dense array of int64 of shape ``(n,)``, none below 0; else None."""
+    cdef const int64_t* indexes
+    cdef int64_t signs = 0
+    cdef intp_t k
     if (
         cnp.PyArray_CheckExact(values) and cnp.PyArray_ISCARRAY_RO(values)
-        and cnp.PyArray_TYPE(values) == cnp.NPY_UINT64
+        and cnp.PyArray_TYPE(values) == cnp.NPY_INT64
         and cnp.PyArray_NDIM(values) == 1 and cnp.PyArray_DIM(values, 0) == n
     ):
-        return values
+        indexes = <const int64_t*> cnp.PyArray_DATA(values)
+        for k in range(n):
+            signs |= indexes[k]
+        return values if signs >= 0 else None
     return None
 
 

@@ -3,7 +3,7 @@
 from numpy cimport ndarray
 
 from cpprb_like._core cimport TAG_BASE, WRITTEN, Ring
-from cpprb_like._typedefs cimport int64_t, intp_t, uint64_t
+from cpprb_like._typedefs cimport int64_t, intp_t
 
 
 cdef enum:  # what is no slot
@@ -11,28 +11,27 @@ cdef enum:  # what is no slot
     NO_ROW = -2      # there never was such a row, or it holds no step
 
 
-cdef inline intp_t c_slot_of(Ring ring, uint64_t index, bint tagged) noexcept nogil:
+cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint tagged) noexcept nogil:
     """The slot of the row that a tag names, if such are taken, or that a slot holds now; or one of
     the above.
     """
-    cdef uint64_t capacity = ring.capacity
     cdef int64_t row, base = ring.state[TAG_BASE], written = ring.state[WRITTEN]
     cdef intp_t slot = <intp_t> index
-    if index >= capacity:
-        if not tagged or index - capacity >= <uint64_t> (base + written):
+    if index >= ring.capacity:
+        row = index - ring.capacity - base
+        if not tagged or row >= written:
             return NO_ROW
-        row = <int64_t> (index - capacity) - base
         if row < 0 or row < written - ring.capacity:
             return GONE
         slot = <intp_t> (row % ring.capacity)
-    elif slot >= ring.c_stored():
+    elif slot < 0 or slot >= ring.c_stored():
         return NO_ROW
     return NO_ROW if ring.c_absent() and ring.c_is_absent(slot) else slot
 
 
 cdef ndarray c_tag(Ring ring, ndarray slots)
-cdef ndarray c_find_rows(Ring ring, const uint64_t[::1] indexes)
-cdef int c_refuse(Ring ring, uint64_t index, intp_t place) except -1
+cdef ndarray c_find_rows(Ring ring, const int64_t[::1] indexes)
+cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1
 
 
 cdef class RowTags:
@@ -43,5 +42,5 @@ cdef class RowTags:
     cdef void c_begin(self) noexcept nogil
     cdef ndarray c_indexes(self, ndarray slots, bint tagged)
     cdef intp_t c_find(
-        self, const uint64_t* indexes, intp_t n, bint tagged, intp_t* slots, intp_t* places
+        self, const int64_t* indexes, intp_t n, bint tagged, intp_t* slots, intp_t* places
     ) noexcept nogil

@@ -11,7 +11,7 @@ cimport cython
 cimport numpy as cnp
 
 from cpprb_like._core cimport REVISION, TAG_BASE, WRITTEN, Ring
-from cpprb_like._typedefs cimport int64_t, intp_t, uint64_t
+from cpprb_like._typedefs cimport int64_t, intp_t
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def waiting_rows(Ring ring not None):
 
 
 def tag(Ring ring not None, slots):
-    """The tags of the rows in the given slots, a dense 1-d array of intp: uint64, shape (n,).
+    """The tags of the rows in the given slots, a dense 1-d array of intp: int64, shape (n,).
 
     Raises ``IndexError`` if a slot is not in use.
     """
@@ -37,14 +37,14 @@ cdef cnp.ndarray c_tag(Ring ring, cnp.ndarray slots):
     """As ``tag``, for slots that are in use."""
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-    cdef cnp.ndarray tags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT64)
-    cdef uint64_t* out = <uint64_t*> cnp.PyArray_DATA(tags)
+    cdef cnp.ndarray tags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
+    cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(tags)
     for k in range(n):
         out[k] = ring.state[TAG_BASE] + ring.capacity + ring.c_row_at(values[k])
     return tags
 
 
-cdef cnp.ndarray c_find_rows(Ring ring, const uint64_t[::1] indexes):
+cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):
     """The slots of the rows that tags name, or that slots hold now: intp; -1 for one that is gone.
 
     Raises ``IndexError`` for a slot that holds no step, and for a tag that no row got.
@@ -59,7 +59,7 @@ cdef cnp.ndarray c_find_rows(Ring ring, const uint64_t[::1] indexes):
     return slots
 
 
-cdef int c_refuse(Ring ring, uint64_t index, intp_t place) except -1:
+cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1:
     raise IndexError(
         f"indexes[{place}]: expected a slot from 0 to {ring.c_stored() - 1} that holds a "
         f"step, got {index}"
@@ -92,7 +92,7 @@ cdef class RowTags:
         self.drawn = written
 
     def indexes(self, cnp.ndarray slots, bint tagged):
-        """The slots as a fresh array of uint64, or the tags of the rows that are there.
+        """The slots as a fresh array of int64, or the tags of the rows that are there.
 
         ``slots`` are a dense 1-d array of intp, and in use.
         """
@@ -103,15 +103,15 @@ cdef class RowTags:
             return c_tag(self.ring, slots)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-        cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT64)
+        cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
         for k in range(n):
-            (<uint64_t*> cnp.PyArray_DATA(indexes))[k] = values[k]
+            (<int64_t*> cnp.PyArray_DATA(indexes))[k] = values[k]
         return indexes
 
     def find(self, cnp.ndarray indexes, bint tagged):
         """The slots of the rows that are still there, and the places of these in ``indexes``.
 
-        ``indexes`` are slots, as a dense 1-d array of uint64. If ``tagged``, they may be tags too;
+        ``indexes`` are slots, as a dense 1-d array of int64. If ``tagged``, they may be tags too;
         rows that were overwritten since they got their tag are left out, and slots that were
         overwritten since the last draw. Raises ``IndexError`` for a slot that holds no step.
         """
@@ -119,7 +119,7 @@ cdef class RowTags:
         cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         count = self.c_find(
-            <const uint64_t*> cnp.PyArray_DATA(indexes), n, tagged,
+            <const int64_t*> cnp.PyArray_DATA(indexes), n, tagged,
             <intp_t*> cnp.PyArray_DATA(slots), <intp_t*> cnp.PyArray_DATA(places),
         )
         if count < 0:
@@ -127,12 +127,11 @@ cdef class RowTags:
         return slots[:count], places[:count]
 
     cdef intp_t c_find(
-        self, const uint64_t* indexes, intp_t n, bint tagged, intp_t* slots, intp_t* places
+        self, const int64_t* indexes, intp_t n, bint tagged, intp_t* slots, intp_t* places
     ) noexcept nogil:
         """As ``find``: how many rows there are. Below 0: -1 less the place of a bad index."""
         self.c_begin()
         cdef intp_t k, slot, count = 0
-        cdef uint64_t capacity = self.ring.capacity
         cdef bint passes_newer = tagged and self.drawn
         for k in range(n):
             slot = c_slot_of(self.ring, indexes[k], tagged)
@@ -140,7 +139,7 @@ cdef class RowTags:
                 return -1 - k
             if slot == GONE:
                 continue
-            if passes_newer and indexes[k] < capacity and self.ring.c_row_at(slot) >= self.drawn:
+            if passes_newer and indexes[k] < self.ring.capacity and self.ring.c_row_at(slot) >= self.drawn:
                 continue
             slots[count] = slot
             places[count] = k

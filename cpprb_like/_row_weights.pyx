@@ -20,7 +20,7 @@ from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
     c_check_drawn,
 )
-from cpprb_like._typedefs cimport float64_t, int64_t, intp_t, uint64_t
+from cpprb_like._typedefs cimport float64_t, int64_t, intp_t
 
 import numpy as np
 
@@ -321,7 +321,7 @@ cdef class RowWeights:
         cdef bint locked = self.tree.c_enter(0)
         self.c_sync_entered(self.ring.state[WRITTEN])
         count = self.tags.c_find(
-            <const uint64_t*> cnp.PyArray_DATA(indexes), n, tagged, slots, <intp_t*> kept
+            <const int64_t*> cnp.PyArray_DATA(indexes), n, tagged, slots, <intp_t*> kept
         )
         if 0 <= count < n:
             for k in range(count):

@@ -8,7 +8,7 @@ from cpprb_like._core import Ring
 
 def write(
     ring: Ring,
-    indexes: NDArray[np.uint64],
+    indexes: NDArray[np.int64],
     columns: list[Column],
     arrays: list[NDArray[Any]],
 ) -> None: ...

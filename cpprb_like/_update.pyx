@@ -11,12 +11,12 @@ from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_swap
 from cpprb_like._core cimport UPDATES, Ring
 from cpprb_like._row_tags cimport c_find_rows
-from cpprb_like._typedefs cimport intp_t, uint64_t
+from cpprb_like._typedefs cimport int64_t, intp_t
 
 cnp.import_array()
 
 
-def write(Ring ring not None, const uint64_t[::1] indexes, list columns, list arrays):
+def write(Ring ring not None, const int64_t[::1] indexes, list columns, list arrays):
     """Replace values of the rows that tags or slots name; of duplicates the last wins.
 
     ``arrays`` hold a value for each index, dense, one array for each of ``columns``, which are

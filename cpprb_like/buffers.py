@@ -245,7 +245,7 @@ class ReplayBuffer(BufferBase):
         gamma : float, optional
             In place of ``Nstep["gamma"]``.
         indexes : bool
-            Add the column ``indexes``, shape ``(batch_size,)``, uint64: numbers for ``update`` that
+            Add the column ``indexes``, shape ``(batch_size,)``, int64: numbers for ``update`` that
             name exactly these rows, whatever is added later. Modulo ``capacity`` they are slots.
 
         Returns

@@ -89,7 +89,7 @@ class _LaBER(ABC):
         chosen = np.searchsorted(sums, targets, side="right")
 
         batch = {name: values[chosen] for name, values in batch.items()}
-        weights = self._weights(likely[chosen], sums[-1] / n * largest)
+        weights = self._weights(likely[chosen] / largest, sums[-1], n)
         if given is not None:
             weights *= given[chosen]
         kind = found.dtype if found.dtype.kind == "f" else np.float64
@@ -98,8 +98,8 @@ class _LaBER(ABC):
         return batch
 
     @abstractmethod
-    def _weights(self, chosen: Array, mean: float) -> Array:
-        """Weights of the chosen rows: from their priorities, and the mean of the large batch."""
+    def _weights(self, chosen: Array, total: float, n: int) -> Array:
+        """Weights of the chosen rows, from their priorities and the sum of all n, in one unit."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.batch_size}, m={self.m}, eps={self.eps})"
@@ -159,23 +159,26 @@ class LaBERmean(_LaBER):
     True
     """
 
-    def _weights(self, chosen: Array, mean: float) -> Array:
-        return mean / chosen
+    def _weights(self, chosen: Array, total: float, n: int) -> Array:
+        return total / n / chosen
 
 
 class LaBERlazy(_LaBER):
-    """As ``LaBERmean``, with the weight ``1 / p_i``: the scale is left to the learning rate.
+    """As ``LaBERmean``, with the weight ``sum(p) / p_i``, one over the probability of row i.
+
+    These are ``batch_size * m`` times the weights of ``LaBERmean``: the scale is left to the
+    learning rate.
 
     Examples
     --------
     >>> from cpprb_like import LaBERlazy
-    >>> batch = LaBERlazy(2, m=1, eps=0, seed=0)(priorities=[4.0, 4.0], obs=[1, 2])
+    >>> batch = LaBERlazy(2, m=2, eps=0, seed=0)(priorities=[1.0, 1.0, 1.0, 1.0])
     >>> batch["weights"].tolist()
-    [0.25, 0.25]
+    [4.0, 4.0]
     """
 
-    def _weights(self, chosen: Array, mean: float) -> Array:  # noqa: ARG002 (the lazy part)
-        return np.reciprocal(chosen)
+    def _weights(self, chosen: Array, total: float, n: int) -> Array:  # noqa: ARG002 (the lazy part)
+        return total / chosen
 
 
 class LaBERmax(_LaBER):
@@ -189,7 +192,7 @@ class LaBERmax(_LaBER):
     [1.0, 1.0]
     """
 
-    def _weights(self, chosen: Array, mean: float) -> Array:  # noqa: ARG002 (the scale is another)
+    def _weights(self, chosen: Array, total: float, n: int) -> Array:  # noqa: ARG002 (another scale)
         weights: Array = chosen.min() / chosen
         return weights
 

@@ -148,7 +148,7 @@ class Mixture:
                 Number of the buffer that the row is from, 0 for the first.
             weights : float32, or float64 if a buffer's sampler gives that
                 1.0 for rows of buffers without priorities. Only if one of the buffers has some.
-            indexes : uint64
+            indexes : int64
                 For ``update_priorities``. Only if one of the buffers has priorities.
 
             Further columns, such as ``discount``, if all buffers give them.
@@ -242,7 +242,7 @@ class Mixture:
         extra: Batch = {"source": np.empty(n, np.intp)}
         if self._weights_dtype is not None:
             extra["weights"] = np.empty(n, self._weights_dtype)
-            extra["indexes"] = np.empty(n, np.uint64)
+            extra["indexes"] = np.empty(n, np.int64)
         others = {}
         for number, (name, (start, stop)) in enumerate(
             zip(self._buffers, pairwise(cuts), strict=True)
@@ -257,8 +257,8 @@ class Mixture:
             extra["source"][start:stop] = number
             if self._weights_dtype is not None:
                 extra["weights"][start:stop] = part.get("weights", 1.0)
-                index = part.get("indexes", np.uint64(0)) * np.uint64(len(self._buffers))
-                extra["indexes"][start:stop] = index + np.uint64(number)
+                index = part.get("indexes", 0) * len(self._buffers)
+                extra["indexes"][start:stop] = index + number
             known = (*batch, *OWN_NAMES)
             others[name] = {column: part[column] for column in part if column not in known}
         batch |= extra | _join(others)
@@ -333,7 +333,7 @@ class Mixture:
         """
         values = read_priorities(priorities)
         given = read_indexes(indexes, len(values))
-        index, source = np.divmod(given, np.uint64(len(self._buffers)))
+        index, source = np.divmod(given, len(self._buffers))
         updates = []
         for number, (name, buffer) in enumerate(self._buffers.items()):
             if isinstance(buffer, PrioritizedReplayBuffer):
@@ -460,7 +460,7 @@ def _has_tags(buffer: PrioritizedReplayBuffer) -> bool:
 
 
 def _update(
-    name: str, buffer: PrioritizedReplayBuffer, index: NDArray[np.uint64], values: NDArray[Any]
+    name: str, buffer: PrioritizedReplayBuffer, index: NDArray[np.int64], values: NDArray[Any]
 ) -> None:
     """``buffer.update_priorities``, with the name of the buffer in an error."""
     try:
@@ -469,7 +469,7 @@ def _update(
         raise IndexError(f"buffer {name!r}: {error}") from error
 
 
-def _not_held(buffer: PrioritizedReplayBuffer, index: NDArray[np.uint64]) -> NDArray[np.intp]:
+def _not_held(buffer: PrioritizedReplayBuffer, index: NDArray[np.int64]) -> NDArray[np.intp]:
     """Places of the indexes that can be no row's, as far as can be told without an update."""
     ring = buffer.ring
     wrong = index >= ring.stored

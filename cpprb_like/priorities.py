@@ -28,8 +28,9 @@ __all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read
 
 Floats = NDArray[np.float64]
 
-TRIES = 64  # for each start, before all rows are looked at
+TRIES = 64  # for each start, before all rows are looked at ...
 SPARE_TRIES = 256
+TRIES_PER_ROW = 1 / 8  # ... or for each row, if that is more: a look at all takes longer than these
 
 
 class PrioritySampler(Sampler, Protocol):
@@ -116,7 +117,7 @@ def read_priorities(priorities: ArrayLike) -> Floats:
     return values
 
 
-def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.uint64]:
+def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
     """Indexes of rows as a dense 1-d array.
 
     Parameters
@@ -133,24 +134,26 @@ def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.uint64]
     ValueError
         They have another shape, or are not ``n``.
     IndexError
-        One of them is negative.
+        One of them is negative, or larger than any index.
     """
     common = None if n is None else as_indexes(indexes, n)
     if common is not None:
         return common
     given = _as_array("indexes", indexes)
     if given.size == 0:
-        given = given.astype(np.uint64)
+        given = given.astype(np.int64)
     if given.dtype.kind not in "iu" or isinstance(indexes, np.ma.MaskedArray):
         raise TypeError(f"indexes: expected integers, got {indexes!r}")
     if given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1):
         raise ValueError(f"indexes: expected shape (n,) or (n, 1), got {given.shape}")
     if n is not None and given.size != n:
         raise ValueError(f"expected one priority for each index, got {n} for {given.size}")
-    if given.dtype.kind == "i" and given.size and given.min() < 0:
-        wrong = np.flatnonzero(given.reshape(-1) < 0)[0]
-        raise IndexError(f"indexes[{wrong}]: expected at least 0, got {given.reshape(-1)[wrong]}")
-    return np.require(given.reshape(-1), np.uint64, ["C", "A"])
+    found = np.require(given.reshape(-1), np.int64, ["C", "A"])
+    if found.size and found.min() < 0:  # also of unsigned ones that no int64 holds
+        wrong = np.flatnonzero(found < 0)[0]
+        expected = "at least 0" if given.dtype.kind == "i" else f"at most {np.iinfo(np.int64).max}"
+        raise IndexError(f"indexes[{wrong}]: expected {expected}, got {given.reshape(-1)[wrong]}")
+    return found
 
 
 class KeptRows(Protocol):
@@ -168,7 +171,7 @@ class KeptRows(Protocol):
 
     def draw(
         self, n: int, rng: np.random.Generator, replace: bool, stratified: bool, tagged: bool
-    ) -> tuple[Slots, NDArray[np.uint64], Floats, float, float]:
+    ) -> tuple[Slots, NDArray[np.int64], Floats, float, float]:
         """Slots, their indexes and weights; and the least weight and the sum of all."""
         ...
 
@@ -176,7 +179,7 @@ class KeptRows(Protocol):
         """The weights of rows."""
         ...
 
-    def indexes(self, slots: Slots, tagged: bool) -> NDArray[np.uint64]:
+    def indexes(self, slots: Slots, tagged: bool) -> NDArray[np.int64]:
         """The indexes of rows."""
         ...
 
@@ -294,23 +297,23 @@ class ByPriority(Generic[Rows]):
     ) -> tuple[Slots, Extra]:
         """Rows at which a sequence can start, in proportion to their weights.
 
-        The extra columns are ``weights``, 1.0 for the rarest of the batch, and ``indexes``. Rows at
-        which no sequence will ever start get the priority 0 when they are drawn in vain.
+        Rows are drawn by weight until enough of them are starts; where that takes too many, the
+        rest is drawn from a list of all starts. Both have the same distribution, and neither
+        changes a weight. The extra columns are ``weights``, 1.0 for the rarest of the batch, and
+        ``indexes``.
         """
         exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
         rows = self.rows
         found: list[tuple[Slots, Floats]] = []
-        vain: list[NDArray[np.uint64]] = []
-        missing, tries, tried, most = n, n, 0, TRIES * n + SPARE_TRIES
+        missing, tries, tried = n, n, 0
+        most = max(TRIES * n, int(TRIES_PER_ROW * rows.ring.stored)) + SPARE_TRIES
         while missing and tries:
             # Strata only where all are kept: the first few of a stratified draw are no fair draw.
-            slots, tags, weights, _, _ = rows.draw(
-                tries, rng, True, self.stratified and not tried, True
+            slots, _, weights, _, _ = rows.draw(
+                tries, rng, True, self.stratified and not tried, False
             )
-            told = starts.tell(slots)
-            kept = np.flatnonzero(told == 1)[:missing]
+            kept = np.flatnonzero(starts.tell(slots) == 1)[:missing]
             found.append((slots[kept], weights[kept]))
-            vain.append(tags[told == -1])
             missing -= len(kept)
             tried += tries
             tries = min(most - tried, SPARE_TRIES // 8 + 2 * missing * tried // (n - missing + 1))
@@ -327,8 +330,6 @@ class ByPriority(Generic[Rows]):
             ),
             "indexes": rows.indexes(slots, self.check_for_update),
         }
-        if sum(map(len, vain)):
-            self._forget(np.concatenate(vain))
         self.draws += 1
         return slots, extra
 
@@ -342,10 +343,6 @@ class ByPriority(Generic[Rows]):
         places = np.searchsorted(sums, rng.random(n) * sums[-1], side="right")
         places = np.minimum(places, np.searchsorted(sums, sums[-1]))  # a product may round up
         return among[places], weights[places]
-
-    def _forget(self, tags: NDArray[np.uint64]) -> None:
-        """Give rows the priority 0, unless they were overwritten since they got their tag."""
-        raise NotImplementedError
 
     def drop(self, slots: Slots, written: int, revision: int) -> None:
         """Never draw the rows in these slots again; they are about to become absent.
@@ -413,7 +410,7 @@ class Prioritized(ByPriority[RowWeights]):
     Notes
     -----
     A batch gets the columns ``weights``, shape ``(n,)``: ``(P(i) / min P) ** -beta``, where P is
-    the probability to be drawn, and ``indexes``, shape ``(n,)`` and uint64, for
+    the probability to be drawn, and ``indexes``, shape ``(n,)`` and int64, for
     ``update_priorities``. Priorities are summed in float64 and each sum is made anew from its
     parts, so no rounding piles up. New rows cost nothing until the next draw. A draw or an update
     of n rows costs in proportion to n and the logarithm of the capacity, over many calls: the draw
@@ -532,10 +529,6 @@ class Prioritized(ByPriority[RowWeights]):
         values = read_priorities(priorities)
         weights = self._weigh(values)
         self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
-
-    def _forget(self, tags: NDArray[np.uint64]) -> None:
-        nothing = np.zeros(len(tags))
-        self.rows.update(tags, nothing, self._weigh(nothing), True)
 
     def drop(self, slots: Slots, written: int, revision: int) -> None:
         """See ``ByPriority.drop``."""

@@ -61,7 +61,7 @@ class RankBased(ByPriority["RowRanks"]):
     -----
     A batch gets the columns ``weights``, shape ``(n,)``: ``(P(i) / min P) ** -beta``, where P is
     the probability to be drawn, so the row of the last rank weighs 1.0; and ``indexes``, shape
-    ``(n,)`` and uint64, for ``update_priorities``. New rows have the greatest priority so far.
+    ``(n,)`` and int64, for ``update_priorities``. New rows have the greatest priority so far.
 
     Ranks are exact at each draw. A draw or an update of n rows costs in proportion to n and the
     logarithm of the capacity; the first draw after an update also takes a time in proportion to a
@@ -124,9 +124,6 @@ class RankBased(ByPriority["RowRanks"]):
         """Set the priorities of rows; see ``PrioritizedReplayBuffer.update_priorities``."""
         values = read_priorities(priorities)
         self.rows.update(read_indexes(indexes, len(values)), values, self.check_for_update)
-
-    def _forget(self, tags: NDArray[np.uint64]) -> None:
-        self.rows.update(tags, np.zeros(len(tags)), True)
 
     def drop(self, slots: Slots, written: int, revision: int) -> None:
         """See ``ByPriority.drop``."""
@@ -251,7 +248,7 @@ class RowRanks:
 
     def draw(
         self, n: int, rng: np.random.Generator, replace: bool, stratified: bool, tagged: bool
-    ) -> tuple[Slots, NDArray[np.uint64], Floats, float, float]:
+    ) -> tuple[Slots, NDArray[np.int64], Floats, float, float]:
         """Draw n rows; see ``SumTree.draw`` and, without ``replace``, ``SumTree.draw_distinct``.
 
         Returns their slots, what ``update`` takes for them, the weights of their ranks; and the
@@ -274,12 +271,15 @@ class RowRanks:
             return slots, self._tags.indexes(slots, tagged), weights, least, self._tree.total
 
     def get(self, slots: Slots) -> Floats:
-        """The weights of the ranks of rows."""
+        """The weights of the ranks of rows; 0 for one that has none, since it cannot be drawn."""
         with self._lock:
             self._follow()
-            return self._tree.get(self._ranking.ranks_of(slots) - 1)
+            weights = np.zeros(len(slots))
+            ranked = ~np.isnan(self._ranking.get(slots))
+            weights[ranked] = self._tree.get(self._ranking.ranks_of(slots[ranked]) - 1)
+            return weights
 
-    def indexes(self, slots: Slots, tagged: bool) -> NDArray[np.uint64]:
+    def indexes(self, slots: Slots, tagged: bool) -> NDArray[np.int64]:
         """What ``update`` takes for rows; see ``draw``."""
         with self._lock:
             return self._tags.indexes(slots, tagged)
@@ -299,7 +299,7 @@ class RowRanks:
             self._follow()
             return self._greatest
 
-    def update(self, indexes: NDArray[np.uint64], priorities: Floats, tagged: bool) -> None:
+    def update(self, indexes: NDArray[np.int64], priorities: Floats, tagged: bool) -> None:
         """Set the priorities of rows: of duplicates the last wins.
 
         See ``RowTags.find`` for ``indexes`` and ``tagged``, and for what is raised.

@@ -133,7 +133,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         -------
         dict of ndarray
             The fields, and ``weights``, shape ``(batch_size,)``, float32, at most 1.0; and
-            ``indexes``, shape ``(batch_size,)``, uint64, for ``update_priorities``.
+            ``indexes``, shape ``(batch_size,)``, int64, for ``update_priorities``.
 
         Raises
         ------

@@ -118,14 +118,16 @@ def sample_sequences(
     wait. With ``across_episodes`` all T rows have to be there, whichever episodes they belong to.
     Each of these starts has the same probability; with priorities, one in proportion to the weight
     of its first row: ``P(i) = weight(i) / (sum of the weights of all starts)``. There the
-    ``weights`` of the batch are ``(P(i) / least P of the batch) ** -beta``, and rows at which no
-    sequence starts get the priority 0 when they are drawn in vain, so that it happens once.
+    importance-sampling ``weights`` of the batch are ``(P(i) / least P of the batch) ** -beta``,
+    exactly: the sum cancels out, so it is never computed. A draw changes no priority.
 
     With priorities and ``Nstep``, a row that waits for the steps of ``Nstep`` starts no sequence.
 
     Cost proportional to ``batch_size * T``, and to ``batch_size * stride`` tries for a start.
     Where starts are very rare among the rows, at less than about one in ``32 * stride``, all rows
-    are looked at.
+    are looked at. With priorities the tries go by weight: as many for each sequence as the weights
+    of all rows are times those of the starts, 0.1 us each; where they would be more than 64 for
+    each sequence and than an eighth of the rows, all rows are looked at, 20 ns a row.
 
     Source: Kapturowski, Ostrovski, Quan, Munos and Dabney (2019), "Recurrent Experience Replay in
     Distributed Reinforcement Learning" (R2D2), section 2.3 and section 3 on stored states and

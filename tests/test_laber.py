@@ -27,7 +27,7 @@ def weights_by_hand(
     if cls is LaBERmean:
         return [sum(p) / len(p) / p[i] for i in chosen]
     if cls is LaBERlazy:
-        return [1 / p[i] for i in chosen]
+        return [sum(p) / p[i] for i in chosen]
     largest = max(1 / p[i] for i in chosen)
     return [1 / p[i] / largest for i in chosen]
 
@@ -64,7 +64,7 @@ def test_weights_for_given_numbers() -> None:
     """Priorities 1, 2, 3, 4 without eps: mean 2.5, as worked out on paper."""
     for cls, table in [
         (LaBERmean, [2.5, 1.25, 2.5 / 3, 0.625]),
-        (LaBERlazy, [1, 1 / 2, 1 / 3, 1 / 4]),
+        (LaBERlazy, [10, 5, 10 / 3, 2.5]),
     ]:
         batch = cls(2, 2, eps=0, seed=3)(priorities=[1, 2, 3, 4])
         assert batch["weights"].tolist() == pytest.approx([table[i] for i in batch["indexes"]])
@@ -72,6 +72,29 @@ def test_weights_for_given_numbers() -> None:
         batch = LaBERmax(2, 2, eps=0, seed=seed)(priorities=[1, 2, 3, 4])
         p = batch["indexes"] + 1
         assert batch["weights"].tolist() == pytest.approx((p.min() / p).tolist())
+
+
+def test_weights_are_those_of_cpprb() -> None:
+    """With q = p / sum(p): lazy is 1 / q, mean is lazy / n, max is lazy / its largest.
+
+    Lazy weights were 1 / p, so programs written for cpprb learned by another rate.
+    """
+    assert LaBERlazy(2, 2, eps=0)(priorities=[1.0] * 4)["weights"].tolist() == [4.0, 4.0]
+    assert LaBERmean(2, 2, eps=0)(priorities=[1.0] * 4)["weights"].tolist() == [1.0, 1.0]
+    assert LaBERmax(2, 2, eps=0)(priorities=[1.0] * 4)["weights"].tolist() == [1.0, 1.0]
+    priorities = [0.5, 2.0, 7.0, 0.25, 1.0, 3.0]
+    for eps in (0.0, 0.5):
+        q = (np.array(priorities) + eps) / (np.array(priorities) + eps).sum()
+        lazy, mean, largest = (
+            cls(3, 2, eps=eps, seed=4)(priorities=priorities)
+            for cls in (LaBERlazy, LaBERmean, LaBERmax)
+        )
+        chosen = lazy["indexes"]
+        np.testing.assert_allclose(lazy["weights"], 1 / q[chosen], rtol=1e-12)
+        np.testing.assert_allclose(mean["weights"], 1 / (6 * q[chosen]), rtol=1e-12)
+        np.testing.assert_allclose(
+            largest["weights"], (1 / q[chosen]) / (1 / q[chosen]).max(), rtol=1e-12
+        )
 
 
 @of_each_kind

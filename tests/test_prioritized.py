@@ -369,13 +369,13 @@ def test_single_weights_are_rounded_double_ones(beta: float, among: str) -> None
 
 
 def test_the_weights_of_the_named_buffer_are_single() -> None:
-    """``PrioritizedReplayBuffer`` has cpprb's columns: float32 weights and uint64 indexes."""
+    """``PrioritizedReplayBuffer`` has cpprb's columns: float32 weights; and int64 indexes."""
     rb = PrioritizedReplayBuffer(10, NUMBER, alpha=0.5, eps=0.0, seed=1)
     rb.add(x=[0, 1], priorities=[1.0, 16.0])
     batch = rb.sample(64, beta=1.0)
     assert list(batch) == ["x", "weights", "indexes"]
     assert batch["weights"].dtype == np.float32
-    assert batch["indexes"].dtype == np.uint64
+    assert batch["indexes"].dtype == np.int64
     assert batch["indexes"].tolist() == batch["x"].tolist()
     assert batch["weights"].tolist() == np.where(batch["x"] == 0, 1.0, 0.25).tolist()
 

@@ -35,7 +35,9 @@ from cpprb_like import (
     priorities,
     recipes,
 )
+from cpprb_like.mixture import Mixture
 from cpprb_like.priorities import Prioritized
+from cpprb_like.ranked import RankBased
 from cpprb_like.samplers import Uniform
 
 NAN, INF = math.nan, math.inf
@@ -891,3 +893,35 @@ def test_one_clears_while_others_add_and_learn() -> None:
 
     run_together(add, learn, learn, clear, seconds=0.8)
     assert_nodes_are_sums(rb)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "slots", "tags", "ranks", "sequences", "mixture"])
+@pytest.mark.parametrize("dtype", ["i1", "u1", "<i4", ">i8", "<u8", "i8"])
+def test_indexes_are_int64_and_come_back_as_any_integers(kind: str, dtype: str) -> None:
+    """Since torch cannot count with uint64 and JAX narrows it, uint64 ones were of no use."""
+    fields = {"x": {"shape": (), "dtype": "i8"}}
+    sampler = (
+        RankBased(1.0) if kind == "ranks" else Prioritized(1.0, check_for_update=kind == "tags")
+    )
+    rb = PrioritizedReplayBuffer(10, fields, sampler=sampler, seed=0)
+    if kind == "uniform":
+        plain = ReplayBuffer(10, fields, seed=0)
+        plain.add(x=range(4))
+        batch = plain.sample(8, indexes=True)
+        plain.update(batch["indexes"].astype(dtype), x=-batch["x"])
+        assert plain.get_all_transitions()["x"].min() == -batch["x"].max()
+        with pytest.raises(IndexError, match=r"indexes\[1\].*-3"):
+            plain.update(np.array([1, -3]), x=[1, 1])
+    else:
+        rb.add(x=range(4))
+        if kind == "mixture":
+            source: Any = Mixture({"a": rb}, {"a": 1})
+            batch = source.sample(8)
+        else:
+            source = rb
+            batch = rb.sample_sequences(8, 1) if kind == "sequences" else rb.sample(8)
+        source.update_priorities(batch["indexes"].astype(dtype), np.full(8, 7.0))
+        assert rb.get_max_priority() == 7.0
+        with pytest.raises(IndexError, match=r"indexes\[1\].*-3"):
+            source.update_priorities(np.array([1, -3]), [1, 1])
+    assert batch["indexes"].dtype == np.int64

@@ -50,7 +50,7 @@ def assert_draws_by(rb: PrioritizedReplayBuffer, priorities: dict[int, float]) -
     assert isinstance(sampler, RankBased)
     expected = expected_probabilities(priorities, sampler.alpha)
     batch = rb.sample(400, beta=0.8)
-    slots = (batch["indexes"] % np.uint64(rb.get_buffer_size())).astype(int).tolist()
+    slots = (batch["indexes"] % rb.get_buffer_size()).astype(int).tolist()
     chances = floats([expected[slot] for slot in slots])
     np.testing.assert_allclose(batch["probabilities"], chances, rtol=1e-12)
     weights = (chances / min(expected.values())) ** -0.8
@@ -176,14 +176,14 @@ def test_updates_of_overwritten_rows_are_passed_over() -> None:
     batch = rb.sample(50)
     rb.add(x=[4, 5])
     rb.update_priorities(batch["indexes"], np.full(50, 9.0))
-    slots = set((batch["indexes"] % np.uint64(4)).tolist())
+    slots = set((batch["indexes"] % 4).tolist())
     assert_draws_by(rb, {0: 4.0, 1: 4.0} | {slot: 9.0 for slot in (2, 3) if slot in slots})
     rb.clear()
     rb.add(x=[0, 1, 2])
     rb.update_priorities(batch["indexes"], np.full(50, 99.0))
     assert rb.get_max_priority() == 1.0
     with pytest.raises(IndexError, match=r"indexes\[0\]"):
-        rb.update_priorities(rb.sample(1)["indexes"] + np.uint64(4), [1.0])
+        rb.update_priorities(rb.sample(1)["indexes"] + 4, [1.0])
     with pytest.raises(IndexError, match=r"indexes\[1\]"):
         rb.update_priorities([2, 3], [1.0, 1.0])
 

@@ -21,7 +21,7 @@ from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._episodes import Starts, choose
 from cpprb_like.priorities import Prioritized
 from cpprb_like.ranked import RankBased
-from cpprb_like.samplers import Extra, Recency, Reverse, Slots, Uniform
+from cpprb_like.samplers import Recency, Reverse, Uniform
 
 Array = npt.NDArray[Any]
 
@@ -221,9 +221,7 @@ def test_starts_are_drawn_by_rank() -> None:
     assert isinstance(rb, PrioritizedReplayBuffer)
     priorities = np.random.default_rng(0).permutation(20) + 1.0
     rb.update_priorities(np.arange(20), priorities)
-    rb.sample_sequences(1000, 3, burn_in=1)  # rows 9 and 19 have the last ranks from now on
     ranks = np.empty(20)
-    priorities[[9, 19]] = 0
     ranks[np.argsort(-priorities, kind="stable")] = np.arange(1, 21)
     expected = 1 / ranks
     expected[[9, 19]] = 0
@@ -238,51 +236,67 @@ def test_starts_are_drawn_by_rank() -> None:
     assert counts[~there].sum() == 0
 
 
-class Tries:
-    """``Starts`` that count how many rows they were asked about."""
+@pytest.mark.parametrize("make", [Prioritized, RankBased])
+@pytest.mark.parametrize("nstep", [None, {"size": 3, "rew": "r"}])
+def test_drawing_sequences_changes_no_priority(make: Any, nstep: Any) -> None:
+    """``sample`` draws what it would draw if no sequence had ever been drawn, or refused.
 
-    def __init__(self, starts: Starts) -> None:
-        self.starts = starts
-        self.count = 0
+    Rows at which no sequence starts got the priority 0 when they were drawn in vain, and ``sample``
+    of the same buffer hardly ever drew them again.
+    """
+    buffers = []
+    for draws_sequences in (False, True):
+        fields = {**NUMBERS, "r": {"shape": ()}}
+        rb = PrioritizedReplayBuffer(300, fields, sampler=make(1.0), Nstep=nstep, seed=0)
+        for start in range(0, 240, 40):
+            x = np.arange(start, start + 40)
+            rb.add(x=x, r=x, done=x == start + 39, priorities=1.0 + x % 7)
+        rb.add(x=np.arange(240, 250), r=np.ones(10), done=np.zeros(10, bool))
+        if draws_sequences:
+            for _ in range(50):
+                rb.sample_sequences(16, 20, stride=10)
+            for _ in range(3):
+                with pytest.raises(NotEnoughDataError):
+                    rb.sample_sequences(16, 41, burn_in=40)
+        rb.rng = np.random.default_rng(5)
+        buffers.append(rb)
+    plain, other = buffers
+    for _ in range(20):
+        one, two = plain.sample(64), other.sample(64)
+        for name in one:
+            if name != "weights":  # their exponent may be a schedule of the batches drawn
+                np.testing.assert_array_equal(one[name], two[name])
+    counts = np.bincount(other.sample(20_000)["indexes"], minlength=250)
+    assert (counts[:240] > 0).all()
+    other.check()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.starts, name)
 
-    def tell(self, slots: Array) -> Array:
-        self.count += len(slots)
-        return self.starts.tell(slots)
-
-
-class Counted(Prioritized):
-    """``Prioritized`` that knows how many rows it tried."""
-
-    tries = 0
-
-    def draw_starts(
-        self, starts: Any, n: int, rng: np.random.Generator, **options: Any
-    ) -> tuple[Slots, Extra]:
-        tries = Tries(starts)
-        drawn = super().draw_starts(tries, n, rng, **options)  # type: ignore[arg-type]
-        self.tries += tries.count
-        return drawn
-
-
-def test_rows_where_no_sequence_starts_are_drawn_in_vain_once() -> None:
-    """Such rows get the priority 0, those that wait keep theirs, and ``sample`` draws all rows."""
-    sampler = Counted(1.0, eps=1e-6)
-    rb = episodes_of([2000], capacity=3000, sampler=sampler)
-    rb.add(x=np.arange(2000, 2010), done=np.zeros(10, bool))
-    for _ in range(200):
-        rb.sample_sequences(64, 20, stride=10)
-    sampler.tries = 0
-    for _ in range(100):
-        rb.sample_sequences(64, 20, stride=10)
-
-    weights = sampler.rows.get(np.arange(2010))
-    starts = np.arange(0, 2000, 10)
-    np.testing.assert_allclose(weights[[*starts, 2000]], 1.0 + 1e-6)
-    np.testing.assert_allclose(np.delete(weights, [*starts, 2000]), 1e-6)
-    assert sampler.tries < 1.2 * 100 * 64
+@pytest.mark.parametrize("make", [Prioritized, RankBased])
+@pytest.mark.parametrize("stride", [1, 50])
+def test_starts_that_weigh_little_are_drawn_by_weight(make: Any, stride: int) -> None:
+    """Where tries would hardly ever find a start, a list of all gives the same distribution."""
+    sampler = make(1.0) if make is RankBased else make(1.0, eps=0.0)
+    rb = episodes_of([100] * 10, capacity=1000, sampler=sampler)
+    assert isinstance(rb, PrioritizedReplayBuffer)
+    priorities = np.full(1000, 1e6)
+    starts = np.flatnonzero(np.arange(1000) % 100 % stride == 0)
+    starts = starts[(starts % 100) < 2] if stride == 1 else starts
+    least = 99 if stride == 1 else 1
+    priorities[starts] = np.linspace(1e-3, 3e-3, len(starts))[::-1]
+    rb.update_priorities(np.arange(1000), priorities)
+    counts = np.zeros(1000)
+    for _ in range(30):
+        batch = rb.sample_sequences(200, 100 - least + 1, burn_in=least - 1, stride=stride)
+        np.add.at(counts, batch["x"][:, 0], 1)
+    weights = priorities.copy()
+    if make is RankBased:
+        weights[np.argsort(-priorities, kind="stable")] = 1 / np.arange(1, 1001)
+    expected = np.zeros(1000)
+    expected[starts] = 6000 * weights[starts] / weights[starts].sum()
+    there = expected > 0
+    assert counts[~there].sum() == 0
+    limit = there.sum() + 5 * np.sqrt(2 * there.sum())
+    assert chi_square_of(counts[there], expected[there]) < limit
 
 
 def test_max_and_mean_of_the_errors_are_mixed() -> None:

@@ -212,7 +212,7 @@ class NamesAgainstTwin(RuleBasedStateMachine):
     def draw(self, n: int) -> None:
         if len(self.rb):
             batch = self.rb.sample(n, indexes=True)
-            assert batch["indexes"].dtype == np.uint64
+            assert batch["indexes"].dtype == np.int64
             slots = (batch["indexes"] % self.capacity).astype(int)
             assert_same(self.rb[slots]["x"], batch["x"], "x")
             for index, x in zip(batch["indexes"].tolist(), batch["x"].tolist(), strict=True):
