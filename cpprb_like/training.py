@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from cpprb_like.buffers import Batch, ReplayBuffer
 from cpprb_like.schedules import whole
+from cpprb_like.schema import Schema
 
 __all__ = ["Environment", "Outcome", "train"]
 
@@ -41,6 +42,12 @@ class Outcome:
     reward: Any
     terminated: bool
     truncated: bool
+    tells_truncation: bool  # apart from the termination
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the episode is."""
+        return self.terminated or self.truncated
 
     @classmethod
     def of(cls, result: Any) -> Outcome:
@@ -54,10 +61,27 @@ class Outcome:
             raise ValueError(f"env.step(): expected a tuple of 5 values, or 4, got {what}")
         if len(result) == 5:
             obs, reward, terminated, truncated, _ = result
-            return cls(obs, reward, bool(terminated), bool(truncated))
+            return cls(obs, reward, bool(terminated), bool(truncated), True)
         obs, reward, done, info = result
         cut_off = bool(done) and isinstance(info, dict) and bool(info.get("TimeLimit.truncated"))
-        return cls(obs, reward, bool(done) and not cut_off, cut_off)
+        return cls(obs, reward, bool(done) and not cut_off, cut_off, False)
+
+    def as_stored(self, transition: Transition, schema: Schema) -> Outcome:
+        """What a transition says in its place, and this where that says nothing.
+
+        So the observation that is acted on is the one that is stored, and an episode ends for the
+        agent where it ends in the buffer.
+        """
+        obs = transition.get("next_obs", self.obs)
+        reward = transition.get("rew", self.reward)
+        names = {schema.names[number] for number, _, _ in schema.end_fields()} & transition.keys()
+        if not names:
+            return replace(self, obs=obs, reward=reward)
+        ends = any(np.any(transition[name]) for name in names)
+        untold = self.tells_truncation and (schema.truncated or "truncated") not in names
+        return replace(
+            self, obs=obs, reward=reward, terminated=ends, truncated=untold and self.truncated
+        )
 
 
 def train(
@@ -102,21 +126,27 @@ def train(
         Steps to take before the first update.
     after_step : callable, optional
         ``after_step(obs, action, result, step, episode)`` gives the fields of ``buffer.add``;
-        ``result`` is what ``env.step`` returned. By default those fields of the buffer that are
-        called ``obs``, ``act``, ``rew``, ``next_obs``, ``terminated``, ``truncated`` and ``done``.
+        ``result`` is what ``env.step`` returned. The loop goes on with what is stored: the agent
+        acts on its ``next_obs``, its ``rew`` counts, and the episode is over where it ends in the
+        buffer, by ``done``, ``terminated`` or ``truncated``, or by the fields that the buffer was
+        told of. What the transition does not have is the environment's; so is a truncation that no
+        field of the buffer tells, but for steps of four values, whose ``done`` had it.
+        By default the transition has those fields of the buffer that are called ``obs``, ``act``,
+        ``rew``, ``next_obs``, ``terminated``, ``truncated`` and ``done``.
         ``done`` is the end of an episode if the buffer has ``terminated`` or ``truncated`` too;
         otherwise it is the termination alone, because behind a truncation there still is value.
     done_check : callable, optional
-        ``done_check(transition)`` says whether the episode is over; by default ``env.step`` does.
+        ``done_check(transition)`` says whether the episode is over; by default the transition does.
     obs_update : callable, optional
-        ``obs_update(transition)`` gives the next observation to act on; by default that of
-        ``env.step``.
+        ``obs_update(transition)`` gives the next observation to act on; by default the transition's
+        ``next_obs``.
     rew_sum : callable, optional
         ``rew_sum(so_far, transition)`` gives the reward of the episode so far, which begins with 0;
         by default the sum of the rewards.
     episode_callback : callable, optional
         ``episode_callback(episode, step, reward)`` is called after each episode with its number,
-        that of its last step, and its reward.
+        the number of its last step within it, from 0, and its return: the sum of its rewards, or
+        what ``rew_sum`` made of them.
     logger : logging.Logger, optional
         Each episode is logged here, at level INFO; by default ``cpprb_like.training``.
 
@@ -131,7 +161,9 @@ def train(
     -----
     The buffer is told the end of each episode (``on_episode_end``), also of one that is open when
     training begins or ends, by an error too: the environment is reset in any case. There is no
-    update as long as the buffer has no row to draw.
+    update as long as the buffer has no row to draw. In a step the functions are called in the order
+    ``get_action``, ``after_step``, ``update_policy``, ``rew_sum``, ``done_check``, then
+    ``obs_update``, or ``episode_callback`` at the end of an episode.
 
     Examples
     --------
@@ -156,7 +188,7 @@ def train(
     ...     episode_callback=lambda episode, step, reward: print(episode, step, reward),
     ... )
     0 2 -3.0
-    1 5 -3.0
+    1 2 -3.0
     >>> rb.get_all_transitions()["obs"].tolist()
     [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
     """
@@ -171,7 +203,7 @@ def train(
     logger = logging.getLogger(__name__) if logger is None else logger
     update_priorities = getattr(buffer, "update_priorities", None)
 
-    episode, reward = 0, 0.0
+    episode, first_step, reward = 0, 0, 0.0
     buffer.on_episode_end()
     try:
         obs = _reset(env) if max_steps else None
@@ -184,17 +216,8 @@ def train(
                 transition = _default_transition(buffer.schema.names, obs, action, outcome)
             else:
                 transition = after_step(obs, action, result, step, episode)
+                outcome = outcome.as_stored(transition, buffer.schema)
             buffer.add(**transition)
-            if rew_sum is None:
-                reward += float(np.sum(outcome.reward))
-            else:
-                reward = rew_sum(reward, transition)
-            if done_check is None:
-                is_over = outcome.terminated or outcome.truncated
-            else:
-                is_over = bool(done_check(transition))
-            if is_over:
-                buffer.on_episode_end()
             if not is_warmup and len(buffer):
                 batch = buffer.sample(batch_size)
                 errors = update_policy(batch, step, episode)
@@ -202,13 +225,19 @@ def train(
                     if errors is None:
                         raise TypeError("update_policy: expected the errors of the batch, got None")
                     update_priorities(batch["indexes"], errors)
+            if rew_sum is None:
+                reward += float(np.sum(outcome.reward))
+            else:
+                reward = rew_sum(reward, transition)
+            is_over = outcome.is_over if done_check is None else bool(done_check(transition))
             if not is_over:
                 obs = outcome.obs if obs_update is None else obs_update(transition)
                 continue
+            buffer.on_episode_end()
             logger.info("episode %d: reward %g, %d steps so far", episode, reward, step + 1)
             if episode_callback is not None:
-                episode_callback(episode, step, reward)
-            episode, reward = episode + 1, 0.0
+                episode_callback(episode, step - first_step, reward)
+            episode, first_step, reward = episode + 1, step + 1, 0.0
             if episode == most_episodes or step + 1 == max_steps:
                 break
             obs = _reset(env)

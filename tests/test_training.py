@@ -79,7 +79,7 @@ def test_every_step_is_stored_in_order(env: Any) -> None:
     assert rows["rew"].tolist() == [1.0] * 9
     assert np.flatnonzero(rows["terminated"]).tolist() == [2]
     assert np.flatnonzero(rows["truncated"]).tolist() == [6]
-    assert rewards == [(0, 2, 3.0), (1, 6, 4.0)]
+    assert rewards == [(0, 2, 3.0), (1, 3, 4.0)]
     rb.check()
 
 
@@ -179,6 +179,203 @@ def test_own_functions_take_the_place_of_the_defaults() -> None:
     assert rb.get_all_transitions()["x"].tolist() == [0, 1, 2, 3, 4, 5]
     assert seen == [100, -101, 200, -201, 300, -301]
     assert rewards == [1.0, 3.0, 5.0]
+
+
+Call = tuple[Any, ...]
+
+
+def told(calls: list[Call], name: str, answer: Any) -> Any:
+    """A function that notes what it is told, transitions by what they hold."""
+
+    def function(*given: Any) -> Any:
+        calls.append((name, *(dict(one) if isinstance(one, dict) else one for one in given)))
+        return answer(*given)
+
+    return function
+
+
+class Restless(OldLine):
+    """Episodes of any length, from two steps on, which end by ``done`` alone."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.lengths = np.random.default_rng(seed).integers(2, 9, 100)
+
+    def step(self, action: Any) -> Any:
+        self.at += 1
+        over = self.at - 100 * self.resets >= self.lengths[self.resets]
+        return self.at, 0.5 * action, bool(over), {}
+
+
+def loop_of_cpprb(env: Any, of: dict[str, Any], calls: list[Call], max_steps: int) -> list[Any]:
+    """The loop as cpprb has it, one statement for each thing that happens; the rows it stores."""
+    rows, episode, within, reward, obs = [], 0, 0, 0.0, env.reset()
+    for step in range(max_steps):
+        action = of["get_action"](obs, step, episode, False)
+        transition = of["after_step"](obs, action, env.step(action), step, episode)
+        rows.append(transition)
+        calls.append(("update", step, episode))
+        if "rew_sum" in of:
+            reward = of["rew_sum"](reward, transition)
+        else:
+            reward += transition["rew"]
+        done = of["done_check"](transition) if "done_check" in of else transition["done"]
+        if done:
+            of["episode_callback"](episode, within, reward)
+            episode, within, reward, obs = episode + 1, 0, 0.0, env.reset()
+        else:
+            obs = of["obs_update"](transition) if "obs_update" in of else transition["next_obs"]
+            within += 1
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("own", [(), ("rew_sum",), ("done_check", "obs_update")], ids=str)
+def test_the_loop_goes_on_with_what_after_step_returns(seed: int, own: tuple[str, ...]) -> None:
+    """Each function is told what cpprb's loop tells it, in its order; the rows are the same.
+
+    The loop took observation, end and reward from the environment, so that stored observations did
+    not continue stored next ones; and ``episode_callback`` got a step of the whole training.
+    """
+    rng = np.random.default_rng(seed)
+    moves, ends, rewards = (
+        rng.integers(1000, size=60),
+        rng.random(60) < 0.3,
+        rng.integers(9, size=60),
+    )
+
+    def after_step(obs: Any, action: Any, result: Any, step: int, episode: int) -> dict[str, Any]:
+        return {
+            "obs": obs,
+            "act": action,
+            "rew": float(rewards[step]),
+            "next_obs": result[0] * 1000 + int(moves[step]),
+            "done": bool(ends[step]),
+        }
+
+    functions = {
+        "get_action": lambda obs, step, episode, is_warmup: step % 7,
+        "after_step": after_step,
+        "episode_callback": lambda *given: None,
+        "rew_sum": lambda so_far, transition: 2 * so_far + transition["rew"],
+        "done_check": lambda transition: transition["next_obs"] % 5 == 0,
+        "obs_update": lambda transition: -transition["next_obs"],
+    }
+    told_to: list[list[Call]] = [[], []]
+    ours, twins = (
+        {
+            name: told(calls, name, function)
+            for name, function in functions.items()
+            if name in own or name in ("get_action", "after_step", "episode_callback")
+        }
+        for calls in told_to
+    )
+    rb = ReplayBuffer(100, FIELDS | DONE, seed=0)
+    learn = told(told_to[0], "update", lambda *given: None)
+    train(rb, Restless(seed), update_policy=lambda _, *at: learn(*at), max_steps=60, **ours)
+    rows = loop_of_cpprb(Restless(seed), twins, told_to[1], 60)
+    assert told_to[0] == told_to[1]
+    stored = rb.get_all_transitions()
+    assert {name: stored[name].tolist() for name in stored} == {
+        name: [row[name] for row in rows] for name in stored
+    }
+    if not own:
+        goes_on = ~stored["done"][:-1]
+        assert (stored["obs"][1:] == stored["next_obs"][:-1])[goes_on].all()
+
+
+@pytest.mark.parametrize("own", [(), ("rew_sum",), ("done_check", "obs_update")], ids=str)
+@pytest.mark.filterwarnings("ignore:.*still beta release:UserWarning")
+def test_the_loop_is_that_of_cpprb(own: tuple[str, ...]) -> None:
+    """The same program, with cpprb itself: every call, and every row."""
+    cpprb = pytest.importorskip("cpprb", reason="cpprb is not installed")
+    rng = np.random.default_rng(3)
+    moves, ends = rng.integers(1000, size=40), rng.random(40) < 0.3
+    functions = {
+        "get_action": lambda obs, step, episode, is_warmup: step % 7,
+        "after_step": lambda obs, action, result, step, episode: {
+            "obs": obs,
+            "act": action,
+            "rew": 1.0,
+            "next_obs": result[0] + int(moves[step]),
+            "done": bool(ends[step]),
+        },
+        "rew_sum": lambda so_far, transition: 2 * so_far + transition["rew"],
+        "done_check": lambda transition: transition["next_obs"] % 5 == 0,
+        "obs_update": lambda transition: -transition["next_obs"],
+    }
+    found = []
+    for rb, run in (
+        (ReplayBuffer(100, FIELDS | DONE), train),
+        (cpprb.ReplayBuffer(100, {name: {"dtype": "i8"} for name in FIELDS | DONE}), cpprb.train),
+    ):
+        calls: list[Call] = []
+        chosen = {
+            name: told(calls, name, function)
+            for name, function in functions.items()
+            if name in own or name in ("get_action", "after_step")
+        }
+        learn = told(calls, "update", lambda *given: None)
+        callback = told(calls, "episode_callback", lambda *given: None)
+        run(
+            rb,
+            Restless(3),
+            update_policy=lambda _, *at, learn=learn: learn(*at),
+            # Without rew_sum cpprb tells the last reward only.
+            episode_callback=lambda *given, tell=callback: tell(*given[: 2 + ("rew_sum" in own)]),
+            max_steps=40,
+            **chosen,
+        )
+        rows = rb.get_all_transitions()
+        found.append((calls, {name: rows[name].ravel().tolist() for name in FIELDS}))
+    assert found[0] == found[1]
+
+
+def test_a_truncation_that_the_transition_does_not_tell_ends_the_episode() -> None:
+    """A stored ``done`` that is the termination alone does not keep a truncated episode going."""
+    rb = ReplayBuffer(50, FIELDS | DONE, seed=0)
+    episodes: list[tuple[int, int]] = []
+    train(
+        rb,
+        Line(),
+        always,
+        nothing,
+        max_steps=9,
+        after_step=lambda obs, action, result, step, episode: {
+            "obs": obs,
+            "act": action,
+            "rew": result[1],
+            "next_obs": result[0],
+            "done": result[2],
+        },
+        episode_callback=lambda episode, step, reward: episodes.append((episode, step)),
+    )
+    assert episodes == [(0, 2), (1, 3)]
+    assert rb.get_all_transitions()["obs"].tolist()[-2:] == [300, 301]
+
+
+def test_ends_of_other_names_end_the_episode() -> None:
+    """The fields that end episodes in the buffer end them in the loop."""
+    ends = {"dead": DONE["done"], "late": DONE["done"]}
+    rb = ReplayBuffer(50, FIELDS | ends, terminated="dead", truncated="late", seed=0)
+    episodes: list[int] = []
+    train(
+        rb,
+        Line(),
+        always,
+        nothing,
+        max_steps=9,
+        after_step=lambda obs, action, result, step, episode: {
+            "obs": obs,
+            "act": action,
+            "rew": [result[1]],
+            "next_obs": result[0],
+            "dead": np.array(step == 1),
+            "late": step == 6,
+        },
+        episode_callback=lambda episode, step, reward: episodes.append(step),
+    )
+    assert episodes == [1, 4]
 
 
 def test_priorities_are_those_that_the_policy_returns() -> None:
