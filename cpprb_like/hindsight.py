@@ -31,6 +31,7 @@ __all__ = [
     "check_callable",
     "column_of",
     "finite_column",
+    "is_goal",
     "kind",
     "read_field",
     "read_strategy",
@@ -42,6 +43,12 @@ RewardFunc = Callable[[Array, Array, Mapping[str, Array]], ArrayLike]
 
 STRATEGIES = {"future": FUTURE, "final": FINAL, "episode": EPISODE, "random": RANDOM}
 OWN_NAME = "relabelled"
+GOALS = (
+    "desired_goal",  # a field of its own
+    "obs.desired_goal",  # part of an observation, as GymnasiumRecorder names it
+    "obs_desired_goal",  # and as create_env_dict does with dict_names="prefix"
+)
+NEXT = "next_"
 
 
 class Hindsight:
@@ -58,11 +65,14 @@ class Hindsight:
         ``(n, 1)``: ``achieved`` is what each step achieved, ``goal`` its new goal, both of shape
         ``(n, *shape)``, and ``rows`` a mapping of all fields to arrays of n rows, copied when they
         are asked for. So ``compute_reward`` of Gymnasium-Robotics will do as it is.
-    goal : str or iterable of str
-        Fields that get the new goal: one, or several of the same dtype and shape, such as
-        ``("desired_goal", "next_desired_goal")``.
-    achieved : str
-        Field of what each step achieved, that is, after the step.
+    goal : str or iterable of str, optional
+        Fields that get the new goal: one, or several of the same dtype and shape. By default
+        ``desired_goal``, or ``obs.desired_goal`` as ``GymnasiumRecorder`` names it. The goal in the
+        next observation belongs to it and gets the new one as well: of each name ``x`` also
+        ``next_x``, if there is such a field, and of ``next_x`` also ``x``.
+    achieved : str, optional
+        Field of what each step achieved, that is, after the step. By default
+        ``next_achieved_goal``, or ``next_obs.achieved_goal`` beside ``obs.desired_goal``.
     reward : str
         Field that gets the new reward.
     strategy : {"future", "final", "episode", "random"}
@@ -141,8 +151,8 @@ class Hindsight:
         buffer: ReplayBuffer,
         reward_func: RewardFunc,
         *,
-        goal: str | Iterable[str] = "desired_goal",
-        achieved: str = "next_achieved_goal",
+        goal: str | Iterable[str] | None = None,
+        achieved: str | None = None,
         reward: str = "rew",
         strategy: Strategy = "future",
         share: float | Schedule = 0.8,
@@ -164,6 +174,8 @@ class Hindsight:
         self.share = share
         fields = {field.name: field for field in buffer.schema.fields}
         self._goals = _read_goals(goal, fields)
+        if achieved is None:
+            achieved = _achieved_beside(self._goals[0].name)
         self._achieved = read_field("achieved", achieved, fields)
         if goal_func is None and not alike(self._achieved, self._goals[0]):
             raise ValueError(
@@ -376,17 +388,63 @@ def _read_number_field(option: str, name: object, fields: dict[str, Field]) -> F
 
 
 def _read_goals(goal: object, fields: dict[str, Field]) -> list[Field]:
-    names = [goal] if isinstance(goal, str) or not isinstance(goal, Iterable) else list(goal)
+    """The fields of goals, with those of the goals in next observations."""
+    if goal is None:
+        goal = next((name for name in GOALS if name in fields), None)
+        if goal is None:
+            raise ValueError(
+                f"goal: expected the name of a field, got None, and none of {list(fields)} is "
+                f"called {' or '.join(GOALS)}"
+            )
+    names: list[Any] = (
+        [goal] if isinstance(goal, str) or not isinstance(goal, Iterable) else list(goal)
+    )
     if not names:
         raise ValueError("goal: expected at least one field, got none")
     found = [read_field("goal", name, fields) for name in names]
+    if len(set(names)) < len(names):
+        raise ValueError(f"goal: expected different fields, got {names}")
+    for name in names:
+        partner = name.removeprefix(NEXT) if name.startswith(NEXT) else NEXT + name
+        if partner in fields and partner not in names:
+            found.append(fields[partner])
+            names.append(partner)
     for field in found[1:]:
         if not alike(field, found[0]):
             raise ValueError(
                 f"goal: expected fields alike, {found[0].name!r} is {kind(found[0])} and "
                 f"{field.name!r} {kind(field)}"
             )
+    _refuse_stale_goals(names, fields)
     return found
+
+
+def _refuse_stale_goals(goals: Iterable[str], fields: Iterable[str]) -> None:
+    """Raise ``ValueError`` if a field has the name of a goal in another place, and is none."""
+    stale = sorted(set(fields) - set(goals), key=str)
+    stale = [name for name in stale if _last_part(name) in {_last_part(goal) for goal in goals}]
+    if stale:
+        raise ValueError(
+            f"goal: {stale} would keep the old goal beside the new one of {list(goals)}; name all "
+            "fields of the goal, or give those that are none another name"
+        )
+
+
+def is_goal(name: object) -> bool:
+    """Whether a field of this name can only be a goal."""
+    return isinstance(name, str) and _last_part(name) in ("goal", "desired_goal")
+
+
+def _last_part(name: str) -> str:
+    """The name of a part of an observation, wherever that is: ``next_obs.a.goal`` is a goal."""
+    return name.rpartition(".")[2].removeprefix(NEXT)
+
+
+def _achieved_beside(goal: str) -> str:
+    """What a step achieved, where its goal is called so."""
+    name = goal.removeprefix(NEXT)
+    place = name.removesuffix("desired_goal") if name.endswith("desired_goal") else ""
+    return f"{NEXT}{place}achieved_goal"
 
 
 def alike(field: Field, other: Field) -> bool:

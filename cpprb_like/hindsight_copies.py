@@ -20,6 +20,7 @@ from cpprb_like.hindsight import (
     check_callable,
     column_of,
     finite_column,
+    is_goal,
     kind,
     read_field,
     read_strategy,
@@ -47,7 +48,8 @@ class HindsightReplayBuffer:
         Rows held, copies included.
     env_dict : dict
         As for ``ReplayBuffer``. Two fields come on top: ``rew``, shape ``(1,)`` and float32, and
-        ``goal``, of the dtype of the state.
+        ``goal``, of the dtype of the state. Leave out other fields of the goal, such as
+        ``next_goal`` or ``obs.desired_goal``, which would be wrong in the copies.
     max_episode_len : int
         Most steps of an episode.
     reward_func : callable
@@ -125,6 +127,12 @@ class HindsightReplayBuffer:
         taken = [name for name in ("rew", "goal") if name in env_dict]
         if taken:
             raise ValueError(f"env_dict: {taken} are added by HindsightReplayBuffer")
+        stale = [name for name in env_dict if is_goal(name)]
+        if stale:
+            raise ValueError(
+                f"env_dict: {stale} would keep the old goal in copies that have another one; leave "
+                "them out, for the goal comes with on_episode_end(goal), as the field 'goal'"
+            )
         if options.get("n_envs", 1) != 1:
             raise ValueError("n_envs: expected one environment; Hindsight works with many")
         self.strategy = read_strategy(strategy)

@@ -11,16 +11,25 @@ import tracemalloc
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 import pytest
+from gymnasium import spaces
 from helpers import refused, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceBuffer, Row
 from test_sampling import chi_square, chi_square_limit
 
-from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like import (
+    GymnasiumRecorder,
+    NotEnoughDataError,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    create_before_add_func,
+    create_env_dict,
+)
 from cpprb_like._core import Ring
 from cpprb_like._episode_bounds import EpisodeBounds
 from cpprb_like._take import new_array
@@ -605,6 +614,145 @@ def test_cost_does_not_depend_on_the_length_of_episodes() -> None:
     assert fastest[1] < 10 * fastest[0]
 
 
+# ---- goals in observations ---------------------------------------------------------------
+
+
+class Reach(gymnasium.Env[Any, Any]):
+    """A robot's environment in small: a point that is pushed to a goal in the plane."""
+
+    observation_space = spaces.Dict(
+        {
+            name: spaces.Box(-np.inf, np.inf, shape, np.float64)
+            for name, shape in (
+                ("observation", (4,)),
+                ("achieved_goal", (2,)),
+                ("desired_goal", (2,)),
+            )
+        }
+    )
+    action_space = spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.at, self.speed = np.zeros((2, 2))
+        self.goal = self.np_random.uniform(-1, 1, 2)
+        return self.seen(), {}
+
+    def seen(self) -> dict[str, Array]:
+        return {
+            "observation": np.concatenate([self.at, self.speed]),
+            "achieved_goal": self.at.copy(),
+            "desired_goal": self.goal,
+        }
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.speed = 0.3 * action
+        self.at = self.at + self.speed
+        rew = float(self.compute_reward(self.at, self.goal, {}))
+        return self.seen(), rew, rew == 0.0, False, {}
+
+    def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Array:
+        far = np.linalg.norm(achieved_goal - desired_goal, axis=-1) > 0.2
+        return np.where(far, -1.0, 0.0)
+
+
+def record(env: Any, n_steps: int, fields: Any = None, **options: Any) -> ReplayBuffer:
+    """Random steps of a single environment, as the recorder stores them."""
+    recorder = GymnasiumRecorder(env)
+    rb = recorder.attach(ReplayBuffer(n_steps, fields or recorder.env_dict, seed=0, **options))
+    env.action_space.seed(0)
+    recorder.reset(env.reset(seed=0)[0])
+    for _ in range(n_steps):
+        action = env.action_space.sample()
+        step = env.step(action)
+        recorder.add(action, *step)
+        if step[2] or step[3]:
+            recorder.reset(env.reset()[0])
+    return rb
+
+
+def check_recorded(rb: ReplayBuffer, env: Any, **options: Any) -> None:
+    """Relabelled rows have one goal, that of a later step, and the reward of the environment."""
+    reward_of = env.unwrapped.compute_reward
+    her = Hindsight(rb, lambda achieved, goal, rows: reward_of(achieved, goal, {}), **options)
+    batch = her.sample(500, relabelled=True)
+    goal, achieved = batch["obs.desired_goal"], batch["next_obs.achieved_goal"]
+    np.testing.assert_array_equal(batch["next_obs.desired_goal"], goal)
+    changed = batch["relabelled"]
+    assert 300 < changed.sum() < 500
+    np.testing.assert_allclose(
+        batch["rew"][changed], reward_of(achieved, goal, {})[changed], rtol=1e-5
+    )
+    stored = rb.get_all_transitions()
+    rows = {row.tobytes() for row in stored["next_obs.achieved_goal"]}
+    assert all(row.tobytes() in rows for row in goal[changed])
+    assert (goal[changed] == achieved[changed]).all(axis=1).any()
+
+
+@pytest.mark.parametrize("next_of", [(), ("obs.desired_goal", "obs.observation")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"goal": "obs.desired_goal"},
+        {"goal": "next_obs.desired_goal"},
+        {"goal": ("obs.desired_goal", "next_obs.desired_goal")},
+        {"goal": "obs.desired_goal", "achieved": "next_obs.achieved_goal"},
+    ],
+    ids=str,
+)
+def test_recorded_goal_environment(options: dict[str, Any], next_of: tuple[str, ...]) -> None:
+    """The goal is new in the observation and in the next one, under the recorder's names.
+
+    ``next_obs.desired_goal`` kept the old goal, so a value target was that of another goal.
+    """
+    env = Reach()
+    fields = GymnasiumRecorder(env).env_dict
+    for name in next_of:
+        del fields[f"next_{name}"]
+    check_recorded(record(env, 400, fields, next_of=next_of), env, **options)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_recorded_goal_environment_of_another_package() -> None:
+    """Parking, of HighwayEnv: its observations, its goals and its own reward."""
+    pytest.importorskip("highway_env", reason="HighwayEnv is not installed")
+    env = gymnasium.make("parking-v0")
+    check_recorded(record(env, 200), env)
+
+
+@pytest.mark.parametrize("prefix", ["", "obs_"])
+def test_fields_of_cpprbs_helpers(prefix: str) -> None:
+    """Names without a dot have pairs as well, and defaults that fit."""
+    env: Any = Reach()
+    names: Any = "prefix" if prefix else "key"
+    rb = ReplayBuffer(400, create_env_dict(env, dict_names=names), seed=0)
+    before_add = create_before_add_func(env, dict_names=names)
+    obs, _ = env.reset(seed=0)
+    for _ in range(50):
+        action = env.action_space.sample()
+        following, rew, done, _, _ = env.step(action)
+        rb.add(**before_add(obs, action, following, rew, done))
+        obs = env.reset()[0] if done else following
+    her = Hindsight(rb, env.compute_reward, share=1.0)
+    batch = her.sample(300)
+    goal = batch[f"{prefix}desired_goal"]
+    np.testing.assert_array_equal(batch[f"next_{prefix}desired_goal"], goal)
+    achieved = batch[f"next_{prefix}achieved_goal"]
+    np.testing.assert_array_equal(batch["rew"][:, 0], env.compute_reward(achieved, goal, {}))
+
+
+def test_a_goal_that_would_stay_old_is_refused() -> None:
+    """A field of the goal's name in another place is named too, or is called something else."""
+    rb = ReplayBuffer(10, FIELDS | {"info.goal": CELL, "origin": CELL}, seed=0)
+    with refused(rb, ValueError, "goal", "['info.goal'] would keep the old goal", "['goal']"):
+        relabeller(rb)
+    relabeller(rb, goal=("goal", "info.goal"))
+    odd = ReplayBuffer(10, FIELDS | {"next_goal": {"shape": 2}}, seed=0)
+    with refused(odd, ValueError, "goal", "fields alike", "'next_goal'"):
+        relabeller(odd)
+
+
 # ---- misuse ------------------------------------------------------------------------------
 
 
@@ -620,7 +768,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = [
     ({"terminated_func": 0}, TypeError, ("terminated_func", "function", "0")),
     ({"goal": "target"}, ValueError, ("goal", "'id'", "'target'")),
     ({"goal": ()}, ValueError, ("goal", "at least one")),
-    ({"goal": None}, ValueError, ("goal", "None")),
+    ({"goal": None}, ValueError, ("goal", "None", "desired_goal")),
     ({"goal": ("goal", "vector")}, ValueError, ("goal", "int64", "float32", "(2,)")),
     ({"goal": ("goal", "goal")}, ValueError, ("different", "goal")),
     ({"achieved": "nowhere"}, ValueError, ("achieved", "'nowhere'")),

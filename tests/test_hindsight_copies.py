@@ -417,3 +417,11 @@ def test_declarations_are_not_written_to() -> None:
     fields = copy.deepcopy(FIELDS)
     HindsightReplayBuffer(10, fields, 5, reward, seed=0, goal_shape=2)
     assert fields == FIELDS
+
+
+@pytest.mark.parametrize("name", ["next_goal", "desired_goal", "obs.desired_goal"])
+def test_goals_that_copies_would_keep_are_refused(name: str) -> None:
+    """A field of the goal besides ``goal`` would be the old one in every copy with another goal."""
+    fields = {"obs": {"shape": 2}, "act": {}, "next_obs": {"shape": 2}, name: {"shape": 2}}
+    with pytest.raises(ValueError, match="would keep the old goal in copies"):
+        HindsightReplayBuffer(100, fields, 50, lambda state, act, goal: np.zeros(len(goal)))
