@@ -45,7 +45,13 @@ cdef class FrameStack(Chain):
     cdef char* frame_data            # of ``frames``
     cdef Aside older                 # all frames but the newest of stacks that did not slide
     cdef uint8_t[::1] runs           # of each slot: rows before it whose frames are part of its value
+    cdef readonly tuple shape        # of a value
+    cdef intp_t[::1] lengths         # the same
+    cdef readonly intp_t axis        # of the frames
+    cdef readonly intp_t compared    # stacks that were not the one before, up to COMPARED ...
+    cdef intp_t[::1] counts          # ... and for each axis: how many of them were it, moved on
 
+    cdef void c_compare(self, const char* before, const char* value) noexcept nogil
     cdef const char* c_frame(self, int64_t row) noexcept nogil
     cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil
     cdef bint c_is_moved_on(self, const char** frames, const char* value) noexcept nogil

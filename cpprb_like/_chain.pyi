@@ -11,25 +11,31 @@ class Chain:
     name: str
     nbytes: int
     @property
-    def total_nbytes(self) -> int: ...
+    def overflow_nbytes(self) -> int: ...
     def save(self) -> tuple[Any, ...]: ...
     def load(self, saved: tuple[Any, ...]) -> None: ...
+
+COMPARED_STACKS: int
 
 @final
 class FrameStack(Chain):
     depth: int
+    shape: tuple[int, ...]
+    axis: int
+    compared: int
     def __new__(
         cls,
         name: str,
         nbytes: int,
         capacity: int,
         n_envs: int,
-        depth: int,
-        outer: int,
-        inner: int,
+        shape: tuple[int, ...],
+        axis: int,
         frames: NDArray[np.uint8],
         runs: NDArray[np.uint8],
     ) -> Self: ...
+    @property
+    def follows(self) -> list[int]: ...
 
 @final
 class NextOf(Chain):

@@ -18,17 +18,23 @@ from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_interleave
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
+import math
+
 import numpy as np
 
 cnp.import_array()
 
 cdef enum:
     DEEPEST = 256            # frames of a stack: ``runs`` are bytes
+    COMPARED = 64            # stacks after which it is known along which axes they follow
 
 cdef enum:  # where the next value of a row is
     FOLLOWS = 0              # the next row has it
     KEPT_WHOLE = 1
     KEPT_FRAME = 2           # it is the row's own stack, moved on by the frame that was kept
+
+
+COMPARED_STACKS = COMPARED
 
 
 cdef class Chain:
@@ -98,10 +104,9 @@ cdef class Chain:
             (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = True
 
     @property
-    def total_nbytes(self):
-        """Bytes of memory of its own, which is not part of the arena."""
-        kept = sum([aside.total_nbytes for aside in self.asides])
-        return self.latest.nbytes + self.seen.nbytes + kept
+    def overflow_nbytes(self):
+        """Bytes of memory for values that no neighbouring row holds, used or not."""
+        return sum([aside.total_nbytes for aside in self.asides])
 
     def save(self):
         """What a new object needs to go on like this one, besides its memory."""
@@ -124,11 +129,11 @@ cdef class FrameStack(Chain):
     ----------
     name, nbytes, capacity, n_envs
         See ``Chain``.
-    depth : int
-        Frames of a value, 1 to 256.
-    outer, inner : int
-        A value is ``outer`` times ``depth`` times ``inner`` bytes; the middle one is the axis of
-        the frames.
+    shape : tuple of int
+        Of a value.
+    axis : int
+        Of the frames, ``depth`` of them: 1 to 256. A value is ``outer`` times ``depth`` times
+        ``inner`` bytes.
     frames : ndarray of uint8, shape ((capacity + (depth - 1) * n_envs) * outer * inner,)
         Memory; rows that are no longer in the ring lend their frames to those that are.
     runs : ndarray of uint8, shape (capacity,)
@@ -136,16 +141,22 @@ cdef class FrameStack(Chain):
     """
 
     def __cinit__(
-        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, intp_t depth, intp_t outer,
-        intp_t inner, uint8_t[::1] frames, uint8_t[::1] runs,
+        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, tuple shape, intp_t axis,
+        uint8_t[::1] frames, uint8_t[::1] runs,
     ):
-        self.depth = depth
-        self.outer = outer
-        self.inner = inner
-        self.frame_nbytes = outer * inner
+        if not 0 <= axis < len(shape) or not 1 <= shape[axis] <= DEEPEST:
+            raise ValueError(f"axis: expected one of 1 to {DEEPEST} frames, got {axis} of {shape}")
+        self.shape = shape
+        self.axis = axis
+        self.depth = depth = shape[axis]
+        self.outer = math.prod(shape[:axis])
+        self.inner = nbytes // max(1, self.outer * depth)
+        self.frame_nbytes = self.outer * self.inner
         self.n_frames = capacity + (depth - 1) * n_envs
-        if not 1 <= depth <= DEEPEST or depth * outer * inner != nbytes:
-            raise ValueError(f"depth: expected 1 to {DEEPEST} frames that make up a value")
+        if depth * self.frame_nbytes != nbytes:
+            raise ValueError(f"shape: expected one of {nbytes} bytes, got {shape}")
+        self.counts = np.zeros(len(shape), np.intp)
+        self.lengths = np.array(shape, np.intp)
         if frames.shape[0] != self.n_frames * self.frame_nbytes or runs.shape[0] != capacity:
             raise ValueError("frames, runs: of a wrong length")
         self.older = Aside(nbytes - self.frame_nbytes)
@@ -182,6 +193,8 @@ cdef class FrameStack(Chain):
             row = rows.first + k
             value = values + k * self.nbytes
             before = self.c_before(rows, k, values)
+            if before != NULL and self.compared < COMPARED:
+                self.c_compare(before, value)
             if before != NULL and self.c_is_slide(before, value):
                 run = self.runs[(row - self.n_envs) % self.capacity]
                 run = run + 1 if run + 1 < self.depth else run
@@ -194,6 +207,32 @@ cdef class FrameStack(Chain):
             self.runs[row % self.capacity] = run
             self.c_split(value, self.depth - 1, <char*> self.c_frame(row))
         self.c_keep_latest(rows, values)
+
+    cdef void c_compare(self, const char* before, const char* value) noexcept nogil:
+        """Count along which axes a stack is the one before it, moved on by a frame.
+
+        One that is the same as before moves on along any axis, if it has one colour: it tells
+        nothing.
+        """
+        cdef intp_t axis, o, start, depth, overlap, inner = self.nbytes
+        cdef bint follows
+        if memcmp(before, value, self.nbytes) == 0:
+            return
+        self.compared += 1
+        for axis in range(self.counts.shape[0]):  # no length is 0, or they would be the same
+            depth = self.lengths[axis]
+            inner //= depth
+            overlap = (depth - 1) * inner
+            follows = depth > 1
+            for o in range(self.nbytes // (depth * inner)):
+                start = o * depth * inner
+                follows = follows and memcmp(before + start + inner, value + start, overlap) == 0
+            self.counts[axis] += follows
+
+    @property
+    def follows(self):
+        """Of the stacks that were compared: for each axis how many follow along it."""
+        return np.asarray(self.counts).tolist()
 
     cdef const char* c_frame(self, int64_t row) noexcept nogil:
         """Where the newest frame of a row is."""

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like import snapshot, storage
+from cpprb_like._chain import FrameStack
 from cpprb_like._core import Ring
 from cpprb_like._entry import BufferBase, fast_add
 from cpprb_like._row_tags import tag
@@ -27,6 +28,7 @@ from cpprb_like._uniform import draw_uniform
 from cpprb_like.checking import check_buffer
 from cpprb_like.derived import derive, read_gamma, read_nstep
 from cpprb_like.episodes import EpisodeIndex, Episodes
+from cpprb_like.frame_axes import AxisCheck
 from cpprb_like.samplers import Extra, Sampler, Seed, Slots, Uniform, generator
 from cpprb_like.schedules import whole
 from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_size
@@ -68,9 +70,10 @@ class ReplayBuffer(BufferBase):
         Fields whose next value is the field ``next_<name>``: ``add`` takes it and batches have it,
         but it is only stored where it is not what the next step of the environment holds.
     stack_compress : str or iterable of str or dict, optional
-        Fields that are stacks of the newest frames, along their last axis, or the axis that the
-        dict gives: of each step only the newest frame is stored, unless the others are not those
-        of the step before.
+        Fields that are stacks of the newest frames: of each step only the newest frame is stored,
+        unless the others are not those of the step before. Frames lie along the last axis, or along
+        the first one if the shape says so, as that of ``(4, 84, 84)``; a dict gives the axis. If
+        no stack follows from another along it, reading rows warns.
     Nstep : dict, optional
         Rows are read as transitions of ``Nstep["size"]`` steps, or fewer where the episode ends:
         fields in ``Nstep["rew"]`` are sums, discounted by ``Nstep["gamma"]`` (0.99); fields in
@@ -169,7 +172,12 @@ class ReplayBuffer(BufferBase):
         self._attach(ring, threading.RLock())
         self._view = View(ring, self._nstep)
         self._episodes = EpisodeIndex(ring)
-        self._take = self._view.take if ring.chains or self._nstep is not None else None
+        self._take: Any = None
+        if ring.chains or self._nstep is not None:
+            self._take = self._view.take
+        stacks = [chain for chain in ring.chains if isinstance(chain, FrameStack)]
+        if stacks:
+            self._take = AxisCheck(self._view.take, stacks)
 
     def _open_sampler(self, sampler: Sampler) -> None:
         if hasattr(sampler, "open"):
@@ -512,9 +520,13 @@ class ReplayBuffer(BufferBase):
     def nbytes(self) -> int:
         """Bytes of the rows and of what the sampler keeps for them, full or empty.
 
-        Of Python objects only the references count.
+        ``repr`` lists them by field. Of Python objects only the references count.
         """
-        return self._layout.total_nbytes + sum(chain.total_nbytes for chain in self.ring.chains)
+        return self._layout.total_nbytes + sum(self._overflow().values())
+
+    def _overflow(self) -> dict[str, int]:
+        """Bytes of what fields of ``next_of`` and ``stack_compress`` keep beside the rows."""
+        return {chain.name: chain.overflow_nbytes for chain in self.ring.chains}
 
     def get_stored_size(self) -> int:
         """Rows that can be drawn."""
@@ -535,7 +547,7 @@ class ReplayBuffer(BufferBase):
     def __repr__(self) -> str:
         envs = f", n_envs={self.n_envs}" if self.n_envs > 1 else ""
         head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)})"
-        return f"{head}\n{self._layout.table()}"
+        return f"{head}\n{self._layout.table(self._overflow())}"
 
     def __copy__(self) -> ReplayBuffer:
         """A buffer is copied whole: nothing of it can be shared."""

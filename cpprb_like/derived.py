@@ -5,13 +5,13 @@ Not here: how the values are stored (``schema``, ``_chain``) and read (``views``
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpprb_like.frame_axes import likely_axis
 from cpprb_like.schedules import whole
 from cpprb_like.schema import Field, Schema, Stack
 
@@ -43,7 +43,8 @@ def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
     next_of : None, str or iterable of str
         Names of fields whose next value, ``next_<name>``, is not stored.
     stack_compress : None, str, iterable of str, or dict of str to int
-        Names of fields that are stacks of frames, and the axis of the frames; the last one.
+        Names of fields that are stacks of frames, and the axis of the frames; that which their
+        shape tells.
 
     Raises
     ------
@@ -56,7 +57,9 @@ def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
         _read_names("stack_compress", list(stack_compress), schema)
         axes = dict(stack_compress)
     else:
-        axes = dict.fromkeys(_read_names("stack_compress", stack_compress, schema), -1)
+        names = _read_names("stack_compress", stack_compress, schema)
+        shapes = {field.name: field.shape for field in schema.fields}
+        axes = {name: likely_axis(shapes[name]) if shapes[name] else -1 for name in names}
     by_name = {field.name: field for field in schema.fields}
     derived = [name for name in axes if name in dict(schema.next_of)]
     if derived:
@@ -125,9 +128,7 @@ def _read_stack(field: Field, axis: object) -> Stack:
             f"stack_compress: field {field.name!r}: expected 1 to {DEEPEST} frames along axis "
             f"{number}, got {depth}"
         )
-    outer = math.prod(field.shape[:number])
-    inner = math.prod(field.shape[number + 1 :]) * field.dtype.itemsize
-    return Stack(field.name, depth, outer, inner)
+    return Stack(field.name, number, depth)
 
 
 def read_nstep(options: object, schema: Schema, capacity: int, n_envs: int) -> NStep | None:

@@ -215,12 +215,11 @@ def read_n_envs(n_envs: object, capacity: int) -> int:
 
 @dataclass(frozen=True)
 class Stack:
-    """A field that is a stack of frames: ``outer`` times ``depth`` times ``inner`` bytes."""
+    """A field that is a stack of frames."""
 
     name: str
-    depth: int
-    outer: int
-    inner: int
+    axis: int  # of the frames
+    depth: int  # their number
 
 
 @dataclass(frozen=True)
@@ -249,7 +248,7 @@ class Schema:
             return 0
         for stack in self.stacks:
             if stack.name == field.name:
-                return stack.outer * stack.inner
+                return field.nbytes // stack.depth
         return field.nbytes
 
     @property
@@ -421,9 +420,26 @@ class Layout:
 
     @property
     def total_nbytes(self) -> int:
-        """Bytes of the arena, of the references to Python objects, and of the sampler."""
+        """Bytes of all that is allocated at once.
+
+        Of the arena, of the references to Python objects, of the newest values of chained fields,
+        and of the sampler.
+        """
         boxed = [field.nbytes for field in self.schema.fields if field.dtype.hasobject]
-        return self.nbytes + self.capacity * sum(boxed) + self.beside
+        newest = sum(map(self._newest_nbytes, self.schema.fields))
+        return self.nbytes + self.capacity * sum(boxed) + newest + self.beside
+
+    def _newest_nbytes(self, field: Field) -> int:
+        """Bytes that keep the newest value of each environment, outside of the arena."""
+        return self.n_envs * (field.nbytes + 1) if field.name in self.schema.chained else 0
+
+    def _nbytes_of(self, field: Field) -> int:
+        """All bytes of a field."""
+        if field.name not in self.schema.chained:
+            return self.capacity * field.nbytes
+        own = {f"{what} of {field.name}" for what in ("frames", "runs", "marks")}
+        blocks = sum(nbytes for name, _, nbytes in self.blocks if name in own)
+        return blocks + self._newest_nbytes(field)
 
     def columns(self) -> list[Column]:
         """The columns of the fields; those of Python objects allocate their memory here."""
@@ -442,7 +458,8 @@ class Layout:
     def chains(self, arena: NDArray[np.uint8], columns: Iterable[Column]) -> list[Chain]:
         """The fields that are not stored as they are: stacks, then next values."""
         known: dict[str, Column | FrameStack] = {column.name: column for column in columns}
-        sizes = {field.name: field.nbytes for field in self.schema.fields}
+        by_name = {field.name: field for field in self.schema.fields}
+        sizes = {name: field.nbytes for name, field in by_name.items()}
         found: list[Chain] = []
         for stack in self.schema.stacks:
             frames = FrameStack(
@@ -450,9 +467,8 @@ class Layout:
                 sizes[stack.name],
                 self.capacity,
                 self.n_envs,
-                stack.depth,
-                stack.outer,
-                stack.inner,
+                by_name[stack.name].shape,
+                stack.axis,
                 self.block(arena, f"frames of {stack.name}"),
                 self.block(arena, f"runs of {stack.name}"),
             )
@@ -519,19 +535,25 @@ class Layout:
         digest = hashlib.sha256(description.encode()).digest()
         return b"cpprb_like ring, version 1".ljust(IDENTITY_NBYTES - len(digest)) + digest
 
-    def table(self) -> str:
-        """The fields and their bytes, for people."""
+    def table(self, overflow: Mapping[str, int] | None = None) -> str:
+        """The fields and their bytes, for people.
+
+        ``overflow`` are bytes, by field, of values that no neighbouring row holds.
+        """
+        kept = {name: nbytes for name, nbytes in (overflow or {}).items() if nbytes}
         rows = [("field", "dtype", "shape", "bytes/step", "total")]
         for field in self.schema.fields:
-            stored = self.schema.stored_nbytes(field)
-            total = format_nbytes(stored * self.capacity)
-            rows.append((field.name, str(field.dtype), str(field.shape), str(stored), total))
-        declared = sum(map(self.schema.stored_nbytes, self.schema.fields))
-        extra = self.total_nbytes - declared * self.capacity - self.beside
+            stored = str(self.schema.stored_nbytes(field))
+            total = format_nbytes(self._nbytes_of(field))
+            rows.append((field.name, str(field.dtype), str(field.shape), stored, total))
+        for name, nbytes in kept.items():
+            rows.append((f"(overflow of {name})", "", "", "", format_nbytes(nbytes)))
+        extra = self.total_nbytes - sum(map(self._nbytes_of, self.schema.fields)) - self.beside
         rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))
         if self.beside:
             rows.append(("(sampler)", "", "", "", format_nbytes(self.beside)))
-        rows.append(("total", "", "", "", format_nbytes(self.total_nbytes)))
+        total = format_nbytes(self.total_nbytes + sum(kept.values()))
+        rows.append(("total", "", "", "", total))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
         for *texts, nbytes, total in rows:
@@ -542,9 +564,10 @@ class Layout:
 
 def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, int]]:
     """Name and bytes of the memory that chained fields need."""
+    frames = {field.name: schema.stored_nbytes(field) for field in schema.fields}
     for stack in schema.stacks:
         rows = capacity + (stack.depth - 1) * n_envs
-        yield f"frames of {stack.name}", rows * stack.outer * stack.inner
+        yield f"frames of {stack.name}", rows * frames[stack.name]
         yield f"runs of {stack.name}", capacity
     for name, _ in schema.next_of:
         yield f"marks of {name}", capacity
