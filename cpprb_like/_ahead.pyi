@@ -23,9 +23,7 @@ class Windows:
     def take(
         self,
         slots: NDArray[np.intp],
-        written: int,
-        revision: int,
         arrays: list[NDArray[Any]] | None = None,
         steps: int | NDArray[np.intp] | None = None,
         gamma: float | None = None,
-    ) -> dict[str, NDArray[Any]] | None: ...
+    ) -> dict[str, NDArray[Any]]: ...

@@ -13,10 +13,10 @@ from cpprb_like._chain cimport Chain
 from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_gather
 from cpprb_like._core cimport (
-    ABSENT, END, NBYTES, OFFSET, STRIDE, TERMINATED, UPDATES, WRITTEN, Ring, c_fetch
+    ABSENT, END, NBYTES, OFFSET, STRIDE, TERMINATED, WRITTEN, Ring, c_fetch
 )
-from cpprb_like._take cimport c_check_arrays, c_new_array, c_take_chain
-from cpprb_like._typedefs cimport float32_t, float64_t, int64_t, intp_t
+from cpprb_like._take cimport c_check_arrays, c_check_steps, c_new_array, c_take_chain
+from cpprb_like._typedefs cimport float32_t, float64_t, intp_t
 
 import numpy as np
 
@@ -109,24 +109,22 @@ cdef class Windows:
             elif column.name in ahead:
                 self.origins[column.place] = OF_LAST
 
-    def take(
-        self, cnp.ndarray slots, int64_t written, int64_t revision, list arrays=None, steps=None,
-        gamma=None,
-    ):
+    def take(self, cnp.ndarray slots not None, list arrays=None, steps=None, gamma=None):
         """A batch of the windows of the rows in the given slots: a dict of fresh arrays.
 
-        None if one of the rows was overwritten since ``written`` and ``revision`` were read, or
-        values were replaced meanwhile.
         ``arrays`` are the caller's, one for each column of the ring. ``steps`` and ``gamma`` stand
-        for ``size`` and the factor that were given at first; ``steps`` may be an array of intp, a
-        number for each row, and is at least 1 and at most ``size``.
+        for ``size`` and the factor that were given at first; ``steps`` is an int or an array of
+        intp, a number for each row, at least 1 and at most ``size``. Raises ``TypeError`` and
+        ``IndexError`` as ``take`` does, ``ValueError`` for other steps.
         """
         cdef Ring ring = self.ring
-        if ring.c_is_overwritten(slots, written, revision):
-            return None
         ring.c_check_slots(slots)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-        cdef int64_t updates = ring.state[UPDATES]
+        if isinstance(steps, int):
+            if not 1 <= steps <= self.size:
+                raise ValueError(f"steps: expected 1 to {self.size}, got {steps}")
+        elif steps is not None:
+            c_check_steps(steps, n, self.size)
         cdef Column column
         if arrays is None:
             arrays = [c_new_array(ring, column, n) for column in ring.columns]
@@ -144,11 +142,9 @@ cdef class Windows:
             batch[(<Column> ring.columns[k]).name] = arrays[k]
         cdef Chain chain
         for chain in ring.chains:
-            among = last if chain.name in self.ahead else slots
-            if not c_take_chain(ring, chain, among, written, revision, batch[chain.name]):
-                return None
-        if ring.state[UPDATES] != updates or ring.c_is_overwritten(slots, written, revision):
-            return None
+            c_take_chain(
+                ring, chain, last if chain.name in self.ahead else slots, batch[chain.name]
+            )
         if discount is not None:
             batch["discount"] = discount
         return batch
@@ -251,7 +247,7 @@ cdef class Windows:
             c_walk(walk[0], read, start, n, lengths, True, False, column, row[STRIDE], out)
 
 
-cdef float64_t[::1] c_powers(gamma, intp_t size):
+cdef float64_t[::1] c_powers(float64_t gamma, intp_t size):
     """The powers of gamma from 0 to ``size``."""
     return gamma ** np.arange(1.0 + size)
 

@@ -14,7 +14,7 @@ cdef enum:  # words of the header
     ABSENT_ROWS = 1  # rows in the ring that hold no step
     REVISION = 2     # clears so far
     TAG_BASE = 3     # rows before the last clear, each time rounded up to a multiple of capacity
-    UPDATES = 4      # how often values of rows were replaced, or rows hidden
+    UPDATES = 4      # how often values of rows were replaced, rows hidden, or episodes ended
     EPISODE_LENS = 5  # one word for each stream
 
 
@@ -30,6 +30,12 @@ cdef enum:  # columns of Ring.table
     OFFSET = 0
     STRIDE = 1
     NBYTES = 2
+
+
+cdef class Moment:
+    cdef readonly int64_t written    # rows written since the last clear
+    cdef readonly int64_t clears     # clears so far
+    cdef readonly int64_t edits      # how often values were replaced, rows hidden or episodes ended
 
 
 cdef class Ring:
@@ -65,7 +71,9 @@ cdef class Ring:
     cdef Rows c_describe(self, char** rows, intp_t n) noexcept
     cdef void c_write_chains(self, char** rows, intp_t n) noexcept
     cdef object c_publish_ahead(self, char** rows, intp_t n, const uint8_t* present)
-    cdef bint c_is_overwritten(self, ndarray slots, int64_t written, int64_t revision) noexcept
+    cdef Moment c_now(self)
+    cdef bint c_is_now(self, Moment moment) noexcept
+    cdef bint c_holds(self, Moment moment, ndarray slots) noexcept
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
     cdef intp_t c_newest_from(self, intp_t n) noexcept nogil
     cdef intp_t c_oldest_of(self, intp_t newest) noexcept nogil
@@ -84,6 +92,8 @@ cdef class Ring:
         self, char** rows, intp_t start, intp_t n, const uint8_t* present, uint8_t* flags
     ) noexcept nogil
     cdef bint c_overwritten(self, ndarray slots, int64_t written) noexcept
+    cdef Column c_column(self, str name)
+    cdef int c_check_array(self, slots) except -1
     cdef int c_check_slots(self, slots) except -1
 
 

@@ -40,6 +40,12 @@ FLAG_ABSENT = ABSENT
 
 
 @cython.final
+@cython.freelist(8)
+cdef class Moment:
+    """What was true of a ring at one time: see ``Ring.now`` and ``Ring.holds``."""
+
+
+@cython.final
 cdef class Ring:
     """Rows in memory that somebody else allocated.
 
@@ -117,11 +123,6 @@ cdef class Ring:
     def revision(self):
         """Clears so far."""
         return self.state[REVISION]
-
-    @property
-    def updates(self):
-        """How often rows were changed or hidden: who reads in several goes compares it."""
-        return self.state[UPDATES]
 
     @property
     def absent(self):
@@ -439,15 +440,15 @@ cdef class Ring:
         else:
             self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
         self.state[EPISODE_LENS + stream] = 0
+        self.state[UPDATES] += 1
 
-    def hide(self, cnp.ndarray slots, int64_t written, int64_t revision):
+    def hide(self, cnp.ndarray slots not None, Moment moment not None):
         """Make the rows in the given slots, which are in use, absent; ends of episodes stay.
 
-        Returns false, and changes nothing, if one of them is another row than when these two
-        numbers were read.
+        Returns false, and changes nothing, if what was read at ``moment`` no longer holds.
         """
         self.c_check_slots(slots)
-        if self.state[REVISION] != revision or self.c_overwritten(slots, written):
+        if not self.c_holds(moment, slots):
             return False
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k
@@ -483,6 +484,45 @@ cdef class Ring:
         self.state[EPISODE_LENS:] = 0
         for chain in self.chains:
             (<Chain> chain).c_clear()
+
+    # ------------------------------------------------------------------ moments
+
+    def now(self):
+        """The present moment, to be taken before rows are chosen: see ``holds``."""
+        return self.c_now()
+
+    cdef Moment c_now(self):
+        cdef Moment moment = Moment.__new__(Moment)
+        moment.written = self.state[WRITTEN]
+        moment.clears = self.state[REVISION]
+        moment.edits = self.state[UPDATES]
+        return moment
+
+    def is_now(self, Moment moment not None):
+        """Whether nothing at all has changed since."""
+        return self.c_is_now(moment)
+
+    cdef bint c_is_now(self, Moment moment) noexcept:
+        return self.state[WRITTEN] == moment.written and (
+            self.state[REVISION] == moment.clears and self.state[UPDATES] == moment.edits
+        )
+
+    def holds(self, Moment moment not None, cnp.ndarray slots not None):
+        """Whether what was chosen and read of these slots since is as it was at that moment.
+
+        That is so if none of them has another row by now, the ring was not cleared, and nothing
+        was edited: values replaced, rows hidden, episodes ended. Rows that follow those in the
+        slots are younger, so they need not be asked for.
+        """
+        self.c_check_array(slots)
+        return self.c_holds(moment, slots)
+
+    cdef bint c_holds(self, Moment moment, cnp.ndarray slots) noexcept:
+        return (
+            self.state[REVISION] == moment.clears
+            and self.state[UPDATES] == moment.edits
+            and not self.c_overwritten(slots, moment.written)
+        )
 
     # ------------------------------------------------------------------ reading
 
@@ -544,7 +584,16 @@ cdef class Ring:
         last = self.state[WRITTEN] - 1
         return last - (last - slots.astype(np.int64, copy=False)) % self.capacity
 
-    cdef int c_check_slots(self, slots) except -1:
+    cdef Column c_column(self, str name):
+        """The column of this name; there must be one."""
+        cdef Column column
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    cdef int c_check_array(self, slots) except -1:
+        """Refuse what is no dense 1-d array of intp."""
         if not cnp.PyArray_Check(slots):
             raise TypeError(f"slots: expected an array of intp, got {type(slots).__name__}")
         if cnp.PyArray_TYPE(slots) != cnp.NPY_INTP or not (
@@ -555,6 +604,11 @@ cdef class Ring:
                 "slots: expected a dense 1-d array of intp, "
                 f"got a {order}{slots.ndim}-d one of {slots.dtype}"
             )
+        return 0
+
+    cdef int c_check_slots(self, slots) except -1:
+        """Refuse what are no slots in use."""
+        self.c_check_array(slots)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, stored = self.c_stored(), n = cnp.PyArray_DIM(slots, 0)
         cdef bint wrong = False
@@ -565,12 +619,3 @@ cdef class Ring:
                 f"slots: expected 0 to {stored - 1}, got {slots.min()} to {slots.max()}"
             )
         return 0
-
-    def is_overwritten(self, cnp.ndarray slots, int64_t written, int64_t revision):
-        """Whether a row in the slots is another one than when these two numbers were read."""
-        return self.c_is_overwritten(slots, written, revision)
-
-    cdef bint c_is_overwritten(
-        self, cnp.ndarray slots, int64_t written, int64_t revision
-    ) noexcept:
-        return self.state[REVISION] != revision or self.c_overwritten(slots, written)

@@ -9,7 +9,7 @@ from typing_extensions import disjoint_base
 from cpprb_like._core import Ring
 
 _Take: TypeAlias = Callable[
-    [NDArray[np.intp], int, int, list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
+    [NDArray[np.intp], list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
 ]
 
 @disjoint_base

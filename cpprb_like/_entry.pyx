@@ -15,7 +15,7 @@ from cpython.unicode cimport (
 )
 
 from cpprb_like._column cimport Column
-from cpprb_like._core cimport REVISION, UPDATES, WRITTEN, Ring
+from cpprb_like._core cimport REVISION, WRITTEN, Moment, Ring
 from cpprb_like._take cimport c_take
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
@@ -264,7 +264,8 @@ cdef class BufferBase:
     def _sample(self, draw, batch_size, bint replace, out, take=None):
         """A batch of the rows that ``draw`` chooses, in fresh arrays or in those of ``out``.
 
-        ``take(slots, written, revision, arrays)`` reads them; by default the ring does.
+        ``take(slots, arrays)`` reads them, and may give None to be called again, with other slots;
+        by default the ring does.
         """
         cdef intp_t n = self.c_read_batch_size(batch_size)
         cdef list arrays = None if out is None else self.schema.check_out(out, n)
@@ -281,28 +282,28 @@ cdef class BufferBase:
         return self.c_draw(draw, n, replace, arrays, take)
 
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take):
-        """A batch of the rows that ``draw`` chooses, or None if one of them was overwritten before
-        it was read, or values were replaced.
+        """A batch of the rows that ``draw`` chooses, or None if they changed before all was read.
+
+        As ``ReplayBuffer._consistently``, without a Python frame.
         """
         cdef Ring ring = self.ring
-        cdef int64_t written = ring.state[WRITTEN], revision = ring.state[REVISION]
-        cdef int64_t updates = ring.state[UPDATES]
+        cdef Moment moment = ring.c_now()
+        cdef dict batch
         try:
             if ring.c_drawable() == 0:
                 raise NotEnoughDataError("cannot sample: the buffer is empty")
             slots, extra = draw(ring, n, self.rng, replace=replace)
+            if len(slots) != n:
+                raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
+            if take is None:
+                batch = c_take(ring, slots, arrays, None)
+            else:
+                batch = take(slots, arrays)
         except (ValueError, IndexError):
-            if ring.state[WRITTEN] == written and ring.state[REVISION] == revision:
+            if ring.c_is_now(moment):
                 raise
-            return None  # rows went away while the sampler looked at them
-        if len(slots) != n:
-            raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
-        cdef dict batch
-        if take is None:
-            batch = c_take(ring, slots, written, revision, arrays, None)
-        else:
-            batch = take(slots, written, revision, arrays)
-        if batch is None or ring.state[UPDATES] != updates:
+            return None  # rows went away meanwhile
+        if batch is None or not ring.c_holds(moment, slots):
             return None
         for name, values in extra.items():
             if name in batch or len(values) != n:

@@ -23,4 +23,4 @@ cdef class EpisodeBounds:
     cdef int c_make_room(self, intp_t stream) except -1
     cdef void c_find(self, int64_t row, int64_t* first, int64_t* last) noexcept
     cdef int64_t c_pick(self, Bits* bits, int64_t first, int64_t last, intp_t step) noexcept
-    cdef object c_choose(self, ndarray slots, int64_t revision, Bits* bits, int strategy)
+    cdef ndarray c_choose(self, ndarray slots, Bits* bits, int strategy)

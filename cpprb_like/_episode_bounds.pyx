@@ -183,15 +183,13 @@ cdef class EpisodeBounds:
             row += step
         return row
 
-    def choose(self, cnp.ndarray slots, int64_t revision, rng, int strategy):
+    def choose(self, cnp.ndarray slots not None, rng, int strategy):
         """For each of the slots another one, that of a row of the same episode.
 
         Parameters
         ----------
         slots : ndarray of intp, shape (n,)
             Slots of rows that hold a step.
-        revision : int
-            Of the ring when they were chosen.
         rng : numpy.random.Generator
             Where the randomness comes from.
         strategy : int
@@ -202,10 +200,6 @@ cdef class EpisodeBounds:
         -------
         ndarray of intp, shape (n,)
             Slots of rows that hold a step.
-        int
-            How many rows were written when these were chosen.
-
-        None in place of both if the ring was cleared.
 
         Notes
         -----
@@ -221,14 +215,12 @@ cdef class EpisodeBounds:
         lock.acquire()
         try:
             bits = c_bits_of(source)
-            return self.c_choose(slots, revision, &bits, strategy)
+            return self.c_choose(slots, &bits, strategy)
         finally:
             lock.release()
 
-    cdef object c_choose(self, cnp.ndarray slots, int64_t revision, Bits* bits, int strategy):
+    cdef cnp.ndarray c_choose(self, cnp.ndarray slots, Bits* bits, int strategy):
         cdef Ring ring = self.ring
-        if ring.state[REVISION] != revision:
-            return None
         ring.c_check_slots(slots)
         self.c_sync()
         cdef int64_t written = ring.state[WRITTEN], oldest = written - ring.c_stored()
@@ -248,4 +240,4 @@ cdef class EpisodeBounds:
             else:
                 row = last
             (<intp_t*> cnp.PyArray_DATA(chosen))[k] = <intp_t> (row % ring.capacity)
-        return chosen, written
+        return chosen

@@ -11,7 +11,5 @@ def take_stacks(
     column: Column,
     slots: NDArray[np.intp],
     axis: int,
-    written: int,
-    revision: int,
     out: NDArray[Any] | None = None,
-) -> NDArray[Any] | None: ...
+) -> NDArray[Any]: ...

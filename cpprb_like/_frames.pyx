@@ -10,9 +10,9 @@ from libc.stdlib cimport calloc, free, malloc
 
 from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_interleave
-from cpprb_like._core cimport REVISION, UPDATES, Ring
+from cpprb_like._core cimport Ring
 from cpprb_like._take cimport c_new_array
-from cpprb_like._typedefs cimport int64_t, intp_t
+from cpprb_like._typedefs cimport intp_t
 
 cnp.import_array()
 
@@ -22,19 +22,16 @@ cdef enum:
 
 def take_stacks(
     Ring ring not None, Column column not None, cnp.ndarray slots not None, intp_t axis,
-    int64_t written, int64_t revision, cnp.ndarray out=None,
+    cnp.ndarray out=None,
 ):
     """The values of a column at the slots of each row of a matrix, stacked along a new axis.
 
     ``slots`` are of intp, dense, shape (n, depth); one below 0 stands for a value of zeros. The
     result has the shape (n, \\*shape) with depth inserted before axis ``axis`` of a value; ``out``
-    is such an array of the caller's, dense and writeable. None if one of the rows was overwritten
-    since ``written`` and ``revision`` were read, or values were replaced while they were copied.
+    is such an array of the caller's, dense and writeable.
 
     Raises ``IndexError`` if a slot is not in use.
     """
-    if ring.state[REVISION] != revision:
-        return None
     if column.is_boxed or column not in ring.stored_columns:
         raise ValueError(f"field {column.name!r}: expected bytes that are stored as they are")
     if cnp.PyArray_TYPE(slots) != cnp.NPY_INTP or not (
@@ -43,11 +40,9 @@ def take_stacks(
         raise TypeError("slots: expected a dense 2-d array of intp")
     if not 0 <= axis <= column.ndim:
         raise ValueError(f"axis: expected 0 to {column.ndim}, got {axis}")
-    there = slots[slots >= 0]
-    ring.c_check_slots(there)
+    ring.c_check_slots(slots[slots >= 0])
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), depth = cnp.PyArray_DIM(slots, 1)
     cdef intp_t outer = 1, nbytes = n * depth * column.nbytes
-    cdef int64_t updates = ring.state[UPDATES]
     if out is None:
         shape = (n, *column.shape[:axis], depth, *column.shape[axis:])
         out = c_new_array(ring, column, n * depth).reshape(shape)
@@ -77,8 +72,6 @@ def take_stacks(
             c_stack(to, start, column.stride, column.nbytes, outer, values, n, depth, frames, zeros)
     free(frames)
     free(zeros)
-    if ring.state[UPDATES] != updates or ring.c_is_overwritten(there, written, revision):
-        return None
     return out
 
 

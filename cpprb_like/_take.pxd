@@ -5,14 +5,11 @@ from numpy cimport ndarray
 from cpprb_like._chain cimport Chain
 from cpprb_like._column cimport Column
 from cpprb_like._core cimport Ring
-from cpprb_like._typedefs cimport int64_t, intp_t
+from cpprb_like._typedefs cimport intp_t
 
-cdef dict c_take(
-    Ring ring, slots, int64_t written, int64_t revision, list arrays, tuple columns
-)
-cdef bint c_take_chain(
-    Ring ring, Chain chain, ndarray slots, int64_t written, int64_t revision, ndarray out
-) except -1
+cdef dict c_take(Ring ring, slots, list arrays, tuple columns)
+cdef int c_take_chain(Ring ring, Chain chain, ndarray slots, ndarray out) except -1
+cdef int c_check_steps(ndarray steps, intp_t n, intp_t most) except -1
 cdef int c_check_arrays(list arrays, tuple columns, intp_t n) except -1
 cdef ndarray c_new_array(Ring ring, Column column, intp_t n)
 cdef int c_fill(Ring ring, list arrays, tuple columns, ndarray slots) except -1

@@ -10,25 +10,14 @@ from cpprb_like._core import Ring
 def take(
     ring: Ring,
     slots: NDArray[np.intp],
-    written: int,
-    revision: int,
     arrays: list[NDArray[Any]] | None = None,
     columns: tuple[Column, ...] | None = None,
-) -> dict[str, NDArray[Any]] | None: ...
-def take_chain(
-    ring: Ring,
-    chain: Chain,
-    slots: NDArray[np.intp],
-    written: int,
-    revision: int,
-    out: NDArray[Any],
-) -> bool: ...
+) -> dict[str, NDArray[Any]]: ...
+def take_chain(ring: Ring, chain: Chain, slots: NDArray[np.intp], out: NDArray[Any]) -> None: ...
 def take_windows(
     ring: Ring,
     slots: NDArray[np.intp],
     steps: NDArray[np.intp],
     most: int,
-    written: int,
-    revision: int,
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], NDArray[np.uint8]] | None: ...
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], NDArray[np.uint8]]: ...
 def new_array(ring: Ring, column: Column, n: int) -> NDArray[Any]: ...

@@ -1,5 +1,8 @@
 """Rows of a ring, copied into arrays.
 
+Rows that other threads change meanwhile are copied as they are: whether what was read belongs
+together is asked once, by whoever chose the rows (``Ring.holds``).
+
 Compiled because it is most of what drawing a batch costs. Not here: which rows (``_uniform``,
 ``samplers``), and fields that are not stored as they are (``views``).
 """
@@ -13,7 +16,7 @@ from libc.string cimport memcpy
 from cpprb_like._chain cimport Chain
 from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_gather, c_prefetch_rows
-from cpprb_like._core cimport END, NBYTES, OFFSET, REVISION, STRIDE, UPDATES, WRITTEN, Ring
+from cpprb_like._core cimport END, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._pool cimport Lease
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
@@ -34,31 +37,21 @@ cdef enum:
     POOLED_NBYTES = 65536        # arrays from here on come from the pool
 
 
-def take(
-    Ring ring not None, slots, int64_t written, int64_t revision, list arrays=None,
-    tuple columns=None,
-):
+def take(Ring ring not None, slots, list arrays=None, tuple columns=None):
     """The values of columns at the given slots, by name: arrays of shape (n, *shape).
 
-    None if one of the rows was overwritten since ``written`` and ``revision`` were read, or values
-    were replaced while they were copied.
     ``arrays`` are the caller's, one for each column, of the right size, dense and writeable;
     without them the arrays are fresh. ``columns`` are some of ``stored_columns``, by default
     all. Raises ``TypeError`` if the slots are no dense 1-d array of intp, ``IndexError`` if one
     is not in use.
     """
-    return c_take(ring, slots, written, revision, arrays, columns)
+    return c_take(ring, slots, arrays, columns)
 
 
-cdef dict c_take(
-    Ring ring, slots, int64_t written, int64_t revision, list arrays, tuple columns
-):
+cdef dict c_take(Ring ring, slots, list arrays, tuple columns):
     """As ``take``."""
-    if ring.state[REVISION] != revision:
-        return None
     ring.c_check_slots(slots)
     cdef intp_t number, n = cnp.PyArray_DIM(slots, 0)
-    cdef int64_t updates = ring.state[UPDATES]
     if columns is None:
         columns = ring.stored_columns
     if arrays is None:
@@ -66,8 +59,6 @@ cdef dict c_take(
     else:
         c_check_arrays(arrays, columns, n)
     c_fill(ring, arrays, columns, slots)
-    if ring.state[UPDATES] != updates or ring.c_is_overwritten(slots, written, revision):
-        return None
     cdef dict batch = {}
     for number in range(len(arrays)):
         batch[(<Column> columns[number]).name] = arrays[number]
@@ -75,46 +66,44 @@ cdef dict c_take(
 
 
 def take_chain(
-    Ring ring not None, Chain chain not None, cnp.ndarray slots, int64_t written,
-    int64_t revision, cnp.ndarray out,
+    Ring ring not None, Chain chain not None, cnp.ndarray slots not None, cnp.ndarray out not None
 ):
     """Read the values of a chained field at the given slots into a dense array of the right size.
 
-    False if one of the rows was overwritten since ``written`` and ``revision`` were read.
+    Raises ``TypeError`` if the slots are no dense 1-d array of intp, ``IndexError`` if one is not
+    in use, ``ValueError`` for an array that does not fit.
     """
-    return c_take_chain(ring, chain, slots, written, revision, out)
+    ring.c_check_slots(slots)
+    if chain not in ring.chains:
+        raise ValueError(f"field {chain.name!r}: expected one of this ring that is chained")
+    c_check_arrays([out], (ring.c_column(chain.name),), cnp.PyArray_DIM(slots, 0))
+    c_take_chain(ring, chain, slots, out)
 
 
-cdef bint c_take_chain(
-    Ring ring, Chain chain, cnp.ndarray slots, int64_t written, int64_t revision, cnp.ndarray out
-) except -1:
-    """As ``take_chain``."""
+cdef int c_take_chain(Ring ring, Chain chain, cnp.ndarray slots, cnp.ndarray out) except -1:
+    """As ``take_chain``, into an array that fits."""
+    ring.c_check_slots(slots)
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
     cdef int64_t* ids = <int64_t*> cnp.PyArray_DATA(rows)
-    if ring.c_is_overwritten(slots, written, revision):
-        return False
     for k in range(n):
         ids[k] = ring.c_row_at(values[k])
-    chain.c_gather(ids, n, ring.state[WRITTEN], <char*> cnp.PyArray_DATA(out))
-    return not ring.c_is_overwritten(slots, written, revision)
+    return chain.c_gather(ids, n, ring.state[WRITTEN], <char*> cnp.PyArray_DATA(out))
 
 
 def take_windows(
-    Ring ring not None, cnp.ndarray slots, cnp.ndarray steps, intp_t most, int64_t written,
-    int64_t revision,
+    Ring ring not None, cnp.ndarray slots not None, cnp.ndarray steps not None, intp_t most
 ):
     """For each row, itself and the rows that follow it in its episode: ``steps`` in all, or less.
 
     ``steps`` are of intp, 1 to ``most``, one for each slot. Returns the slots, shape
     ``(len(slots), most)``, where behind the last row it is repeated; how many of each row there
-    are; and the slots and flags of the last ones. None if one of the rows was overwritten since
-    ``written`` and ``revision`` were read.
+    are; and the slots and flags of the last ones. Raises ``TypeError`` and ``IndexError`` as
+    ``take``, ``ValueError`` for other steps.
     """
-    if ring.c_is_overwritten(slots, written, revision):
-        return None
     ring.c_check_slots(slots)
+    c_check_steps(steps, cnp.PyArray_DIM(slots, 0), most)
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef const intp_t* wanted = <const intp_t*> cnp.PyArray_DATA(steps)
     cdef intp_t k, i, n = cnp.PyArray_DIM(slots, 0)
@@ -145,6 +134,24 @@ def take_windows(
             i += 1
         out += most
     return rows, counts, last, flags
+
+
+cdef int c_check_steps(cnp.ndarray steps, intp_t n, intp_t most) except -1:
+    """Steps of windows: a dense array of intp with a number from 1 to ``most`` for each of n."""
+    if cnp.PyArray_TYPE(steps) != cnp.NPY_INTP or not (
+        cnp.PyArray_NDIM(steps) == 1 and cnp.PyArray_ISCARRAY_RO(steps)
+    ):
+        raise TypeError(
+            f"steps: expected a dense 1-d array of intp, got a {steps.ndim}-d one of {steps.dtype}"
+        )
+    if cnp.PyArray_DIM(steps, 0) != n:
+        raise ValueError(f"steps: expected {n}, one for each slot, got {len(steps)}")
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(steps)
+    cdef intp_t k
+    for k in range(n):
+        if not 1 <= values[k] <= most:
+            raise ValueError(f"steps[{k}]: expected 1 to {most}, got {values[k]}")
+    return 0
 
 
 def new_array(Ring ring not None, Column column not None, intp_t n):

@@ -43,8 +43,6 @@ cdef class Sequences:
     cdef Starts starts
     cdef ndarray slots       # of the first rows
     cdef frozenset single    # names of the columns of which the first row only is read
-    cdef int64_t written     # when the slots were chosen
-    cdef int64_t revision
     cdef dict columns        # of the batch
     cdef ndarray marks
     cdef ndarray ids         # of all rows; None if nobody asks
@@ -53,7 +51,6 @@ cdef class Sequences:
     cdef int c_copy_stored(self) except -1
     cdef ndarray c_new_column(self, Column column, const intp_t* lengths)
     cdef intp_t c_describe(self, Part* parts) except -1
-    cdef bint c_is_gone(self) noexcept
     cdef int c_box(self, Column column) except -1
     cdef int c_ask(self, Chain chain) except -1
     cdef int c_amend(self, Chain chain, ndarray aside, ndarray values) except -1

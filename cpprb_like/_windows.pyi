@@ -6,11 +6,7 @@ from numpy.typing import NDArray
 from cpprb_like._episodes import Starts
 
 def take_sequences(
-    starts: Starts,
-    slots: NDArray[np.intp],
-    single: frozenset[str],
-    written: int,
-    revision: int,
+    starts: Starts, slots: NDArray[np.intp], single: frozenset[str]
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]] | None: ...
 
 @final

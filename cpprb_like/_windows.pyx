@@ -14,7 +14,7 @@ from libc.string cimport memcpy, memset
 from cpprb_like._chain cimport Chain, NextOf
 from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_copy, c_prefetch_rows
-from cpprb_like._core cimport ABSENT, END, UPDATES, WRITTEN, Ring
+from cpprb_like._core cimport ABSENT, END, WRITTEN, Moment, Ring
 from cpprb_like._episodes cimport Starts
 from cpprb_like._take cimport c_new_array
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
@@ -30,7 +30,7 @@ cdef enum:
 
 
 def take_sequences(
-    Starts starts not None, cnp.ndarray slots, frozenset single, int64_t written, int64_t revision
+    Starts starts not None, cnp.ndarray slots not None, frozenset single not None
 ):
     """The sequences that start at the given slots.
 
@@ -42,8 +42,6 @@ def take_sequences(
         Of the first rows.
     single : frozenset of str
         Columns of which the first row only is read.
-    written, revision : int
-        Of the ring, read before the slots were chosen.
 
     Returns
     -------
@@ -56,30 +54,25 @@ def take_sequences(
 
     Notes
     -----
-    None in place of both if rows were overwritten or deleted since ``written`` and ``revision``
-    were read, or values were replaced while they were copied. Raises ``TypeError`` if the slots are
+    None in place of both if rows were overwritten or edited while they were copied, where that was
+    seen in time; it is up to the caller to ask at the end (``Ring.holds``). Raises ``TypeError`` if the slots are
     no dense 1-d array of intp, ``IndexError`` if one is not in use.
     """
     cdef Ring ring = starts.ring
-    cdef int64_t updates = ring.state[UPDATES]  # deleting an episode counts, too
     cdef Sequences sequences = Sequences.__new__(Sequences)
     cdef Column column
     cdef Chain chain
     ring.c_check_slots(slots)
-    if ring.c_is_overwritten(slots, written, revision):
-        return None
+    cdef Moment moment = ring.c_now()
     sequences.starts, sequences.slots, sequences.single = starts, slots, single
-    sequences.written, sequences.revision = written, revision
     sequences.columns, sequences.asides = {}, {}
     sequences.c_copy_stored()
     for column in ring.boxed:
         sequences.c_box(column)
     for chain in ring.chains:
-        if ring.c_is_overwritten(slots, written, revision):
+        if not ring.c_holds(moment, slots):  # a chain knows nothing of rows that are gone
             return None
         sequences.c_ask(chain)
-    if ring.state[UPDATES] != updates or sequences.c_is_gone():
-        return None
     return sequences.columns, sequences.marks
 
 
@@ -173,22 +166,6 @@ cdef class Sequences:
             parts[count].aside = <uint8_t*> cnp.PyArray_DATA(aside)
             count += 1
         return count
-
-    cdef bint c_is_gone(self) noexcept:
-        """Whether rows are no longer those that were chosen.
-
-        The first row of a sequence is the oldest, so it is the first to be overwritten.
-        """
-        cdef Ring ring = self.starts.ring
-        cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
-        cdef intp_t k
-        if ring.c_is_overwritten(self.slots, self.written, self.revision):
-            return True
-        if ring.c_absent():
-            for k in range(cnp.PyArray_DIM(self.slots, 0)):
-                if ring.c_is_absent(slots[k]):
-                    return True
-        return False
 
     cdef int c_box(self, Column column) except -1:
         """Copy a column of Python objects."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -41,6 +41,7 @@ from cpprb_like.views import View
 __all__ = ["Batch", "ReplayBuffer"]
 
 Batch = dict[str, NDArray[Any]]
+Found = TypeVar("Found")
 
 # Attributes that are no part of a pickle.
 REBUILT = ("_layout", "_arena", "_view", "_take", "_episodes")
@@ -328,39 +329,51 @@ class ReplayBuffer(BufferBase):
         most: int | None,
         gamma: float | None,
         slots: Slots,
-        written: int,
-        revision: int,
         arrays: list[NDArray[Any]] | None = None,
-    ) -> Batch | None:
+    ) -> Batch:
         steps: int | Slots | None = least
         if least is not None and most is not None and least < most:
             steps = self.rng.integers(least, most, len(slots), endpoint=True).astype(np.intp)
-        return self._view.take(slots, written, revision, arrays, steps, gamma)
+        return self._view.take(slots, arrays, steps, gamma)
 
     def _read(self, choose: Callable[[], Slots]) -> Batch:
         """The rows of slots that are chosen at the moment of reading."""
+        read = self._take or partial(take, self.ring)
+
+        def attempt() -> tuple[Slots, Batch]:
+            slots = choose()
+            return slots, read(slots)
+
+        return self._consistently(attempt)
+
+    def _consistently(self, attempt: Callable[[], tuple[Slots, Found] | None]) -> Found:
+        """What is read of rows as they were at one moment.
+
+        ``attempt`` chooses rows, reads them, and gives their slots and what it found, or None if
+        it saw that they changed meanwhile. It is called again, while writers wait, if they did.
+        """
         ring = self.ring
 
-        def attempt() -> Batch | None:
-            written, revision = ring.written, ring.revision
+        def at_one_moment() -> tuple[Found] | None:
+            moment = ring.now()
             try:
-                slots = choose()
+                found = attempt()
             except (ValueError, IndexError):
-                if ring.written == written and ring.revision == revision:
+                if ring.is_now(moment):
                     raise
-                return None
-            return (self._take or partial(take, ring))(slots, written, revision, None)
+                return None  # rows went away meanwhile
+            return None if found is None or not ring.holds(moment, found[0]) else (found[1],)
 
-        batch = attempt()
-        return self._while_writers_wait(attempt) if batch is None else batch
+        (found,) = at_one_moment() or self._while_writers_wait(at_one_moment)
+        return found
 
-    def _while_writers_wait(self, attempt: Callable[[], Batch | None]) -> Batch:
-        """Read rows that writers overwrote the first time."""
+    def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
+        """Read rows that writers changed the first time."""
         with self._writers_wait():
             for _ in range(MOST_ATTEMPTS):
-                batch = attempt()
-                if batch is not None:
-                    return batch
+                found = attempt()
+                if found is not None:
+                    return found
         raise RuntimeError("rows were overwritten by the very thread that reads them")
 
     @contextmanager
@@ -458,12 +471,15 @@ class ReplayBuffer(BufferBase):
             slots = draw_uniform(self.ring, len(self), self.rng, False)
         else:
             slots = self.ring.present_slots()
-        revision = self.ring.revision
-        for start in range(0, len(slots) - n + 1 if drop_last else len(slots), n):
-            if self.ring.revision != revision:
+        ring, clears = self.ring, self.ring.revision
+
+        def still_there(chosen: Slots) -> Slots:
+            if ring.revision != clears:
                 raise RuntimeError("the buffer was cleared while its rows were read")
-            chosen = slots[start : start + n]
-            yield self[chosen[~self.ring.absent_at(chosen)]]
+            return chosen[~ring.absent_at(chosen)]
+
+        for start in range(0, len(slots) - n + 1 if drop_last else len(slots), n):
+            yield self._read(partial(still_there, slots[start : start + n]))
 
     # ------------------------------------------------------------------ rows by slot
 
@@ -487,7 +503,8 @@ class ReplayBuffer(BufferBase):
     def __iter__(self) -> Iterator[Batch]:
         """The rows one by one, in the order of their slots: dicts of values. As ``batches``."""
         for batch in self._batches(1, shuffle=False, drop_last=False):
-            yield {name: values[0] for name, values in batch.items()}
+            if all(len(values) for values in batch.values()):  # otherwise it was deleted meanwhile
+                yield {name: values[0] for name, values in batch.items()}
 
     __reversed__ = None
 

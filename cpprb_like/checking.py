@@ -30,7 +30,7 @@ from cpprb_like._take import new_array
 from cpprb_like.derived import NStep
 from cpprb_like.schema import Field, Layout
 from cpprb_like.storage import allocate_floats
-from cpprb_like.views import Rows, View, read_rows
+from cpprb_like.views import View, read_rows
 
 __all__ = ["Checkable", "check_buffer"]
 
@@ -159,7 +159,7 @@ class _Timeline:
         """The values of a field, as they were added, in the order of time."""
         (column,) = [column for column in ring.columns if column.name == name]
         out = {name: new_array(ring, column, len(self.slots))}
-        read_rows(ring, Rows(self.slots, ring.written, ring.revision), out)
+        read_rows(ring, self.slots, out)
         return out[name]
 
     def require(self, sound: Array, what: str, expected: Array, got: Array) -> None:
@@ -360,8 +360,7 @@ def _check_steps(timeline: _Timeline, ring: Ring, view: View, nstep: NStep) -> N
     for start in range(0, len(chosen), CHUNK):
         here, counts = chosen[start : start + CHUNK], steps[start : start + CHUNK]
         slots = np.ascontiguousarray(timeline.slots[here])
-        batch = view.take(slots, ring.written, ring.revision)
-        assert batch is not None  # writers wait
+        batch = view.take(slots)
         require = partial(_require_some, timeline, here)
         for name in nstep.ahead:
             values = plain[name][here + counts - 1]

@@ -19,7 +19,7 @@ from cpprb_like._episodes import choose
 from cpprb_like._take import new_array
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.schedules import whole
-from cpprb_like.views import Rows, read_rows
+from cpprb_like.views import read_rows
 
 __all__ = ["Episode", "EpisodeIndex", "Episodes", "Spread", "Statistics"]
 
@@ -27,6 +27,7 @@ Batch = dict[str, NDArray[Any]]
 Slots = NDArray[np.intp]
 Found = TypeVar("Found")
 Batches = list[Batch]  # ``list`` is a method below
+NO_SLOTS = np.empty(0, np.intp)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,6 @@ class Table:
     lengths: NDArray[np.int64]
     flags: NDArray[np.uint8]  # of the last row
     complete: NDArray[np.bool_]
-    written: int
     revision: int
 
 
@@ -180,11 +180,11 @@ def _scan(flags: NDArray[np.uint8], written: int, revision: int, ring: Ring) -> 
     if not parts:
         nothing = np.empty(0, np.int64)
         bits, bools = np.empty(0, np.uint8), np.empty(0, np.bool_)
-        return Table(nothing, nothing, nothing, bits, bools, written, revision)
+        return Table(nothing, nothing, nothing, bits, bools, revision)
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[0])
     firsts, lasts, lengths, ends, complete = [column[order] for column in columns]
-    return Table(firsts, lasts, lengths, ends, complete, written, revision)
+    return Table(firsts, lasts, lengths, ends, complete, revision)
 
 
 class Buffer(Protocol):
@@ -198,7 +198,9 @@ class Buffer(Protocol):
         """The sampler."""
         ...
 
-    def _while_writers_wait(self, attempt: Callable[[], Any]) -> Any: ...
+    def _consistently(self, attempt: Callable[[], tuple[Slots, Found] | None]) -> Found: ...
+
+    def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found: ...
 
 
 class Episodes:
@@ -239,29 +241,21 @@ class Episodes:
         self._buffer = buffer
         self._index = index
 
-    def _steadily(self, attempt: Callable[[Table], Found | None]) -> Found:
-        """What ``attempt`` gives for the present episodes; None means that they changed."""
+    def _steadily(self, attempt: Callable[[Table], tuple[Slots, Found] | None]) -> Found:
+        """What ``attempt`` finds in the present episodes, beside the slots that it read.
 
-        def with_table() -> Found | None:
+        None in place of both means that rows changed meanwhile.
+        """
+
+        def with_table() -> tuple[Slots, Found] | None:
             table = self._index.table()
-            if table is None:
-                return None
-            try:
-                return attempt(table)
-            except (ValueError, IndexError):
-                if self._index.table() is table:
-                    raise
-                return None  # rows went away meanwhile
+            return None if table is None else attempt(table)
 
-        found = with_table()
-        if found is None:
-            waited: Found = self._buffer._while_writers_wait(with_table)
-            return waited
-        return found
+        return self._buffer._consistently(with_table)
 
     def __len__(self) -> int:
         """How many episodes there are."""
-        return self._steadily(lambda table: len(table.firsts))
+        return self._steadily(lambda table: (NO_SLOTS, len(table.firsts)))
 
     def __repr__(self) -> str:
         return f"Episodes({len(self)})"
@@ -291,15 +285,16 @@ class Episodes:
         """
         return self._steadily(lambda table: self._records(table, reward))
 
-    def _records(self, table: Table, reward: str | None) -> Records | None:
+    def _records(self, table: Table, reward: str | None) -> tuple[Slots, Records] | None:
         returns: Any = [None] * len(table.firsts)
+        slots = NO_SLOTS
         if reward is not None:
-            sums = self._returns(table, reward)
-            if sums is None:
+            found = self._returns(table, reward)
+            if found is None:
                 return None
-            returns = sums.tolist()
+            slots, returns = found[0], found[1].tolist()
         ring = self._index.ring
-        return [
+        return slots, [
             Episode(
                 env=first % ring.n_envs,
                 slot=first % ring.capacity,
@@ -319,8 +314,8 @@ class Episodes:
             )
         ]
 
-    def _returns(self, table: Table, reward: str) -> NDArray[np.float64] | None:
-        """The sum of a field over each episode; None if a row was overwritten."""
+    def _returns(self, table: Table, reward: str) -> tuple[Slots, NDArray[np.float64]] | None:
+        """The sum of a field over each episode; None if a row was deleted meanwhile."""
         if not isinstance(reward, str):
             raise TypeError(f"reward: expected the name of a field, got {reward!r}")
         columns = [column for column in self._index.ring.columns if column.name == reward]
@@ -333,13 +328,14 @@ class Episodes:
                 f"{columns[0].dtype} of shape {columns[0].shape}"
             )
         if len(table.firsts) == 0:
-            return np.empty(0)
-        batch = self._take(table, np.arange(len(table.firsts)), (reward,))
-        if batch is None:
+            return NO_SLOTS, np.empty(0)
+        found = self._take(table, np.arange(len(table.firsts)), (reward,))
+        if found is None:
             return None
+        slots, batch = found
         values = batch[reward].reshape(-1).astype(np.float64)
         sums: NDArray[np.float64] = np.add.reduceat(values, np.cumsum([0, *table.lengths[:-1]]))
-        return sums
+        return slots, sums
 
     def statistics(self, reward: str | None = None) -> Statistics:
         """Lengths, and returns if ``reward`` names a field, of the complete episodes.
@@ -403,9 +399,9 @@ class Episodes:
 
         Raises ``RuntimeError`` if rows were added or an episode was deleted in the meantime.
         """
-        began = self._steadily(lambda table: table)
+        began = self._steadily(lambda table: (NO_SLOTS, table))
 
-        def attempt(number: int, table: Table) -> Batch | None:
+        def attempt(number: int, table: Table) -> tuple[Slots, Batch] | None:
             if table is not began:
                 raise RuntimeError("the episodes changed while they were read")
             return self._batch(table, number)
@@ -437,29 +433,28 @@ class Episodes:
         """
         count = whole("n", n, 0)
 
-        def attempt(table: Table) -> Batches | None:
+        def attempt(table: Table) -> tuple[Slots, Batches] | None:
             among = np.flatnonzero(table.complete) if complete else np.arange(len(table.firsts))
             if len(among) == 0:
                 kind = "complete " if complete else ""
                 raise NotEnoughDataError(f"cannot sample: there is no {kind}episode")
             drawn = among[choose(count, len(among), self._buffer.rng)]
-            batches = []
-            for number in drawn.tolist():
-                batch = self._batch(table, number)
-                if batch is None:
-                    return None
-                batches.append(batch)
-            return batches
+            found = [self._batch(table, number) for number in drawn.tolist()]
+            whole_ones = [part for part in found if part is not None]
+            if len(whole_ones) < len(found):
+                return None
+            slots = [NO_SLOTS, *(slots for slots, _ in whole_ones)]
+            return np.concatenate(slots), [batch for _, batch in whole_ones]
 
         return self._steadily(attempt)
 
-    def _batch(self, table: Table, number: int) -> Batch | None:
+    def _batch(self, table: Table, number: int) -> tuple[Slots, Batch] | None:
         return self._take(table, [number])
 
     def _take(
         self, table: Table, places: Any, names: tuple[str, ...] | None = None
-    ) -> Batch | None:
-        """Fields of the rows of episodes; None if a row was overwritten or deleted meanwhile."""
+    ) -> tuple[Slots, Batch] | None:
+        """Slots and fields of the rows of episodes; None if a row was deleted meanwhile."""
         ring = self._index.ring
         slots = np.concatenate([self._index.slots(table, place) for place in places])
         if len(slots) != table.lengths[places].sum():
@@ -469,7 +464,8 @@ class Episodes:
             for column in ring.columns
             if names is None or column.name in names
         }
-        return batch if read_rows(ring, Rows(slots, table.written, table.revision), batch) else None
+        read_rows(ring, slots, batch)
+        return slots, batch
 
     # ------------------------------------------------------------------ deleting
 
@@ -504,28 +500,27 @@ class Episodes:
         """
         given = whole("number", number)
 
-        def find(table: Table) -> tuple[Table, int]:
+        def find(table: Table) -> tuple[Slots, tuple[Table, int]]:
             place = _place(given, table)
             if not table.flags[place] & FLAG_END:
                 raise ValueError(
                     f"number: episode {number} has not ended; on_episode_end() ends it"
                 )
-            return table, place
+            return NO_SLOTS, (table, place)
 
         table, place = self._steadily(find)
-        gone: int = self._buffer._while_writers_wait(lambda: self._hide(table, place))
-        return gone
+        return self._buffer._while_writers_wait(lambda: self._hide(table, place))
 
     def _hide(self, table: Table, place: int) -> int | None:
         """Make what is left of an episode absent; None if rows were overwritten meanwhile."""
         ring, sampler = self._index.ring, self._buffer.sampler
-        written, revision = ring.written, ring.revision
-        if revision != table.revision:
+        moment = ring.now()
+        if moment.clears != table.revision:
             return 0
-        slots = self._index.slots(table, place, written - ring.capacity)
+        slots = self._index.slots(table, place, moment.written - ring.capacity)
         if hasattr(sampler, "drop"):
-            sampler.drop(slots, written, revision)
-        return len(slots) if ring.hide(slots, written, revision) else None
+            sampler.drop(slots, moment)
+        return len(slots) if ring.hide(slots, moment) else None
 
 
 def _place(number: int, table: Table) -> int:

@@ -22,7 +22,7 @@ from cpprb_like.recipes import PrioritizedReplayBuffer
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.schema import Field
-from cpprb_like.views import Rows, read_rows
+from cpprb_like.views import read_rows
 
 __all__ = [
     "Hindsight",
@@ -279,32 +279,23 @@ class Hindsight:
         share: float,
         attempts: list[tuple[Slots, Array]],
         slots: Slots,
-        written: int,
-        revision: int,
         arrays: list[Array] | None,
     ) -> Batch | None:
-        """The rows as stored, and what others achieved in place of some; None if any is gone.
-
-        The others are chosen before the rows are read: that they belong together is certain once
-        none of the rows has been overwritten.
-        """
+        """The rows as stored, and what others achieved in place of some; None if those are gone."""
         buffer = self.buffer
         ring = buffer.ring
+        moment = ring.now()
         if self._bounds is None or self._bounds.ring is not ring:
             self._bounds = EpisodeBounds(ring)
         places = np.flatnonzero(buffer.rng.random(len(slots)) < share)
-        chosen = self._bounds.choose(slots[places], revision, buffer.rng, STRATEGIES[self.strategy])
-        if chosen is None:
-            return None
-        others = Rows(*chosen, revision)
+        others = self._bounds.choose(slots[places], buffer.rng, STRATEGIES[self.strategy])
         name = self._achieved.name
         (column,) = [column for column in ring.columns if column.name == name]
         reached = new_array(ring, column, len(places))
-        if not read_rows(ring, others, {name: reached}):
-            return None
-        batch = (buffer._take or partial(take, ring))(slots, written, revision, arrays)
+        read_rows(ring, others, {name: reached})
+        batch = (buffer._take or partial(take, ring))(slots, arrays)
         attempts.append((places, reached))
-        return batch
+        return batch if ring.holds(moment, others) else None
 
     def _relabel(self, batch: Batch, places: Slots, reached: Array) -> None:
         """Write the new goals, and what follows from them, into some rows of a batch."""

@@ -29,7 +29,7 @@ from cpprb_like.recipes import PrioritizedReplayBuffer, create_buffer
 from cpprb_like.samplers import Slots
 from cpprb_like.schedules import whole
 from cpprb_like.schema import read_env_dict
-from cpprb_like.views import Rows, read_rows
+from cpprb_like.views import read_rows
 
 __all__ = ["HindsightReplayBuffer"]
 
@@ -256,11 +256,14 @@ class HindsightReplayBuffer:
     def _states_at(self, slots: Slots) -> Array:
         ring = self._rows.ring
         (column,) = [column for column in ring.columns if column.name == self._state.name]
-        states = new_array(ring, column, len(slots))
-        rows = Rows(slots.astype(np.intp), ring.written, ring.revision)
-        if not read_rows(ring, rows, {self._state.name: states}):
-            raise RuntimeError("rows were stored while goals were drawn from them")
-        return states
+        chosen = slots.astype(np.intp)
+
+        def attempt() -> tuple[Slots, Array]:
+            states = new_array(ring, column, len(chosen))
+            read_rows(ring, chosen, {self._state.name: states})
+            return chosen, states
+
+        return self._rows._consistently(attempt)
 
     def clear(self) -> None:
         """Forget all rows, and the episode that is open."""

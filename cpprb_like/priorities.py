@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like._core import Ring
+from cpprb_like._core import Moment, Ring
 from cpprb_like._episodes import Starts
 from cpprb_like._priorities import as_indexes, as_priorities, importance, weigh
 from cpprb_like._row_weights import RowWeights
@@ -344,10 +344,10 @@ class ByPriority(Generic[Rows]):
         places = np.minimum(places, np.searchsorted(sums, sums[-1]))  # a product may round up
         return among[places], weights[places]
 
-    def drop(self, slots: Slots, written: int, revision: int) -> None:
+    def drop(self, slots: Slots, moment: Moment) -> None:
         """Never draw the rows in these slots again; they are about to become absent.
 
-        Unless one of them is another row than when so many rows and clears were counted.
+        Unless what was read of them at ``moment`` no longer holds.
         """
         raise NotImplementedError
 
@@ -530,11 +530,11 @@ class Prioritized(ByPriority[RowWeights]):
         weights = self._weigh(values)
         self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
 
-    def drop(self, slots: Slots, written: int, revision: int) -> None:
+    def drop(self, slots: Slots, moment: Moment) -> None:
         """See ``ByPriority.drop``."""
         rows, nothing = self.rows, np.zeros(len(slots))
         tags = rows.indexes(slots, True)
-        if not rows.ring.is_overwritten(slots, written, revision):  # then these tags are theirs
+        if rows.ring.holds(moment, slots):  # then these tags are theirs
             rows.update(tags, nothing, nothing, True)
 
     def get_max_priority(self) -> float:

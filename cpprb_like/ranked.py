@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like._core import FLAG_ABSENT, Ring
+from cpprb_like._core import FLAG_ABSENT, Moment, Ring
 from cpprb_like._ranking import Ranking, ranking_size
 from cpprb_like._row_tags import RowTags, waiting_rows
 from cpprb_like._segment_tree import SumTree, tree_size
@@ -125,9 +125,9 @@ class RankBased(ByPriority["RowRanks"]):
         values = read_priorities(priorities)
         self.rows.update(read_indexes(indexes, len(values)), values, self.check_for_update)
 
-    def drop(self, slots: Slots, written: int, revision: int) -> None:
+    def drop(self, slots: Slots, moment: Moment) -> None:
         """See ``ByPriority.drop``."""
-        self.rows.drop(slots, written, revision)
+        self.rows.drop(slots, moment)
 
 
 class RowRanks:
@@ -284,11 +284,11 @@ class RowRanks:
         with self._lock:
             return self._tags.indexes(slots, tagged)
 
-    def drop(self, slots: Slots, written: int, revision: int) -> None:
+    def drop(self, slots: Slots, moment: Moment) -> None:
         """Take rows out of the order; see ``ByPriority.drop``."""
         with self._lock:
             self._follow()
-            if not self.ring.is_overwritten(slots, written, revision):  # later ones are yet to come
+            if self.ring.holds(moment, slots):  # later ones are yet to come
                 self._ranking.remove(slots)
                 self._weigh()
 

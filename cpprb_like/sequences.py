@@ -42,7 +42,7 @@ class Buffer(Protocol):
 
     def _check_batch_size(self, batch_size: int) -> int: ...
 
-    def _while_writers_wait(self, attempt: Callable[[], Any]) -> Any: ...
+    def _consistently(self, attempt: Callable[[], tuple[Slots, Batch] | None]) -> Batch: ...
 
 
 class PriorityBuffer(Protocol):
@@ -103,7 +103,8 @@ def sample_sequences(
     Raises
     ------
     NotEnoughDataError
-        No sequence is long enough yet. It is a ``ValueError``.
+        No sequence is long enough yet. It is a ``ValueError``. The generator has gone on, as after
+        a draw.
     TypeError, ValueError
         An argument is of a wrong type or value; ``T`` rows of each environment do not fit into the
         buffer; a field has the name of a further column; or the sampler of the buffer can draw no
@@ -174,17 +175,9 @@ def sample_sequences(
     if nbytes >= CHECKED_NBYTES:
         require(nbytes, f"a batch of {n} sequences of {rows} rows")
 
-    def attempt() -> Batch | None:
-        written, revision, absent = ring.written, ring.revision, ring.absent
-        before = self.rng.bit_generator.state  # tries for a start may all have been in vain
-        try:
-            slots, extra = draw(starts, n)
-            taken = take_sequences(starts, slots, single, written, revision)
-        except (ValueError, IndexError):
-            if (ring.written, ring.revision, ring.absent) == (written, revision, absent):
-                self.rng.bit_generator.state = before
-                raise
-            return None  # rows went away meanwhile
+    def attempt() -> tuple[Slots, Batch] | None:
+        slots, extra = draw(starts, n)
+        taken = take_sequences(starts, slots, single)
         if taken is None:
             return None
         batch, marks = taken
@@ -193,11 +186,9 @@ def sample_sequences(
             raise ValueError(f"{self.sampler!r}: expected names that are no fields, got {wrong}")
         batch[added] = marks
         batch.update(extra)
-        return batch
+        return slots, batch
 
-    drawn = attempt()
-    batch: Batch = self._while_writers_wait(attempt) if drawn is None else drawn
-    return batch
+    return self._consistently(attempt)
 
 
 def _read_first_only(names: str | Iterable[str], known: list[str]) -> frozenset[str]:

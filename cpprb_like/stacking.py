@@ -19,7 +19,7 @@ from cpprb_like._core import Ring
 from cpprb_like._frames import take_stacks
 from cpprb_like._take import new_array
 from cpprb_like.memory import require
-from cpprb_like.views import Rows, read_rows
+from cpprb_like.views import read_rows
 
 __all__ = ["stack_rows"]
 
@@ -37,7 +37,7 @@ class Readable(Protocol):
         """The rows."""
         ...
 
-    def _while_writers_wait(self, attempt: Callable[[], Any]) -> Any: ...
+    def _consistently(self, attempt: Callable[[], tuple[Slots, Array]]) -> Array: ...
 
 
 def stack_rows(
@@ -107,29 +107,15 @@ def stack_rows(
     is_plain = column.objects is None and column in ring.stored_columns
     read = take_stacks if is_plain else _take_others
 
-    def attempt() -> Array | None:
-        return read(ring, column, rows, at, ring.written, ring.revision, out)
-
-    stacks = attempt()
-    return self._while_writers_wait(attempt) if stacks is None else stacks
+    there = rows[rows >= 0]
+    return self._consistently(lambda: (there, read(ring, column, rows, at, out)))
 
 
-def _take_others(
-    ring: Ring,
-    column: Column,
-    slots: Slots,
-    axis: int,
-    written: int,
-    revision: int,
-    out: Array | None,
-) -> Array | None:
+def _take_others(ring: Ring, column: Column, slots: Slots, axis: int, out: Array | None) -> Array:
     """As ``take_stacks``, for fields that are not plain bytes."""
     there = slots >= 0
-    rows = Rows(slots[there], written, revision)
-    updates = ring.updates
-    found = new_array(ring, column, len(rows.slots))
-    if not read_rows(ring, rows, {column.name: found}) or ring.updates != updates:
-        return None
+    found = new_array(ring, column, int(there.sum()))
+    read_rows(ring, slots[there], {column.name: found})
     blank = None if column.dtype.kind == "O" else np.zeros((), column.dtype)
     values = np.full((*slots.shape, *column.shape), blank, column.dtype)
     values[there] = found

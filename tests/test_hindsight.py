@@ -585,7 +585,7 @@ def test_memory_is_of_the_episodes_that_are_there(n_envs: int) -> None:
     for k in range(3000):
         rb.add(**steps(k * n_envs, n_envs, truncated=np.ones(n_envs, bool)))
         if k % 7 == 0:
-            bounds.choose(np.zeros(1, np.intp), 0, rng, 1)
+            bounds.choose(np.zeros(1, np.intp), rng, 1)
     assert bounds.nbytes <= 4 * 8 * 300 + 3 * 8 * n_envs
 
 

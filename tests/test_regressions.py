@@ -97,7 +97,7 @@ def test_streams_and_arrays_of_the_ring_are_checked() -> None:
         [1],
     ):
         with pytest.raises(ValueError, match="expected"):
-            take(ring, slots, ring.written, ring.revision, arrays)  # type: ignore[arg-type]
+            take(ring, slots, arrays)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "u8", "i4"])

@@ -196,7 +196,7 @@ def test_every_start_in_turn(n_envs: int) -> None:
     for across in (False, True):
         starts = Starts(rb.ring, rows=9, least=9 if across else 1, across=across, stride=1)
         slots = np.sort(starts.slots())
-        found = take_sequences(starts, slots, frozenset(), rb.ring.written, rb.ring.revision)
+        found = take_sequences(starts, slots, frozenset())
         assert found is not None
         batch, marks = found
         assert ((batch["x"][:, 0] - 1) % 60).tolist() == slots.tolist()
@@ -205,23 +205,15 @@ def test_every_start_in_turn(n_envs: int) -> None:
 
 
 def test_what_is_no_sequence() -> None:
-    """Rows that were overwritten or cleared give None, and slots that are not in use an error."""
+    """Slots that are not in use, or no dense array of intp, are an error."""
     rb = ReplayBuffer(10, {"x": {"shape": (), "dtype": "i8"}, "done": {}}, seed=0)
     rb.add(x=np.arange(6), done=np.zeros(6))
     starts = Starts(rb.ring, rows=3, least=1, across=False, stride=1)
-    slots, nothing = np.array([0, 3], np.intp), frozenset[str]()
-    assert take_sequences(starts, slots, nothing, 6, 0) is not None
-    assert take_sequences(starts, slots, nothing, 6, 1) is None
-    rb.add(x=np.arange(6, 11), done=np.zeros(5))
-    assert take_sequences(starts, slots, nothing, 6, 0) is None
-    assert take_sequences(starts, slots[1:], nothing, 6, 0) is not None
+    assert take_sequences(starts, np.array([0, 3], np.intp), frozenset()) is not None
     with pytest.raises(IndexError, match="10"):
-        take_sequences(starts, np.array([10], np.intp), nothing, 11, 0)
+        take_sequences(starts, np.array([10], np.intp), frozenset())
     with pytest.raises(TypeError, match="intp"):
-        take_sequences(starts, np.array([1], np.int32), nothing, 11, 0)
-    rb.on_episode_end()
-    rb.episodes.delete(0)
-    assert take_sequences(starts, slots, nothing, 11, 0) is None
+        take_sequences(starts, np.array([1], np.int32), frozenset())
 
 
 def test_large_batches_use_memory_again() -> None:
