@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "cpprb_like"
 LEAVES = ("integrations", "compat")
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd")
-LONGEST_FILE = 600
 GENERATED = re.compile(r".*\.(c|cpp|so|pyd|o|html|pyc|whl|tar\.gz)|.*\.egg-info/.*|(build|dist)/.*")
 
 
@@ -123,12 +122,6 @@ def test_importing_the_package_imports_nothing_optional() -> None:
     packages = {name.partition(".")[0] for name in loaded if not re.match(r"_?cython_", name)}
     assert packages <= set(sys.stdlib_module_names) | {"numpy", "cpprb_like"}
     assert not [name for name in loaded for leaf in LEAVES if f"cpprb_like.{leaf}" in name]
-
-
-@in_every_source
-def test_no_file_is_too_long(path: Path) -> None:
-    """A file that is longer than this wants to be two."""
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.pyx")), ids=lambda path: path.name)
