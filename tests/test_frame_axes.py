@@ -6,6 +6,7 @@ import re
 import tracemalloc
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -83,9 +84,9 @@ def test_frames_first_take_what_frames_last_take(shape: tuple[int, ...]) -> None
     np.testing.assert_array_equal(batch["next_obs"], stacks[1:])
 
 
-@pytest.mark.parametrize("read", [lambda rb: rb.sample(3), lambda rb: rb[5], lambda rb: list(rb)])
+@pytest.mark.parametrize("read", [lambda rb: rb.sample(3), lambda rb: rb[5], list])
 def test_a_wrong_axis_is_told_once_with_the_right_one(read: Callable[[Any], Any]) -> None:
-    """Where no stack follows from another along the axis, the next read names the one it does along.
+    """Where no stack follows from another along the axis, the next read names the right one.
 
     It was accepted in silence, at four times the memory.
     """
@@ -109,7 +110,7 @@ def test_stacks_that_follow_along_no_axis_are_told() -> None:
 
 @pytest.mark.parametrize("case", ["few", "static", "one episode", "one by one", "vector"])
 def test_what_may_be_right_is_not_told(case: str) -> None:
-    """Too few stacks, screens that do not change and stacks that follow now and then are no fault."""
+    """Too few stacks, screens that do not change, and stacks that follow at times are no fault."""
     stacks = moving(100, (12, 12, 4), 2)
     envs = 3 if case == "vector" else 1
     rb = buffer((12, 12, 4), n_envs=envs, size=300)
@@ -120,10 +121,10 @@ def test_what_may_be_right_is_not_told(case: str) -> None:
     elif case == "one episode":
         fill(rb, np.concatenate([np.random.default_rng(0).permuted(stacks[:40], axis=1), stacks]))
     elif case == "vector":
-        for before, after in zip(stacks, stacks[1:], strict=False):
+        for before, after in pairwise(stacks):
             rb.add(obs=np.array([before] * envs), next_obs=np.array([after] * envs))
     else:
-        for before, after in zip(stacks, stacks[1:], strict=False):
+        for before, after in pairwise(stacks):
             rb.add(obs=before, next_obs=after)
     rb.sample(5)
 
@@ -208,7 +209,7 @@ def test_the_table_adds_up_to_nbytes(kind: str, rows: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS + STACKED)
 def test_nbytes_is_what_python_allocates(kind: str) -> None:
-    """A full buffer has allocated ``nbytes``: of Python objects the references, and of all a bit."""
+    """A full buffer has allocated ``nbytes``: of Python objects the references, and a bit."""
     of_kind(kind, 200).sample  # noqa: B018 (what is imported and cached at first is here now)
     add_noise(of_kind(kind, 200), 400)
     tracemalloc.start()
