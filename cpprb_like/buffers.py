@@ -25,7 +25,7 @@ from cpprb_like._entry import BufferBase, fast_add
 from cpprb_like._row_tags import tag
 from cpprb_like._take import take
 from cpprb_like._uniform import draw_uniform
-from cpprb_like.checking import check_buffer
+from cpprb_like.checking import check_buffer, check_memory
 from cpprb_like.derived import derive, read_gamma, read_nstep
 from cpprb_like.episodes import EpisodeIndex, Episodes
 from cpprb_like.frame_axes import AxisCheck
@@ -90,7 +90,9 @@ class ReplayBuffer(BufferBase):
         Keep the rows in the file ``<mmap_prefix>.dat`` and not on the heap.
     mmap_mode : {"x", "w", "r+"}
         Create that file and fail if it exists, create it anew, or open it with the rows that it
-        holds.
+        holds. It holds no more than the rows and their episodes: the generator and the sampler
+        begin anew, so a sampler that keeps something for each row, such as priorities, is refused.
+        As long as a buffer has the file open no other one can open or replace it.
 
     Raises
     ------
@@ -98,6 +100,9 @@ class ReplayBuffer(BufferBase):
         An argument is of a wrong type or value; the message names it.
     MemoryError
         The machine has not enough memory now; the message lists the bytes of each field.
+    OSError
+        Of ``mmap_prefix``: a ``FileExistsError``, ``FileNotFoundError`` or such; a
+        ``BlockingIOError`` while another buffer has the file open.
 
     Notes
     -----
@@ -140,9 +145,15 @@ class ReplayBuffer(BufferBase):
         schema = Schema(fields, terminated, truncated)
         schema.end_fields()
         schema = derive(schema, next_of, stack_compress)
-        if schema.chained and mmap_mode == "r+" and mmap_prefix is not None:
+        opens = mmap_mode == "r+" and mmap_prefix is not None
+        if opens and schema.chained:
             raise ValueError(
                 "mmap_mode='r+': with next_of or stack_compress not all values are in the file"
+            )
+        if opens and hasattr(sampler, "open"):
+            raise ValueError(
+                f"mmap_mode='r+': the file holds the rows, not what {sampler!r} keeps for each, "
+                "such as its priority; pickle the buffer instead"
             )
         if sampler is not None and (
             not callable(getattr(sampler, "draw", None)) or isinstance(sampler, type)
@@ -152,7 +163,13 @@ class ReplayBuffer(BufferBase):
         layout = Layout.of(schema, capacity, read_n_envs(n_envs, capacity), beside)
         self._nstep = read_nstep(Nstep, schema, capacity, layout.n_envs)
         self.rng: np.random.Generator = generator(seed)
-        self._open(layout, storage.open_arena(layout, mmap_prefix, mmap_mode))
+        arena = storage.open_arena(layout, mmap_prefix, mmap_mode)
+        if opens:
+            try:
+                check_memory(layout, arena)
+            except ValueError as error:
+                raise ValueError(f"{mmap_prefix}.dat: {error}") from None
+        self._open(layout, arena)
         self._open_sampler(Uniform() if sampler is None else sampler)
 
     def _open(self, layout: Layout, arena: NDArray[np.uint8]) -> None:

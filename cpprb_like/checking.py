@@ -32,10 +32,11 @@ from cpprb_like.schema import Field, Layout
 from cpprb_like.storage import allocate_floats
 from cpprb_like.views import View, read_rows
 
-__all__ = ["Checkable", "check_buffer"]
+__all__ = ["Checkable", "check_buffer", "check_memory"]
 
 Array = NDArray[Any]
 CHUNK = 4096  # rows that are read at once
+MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 64 bits
 
 
 class Checkable(Protocol):
@@ -120,13 +121,40 @@ def check_buffer(self: Checkable, step_id: str | None = None, *, stack: str | No
             _check_weights(rows, timeline)
 
 
-class _Timeline:
+def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:
+    """Raise ``ValueError`` unless the header of an arena, which somebody else wrote, can be used.
+
+    Its numbers are compared with each other and with the rows, and what the fields of ``ring`` that
+    are not stored as they are keep with the rows, too. Cost: proportional to the rows.
+    """
+    try:
+        _check_header(layout, arena)
+        extent = _Extent(layout, arena)
+        for first in range(0, min(extent.written, extent.capacity), CHUNK):
+            _check_flags_of(layout, arena, first, min(first + CHUNK, extent.written))
+        for stream in range(layout.n_envs):
+            _check_length(extent, layout, arena, stream)
+        for chain in () if ring is None else ring.chains:
+            _check_chain(chain, extent, layout, arena)
+    except AssertionError as error:
+        raise ValueError(f"the header contradicts the rows; it was damaged: {error}") from None
+
+
+class _Extent:
+    """Which rows are in the ring."""
+
+    def __init__(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
+        self.capacity, self.n_envs = layout.capacity, layout.n_envs
+        self.written = int(layout.state(arena)[0])
+        self.oldest = max(0, self.written - self.capacity)
+
+
+class _Timeline(_Extent):
     """The rows in the ring that hold a step: stream by stream, oldest first."""
 
     def __init__(self, layout: Layout, arena: NDArray[np.uint8], ahead: int) -> None:
-        self.capacity, self.n_envs = layout.capacity, layout.n_envs
-        self.written = int(layout.state(arena)[0])
-        ids = np.arange(max(0, self.written - self.capacity), self.written)
+        super().__init__(layout, arena)
+        ids = np.arange(self.oldest, self.written)
         flags = layout.flags(arena)[ids % self.capacity]
         self.absent = ids[flags & FLAG_ABSENT != 0]
         present = flags & FLAG_ABSENT == 0
@@ -185,11 +213,12 @@ def _expect(sound: bool, what: str, expected: object, got: object) -> None:
 def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
     written, absent, revision, base, updates, *_ = layout.state(arena).tolist()
     several = f" that is a multiple of {layout.n_envs}" if layout.n_envs > 1 else ""
-    sound = written >= 0 and written % layout.n_envs == 0
+    sound = 0 <= written < MOST and written % layout.n_envs == 0
     _expect(sound, "rows written", f"a number{several}", written)
-    sound = base >= 0 and base % layout.capacity == 0
+    sound = 0 <= base < MOST and base % layout.capacity == 0
     _expect(sound, "what tags count from", f"a multiple of {layout.capacity}", base)
-    _expect(revision >= 0 and updates >= 0, "clears and updates", "numbers", (revision, updates))
+    sound = 0 <= revision < MOST and 0 <= updates < MOST
+    _expect(sound, "clears and updates", "numbers", (revision, updates))
     stored = layout.flags(arena)[: min(written, layout.capacity)]
     counted = int(np.count_nonzero(stored & FLAG_ABSENT))
     _expect(absent == counted, "absent rows", counted, absent)
@@ -204,21 +233,59 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
 def _check_flags(timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]) -> None:
     """The flags say what the fields that end episodes say, or that the episode was cut off."""
     fields = layout.schema.fields
-    expected = np.zeros(len(timeline.ids), np.uint8)
-    for number, _, meaning in layout.schema.end_fields():
-        field = fields[number]
-        stored = np.ascontiguousarray(layout.rows(arena, number)[timeline.slots])
-        if field.dtype.kind == "b":
+    for number, _, _ in layout.schema.end_fields():
+        if fields[number].dtype.kind == "b":
+            stored = layout.rows(arena, number)[timeline.slots]
             is_bool = np.asarray((stored <= 1).all(axis=1))
-            timeline.require(is_bool, f"field {field.name!r}", np.array(["0 or 1"]), stored)
-        set_here = np.asarray((stored.view(field.dtype) != 0).any(axis=1))
+            what = f"field {fields[number].name!r}"
+            timeline.require(is_bool, what, np.array(["0 or 1"]), stored)
+    expected = _flags_by_fields(layout, arena, timeline.slots)
+    cut_off = (expected & FLAG_END == 0) & (timeline.flags == FLAG_TRUNCATED)
+    timeline.require((timeline.flags == expected) | cut_off, "flags", expected, timeline.flags)
+
+
+def _flags_by_fields(layout: Layout, arena: NDArray[np.uint8], slots: Any) -> NDArray[np.uint8]:
+    """The flags of rows that hold a step, as the fields that end episodes have them."""
+    expected = np.zeros(len(layout.flags(arena)[slots]), np.uint8)
+    for number, _, meaning in layout.schema.end_fields():
+        stored = np.ascontiguousarray(layout.rows(arena, number)[slots])
+        kind = layout.schema.fields[number].dtype
+        kind = np.dtype(np.uint8) if kind.kind == "b" else kind  # whatever stands in the byte
+        set_here = np.asarray((stored.view(kind) != 0).any(axis=1))
         expected[set_here] |= meaning
     done = expected & FLAG_DONE != 0
     expected &= ~np.uint8(FLAG_DONE)
     expected[done & (expected & FLAG_TRUNCATED == 0)] |= FLAG_TERMINATED
     expected[done] |= FLAG_END
-    cut_off = (expected & FLAG_END == 0) & (timeline.flags == FLAG_TRUNCATED)
-    timeline.require((timeline.flags == expected) | cut_off, "flags", expected, timeline.flags)
+    return expected
+
+
+def _check_flags_of(layout: Layout, arena: NDArray[np.uint8], first: int, stop: int) -> None:
+    """As ``_check_flags``, of consecutive slots."""
+    flags = layout.flags(arena)[first:stop]
+    expected = _flags_by_fields(layout, arena, slice(first, stop))
+    cut_off = (expected & FLAG_END == 0) & (flags == FLAG_TRUNCATED)
+    wrong = np.flatnonzero((flags & FLAG_ABSENT == 0) & (flags != expected) & ~cut_off)
+    if wrong.size:
+        k = int(wrong[0])
+        _expect(False, f"flags of the row in slot {first + k}", int(expected[k]), int(flags[k]))
+
+
+def _check_length(extent: _Extent, layout: Layout, arena: NDArray[np.uint8], stream: int) -> None:
+    """As ``_check_lengths``, of one stream, from its newest row back to the last end."""
+    flags = layout.flags(arena)
+    length = int(layout.state(arena)[-layout.n_envs + stream])
+    row, known, is_over = extent.written - extent.n_envs + stream, 0, False
+    while row >= extent.oldest and not is_over:
+        stop = max(extent.oldest - 1, row - CHUNK * extent.n_envs)
+        here = flags[np.arange(row, stop, -extent.n_envs) % extent.capacity]
+        ends = np.flatnonzero(here & FLAG_END)
+        is_over = ends.size > 0
+        known += int(np.count_nonzero(here[: ends[0] if is_over else None] & FLAG_ABSENT == 0))
+        row -= len(here) * extent.n_envs
+    most = known if is_over or extent.oldest == 0 else extent.written // extent.n_envs
+    expected = f"{known} to {most}"
+    _expect(known <= length <= most, f"episode of environment {stream}: steps", expected, length)
 
 
 def _check_lengths(timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]) -> None:
@@ -251,12 +318,9 @@ def _check_sizes(timeline: _Timeline, ring: Ring) -> None:
     _expect(np.array_equal(found, slots), "slots of these rows", slots, found)
 
 
-def _check_chain(
-    chain: Chain, timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]
-) -> None:
+def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray[np.uint8]) -> None:
     """What is kept for each row of a field that is not stored as it is, before it is followed."""
-    first = max(0, timeline.written - timeline.capacity)
-    ids = np.arange(first, timeline.written)
+    ids = np.arange(timeline.oldest, timeline.written)
     what = f"field {chain.name!r}"
     queues = [rows for rows, _ in chain.save()[2]]
     for kept in queues:
@@ -282,7 +346,7 @@ def _check_chain(
 
 
 def _require_rows(
-    sound: Array, ids: Array, timeline: _Timeline, what: str, expected: Array, got: Array
+    sound: Array, ids: Array, timeline: _Extent, what: str, expected: Array, got: Array
 ) -> None:
     if not sound.all():
         k = int(np.flatnonzero(~sound)[0])

@@ -19,7 +19,6 @@ from cpprb_like import casting
 from cpprb_like._chain import Chain, FrameStack, NextOf
 from cpprb_like._column import Column
 from cpprb_like._core import (
-    FLAG_ABSENT,
     FLAG_DONE,
     FLAG_END,
     FLAG_TERMINATED,
@@ -507,17 +506,6 @@ class Layout:
         offset, stride = self.record
         return 0 <= self.offsets[number] - offset < stride
 
-    def is_sound(self, arena: NDArray[np.uint8]) -> bool:
-        """Whether the words of the header agree with each other and with the flags of the rows."""
-        written, absent, _, base, _, *lengths = self.state(arena).tolist()
-        if base < 0 or base % self.capacity:
-            return False
-        if written < 0 or written % self.n_envs * (self.n_envs > 1):
-            return False
-        stored = min(written, self.capacity)
-        counted = np.count_nonzero(self.flags(arena)[:stored] & FLAG_ABSENT)
-        return absent == counted and all(0 <= length <= written for length in lengths)
-
     def flags(self, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The flag byte of each slot, without a copy."""
         offset, stride = self.record
@@ -530,6 +518,7 @@ class Layout:
             (
                 [(field.name, field.dtype.str, repr(field.dtype), field.shape) for field in fields],
                 (self.offsets, self.strides, self.record, self.capacity, self.n_envs, self.blocks),
+                self.schema.end_fields(),
             )
         )
         digest = hashlib.sha256(description.encode()).digest()

@@ -9,15 +9,22 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import sys
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like import memory
 from cpprb_like.schema import Layout
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 __all__ = ["FileMode", "allocate", "allocate_floats", "map_file", "open_arena"]
 
@@ -26,6 +33,7 @@ FileMode = Literal["x", "w", "r+"]
 
 HUGE_PAGE_NBYTES = 1 << 21
 CACHE_LINE = 64
+LOCKED_BYTE = 1 << 62  # where Windows locks a file: no buffer has a byte there
 
 # The large arenas of this process: the system promises memory that nobody has written to again and
 # again, so what they have yet to fill counts as taken.
@@ -78,10 +86,7 @@ def _map_for(layout: Layout, path: Path, mode: FileMode) -> Arena:
     boxed = [field.name for field in layout.schema.fields if field.dtype.hasobject]
     if boxed:
         raise ValueError(f"mmap_prefix: fields {boxed} hold Python objects, which no file can")
-    arena = map_file(path, layout.nbytes, mode, layout.identity())
-    if not layout.is_sound(arena):
-        raise ValueError(f"{path}: its header contradicts its rows; it was damaged")
-    return arena
+    return map_file(path, layout.nbytes, mode, layout.identity())
 
 
 def allocate(nbytes: int) -> Arena:
@@ -107,7 +112,7 @@ def allocate_floats(n: int) -> NDArray[np.float64]:
 
 
 def map_file(path: Path, nbytes: int, mode: FileMode, identity: bytes) -> Arena:
-    """The bytes of a file, shared with every process that maps it.
+    """The bytes of a file, which no other buffer of any process can map as long as these live.
 
     Parameters
     ----------
@@ -126,29 +131,68 @@ def map_file(path: Path, nbytes: int, mode: FileMode, identity: bytes) -> Arena:
         Mode ``"x"`` and the file exists, mode ``"r+"`` and it does not.
     ValueError
         The file was written by a buffer of other fields, size or number of environments.
+    BlockingIOError
+        Another buffer has the file open, in this process or another.
     """
     if mode not in ("x", "w", "r+"):
         raise ValueError(f"mmap_mode: expected 'x', 'w' or 'r+', got {mode!r}")
     if mode == "r+":
         with path.open("r+b") as file:
+            _lock(file, path)
             if file.read(len(identity)) != identity or path.stat().st_size != nbytes:
                 raise ValueError(f"{path} was written by a buffer of other fields, size or n_envs")
             return np.frombuffer(mmap.mmap(file.fileno(), nbytes), np.uint8)
-    # A new file is complete before it has its name; an old one of that name goes away with it, but
-    # not its bytes, which others may have mapped.
+    # A new file is complete, and locked, before it has its name.
     if mode == "x" and path.exists():
         raise FileExistsError(f"{path} exists; mmap_mode='r+' opens it, 'w' replaces it")
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        with unfinished.open("xb+") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, nbytes)
-            file.truncate(nbytes)
-            arena = np.frombuffer(mmap.mmap(file.fileno(), nbytes), np.uint8)
-        arena[: len(identity)] = np.frombuffer(identity, np.uint8)
-        unfinished.replace(path)
-    except OverflowError:
-        raise MemoryError(f"no file can have {nbytes} bytes") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with _locked(path):
+        try:
+            with unfinished.open("xb+") as file:
+                _lock(file, unfinished)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, nbytes)
+                file.truncate(nbytes)
+                arena = np.frombuffer(mmap.mmap(file.fileno(), nbytes), np.uint8)
+            arena[: len(identity)] = np.frombuffer(identity, np.uint8)
+            unfinished.replace(path)
+        except OverflowError:
+            raise MemoryError(f"no file can have {nbytes} bytes") from None
+        finally:
+            unfinished.unlink(missing_ok=True)
     return arena
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Nobody has the file of this name open, if there is one, and nobody opens it meanwhile."""
+    try:
+        old = path.open("r+b")
+    except FileNotFoundError:
+        yield
+        return
+    with old:
+        _lock(old, path)
+        yield
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Lock an open file for as long as it, or a memory map of it, lives: also beyond a fork.
+
+    The system takes the lock back when the last of them is gone, however the process ended.
+    """
+    try:
+        if sys.platform == "win32":
+            place = file.tell()
+            file.seek(LOCKED_BYTE)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            file.seek(place)
+        else:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                raise BlockingIOError  # replaced between opening and locking
+    except (BlockingIOError, PermissionError):
+        raise BlockingIOError(
+            f"{path}: another buffer has this file open, in this process or another; "
+            "two that write to one file would tear each other's rows"
+        ) from None

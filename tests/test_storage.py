@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 from helpers import refused, snapshot
 from strategies import assert_same
 
-from cpprb_like import ReplayBuffer
+from cpprb_like import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.priorities import Prioritized
+from cpprb_like.ranked import RankBased
 
 SCHEMA: dict[str, Any] = {
     "obs": {"shape": (20, 10), "dtype": "u1"},
@@ -87,25 +90,133 @@ def test_an_existing_file_can_be_overwritten(prefix: str) -> None:
     assert (rb[0]["x"] == 1).all()
 
 
-TWO_OWNERS = """
-import sys, numpy as np
+OPENS = """
+import sys
 from cpprb_like import ReplayBuffer
-first = ReplayBuffer(1000, {"x": {"shape": 1000}}, mmap_prefix=sys.argv[1], seed=0)
-first.add(x=np.full((1000, 1000), 7))
-second = ReplayBuffer(10, {"x": {}}, mmap_prefix=sys.argv[1], mmap_mode="w")
-second.add(x=np.ones(10))
-first.add(x=np.full((500, 1000), 7))
-assert (first.sample(1000)["x"] == 7).all()
-assert len(first) == 1000 and len(second) == 10
+try:
+    ReplayBuffer(7, {"x": {"shape": ()}}, mmap_prefix=sys.argv[1], mmap_mode=sys.argv[2])
+except BlockingIOError as error:
+    print(error)
+else:
+    print("opened")
 """
 
 
-def test_overwriting_the_file_of_a_living_buffer(prefix: str) -> None:
-    """A buffer whose file is replaced keeps its rows, and the process does not crash."""
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_OWNERS, prefix], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("mode", ["r+", "w"])
+def test_one_file_is_open_in_one_buffer_only(prefix: str, mode: Any) -> None:
+    """As long as a buffer lives, no other opens or replaces its file, in any process.
+
+    Two that wrote to one file tore each other's rows, and blamed the thread that read them.
+    """
+    fields = {"x": {"shape": ()}}
+    rb = ReplayBuffer(7, fields, mmap_prefix=prefix)
+    rb.add(x=range(5))
+
+    def open_elsewhere() -> str:
+        command = [sys.executable, "-c", OPENS, prefix, mode]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    for _ in range(2):
+        with pytest.raises(BlockingIOError, match="another buffer has this file open"):
+            ReplayBuffer(7, fields, mmap_prefix=prefix, mmap_mode=mode)
+        assert "another buffer has this file open" in open_elsewhere()
+        assert len(files(prefix)) == 1
+        rb.add(x=9)
+    assert rb.sample(20)["x"].max() <= 9
+    del rb
+    assert open_elsewhere() == "opened\n"
+    again = ReplayBuffer(7, fields, mmap_prefix=prefix, mmap_mode=mode)
+    assert len(again) == (7 if mode == "r+" else 0)
+
+
+KILLED = """
+import os, signal, sys
+from cpprb_like import ReplayBuffer
+rb = ReplayBuffer(7, {"x": {"shape": ()}}, mmap_prefix=sys.argv[1])
+rb.add(x=range(5))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no SIGKILL")
+def test_the_file_of_a_killed_process_can_be_opened(prefix: str) -> None:
+    """The system takes the lock back, however the process ended."""
+    subprocess.run([sys.executable, "-c", KILLED, prefix], check=False)
+    again = ReplayBuffer(7, {"x": {"shape": ()}}, mmap_prefix=prefix, mmap_mode="r+")
+    assert again.get_all_transitions()["x"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("make", [Prioritized, RankBased])
+def test_a_file_of_rows_with_priorities_is_not_opened_again(prefix: str, make: Any) -> None:
+    """The priorities are not in the file: they had all become 1.0 without a word."""
+    fields = {"x": {"shape": ()}}
+    rb = PrioritizedReplayBuffer(7, fields, sampler=make(1.0), mmap_prefix=prefix)
+    rb.add(x=range(5), priorities=range(5))
+    del rb
+    before = [file.read_bytes() for file in files(prefix)]
+    with pytest.raises(ValueError, match=f"r\\+.*{make.__name__}.*priority"):
+        PrioritizedReplayBuffer(7, fields, sampler=make(1.0), mmap_prefix=prefix, mmap_mode="r+")
+    with pytest.raises(ValueError, match=r"r\+.*priority"):
+        HindsightReplayBuffer(
+            7, {"obs": {}, "act": {}, "next_obs": {}}, 5, lambda *_: 0.0,
+            mmap_prefix=prefix, mmap_mode="r+",
+        )  # fmt: skip
+    assert [file.read_bytes() for file in files(prefix)] == before
+    rows = ReplayBuffer(7, fields, mmap_prefix=prefix, mmap_mode="r+")
+    assert rows.get_all_transitions()["x"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_file_with_other_ends_of_episodes_is_not_opened(prefix: str) -> None:
+    """Where episodes end stands in the file, and was read as if the new options had said so."""
+    fields = {"x": {"shape": ()}, "stop": {"shape": ()}}
+    rb = ReplayBuffer(7, fields, mmap_prefix=prefix, terminated="stop")
+    rb.add(x=range(5), stop=[0, 1, 0, 1, 0])
+    del rb
+    for options in ({}, {"truncated": "stop"}, {"terminated": "x"}):
+        with pytest.raises(ValueError, match="replay"):
+            ReplayBuffer(7, fields, mmap_prefix=prefix, mmap_mode="r+", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("word", range(7))
+@pytest.mark.parametrize("value", [-1, 0, 1, 2, 2**31, 2**62, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("n", [5, 12])
+def test_every_number_of_a_header_is_checked(prefix: str, word: int, value: int, n: int) -> None:
+    """A changed word of the header is refused, or makes no difference to what is read.
+
+    Rows written near 2**63 crashed the process, and wrong episode lengths let ``sample`` hang.
+    """
+    fields = {"x": {"shape": (), "dtype": "i8"}, "done": {"shape": (), "dtype": bool}}
+    options: dict[str, Any] = {
+        "n_envs": 2, "Nstep": {"size": 2, "next": "x"}, "mmap_prefix": prefix
+    }  # fmt: skip
+    rb = ReplayBuffer(8, fields, **options)
+    for i in range(n):
+        rb.add_where([True, i % 3 > 0], x=[i, -i], done=[i % 4 == 3, False])
+    arena, layout = rb._arena, rb._layout
+    layout.state(arena)[word] = value
+    del rb, arena
+    try:
+        again = ReplayBuffer(8, fields, mmap_mode="r+", seed=0, **options)
+    except ValueError:
+        return
+    again.check()
+    again.sample(50)
+    again.add(x=[7, 7], done=[True, True])
+    again.update(again.sample(5, indexes=True)["indexes"], x=np.ones(5, int))
+    again.clear()
+    again.check()
+
+
+@pytest.mark.parametrize("flag", [1, 2, 4, 8, 9, 16, 64, 255])
+def test_flags_that_contradict_the_rows_are_refused(prefix: str, flag: int) -> None:
+    """The flags of a row say what its end fields say; the header counts those that are absent."""
+    fill(ReplayBuffer(7, SCHEMA, mmap_prefix=prefix), 9)
+    rb = ReplayBuffer(7, SCHEMA, mmap_prefix=prefix, mmap_mode="r+")
+    rb._layout.flags(rb._arena)[3] ^= flag
+    del rb
+    with pytest.raises(ValueError, match="damaged"):
+        ReplayBuffer(7, SCHEMA, mmap_prefix=prefix, mmap_mode="r+")
 
 
 @pytest.mark.parametrize("n", [0, 3, 7, 12])
