@@ -44,6 +44,20 @@ cdef cnp.ndarray c_tag(Ring ring, cnp.ndarray slots):
     return tags
 
 
+def without_row(Ring ring not None, const int64_t[::1] indexes, bint tagged):
+    """The places of the indexes that name no row and never did: an array of intp.
+
+    The indexes are slots; if ``tagged``, they may be tags too.
+    """
+    cdef intp_t k, n = indexes.shape[0], count = 0
+    cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    for k in range(n):
+        if c_slot_of(ring, indexes[k], tagged) == NO_ROW:
+            (<intp_t*> cnp.PyArray_DATA(places))[count] = k
+            count += 1
+    return places[:count]
+
+
 cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):
     """The slots of the rows that tags name, or that slots hold now: intp; -1 for one that is gone.
 

@@ -20,6 +20,7 @@ from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
     c_check_drawn,
 )
+from cpprb_like._tree_node cimport c_count
 from cpprb_like._typedefs cimport float64_t, int64_t, intp_t
 
 import numpy as np
@@ -261,6 +262,20 @@ cdef class RowWeights:
         self.tags.c_begin()
         self.tags.drawn = written
         return slots, self.tags.c_indexes(slots, tagged), weights, least, total
+
+    def check_draw(self, n, bint replace):
+        """Raise what ``draw`` would raise, without a draw."""
+        cdef Manner manner = INDEPENDENT if replace else DISTINCT
+        cdef intp_t count = c_index(n), found
+        self.c_sync(self.ring.state[WRITTEN])
+        cdef bint locked = self.tree.c_enter(1)
+        if replace:
+            found = self.tree.c_total() > 0.0
+        else:
+            found = c_count(&self.tree.nodes[0], &self.tree.shape, count)
+        if locked:
+            self.tree.c_leave()
+        c_check_drawn(manner, found, count)
 
     cdef float64_t c_least(self) noexcept nogil:
         """As ``least``, of a tree that is up to date."""

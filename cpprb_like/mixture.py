@@ -7,7 +7,7 @@ buffers themselves. Not here: which rows of a buffer are drawn (``samplers``, ``
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._row_tags import without_row
 from cpprb_like.buffers import Batch, ReplayBuffer
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.priorities import read_indexes, read_priorities
+from cpprb_like.priorities import ByPriority, read_indexes, read_priorities
 from cpprb_like.recipes import PrioritizedReplayBuffer
 from cpprb_like.samplers import Seed, generator
 from cpprb_like.schedules import Schedule, check, value_at
@@ -110,8 +111,8 @@ class Mixture:
             dtypes = [getattr(b.sampler, "weights_dtype", np.float32) for b in by_priority]
             self._weights_dtype = np.result_type(np.float32, *dtypes)
         self.rng = generator(seed)
-        # Of a batch that could not be drawn, for the next one: a call that raises changes nothing.
-        self._number: float | None = None
+        # Of batches that could not be drawn, for the next ones: a call that raises changes nothing.
+        self._numbers: list[float] = []
         self.draws = 0
 
     # ------------------------------------------------------------------ sampling
@@ -167,7 +168,11 @@ class Mixture:
         Notes
         -----
         Cost: that of drawing the parts, and ten microseconds or so. Buffers write the rows of a
-        large batch where they stay; those of a small one are copied once more.
+        large batch where they stay; those of a small one, and of ``out``, are copied once more.
+
+        A call that raises leaves ``out`` as it was. What can be known is checked before the first
+        part is drawn, so that the generators of all buffers stay where they are, too; a sampler of
+        your own that raises does so after those of earlier buffers have drawn.
 
         Examples
         --------
@@ -190,16 +195,33 @@ class Mixture:
                 raise TypeError("beta: expected no value, for no buffer here has priorities")
         if out is not None:
             self._first.schema.check_out(out, n)
-        cuts = self._cuts(n)
-        if not replace:
-            self._check_distinct(cuts)
-        batch = self._draw(cuts, beta, replace, out)
-        self._number = None
+        ends = self._ends_of_shares()
+        number = self._next_number()
+        try:
+            offset = int(number * 2**RANDOM_BITS) * ends[-1] >> RANDOM_BITS
+            cuts = [(n * end + offset) // ends[-1] for end in ends]
+            self._check_parts(cuts, beta, replace)
+            batch = self._draw(cuts, beta, replace)
+        except BaseException:
+            self._numbers.append(number)
+            raise
         self.draws += 1
-        return batch
+        if out is None:
+            return batch
+        for field in self._first.schema.fields:
+            out[field.name][...] = batch.pop(field.name)
+        out.update(batch)
+        return out
 
-    def _cuts(self, n: int) -> list[int]:
-        """Where in a batch of n rows those of each buffer begin, and n."""
+    def _next_number(self) -> float:
+        """A random number from 0 to 1: that of a batch that could not be drawn, if there is one."""
+        try:
+            return self._numbers.pop()  # other threads may pop, too
+        except IndexError:
+            return float(self.rng.random())
+
+    def _ends_of_shares(self) -> list[int]:
+        """The sums of the shares of the buffers that hold rows: see ``_ends``."""
         shares = {
             name: share
             if isinstance(share, float)
@@ -212,32 +234,29 @@ class Mixture:
         if not any(held):
             empty = [name for name, share in shares.items() if share]
             raise NotEnoughDataError(f"cannot sample: buffers {empty} are empty")
-        if self._number is None:
-            self._number = self.rng.random()
-        ends = _ends(tuple(held))
-        offset = int(self._number * 2**RANDOM_BITS) * ends[-1] >> RANDOM_BITS
-        return [(n * end + offset) // ends[-1] for end in ends]
+        return _ends(tuple(held))
 
-    def _check_distinct(self, cuts: list[int]) -> None:
-        """Raise unless each buffer holds as many rows as are to come from it."""
+    def _check_parts(self, cuts: list[int], beta: float | Schedule | None, replace: bool) -> None:
+        """Raise what drawing the parts would raise, as far as it is known, before any is drawn."""
+        parts = {}
         for (name, buffer), (start, stop) in zip(
             self._buffers.items(), pairwise(cuts), strict=True
         ):
-            if stop - start > len(buffer):
+            if not replace and stop - start > len(buffer):
                 raise NotEnoughDataError(
                     f"buffer {name!r}: cannot sample {stop - start} distinct rows: "
                     f"the buffer holds {len(buffer)}"
                 )
+            if stop > start:
+                parts[name] = _columns_of(buffer)
+                if isinstance(buffer.sampler, ByPriority):
+                    buffer.sampler.check_draw(stop - start, replace=replace, beta=beta)
+        _check_columns(parts)
 
-    def _draw(
-        self, cuts: list[int], beta: float | Schedule | None, replace: bool, out: Batch | None
-    ) -> Batch:
+    def _draw(self, cuts: list[int], beta: float | Schedule | None, replace: bool) -> Batch:
         """A batch that is parted at ``cuts``."""
         n, fields = cuts[-1], self._first.schema.fields
-        if out is None:
-            batch = {field.name: np.empty((n, *field.shape), field.dtype) for field in fields}
-        else:
-            batch = {field.name: out[field.name] for field in fields}
+        batch = {field.name: np.empty((n, *field.shape), field.dtype) for field in fields}
         in_place = n * sum(field.nbytes for field in fields) >= IN_PLACE_NBYTES
         extra: Batch = {"source": np.empty(n, np.intp)}
         if self._weights_dtype is not None:
@@ -261,11 +280,7 @@ class Mixture:
                 extra["indexes"][start:stop] = index + number
             known = (*batch, *OWN_NAMES)
             others[name] = {column: part[column] for column in part if column not in known}
-        batch |= extra | _join(others)
-        if out is None:
-            return batch
-        out.update(batch)
-        return out
+        return batch | extra | _join(others)
 
     def _part(
         self,
@@ -309,9 +324,7 @@ class Mixture:
             Not one priority for each index, or one that is negative, infinite or NaN, or too large
             for the sampler of its buffer.
         IndexError
-            A row is not in its buffer. Whatever is raised, no priority has changed; but if several
-            buffers have ``check_for_update``, an index that no batch had may be found only after
-            another of these has changed.
+            A row is not in its buffer. Whatever is raised, no priority has changed.
 
         Notes
         -----
@@ -339,15 +352,15 @@ class Mixture:
             if isinstance(buffer, PrioritizedReplayBuffer):
                 places = np.flatnonzero(source == number)
                 buffer.sampler.read_priorities(values[places])
-                wrong = places[_not_held(buffer, index[places])]
+                tagged = getattr(buffer.sampler, "check_for_update", False)
+                wrong = places[without_row(buffer.ring, index[places], tagged)]
                 if len(wrong):
                     raise IndexError(
                         f"indexes[{wrong[0]}]: expected that of a row of buffer {name!r}, which "
                         f"holds {len(buffer)}; got {given[wrong[0]]}"
                     )
                 updates.append((name, buffer, places))
-        # Only buffers with tags can still refuse an index, so they come first.
-        for name, buffer, places in sorted(updates, key=lambda update: not _has_tags(update[1])):
+        for name, buffer, places in updates:
             _update(name, buffer, index[places], values[places])
 
     # ------------------------------------------------------------------ state
@@ -432,12 +445,25 @@ def _read_shares(shares: object, names: list[str]) -> dict[str, float | Schedule
     return {name: shares[name] if callable(shares[name]) else float(shares[name]) for name in names}
 
 
-def _join(parts: dict[str, Batch]) -> Batch:
-    """The columns of the parts of a batch, which must be the same in each."""
+def _columns_of(buffer: ReplayBuffer) -> set[str]:
+    """The further columns of a buffer's batches, as far as they are known without a batch."""
+    columns = {"discount"} if buffer._nstep is not None and buffer._nstep.discount else set()
+    if isinstance(buffer.sampler, ByPriority) and buffer.sampler.probabilities:
+        columns.add("probabilities")
+    return columns
+
+
+def _check_columns(parts: Mapping[str, Collection[str]]) -> None:
+    """Raise unless all parts of a batch have the same further columns."""
     for one, two in pairwise(parts):
-        for column in parts[one].keys() ^ parts[two].keys():
+        for column in {*parts[one]} ^ {*parts[two]}:
             has, lacks = (one, two) if column in parts[one] else (two, one)
             raise ValueError(f"column {column!r}: buffer {has!r} gives it, {lacks!r} does not")
+
+
+def _join(parts: dict[str, Batch]) -> Batch:
+    """The columns of the parts of a batch, which must be the same in each."""
+    _check_columns(parts)
     names = next(iter(parts.values()), {})
     return {name: np.concatenate([part[name] for part in parts.values()]) for name in names}
 
@@ -454,11 +480,6 @@ def _ends(shares: tuple[float, ...]) -> list[int]:
     return [0, *accumulate(part.numerator * (unit // part.denominator) for part in parts)]
 
 
-def _has_tags(buffer: PrioritizedReplayBuffer) -> bool:
-    """Whether ``indexes`` of its batches tell rows, and not only slots."""
-    return bool(getattr(buffer.sampler, "check_for_update", False))
-
-
 def _update(
     name: str, buffer: PrioritizedReplayBuffer, index: NDArray[np.int64], values: NDArray[Any]
 ) -> None:
@@ -467,15 +488,3 @@ def _update(
         buffer.update_priorities(index, values)
     except IndexError as error:
         raise IndexError(f"buffer {name!r}: {error}") from error
-
-
-def _not_held(buffer: PrioritizedReplayBuffer, index: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Places of the indexes that can be no row's, as far as can be told without an update."""
-    ring = buffer.ring
-    wrong = index >= ring.stored
-    if _has_tags(buffer):
-        wrong &= index < ring.capacity  # the others are tags, also of rows that are gone
-    if ring.absent:
-        slots = np.flatnonzero(index < ring.stored)
-        wrong[slots] = ring.absent_at(index[slots].astype(np.intp))
-    return np.flatnonzero(wrong)

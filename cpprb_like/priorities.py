@@ -175,6 +175,10 @@ class KeptRows(Protocol):
         """Slots, their indexes and weights; and the least weight and the sum of all."""
         ...
 
+    def check_draw(self, n: int, replace: bool) -> None:
+        """Raise what ``draw`` would raise, without a draw."""
+        ...
+
     def get(self, slots: Slots) -> Floats:
         """The weights of rows."""
         ...
@@ -286,6 +290,11 @@ class ByPriority(Generic[Rows]):
             extra["probabilities"] = weights / total
         self.draws += 1
         return slots, extra
+
+    def check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None = None) -> None:
+        """Raise what ``draw`` would raise, without a draw: no random number is used."""
+        value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
+        self.rows.check_draw(n, replace)
 
     def draw_starts(
         self,

@@ -270,6 +270,15 @@ class RowRanks:
             least = float(self._tree.get(np.array([among - 1], np.intp))[0])
             return slots, self._tags.indexes(slots, tagged), weights, least, self._tree.total
 
+    def check_draw(self, n: int, replace: bool) -> None:
+        """Raise what ``draw`` would raise, without a draw."""
+        with self._lock:
+            self._follow()
+            if self._weighed == 0 or (n > self._weighed and not replace):
+                raise NotEnoughDataError(
+                    f"cannot sample {n} distinct rows: the buffer holds {self._weighed}"
+                )
+
     def get(self, slots: Slots) -> Floats:
         """The weights of the ranks of rows; 0 for one that has none, since it cannot be drawn."""
         with self._lock:

@@ -16,6 +16,7 @@ from helpers import snapshot
 from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import Array, assert_same
+from test_threads import run_together
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.mixture import Mixture
@@ -410,10 +411,10 @@ def test_a_refused_update_changes_no_buffer(
 
 
 def test_an_index_that_no_batch_had_changes_no_buffer() -> None:
-    """A tag can be judged by its own buffer only, which is asked before the others change."""
+    """A tag is judged by its own buffer, before another changes."""
     a, b = by_priority(0), by_priority(100, check_for_update=True)
     mixture = Mixture({"a": a, "b": b}, {"a": 0.5, "b": 0.5})
-    with refused(mixture, IndexError, "buffer 'b'", "got 1000000"):
+    with refused(mixture, IndexError, "indexes[1]", "buffer 'b'", "got 2000001"):
         mixture.update_priorities([0, 2 * 1_000_000 + 1], [5.0, 5.0])
 
 
@@ -653,3 +654,99 @@ def test_further_columns_are_joined() -> None:
     for parts in ({"a": a, "c": plain(200)}, {"c": plain(200), "a": a}):
         with pytest.raises(ValueError, match=r"column '(slot|copy)': buffer 'a' gives it, 'c' "):
             Mixture(parts, {"a": 0.5, "c": 0.5}).sample(4)
+
+
+# ---- what a call leaves behind -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check_for_update", [False, True])
+@pytest.mark.parametrize("make", [Prioritized, RankBased])
+def test_priorities_of_rows_that_wait_are_taken_as_the_buffer_takes_them(
+    make: Any, check_for_update: bool
+) -> None:
+    """A slot whose new row's n-step window is incomplete does not refuse the whole batch.
+
+    It was told from a slot that holds no row by whether its row can be drawn.
+    """
+    fields = {"x": {"shape": ()}, "rew": {"shape": ()}}
+    buffers = []
+    for seed in range(3):
+        sampler = make(1.0, check_for_update=check_for_update)
+        options: dict[str, Any] = {"Nstep": {"size": 3, "rew": "rew"}, "seed": seed}
+        rb = PrioritizedReplayBuffer(8, fields, sampler=sampler, **options)
+        for i in range(12):
+            rb.add(x=i, rew=1.0)
+        buffers.append(rb)
+    alone, one, two = buffers
+    mixture = Mixture({"one": one, "two": two}, {"one": 1, "two": 1}, seed=0)
+    batch = mixture.sample(40)
+    slots = np.arange(6)
+    for rb in buffers:
+        rb.add(x=99, rew=1.0)
+        rb.add(x=99, rew=1.0)
+    mixture.update_priorities(batch["indexes"], np.full(40, 5.0))
+    alone.update_priorities(slots, np.full(6, 7.0))
+    mixture.update_priorities(2 * slots, np.full(6, 7.0))
+    np.testing.assert_array_equal(
+        alone.sampler.rows.get(slots),
+        one.sampler.rows.get(slots),  # type: ignore[attr-defined]
+    )
+    assert (alone.get_max_priority(), two.get_max_priority()) == (7.0, 5.0)
+    mixture.sample(40)
+    for rb in buffers:
+        rb.check()
+
+
+def test_threads_share_a_mixture() -> None:
+    """Any number of threads draw and update; one took the random number away from another."""
+    mixture = Mixture({"a": by_priority(0), "b": plain(100)}, {"a": 0.3, "b": 0.7}, seed=0)
+
+    def work() -> None:
+        batch = mixture.sample(10)
+        assert (np.diff(batch["source"]) >= 0).all()
+        mixture.update_priorities(batch["indexes"], np.ones(10))
+
+    run_together(work, work, work, work)
+
+
+@pytest.mark.parametrize("cause", ["no weight", "few weights", "few rows", "beta", "columns"])
+def test_a_refused_sample_moves_no_generator_and_writes_nothing(cause: str) -> None:
+    """The first buffer had drawn, and the head of ``out`` was written, when the second refused."""
+    options: dict[str, Any] = {"eps": 0.0} if "weight" in cause else {}
+    if cause == "beta":
+        options["beta"] = lambda time: -1.0
+    if cause == "columns":
+        options["probabilities"] = True
+    a = by_priority(0)
+    b = by_priority(100, sampler=Prioritized(1.0, **options))
+    if cause == "no weight":
+        b.update_priorities(range(20), np.zeros(20))
+    if cause == "few weights":
+        b.update_priorities(range(20), np.eye(20)[3])
+    mixture = Mixture({"a": a, "b": b}, {"a": 0.5, "b": 0.5}, seed=0)
+    n = 60 if cause == "few rows" else 16
+    out: dict[str, Any] = {"x": np.full(n, -7), "image": np.full((n, 2, 3), 9, "u1")}
+    before = [snapshot(rb) for rb in (a, b)]
+    for _ in range(3):
+        with pytest.raises(ValueError):
+            mixture.sample(n, replace="few" not in cause, out=out)
+        assert [snapshot(rb) for rb in (a, b)] == before
+        assert len(out) == 2
+        assert all((out[name] == value).all() for name, value in (("x", -7), ("image", 9)))
+    assert mixture.draws == 0
+
+
+class Breaks(Uniform):
+    """A sampler that always fails."""
+
+    def draw(self, *_: Any, **__: Any) -> Any:
+        raise OSError("broken")
+
+
+def test_out_is_whole_or_untouched_whatever_a_sampler_does() -> None:
+    """The error of a sampler of a user's own comes after earlier parts were drawn, not written."""
+    mixture = Mixture({"a": plain(0), "b": plain(1, sampler=Breaks())}, {"a": 1, "b": 1}, seed=0)
+    out: dict[str, Any] = {"x": np.full(16, -7), "image": np.full((16, 2, 3), 9, "u1")}
+    with pytest.raises(OSError, match="broken"):
+        mixture.sample(16, out=out)
+    assert all((out[name] == value).all() for name, value in (("x", -7), ("image", 9)))
