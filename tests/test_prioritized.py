@@ -11,7 +11,6 @@ import time
 import tracemalloc
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -702,19 +701,6 @@ def test_tags_stay_right_in_copies(how: Any) -> None:
     twin.update_priorities(old, np.full(30, 9.0))
     assert weights_of(twin).tolist() == [1.0] * 5
     assert set(old.tolist()).isdisjoint(twin.sample(30)["indexes"].tolist())
-
-
-def test_rows_found_in_a_file_count_as_new(tmp_path: Path) -> None:
-    """A file keeps rows and no priorities: opened again, all weigh what a new row weighs."""
-    options: dict[str, Any] = {"mmap_prefix": tmp_path / "rows", "n_envs": 2, "seed": 0}
-    rb = PrioritizedReplayBuffer(7, NUMBER, **options)
-    for i in range(5):
-        rb.add_where([True, i % 2 == 0], x=[2 * i, 2 * i + 1], priorities=[9.0, 3.0])
-    again = PrioritizedReplayBuffer(7, NUMBER, mmap_mode="r+", **options)
-    assert again.get_max_priority() == 1.0
-    expected = np.where(weights_of(rb) > 0, 1.0001**0.6, 0)
-    np.testing.assert_allclose(weights_of(again), expected, rtol=1e-15)
-    assert set(again.sample(200)["x"].tolist()) == set(rb.get_all_transitions()["x"].tolist())
 
 
 # ---- batches -----------------------------------------------------------------------------
