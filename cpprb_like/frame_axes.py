@@ -20,7 +20,7 @@ COLOURS = 3  # values of a pixel
 
 
 def likely_axis(shape: tuple[int, ...]) -> int:
-    """The axis of the frames, of a stack of at least one axis: the last, unless it is the first.
+    """The axis of the frames of a stack, by its shape, which has a length: the last or the first.
 
     Gymnasium has the frames first, as in ``(4, 84, 84)``, and most others last, as in
     ``(84, 84, 4)``. It is the first axis if that has a plausible number of frames and the last one

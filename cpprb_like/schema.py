@@ -529,14 +529,16 @@ class Layout:
 
         ``overflow`` are bytes, by field, of values that no neighbouring row holds.
         """
-        kept = {name: nbytes for name, nbytes in (overflow or {}).items() if nbytes}
+        kept = {name: size for name, size in (overflow or {}).items() if size}
         rows = [("field", "dtype", "shape", "bytes/step", "total")]
         for field in self.schema.fields:
             stored = str(self.schema.stored_nbytes(field))
             total = format_nbytes(self._nbytes_of(field))
             rows.append((field.name, str(field.dtype), str(field.shape), stored, total))
-        for name, nbytes in kept.items():
-            rows.append((f"(overflow of {name})", "", "", "", format_nbytes(nbytes)))
+        rows += [
+            (f"(overflow of {name})", "", "", "", format_nbytes(size))
+            for name, size in kept.items()
+        ]
         extra = self.total_nbytes - sum(map(self._nbytes_of, self.schema.fields)) - self.beside
         rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))
         if self.beside:

@@ -66,7 +66,7 @@ def test_a_declared_next_field_keeps_its_place() -> None:
     ],
 )
 def test_the_axis_of_the_frames(option: Any, stack: tuple[int, int]) -> None:
-    """Frames lie along the last axis, if the shape tells nothing, unless the dict has another."""
+    """Of a shape that tells nothing the last axis is taken, unless the dict has another."""
     (found,) = derive(schema_of(), None, option).stacks
     assert (found.axis, found.depth) == stack
 

@@ -26,8 +26,7 @@ def moving(rows: int, shape: tuple[int, ...], axis: int) -> NDArray[np.uint8]:
     depth = shape[axis]
     frame = (*shape[:axis], *shape[axis + 1 :])
     frames = np.random.default_rng(0).integers(0, 256, (rows + depth, *frame), np.uint8)
-    stacks = [np.stack(frames[row : row + depth], axis) for row in range(rows)]
-    return np.array(stacks)
+    return np.array([np.moveaxis(frames[row : row + depth], 0, axis) for row in range(rows)])
 
 
 def buffer(shape: tuple[int, ...], stacks: Any = "obs", size: int = 200, **options: Any) -> Any:
@@ -86,7 +85,7 @@ def test_frames_first_take_what_frames_last_take(shape: tuple[int, ...]) -> None
 
 @pytest.mark.parametrize("read", [lambda rb: rb.sample(3), lambda rb: rb[5], list])
 def test_a_wrong_axis_is_told_once_with_the_right_one(read: Callable[[Any], Any]) -> None:
-    """Where no stack follows from another along the axis, the next read names the right one.
+    """Where no stack follows from another along the axis, a read names the one it does along.
 
     It was accepted in silence, at four times the memory.
     """
@@ -110,7 +109,7 @@ def test_stacks_that_follow_along_no_axis_are_told() -> None:
 
 @pytest.mark.parametrize("case", ["few", "static", "one episode", "one by one", "vector"])
 def test_what_may_be_right_is_not_told(case: str) -> None:
-    """Too few stacks, screens that do not change, and stacks that follow at times are no fault."""
+    """Few stacks, screens that do not change, stacks that follow now and then are no fault."""
     stacks = moving(100, (12, 12, 4), 2)
     envs = 3 if case == "vector" else 1
     rb = buffer((12, 12, 4), n_envs=envs, size=300)
@@ -148,8 +147,8 @@ NSTEP = {"size": 3, "rew": "rew"}
 
 
 def of_kind(kind: str, size: int) -> Any:
-    """A buffer; of pairs, nothing follows from anything."""
-    return {
+    """A buffer."""
+    kinds: dict[str, Callable[[], Any]] = {
         "plain": lambda: ReplayBuffer(size, SMALL),
         "n-step": lambda: ReplayBuffer(size, SMALL, Nstep=NSTEP),
         "objects": lambda: ReplayBuffer(size, SMALL | {"info": {"shape": (), "dtype": object}}),
@@ -162,7 +161,8 @@ def of_kind(kind: str, size: int) -> Any:
         "many": lambda: ReplayBuffer(
             size, IMAGE, n_envs=size // 4, next_of="obs", stack_compress="obs"
         ),
-    }[kind]()
+    }
+    return kinds[kind]()
 
 
 KINDS = ["plain", "n-step", "objects", "prioritized", "tagged", "ranked", "next"]
@@ -209,9 +209,8 @@ def test_the_table_adds_up_to_nbytes(kind: str, rows: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS + STACKED)
 def test_nbytes_is_what_python_allocates(kind: str) -> None:
-    """A full buffer has allocated ``nbytes``: of Python objects the references, and a bit."""
-    of_kind(kind, 200).sample  # noqa: B018 (what is imported and cached at first is here now)
-    add_noise(of_kind(kind, 200), 400)
+    """A full buffer has allocated ``nbytes``; of Python objects the references count."""
+    add_noise(of_kind(kind, 200), 400)  # what is imported and cached at first is here now
     tracemalloc.start()
     try:
         rb = of_kind(kind, 1000)
