@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from cpprb_like.laber import LaBERlazy, LaBERmax, LaBERmean
     from cpprb_like.mixture import Mixture
+    from cpprb_like.processes import MPPrioritizedReplayBuffer, MPReplayBuffer
     from cpprb_like.replay_memory import ReplayMemory
     from cpprb_like.selective import SelectiveReplayBuffer
     from cpprb_like.training import train
@@ -31,6 +32,8 @@ __all__ = [
     "LaBERlazy",
     "LaBERmax",
     "LaBERmean",
+    "MPPrioritizedReplayBuffer",
+    "MPReplayBuffer",
     "Mixture",
     "NotEnoughDataError",
     "PrioritizedReplayBuffer",
@@ -55,6 +58,8 @@ _LATER = {
     "LaBERlazy": "laber",
     "LaBERmax": "laber",
     "LaBERmean": "laber",
+    "MPPrioritizedReplayBuffer": "processes",
+    "MPReplayBuffer": "processes",
     "Mixture": "mixture",
     "ReplayMemory": "replay_memory",
     "SelectiveReplayBuffer": "selective",

@@ -35,6 +35,7 @@ from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_s
 from cpprb_like.sequences import sample_sequences
 from cpprb_like.slots import resolve
 from cpprb_like.stacking import stack_rows
+from cpprb_like.transition_files import load_transitions, save_transitions
 from cpprb_like.updating import update_rows
 from cpprb_like.views import View
 
@@ -582,6 +583,9 @@ class ReplayBuffer(BufferBase):
         envs = f", n_envs={self.n_envs}" if self.n_envs > 1 else ""
         head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)})"
         return f"{head}\n{self._layout.table(self._overflow())}"
+
+    save_transitions = save_transitions
+    load_transitions = load_transitions
 
     def __copy__(self) -> ReplayBuffer:
         """A buffer is copied whole: nothing of it can be shared."""
