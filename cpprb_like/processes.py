@@ -32,7 +32,7 @@ class MPReplayBuffer(ReplayBuffer):
         Always.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ARG002 (it takes all)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         raise NotImplementedError(f"MPReplayBuffer: {INSTEAD.format('ReplayBuffer')}")
 
 

@@ -8,6 +8,7 @@ The rows are those of a ``cpprb_like.ReplayBuffer``.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -46,6 +47,10 @@ Result = TypeVar("Result")
 INT32_MAX = int(np.iinfo(np.int32).max)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 PATIENCE = 50  # repeats, per result found, after which a draw of distinct results is given up
+SIDE_BY_SIDE = 4  # views' worth of frames, of which the newest lie behind each other
+UNSHARED = (
+    4  # references to memory without a view: ours, a name for it, its joined form, and one more
+)
 
 
 class NotEnoughFramesError(NotEnoughDataError, AssertionError):
@@ -62,14 +67,98 @@ class Batch(NamedTuple):
     done_mask: NDArray[np.float32]  #: 1 where the episode ended by the action, else 0
 
 
-class Effect(NamedTuple):
-    """What came after a frame. It is stored with the next frame, when that comes."""
+# What came after a frame; it is stored with the next frame, when that comes. Action, reward, done;
+# whether the next frame is of another episode; whether a transition starts at the frame.
+Effect = tuple[int, float, bool, bool, bool]
+EFFECT = ("action", "reward", "done")
+NOT_KNOWN: Effect = (0, 0.0, False, False, False)
 
-    action: int = 0
-    reward: float = 0.0
-    done: bool = False
-    is_last: bool = False  # the next frame is of another episode
-    is_known: bool = False  # a transition starts at the frame
+
+class NewestFrames:
+    """The newest frames side by side, so that a view of them takes no copy.
+
+    Frames are written behind each other. When there is no more room, the next frame goes to other
+    memory, behind those of its view: to what was used before, unless a view lives on it. So nobody
+    writes to a view.
+
+    Parameters
+    ----------
+    depth : int
+        Frames of a view.
+    shape, dtype
+        Of a frame as it is stored.
+    """
+
+    def __init__(self, depth: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._depth = depth if len(shape) > 1 else 1
+        self._shape, self._dtype = shape, dtype
+        self.ndim = len(shape)
+        self._blank = None if dtype.kind == "O" else np.zeros((), dtype)
+        self._channels = shape[-1] if len(shape) > 2 else 1
+        self._frames, self._joined = self._open()
+        self._before = self._open()
+        self._size = len(self._frames)
+        self._end = self._depth - 1  # behind the newest
+
+    def _open(self) -> tuple[Array, Array]:
+        """Room for frames, and the same with their axis where a view has it."""
+        frames = np.full((SIDE_BY_SIDE * self._depth, *self._shape), self._blank, self._dtype)
+        joined = self._join(frames)
+        joined.flags.writeable = False
+        return frames, joined
+
+    def _join(self, frames: Array) -> Array:
+        """Frames with their axis last, or before that of their channels if these are several."""
+        ndim = len(self._shape)
+        joined = np.moveaxis(frames, 0, max(2, ndim - 1)) if ndim > 1 else frames[:]
+        return joined[..., 0] if ndim > 2 and self._channels == 1 else joined
+
+    def push(self, frame: Array) -> None:
+        """The newest frame, of a value that can be stored."""
+        end = self._end
+        if end == self._size:
+            end = self._move()
+        self._frames[end] = frame
+        self._end = end + 1
+
+    def _move(self) -> int:
+        """Go on in other memory, behind the frames that the next view needs."""
+        frames, joined = self._before
+        if sys.getrefcount(frames) > UNSHARED:
+            frames, joined = self._open()
+        kept = self._depth - 1
+        frames[:kept] = self._frames[self._size - kept :]
+        self._before = self._frames, self._joined
+        self._frames, self._joined, self._end = frames, joined, kept
+        return kept
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self._depth, self._shape, self._dtype, self._frames, self._end)
+
+    def view(self, there: int) -> Array:
+        """The newest frames, joined along their last axis; of those before, zeros."""
+        end, depth, shape = self._end, self._depth, self._shape
+        if len(shape) < 2:
+            newest: Array = self._frames[end - 1].copy()
+            return newest
+        if there >= depth and self._channels == 1:
+            return self._joined[..., end - depth : end]
+        frames = self._frames[end - depth : end].copy()
+        frames[: max(0, depth - there)] = self._blank
+        view = self._join(frames)
+        if self._channels != 1:
+            view = view.reshape(*shape[:-1], depth * self._channels)
+        view.flags.writeable = False
+        return view
+
+
+def _restored(
+    depth: int, shape: tuple[int, ...], dtype: np.dtype[Any], frames: Array, end: int
+) -> NewestFrames:
+    """Newest frames as they were pickled."""
+    newest = NewestFrames(depth, shape, dtype)
+    newest._frames[...], newest._end = frames, end
+    return newest
 
 
 class ReplayBuffer:
@@ -146,9 +235,10 @@ class ReplayBuffer:
         self._dtype = None if dtype is None else np.dtype(dtype)
         self._rng = None if seed is None else generator(seed)
         self._rows: cpprb_like.ReplayBuffer | None = None
+        self._newest: NewestFrames | None = None
         self._frame_shape: tuple[int, ...] = ()
         self._stored = 0  # frames so far
-        self._effect = Effect()  # of the newest frame
+        self._effect = NOT_KNOWN  # of the newest frame
         self._run = 0  # frames of its episode, whether they are still there or not
         self._closed: set[int] = set()  # numbers of older frames that no transition starts at
 
@@ -175,29 +265,35 @@ class ReplayBuffer:
         MemoryError
             There is no memory for ``size`` such frames.
         """
-        value = _frame(frame)
-        rows = self._rows
-        if rows is None:
-            rows = self._open(value)
-        elif value.shape != self._frame_shape:
-            raise ValueError(f"frame: expected shape {self._frame_shape}, got {value.shape}")
-        effect = self._effect
-        slot = rows.add(
-            obs=value,
-            last_action=effect.action,
-            last_reward=effect.reward,
-            last_done=effect.done,
-            is_first=effect.is_last,
-        )
-        assert slot is not None
-        self._rows, self._frame_shape = rows, value.shape
-        if self._stored and not effect.is_known:
-            self._closed.add(self._stored - 1)
-        self._closed.discard(self._stored - self.size)
-        self._effect = Effect()
-        self._run = 1 if effect.is_last else self._run + 1
-        self._stored += 1
-        return slot
+        value = frame if type(frame) is np.ndarray else _frame(frame)
+        rows, newest, stored = self._rows, self._newest, self._stored
+        if rows is None or newest is None:
+            rows, newest = self._open(value)
+        elif value.ndim != newest.ndim:
+            raise self._wrong_shape(value)
+        action, reward, done, is_last, is_known = self._effect
+        try:
+            slot = rows.add(
+                obs=value, last_action=action, last_reward=reward, last_done=done, is_first=is_last
+            )
+        except ValueError:
+            if stored and value.shape != self._frame_shape:
+                raise self._wrong_shape(value) from None
+            raise
+        newest.push(value)
+        if stored == 0:
+            self._rows, self._newest, self._frame_shape = rows, newest, value.shape
+        elif not is_known:
+            self._closed.add(stored - 1)
+        if self._closed:
+            self._closed.discard(stored - self.size)
+        self._effect = NOT_KNOWN
+        self._run = 1 if is_last else self._run + 1
+        self._stored = stored + 1
+        return slot  # type: ignore[return-value]  # a row was added
+
+    def _wrong_shape(self, frame: Array) -> ValueError:
+        return ValueError(f"frame: expected shape {self._frame_shape}, got {frame.shape}")
 
     def store_effect(
         self,
@@ -235,6 +331,20 @@ class ReplayBuffer:
             ``final_frame`` without ``truncated``, or of a frame that is not the newest. Nothing has
             changed.
         """
+        if (  # what programs do at each step, in half the time of all the questions below
+            type(action) is int
+            and type(reward) is float
+            and type(done) is bool  # type: ignore[redundant-expr]
+            and type(idx) is int
+            and 0 <= idx == (self._stored - 1) % self.size
+            and -INT32_MAX <= action <= INT32_MAX
+            and -FLOAT32_MAX <= reward <= FLOAT32_MAX
+            and self._stored
+            and truncated is False
+            and final_frame is None
+        ):
+            self._effect = (action, reward, done, done, True)
+            return
         slot = whole("idx", idx)
         rows = self._rows
         if rows is None or not 0 <= slot < self.num_in_buffer:
@@ -244,7 +354,7 @@ class ReplayBuffer:
         if final_frame is not None and not (is_cut and is_newest):
             raise ValueError("final_frame: expected for the newest frame only, if it is truncated")
         is_last = is_done or (is_cut and final_frame is None)
-        effect = Effect(_action(action), _reward(reward), is_done, is_last, is_done or not is_last)
+        effect = (_action(action), _reward(reward), is_done, is_last, is_done or not is_last)
         if not is_newest:
             self._replace(rows, slot, effect)
             return
@@ -255,29 +365,31 @@ class ReplayBuffer:
             except BaseException:
                 self._effect = before
                 raise
-            self._effect = Effect(is_last=True)
+            self._effect = (0, 0.0, False, True, False)
 
     def _replace(self, rows: cpprb_like.ReplayBuffer, slot: int, effect: Effect) -> None:
         """Store the effect of a frame that is not the newest."""
+        action, reward, done, is_last, is_known = effect
         rows.update(
             (slot + 1) % self.size,
-            last_action=effect.action,
-            last_reward=effect.reward,
-            last_done=effect.done,
-            is_first=effect.is_last,
+            last_action=action,
+            last_reward=reward,
+            last_done=done,
+            is_first=is_last,
         )
         age = self._age(slot)
         number = self._stored - self.num_in_buffer + age
-        (self._closed.discard if effect.is_known else self._closed.add)(number)
+        (self._closed.discard if is_known else self._closed.add)(number)
         newest = np.array([self.num_in_buffer - 1])
         self._run = int((self._windows(rows, newest) >= 0).sum())
 
-    def _open(self, frame: Array) -> cpprb_like.ReplayBuffer:
-        """Rows for frames like the first one."""
-        return cpprb_like.ReplayBuffer(
+    def _open(self, frame: Array) -> tuple[cpprb_like.ReplayBuffer, NewestFrames]:
+        """Rows for frames like the first one, and room for the newest of them."""
+        dtype = frame.dtype if self._dtype is None else self._dtype
+        rows = cpprb_like.ReplayBuffer(
             self.size,
             {
-                "obs": {"shape": frame.shape, "dtype": self._dtype or frame.dtype},
+                "obs": {"shape": frame.shape, "dtype": dtype},
                 "last_action": {"shape": (), "dtype": np.int32},
                 "last_reward": {"shape": (), "dtype": np.float32},
                 "last_done": {"shape": (), "dtype": np.bool_},
@@ -285,6 +397,7 @@ class ReplayBuffer:
             },
             seed=0,  # never used: the draws are our own
         )
+        return rows, NewestFrames(self.frame_history_len, frame.shape, dtype)
 
     # ------------------------------------------------------------------ reading
 
@@ -305,15 +418,12 @@ class ReplayBuffer:
         Notes
         -----
         Whether the newest frame ends the episode does not matter, so its effect need not be there.
+        Nobody changes a view as long as it lives, neither can its owner: it shares frames with the
+        views after it. Its frames lie behind each other in memory, as those of the original do.
         """
-        if self._rows is None:
+        if self._newest is None:
             raise NotEnoughFramesError("expected a frame to be stored, got none so far")
-        depth, newest = self.frame_history_len, self._stored - 1
-        there = min(depth, self._run, self.num_in_buffer)
-        slots = [(newest - back) % self.size for back in range(there - 1, -1, -1)]
-        window = np.array([[-1] * (depth - there) + slots])
-        view: Array = self._views(self._rows, window)[0]
-        return view
+        return self._newest.view(min(self._run, self.size))
 
     def can_sample(self, batch_size: int) -> bool:
         """Whether there are ``batch_size`` different transitions, and a frame at all.
@@ -469,7 +579,7 @@ class ReplayBuffer:
         older = (slots < self.num_in_buffer) & (slots != newest)
         following = np.where(older, (slots + 1) % self.size, -1)
         values = self._rows.stack(f"last_{name}", following[:, np.newaxis]).reshape(-1)
-        values[slots == newest] = getattr(self._effect, name)
+        values[slots == newest] = self._effect[EFFECT.index(name)]
         return values
 
     def __repr__(self) -> str:

@@ -536,9 +536,35 @@ def test_pickles_and_copies_go_on(seed: int | None) -> None:
         np.random.seed(1)
         for left, right in zip(batch, other.sample(5), strict=True):
             np.testing.assert_array_equal(left, right)
-        other.store_effect(other.store_frame(np.full((1, 1, 1), 99, "u1")), 0, 0.0, False)
+        for number in range(99, 120):
+            other.store_effect(other.store_frame(np.full((1, 1, 1), number, "u1")), 0, 0.0, False)
+            assert other.encode_recent_observation()[0, 0, -1] == number
         assert rb.next_idx == 13 % 8
         assert rb.encode_recent_observation().ravel().tolist() == [10, 11, 12]
+
+
+@pytest.mark.parametrize("kept", [1, 3, 120])
+@pytest.mark.parametrize("shape", [(3, 4, 1), (3, 4), (3, 4, 2), (3, 4, 2, 2), (3, 4, 2, 1)])
+def test_a_view_stays_as_it_was(shape: tuple[int, ...], kept: int) -> None:
+    """Nobody writes to a view as long as it lives, neither later frames nor who holds it.
+
+    Views of plain frames share memory with each other.
+    """
+    rb, frames = ReplayBuffer(20, 4), [np.zeros(shape, np.uint8)] * 3
+    rng = np.random.default_rng(0)
+    views: list[tuple[Array, Array]] = []
+    for number in range(120):
+        frames.append(rng.integers(0, 256, shape, np.uint8))
+        idx = rb.store_frame(frames[-1])
+        view = rb.encode_recent_observation()
+        rb.store_effect(idx, 1, 0.0, number % 50 == 49)
+        parts = [frame[..., np.newaxis] if len(shape) == 2 else frame for frame in frames[-4:]]
+        assert not view.flags.writeable
+        views = [*views, (view, np.concatenate(parts, -1))][-kept:]
+        for held, expected in views:
+            np.testing.assert_array_equal(held, expected)
+        if number % 50 == 49:
+            frames += [np.zeros(shape, np.uint8)] * 3
 
 
 # ---- helpers -----------------------------------------------------------------------------

@@ -1,0 +1,50 @@
+"""No front is slower than the rule that it stands for, written plainly in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import process_time
+from typing import Any
+
+import pytest
+from contenders import fronts_dqn, fronts_keras_gym
+from measure import Work
+
+ROUNDS = 60
+SECONDS = 0.004  # of a turn
+MOST = 1.25  # times the original; it is at most 1, and other programs are at work too
+
+
+def times_the_original(make: Callable[[int], Work]) -> float:
+    """The fastest turn of ours over that of the original; they take turns."""
+    works = [make(place) for place in range(2)]
+    calls, best = [1, 1], [1e9, 1e9]
+    for place, work in enumerate(works):
+        while work(calls[place]) < SECONDS:
+            calls[place] *= 2
+    for _ in range(ROUNDS):
+        for place, work in enumerate(works):
+            start = process_time()
+            work(calls[place])
+            best[place] = min(best[place], (process_time() - start) / calls[place])
+    return best[0] / best[1]
+
+
+@pytest.mark.parametrize(
+    ("work", "parameters"),
+    [
+        (fronts_dqn.dqn_store, {"rows": 2000}),
+        (fronts_keras_gym.keras_gym_add, {"rows": 2000, "depth": 4}),
+        (fronts_keras_gym.keras_gym_add, {"rows": 2000, "depth": 1}),
+    ],
+    ids=["Berkeley: store a step, view", "keras-gym: add a stack", "keras-gym: add 4 floats"],
+)
+def test_a_step_takes_no_longer_than_with_the_original(
+    work: Callable[..., Work], parameters: dict[str, Any]
+) -> None:
+    """What a program does at each step is not slower than it was.
+
+    Checks of each value in Python, arrays made for a single number and a copy of each view took up
+    to five times as long.
+    """
+    assert times_the_original(lambda place: work(place, **parameters)) < MOST
