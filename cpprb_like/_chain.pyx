@@ -15,7 +15,7 @@ from libc.string cimport memcmp, memcpy
 
 from cpprb_like._aside cimport Aside
 from cpprb_like._column cimport Column
-from cpprb_like._copy cimport c_interleave
+from cpprb_like._copy cimport c_interleave, c_pick
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
 import math
@@ -276,8 +276,7 @@ cdef class FrameStack(Chain):
         cdef intp_t o, inner = self.inner, size = self.depth * inner
         value += frame * inner
         if inner == 1:
-            for o in range(self.outer):
-                to[o] = value[o * size]
+            c_pick(to, value, size, self.outer)
         else:
             for o in range(self.outer):
                 memcpy(to + o * inner, value + o * size, inner)

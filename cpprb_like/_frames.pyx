@@ -1,4 +1,4 @@
-"""Frames of different rows, stacked.
+"""Frames of different rows, stacked; and a frame of a stack.
 
 Compiled because most of what it costs is the order of the bytes: each item of a stack stands beside
 those of the other frames. Not here: fields that are not stored as they are, and arguments that need
@@ -9,10 +9,12 @@ cimport numpy as cnp
 from libc.stdlib cimport calloc, free, malloc
 
 from cpprb_like._column cimport Column
-from cpprb_like._copy cimport c_interleave
+from cpprb_like._copy cimport c_interleave, c_pick
 from cpprb_like._core cimport Ring
 from cpprb_like._take cimport c_new_array
 from cpprb_like._typedefs cimport intp_t
+
+import numpy as np
 
 cnp.import_array()
 
@@ -73,6 +75,21 @@ def take_stacks(
     free(frames)
     free(zeros)
     return out
+
+
+def newest_frame(cnp.ndarray stack not None):
+    """``stack[..., -1]``, dense, of a stack of at least one frame along its last axis."""
+    cdef intp_t depth, n
+    cdef cnp.ndarray frame
+    if cnp.PyArray_ITEMSIZE(stack) != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(stack):
+        return np.ascontiguousarray(stack[..., -1])
+    depth = stack.shape[cnp.PyArray_NDIM(stack) - 1]
+    frame = np.empty((<object> stack).shape[:-1], stack.dtype)
+    n = cnp.PyArray_SIZE(frame)
+    c_pick(
+        <char*> cnp.PyArray_DATA(frame), <const char*> cnp.PyArray_DATA(stack) + depth - 1, depth, n
+    )
+    return frame
 
 
 cdef void c_stack(

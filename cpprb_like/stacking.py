@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._column import Column
 from cpprb_like._core import Ring
-from cpprb_like._frames import take_stacks
+from cpprb_like._frames import newest_frame, take_stacks
 from cpprb_like._take import new_array
 from cpprb_like.memory import require
 from cpprb_like.views import read_rows
 
-__all__ = ["stack_rows"]
+__all__ = ["newest_frame", "stack_rows"]
 
 Array = NDArray[Any]
 Slots = NDArray[np.intp]

@@ -13,6 +13,9 @@ from cpprb_like.schema import Field
 
 Array = NDArray[Any]
 
+KEPT_ACTIONS = 64  # that are one-hot from the beginning
+INTEGERS = (int, np.int64, np.int32)  # numbers that programs give; others are looked at
+
 
 class KerasGymError(Exception):
     """What keras-gym's errors have in common."""
@@ -53,10 +56,14 @@ class ForEnv:
         self.env = env
         space = env.action_space
         self._discrete = _is(space, "Discrete", "n")
+        self._one_hots: dict[int, Array] = {}  # of the first actions, if they are numbered
         if self._discrete:
             n = whole("env.action_space.n", space.n, 1)
             self.action_field = Field("a", np.dtype(np.float64), (n,))
             self._first = int(getattr(space, "start", 0))
+            table = np.eye(min(n, KEPT_ACTIONS), n)
+            table.flags.writeable = False
+            self._one_hots = {self._first + place: row for place, row in enumerate(table[:, None])}
         elif _is(space, "Box", "shape", "dtype"):
             self.action_field = Field("a", np.dtype(space.dtype), tuple(space.shape))
         else:
@@ -87,7 +94,12 @@ class ForEnv:
         return len(self.action_field.shape) or 1
 
     def read_action(self, a: Any) -> Array:
-        """An action as it is stored, in a batch of one: one-hot if the space is Discrete."""
+        """An action as it is stored, in a batch of one: one-hot if the space is Discrete.
+
+        To be read only.
+        """
+        if type(a) in INTEGERS and a in self._one_hots:
+            return self._one_hots[a]
         if self._discrete:
             try:
                 given = np.asarray(a)

@@ -28,6 +28,7 @@ from cpprb_like.compat._keras_env import (
 from cpprb_like.compat.coax import PrioritizedReplayBuffer, SimpleReplayBuffer, TransitionBatch
 from cpprb_like.derived import read_gamma
 from cpprb_like.schedules import whole
+from cpprb_like.stacking import newest_frame
 
 __all__ = [
     "ActionSpaceError",
@@ -225,12 +226,7 @@ class ExperienceReplayBuffer(ForEnv):
         self._written += 1
 
     def _newest_frame(self, s: Any) -> Array:
-        try:
-            state = np.asarray(s)
-        except ValueError as error:  # rows of several lengths
-            raise NumpyArrayCheckError(f"s: {error}") from None
-        if state.dtype.hasobject and not hasattr(s, "dtype"):
-            raise NumpyArrayCheckError(f"s: expected an array, got {type(s).__name__}")
+        state = s if type(s) is np.ndarray else _as_state(s)
         if self.num_frames == 1:
             return state
         if state.ndim == 0 or state.shape[-1] != self.num_frames:
@@ -238,7 +234,7 @@ class ExperienceReplayBuffer(ForEnv):
                 f"s: expected an array whose last axis has the {self.num_frames} frames, "
                 f"got shape {state.shape}"
             )
-        return np.ascontiguousarray(state[..., -1]) if state.ndim >= 3 else state
+        return newest_frame(state) if state.ndim >= 3 else state
 
     def _open(self, frame: Array) -> ReplayBuffer:
         action = self.action_field
@@ -389,6 +385,17 @@ class ExperienceReplayBuffer(ForEnv):
 
     def __bool__(self) -> bool:
         return len(self) > 0
+
+
+def _as_state(s: Any) -> Array:
+    """An array of numbers; of Python objects only where it is one already."""
+    try:
+        state = np.asarray(s)
+    except ValueError as error:  # rows of several lengths
+        raise NumpyArrayCheckError(f"s: {error}") from None
+    if state.dtype.hasobject and not hasattr(s, "dtype"):
+        raise NumpyArrayCheckError(f"s: expected an array, got {type(s).__name__}")
+    return state
 
 
 def _read_capacity(capacity: Any) -> int:
