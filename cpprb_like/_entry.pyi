@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
 from cpprb_like._core import Ring
+from cpprb_like.forks import OneProcess
 
 _Take: TypeAlias = Callable[
     [NDArray[np.intp], list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
@@ -15,9 +16,9 @@ _Take: TypeAlias = Callable[
 @disjoint_base
 class BufferBase:
     ring: Ring
-    _gate: RLock
+    _gate: RLock | OneProcess
     _paused: bool
-    def _attach(self, ring: Ring, gate: RLock) -> None: ...
+    def _attach(self, ring: Ring, gate: RLock | OneProcess) -> None: ...
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None: ...
     def _check_batch_size(self, batch_size: int) -> int: ...
     def _sample(

@@ -24,6 +24,7 @@ from math import prod
 import numpy as np
 
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.forks import GENERATOR, watch
 from cpprb_like.memory import require
 
 cnp.import_array()
@@ -243,6 +244,7 @@ cdef class ObjectRing:
         acquire, release = bits.lock.acquire, bits.lock.release
         self.source = <bitgen_t*> PyCapsule_GetPointer(bits.capsule, "BitGenerator")
         self.bits, self.acquire, self.release = bits, acquire, release
+        watch(bits.lock, GENERATOR)
         return 0
 
     cdef void c_pick(self, bitgen_t* source, intp_t* out, intp_t n) noexcept:

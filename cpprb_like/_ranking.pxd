@@ -317,4 +317,12 @@ cdef class Ranking:
     cdef intp_t c_check_indexes(self, indexes) except -1
     cdef int c_check_keys(self, keys, intp_t n) except -1
     cdef int c_set(self, const intp_t* slots, intp_t first, const float64_t* keys, intp_t n) except -1
+    cdef bint c_set_keys(
+        self, const intp_t* slots, intp_t first, const float64_t* keys, intp_t n
+    ) noexcept nogil
+    cdef bint c_is_many(self, intp_t n) noexcept nogil
+    cdef void c_order(self) noexcept nogil
+    cdef void c_clear(self) noexcept nogil
+    cdef void c_find_slots(self, intp_t* ranks, intp_t n) noexcept nogil
+    cdef intp_t c_rank(self, intp_t slot) noexcept nogil
     cdef bint c_set_one(self, intp_t slot, float64_t key) noexcept nogil

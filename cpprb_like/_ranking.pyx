@@ -12,6 +12,7 @@ authors approximate it by a heap that is sorted now and then (appendix B).
 cimport cython
 cimport numpy as cnp
 from libc.math cimport INFINITY, NAN
+from libc.stdint cimport int32_t
 
 from cpprb_like._arrays cimport c_check_array, c_index
 from cpprb_like._copy cimport c_prefetch
@@ -145,7 +146,14 @@ cdef class Ranking:
 
     def clear(self):
         """Make all slots absent."""
+        self.c_clear()
+
+    cdef void c_clear(self) noexcept nogil:
         self.keys[:] = NAN
+        self.c_order()
+
+    cdef void c_order(self) noexcept nogil:
+        """Build the order from the keys, which are sound."""
         c_order_all(&self.order, &self.keys[0], self.capacity)
 
     def rebuild(self):
@@ -194,7 +202,19 @@ cdef class Ranking:
 
     cdef int c_set(self, const intp_t* slots, intp_t first, const float64_t* keys, intp_t n) except -1:
         """Set the keys of slots, or of those from ``first`` on, or remove them if keys is NULL."""
-        cdef bint at_once = n > self.capacity // REBUILD, right = True
+        if not self.c_set_keys(slots, first, keys, n):
+            raise RuntimeError("keys: somebody else wrote to them without calling rebuild()")
+        return 0
+
+    cdef bint c_is_many(self, intp_t n) noexcept nogil:
+        """Whether the keys of so many slots are better set all at once, and put in order then."""
+        return n > self.capacity // REBUILD
+
+    cdef bint c_set_keys(
+        self, const intp_t* slots, intp_t first, const float64_t* keys, intp_t n
+    ) noexcept nogil:
+        """As ``c_set``; false if somebody else wrote to the keys."""
+        cdef bint at_once = self.c_is_many(n), right = True
         cdef intp_t k, slot
         cdef float64_t key
         for k in range(n):
@@ -203,10 +223,8 @@ cdef class Ranking:
             right &= at_once or self.c_set_one(slot, key)
             self.keys[slot] = key
         if at_once:
-            c_order_all(&self.order, &self.keys[0], self.capacity)
-        if not right:
-            raise RuntimeError("keys: somebody else wrote to them without calling rebuild()")
-        return 0
+            self.c_order()
+        return right
 
     cdef bint c_set_one(self, intp_t slot, float64_t key) noexcept nogil:
         """Change the order only; false if the keys are not those that it was made from."""
@@ -253,11 +271,23 @@ cdef class Ranking:
                 f"ranks: expected 1 to {self.order.length}, got {ranks.min()} to {ranks.max()}"
             )
         for k in range(n):
-            out[k] = c_place_at(&self.order, wanted[k] - 1)
-            c_prefetch(self.order.slots + out[k])
-        for k in range(n):
-            out[k] = self.order.slots[out[k]]
+            out[k] = wanted[k] - 1
+        self.c_find_slots(out, n)
         return slots
+
+    cdef void c_find_slots(self, intp_t* ranks, intp_t n) noexcept nogil:
+        """Put the slots at n ranks, counted from 0, in place of these."""
+        cdef intp_t k
+        for k in range(n):
+            ranks[k] = c_place_at(&self.order, ranks[k])
+            c_prefetch(self.order.slots + ranks[k])
+        for k in range(n):
+            ranks[k] = self.order.slots[ranks[k]]
+
+    cdef intp_t c_rank(self, intp_t slot) noexcept nogil:
+        """The rank of a slot, counted from 0; -1 if it is absent."""
+        cdef float64_t key = self.keys[slot]
+        return c_rank_of(&self.order, key, <int32_t> slot) if key == key else -1
 
     def ranks_of(self, indexes):
         """The ranks of slots, as a fresh array.

@@ -28,6 +28,7 @@ from cpprb_like._uniform import draw_uniform
 from cpprb_like.checking import check_buffer, check_memory
 from cpprb_like.derived import derive, read_gamma, read_nstep
 from cpprb_like.episodes import EpisodeIndex, Episodes
+from cpprb_like.forks import BUFFER, GENERATOR, OneProcess, tell, watch
 from cpprb_like.frame_axes import AxisCheck
 from cpprb_like.samplers import Extra, Sampler, Seed, Slots, Uniform, generator
 from cpprb_like.schedules import whole
@@ -46,6 +47,10 @@ Found = TypeVar("Found")
 
 # Attributes that are no part of a pickle.
 REBUILT = ("_layout", "_arena", "_view", "_take", "_episodes")
+SHARED_FILE = (
+    "the rows lie in a file that the parent process writes to; a forked process can only read "
+    "them. Copy the buffer (copy.deepcopy) for rows of its own"
+)
 MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
 
 
@@ -108,7 +113,9 @@ class ReplayBuffer(BufferBase):
     Notes
     -----
     Any number of threads may add, sample and clear: every batch consists of whole rows that were in
-    the buffer together, and every call of ``add`` is seen whole or not at all. Pickling copies by
+    the buffer together, and every call of ``add`` is seen whole or not at all. A process that is
+    forked, while other threads do any of it, has the rows and locks that are free; if the rows lie
+    in a file, it can read them and not write. Pickling copies by
     value, rows and generator included; do not add meanwhile.
 
     Examples
@@ -162,6 +169,7 @@ class ReplayBuffer(BufferBase):
             raise TypeError(f"sampler: expected an object with a method draw, got {sampler!r}")
         beside: int = getattr(sampler, "nbytes_for", lambda _: 0)(capacity)
         layout = Layout.of(schema, capacity, read_n_envs(n_envs, capacity), beside)
+        self._is_mapped = mmap_prefix is not None
         self._nstep = read_nstep(Nstep, schema, capacity, layout.n_envs)
         self.rng: np.random.Generator = generator(seed)
         arena = storage.open_arena(layout, mmap_prefix, mmap_mode)
@@ -188,7 +196,14 @@ class ReplayBuffer(BufferBase):
             chains=layout.chains(arena, columns),
             ahead=0 if self._nstep is None else self._nstep.size - 1,
         )
-        self._attach(ring, threading.RLock())
+        watch(self.rng.bit_generator.lock, GENERATOR)
+        if self._is_mapped:
+            self._attach(ring, OneProcess(SHARED_FILE))
+            tell(self._be_read_only)
+        else:
+            gate = threading.RLock()
+            watch(gate, BUFFER)
+            self._attach(ring, gate)
         self._view = View(ring, self._nstep)
         self._episodes = EpisodeIndex(ring)
         self._take: Any = None
@@ -197,6 +212,10 @@ class ReplayBuffer(BufferBase):
         stacks = [chain for chain in ring.chains if isinstance(chain, FrameStack)]
         if stacks:
             self._take = AxisCheck(self._view.take, stacks)
+
+    def _be_read_only(self) -> None:
+        """In a process that was forked: have writers ask, so that they hear that they may not."""
+        self._paused = True
 
     def _open_sampler(self, sampler: Sampler) -> None:
         if hasattr(sampler, "open"):
@@ -602,6 +621,7 @@ class ReplayBuffer(BufferBase):
     def __setstate__(self, state: dict[str, Any]) -> None:
         arena = storage.open_arena(state["layout"])
         self.__dict__.update(state["attributes"])
+        self._is_mapped = False
         self._open(state["layout"], arena)
         snapshot.load(state, arena, self.ring)
         self._open_sampler(self.sampler)

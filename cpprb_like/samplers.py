@@ -16,6 +16,7 @@ from cpprb_like._core import Ring
 from cpprb_like._episodes import Starts
 from cpprb_like._uniform import draw_uniform
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.forks import GENERATOR, watch
 from cpprb_like.schedules import Schedule, check, value_at, whole
 
 __all__ = [
@@ -45,11 +46,13 @@ def generator(seed: Seed) -> np.random.Generator:
     """
     if seed is None:
         words = np.random.randint(0, 2**32, size=4, dtype=np.uint32)
-        return np.random.default_rng(words.tolist())
+        seed = np.random.SeedSequence(words.tolist())
     try:
-        return np.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
         raise type(error)(f"seed: {error}") from error
+    watch(rng.bit_generator.lock, GENERATOR)
+    return rng
 
 
 class Sampler(Protocol):

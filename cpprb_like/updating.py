@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._core import Ring
 from cpprb_like._update import write
+from cpprb_like.forks import OneProcess
 from cpprb_like.priorities import read_indexes
 from cpprb_like.schema import Field, Schema
 
@@ -33,7 +34,7 @@ class Updatable(Protocol):
         ...
 
     @property
-    def _gate(self) -> RLock:
+    def _gate(self) -> RLock | OneProcess:
         """Held by whoever needs writers to wait."""
         ...
 

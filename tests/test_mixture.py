@@ -687,10 +687,8 @@ def test_priorities_of_rows_that_wait_are_taken_as_the_buffer_takes_them(
     mixture.update_priorities(batch["indexes"], np.full(40, 5.0))
     alone.update_priorities(slots, np.full(6, 7.0))
     mixture.update_priorities(2 * slots, np.full(6, 7.0))
-    np.testing.assert_array_equal(
-        alone.sampler.rows.get(slots),
-        one.sampler.rows.get(slots),  # type: ignore[attr-defined]
-    )
+    found = [rb.sampler.rows.get(slots) for rb in (alone, one)]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(*found)
     assert (alone.get_max_priority(), two.get_max_priority()) == (7.0, 5.0)
     mixture.sample(40)
     for rb in buffers:
