@@ -97,7 +97,7 @@ def test_interrupted_calls_leave_nothing_half_done(kind: str) -> None:
                 is_inside = True
                 work(rb, k)
                 is_inside = False
-            if interrupts > checked:
+            if interrupts > checked and len(rb):
                 checked = interrupts
                 rb.sample(len(rb), replace=False)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
