@@ -48,7 +48,7 @@ def fill(rb: ReplayBuffer, n: int) -> None:
 
 def work(rb: ReplayBuffer, k: int) -> None:
     """A call of each kind."""
-    fill(rb, 1 + k % 4)
+    fill(rb, 4 + k % 4)
     batch = rb.sample(20)
     if isinstance(rb, PrioritizedReplayBuffer):
         rb.update_priorities(batch["indexes"], 1.0 + batch["x"] % 5)
