@@ -6,6 +6,8 @@ from numpy.typing import NDArray
 from cpprb_like._column import Column
 from cpprb_like._core import Ring
 
+COPIED_AT_ONCE: int
+
 def take_stacks(
     ring: Ring,
     column: Column,

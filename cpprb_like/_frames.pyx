@@ -21,6 +21,8 @@ cnp.import_array()
 cdef enum:
     UNLOCKED_NBYTES = 32768      # smaller stacks keep the lock: taking it back costs more
 
+COPIED_AT_ONCE = UNLOCKED_NBYTES  # bytes below which nobody else runs while they are copied
+
 
 def take_stacks(
     Ring ring not None, Column column not None, cnp.ndarray slots not None, intp_t axis,
@@ -42,9 +44,9 @@ def take_stacks(
         raise TypeError("slots: expected a dense 2-d array of intp")
     if not 0 <= axis <= column.ndim:
         raise ValueError(f"axis: expected 0 to {column.ndim}, got {axis}")
-    ring.c_check_slots(slots[slots >= 0])
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), depth = cnp.PyArray_DIM(slots, 1)
-    cdef intp_t outer = 1, nbytes = n * depth * column.nbytes
+    cdef intp_t outer = 1, nbytes = n * depth * column.nbytes, stored
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     if out is None:
         shape = (n, *column.shape[:axis], depth, *column.shape[axis:])
         out = c_new_array(ring, column, n * depth).reshape(shape)
@@ -54,6 +56,10 @@ def take_stacks(
         and cnp.PyArray_NBYTES(out) == nbytes
     ):
         raise ValueError(f"out: expected a dense array of {nbytes} bytes")
+    stored = ring.c_stored()  # from here on no Python code runs, which could change it
+    for k in range(n * depth):
+        if values[k] >= stored:
+            ring.c_check_slots(slots[slots >= 0])  # which raises
     if nbytes == 0:
         return out
     for k in range(axis):
@@ -65,7 +71,6 @@ def take_stacks(
         free(zeros)
         raise MemoryError("no memory left to stack frames")
     cdef const char* start = <const char*> &ring.arena[0] + column.offset
-    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef char* to = <char*> cnp.PyArray_DATA(out)
     if nbytes < UNLOCKED_NBYTES:
         c_stack(to, start, column.stride, column.nbytes, outer, values, n, depth, frames, zeros)

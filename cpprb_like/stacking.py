@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._column import Column
 from cpprb_like._core import Ring
-from cpprb_like._frames import newest_frame, take_stacks
+from cpprb_like._frames import COPIED_AT_ONCE, newest_frame, take_stacks
 from cpprb_like._take import new_array
 from cpprb_like.memory import require
 from cpprb_like.views import read_rows
@@ -107,6 +107,8 @@ def stack_rows(
     is_plain = column.objects is None and column in ring.stored_columns
     read = take_stacks if is_plain else _take_others
 
+    if is_plain and rows.size * column.nbytes < COPIED_AT_ONCE:
+        return take_stacks(ring, column, rows, at, out)
     there = rows[rows >= 0]
     return self._consistently(lambda: (there, read(ring, column, rows, at, out)))
 
@@ -137,6 +139,8 @@ def _column(ring: Ring, name: str) -> Column:
 
 def _read_slots(slots: ArrayLike) -> Slots:
     """A copy, which no other thread can change while it is read."""
+    if type(slots) is np.ndarray and slots.ndim == 2 and slots.shape[1] and slots.dtype == np.intp:
+        return slots.copy()
     given = np.asarray(slots)
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"slots: expected integers, got {given.dtype}")

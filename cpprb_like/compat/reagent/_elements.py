@@ -29,6 +29,7 @@ __all__ = [
     "infer_step",
 ]
 
+AXES = [(0, *range(2, ndim), 1) for ndim in range(65)]  # of stacks: that of the frames goes last
 REQUIRED_KEYS = ["observation", "action", "reward", "terminal"]
 RESERVED_KEYS = ("truncated", "final_observation")  # parameters of ``add``
 
@@ -115,7 +116,7 @@ class DenseMetadata(ElementMetadata):
         if stacks.shape[1] == 1:
             values = stacks[:, 0]
         else:
-            values = stacks.transpose(0, *range(2, stacks.ndim), 1)
+            values = stacks.transpose(AXES[stacks.ndim])
         return need("torch").from_numpy(values)
 
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:

@@ -59,7 +59,7 @@ def read_transitions(
     windows = Windows.of(rows, slots, settings.update_horizon)
     batch = _pairs(settings, rows, windows, elements, read)
     return batch | {
-        "reward": _rewards(settings, rows, windows, batch["reward"]),
+        "reward": _rewards(settings, rows, windows, batch.get("reward")),
         "terminal": column(windows.terminal),
         "indices": column(slots.astype(np.int64)),
         "step": column(windows.steps),
@@ -76,17 +76,18 @@ def _pairs(
     """The fields at the first steps and, as ``next_``, behind the last ones."""
     depth, n = settings.stack_size, len(windows.first)
     line = None
-    slots = stacks(rows, windows.first, depth)
     if settings.return_as_timeline_format:
+        slots = stacks(rows, windows.first, depth)
         line = stacks(rows, windows.timeline(rows, ahead=True), depth)
     else:
-        slots = np.concatenate([slots, stacks(rows, windows.next, depth)])
+        slots = stacks(rows, np.concatenate([windows.first, windows.next]), depth)
     pairs = {}
     for name, kind in elements.items():
         if name != "terminal":
             out = "state" if name == "observation" else name
             values = read(rows, name, slots)
-            pairs[out] = kind.output(values[:n])
+            if out != "reward" or line is not None or settings.return_everything_as_stack:
+                pairs[out] = kind.output(values[:n])  # else it is a sum
             pairs[f"next_{out}"] = (
                 kind.output(values[n:])
                 if line is None
@@ -103,5 +104,11 @@ def _rewards(settings: Settings, rows: Store, windows: Windows, stacked: Any) ->
     if settings.return_everything_as_stack:
         return stacked
     rewards = rows.read("reward", windows.inside).astype(np.float64)
-    powers = settings.gamma ** np.arange(float(settings.update_horizon))
+    powers = _powers(settings.gamma, settings.update_horizon)
     return column(np.einsum("nh...,h->n...", rewards, powers).astype(np.float32))
+
+
+@lru_cache(maxsize=8)
+def _powers(gamma: float, horizon: int) -> NDArray[np.float64]:
+    """What the rewards of the steps count."""
+    return np.asarray(gamma ** np.arange(float(horizon)))

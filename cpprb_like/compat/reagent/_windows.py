@@ -15,6 +15,11 @@ __all__ = ["Windows", "invalid_range", "stacks"]
 
 Slots = NDArray[np.intp]
 
+EVERY = np.arange(8)  # flags of a row
+IS_END = (EVERY & END) != 0
+IS_TERMINAL = (EVERY & TERMINAL) != 0
+IS_OVER = IS_END & ((EVERY & FINAL_FOLLOWS) == 0)  # and no row of the episode follows
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -46,18 +51,17 @@ class Windows:
         counted = np.arange(horizon)
         ahead = store.place(slots[:, np.newaxis] + counted)
         flags = store.read(FLAGS, ahead)
-        ends = (flags & END) != 0
+        ends = IS_END[flags]
         ends[:, -1] = True
         steps = ends.argmax(axis=1) + 1
         flat = np.arange(0, ahead.size, horizon) + (steps - 1)
         last = flags.ravel()[flat]
-        is_over = ((last & END) != 0) & ((last & FINAL_FOLLOWS) == 0)
         return cls(
             first=slots,
             inside=np.where(counted < steps[:, np.newaxis], ahead, -1),
             steps=steps,
-            terminal=(last & TERMINAL) != 0,
-            next=np.where(is_over, -1, store.place(slots + steps)),
+            terminal=IS_TERMINAL[last],
+            next=np.where(IS_OVER[last], -1, store.place(slots + steps)),
         )
 
     def timeline(self, store: Store, *, ahead: bool) -> Slots:
@@ -76,7 +80,8 @@ def stacks(store: Store, slots: Slots, depth: int) -> Slots:
     if depth == 1:
         return slots[:, np.newaxis]
     stacked = store.place(slots[:, np.newaxis] + np.arange(1 - depth, 1))
-    stacked[slots < 0] = -1
+    if slots.min(initial=0) < 0:
+        stacked[slots < 0] = -1
     return stacked
 
 
