@@ -24,7 +24,7 @@ RUN := $(BIN)/python
 TF_BIN := $(TF_VENV)/$(SCRIPTS)
 TORCH_BIN := $(TORCH_VENV)/$(SCRIPTS)
 
-COMPILED := $(subst /,.,$(basename $(wildcard cpprb_like/*.pyx)))
+COMPILED := $(subst /,.,$(basename $(wildcard cpprb_like/*.pyx cpprb_like/integrations/*.pyx)))
 
 # $(call environment,EXTRA)
 define environment

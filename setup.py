@@ -23,7 +23,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-SOURCES = sorted(Path("cpprb_like").glob("*.pyx"))
+SOURCES = sorted(Path("cpprb_like").rglob("*.pyx"))
 
 DEBUG = os.environ.get("CPPRB_LIKE_DEBUG") == "1"
 SANITIZE = os.environ.get("CPPRB_LIKE_SANITIZE", "")

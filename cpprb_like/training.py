@@ -196,6 +196,11 @@ def train(
     most_episodes = None if max_episodes is None else whole("max_episodes", max_episodes, 1)
     batch_size = whole("batch_size", batch_size, 1)
     n_warmups = whole("n_warmups", n_warmups, 0)
+    if getattr(env, "buffer", None) is buffer:
+        raise ValueError(
+            "env: expected the environment itself; this one records into the buffer, so that each "
+            "step would be stored twice"
+        )
     if buffer.n_envs != 1:
         raise ValueError(f"buffer: expected one of 1 environment, got n_envs={buffer.n_envs}")
     if after_step is None:

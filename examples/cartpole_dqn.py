@@ -78,29 +78,24 @@ class Network:
 def train(seed: int, steps: int, prioritized: bool) -> tuple[ReplayBuffer, list[tuple[int, float]]]:
     """Act, store, draw, learn; the buffer, and step and mean return of each evaluation."""
     rng = np.random.default_rng(seed)
-    env = gymnasium.make("CartPole-v1")
-    # The recorder knows what a step consists of and which observation follows which: at the end of
-    # an episode that is the final one, and never the first of the next episode.
-    recorder = GymnasiumRecorder(env)
-    buffer = ReplayBuffer(CAPACITY, recorder.env_dict, seed=seed)
+    # The recorder is the environment, and stores its steps. At the end of an episode it resets: the
+    # observation that is acted on is the first of the next one, and the one that is stored as next
+    # the final one.
+    env = GymnasiumRecorder(gymnasium.make("CartPole-v1"))
+    buffer = ReplayBuffer(CAPACITY, env.env_dict, seed=seed)
     if prioritized:
         sampler = Prioritized(ALPHA, beta=Linear(0.4, 1.0, steps))
-        buffer = PrioritizedReplayBuffer(CAPACITY, recorder.env_dict, sampler=sampler, seed=seed)
-    recorder.attach(buffer)
+        buffer = PrioritizedReplayBuffer(CAPACITY, env.env_dict, sampler=sampler, seed=seed)
+    env.attach(buffer)
     online, target = Network(rng), Network(rng)
     target.flat[:] = online.flat
     curve = [(0, evaluate(online, 20, seed))]
 
     obs, _ = env.reset(seed=seed)
-    recorder.reset(obs)
     for step in (bar := trange(1, steps + 1, unit="step", mininterval=0.5)):
         explore = rng.random() < max(EXPLORATION, 1 - step / EXPLORATION_STEPS)
         action = int(rng.integers(2)) if explore else int(online(obs[None]).argmax())
-        obs, reward, terminated, truncated, info = env.step(action)
-        recorder.add(action, obs, reward, terminated, truncated, info)
-        if terminated or truncated:
-            obs, _ = env.reset()
-            recorder.reset(obs)
+        obs, *_ = env.step(action)
         if step < WARM_UP:
             continue
 

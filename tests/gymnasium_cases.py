@@ -186,7 +186,7 @@ def stacked(env: Any, actions: list[Any]) -> Any:
 
 def attached(env: Any, size: int = 1000, **options: Any) -> tuple[GymnasiumRecorder, ReplayBuffer]:
     """A recorder and its buffer."""
-    recorder = GymnasiumRecorder(env, **options)
+    recorder = GymnasiumRecorder(env, **{"float_type": "space", **options})
     rb = ReplayBuffer(size, recorder.env_dict, n_envs=recorder.n_envs)
     return recorder, recorder.attach(rb)
 
@@ -236,6 +236,6 @@ def run_vector(
 
 def with_env_number(env: Any, size: int = 1000) -> tuple[GymnasiumRecorder, ReplayBuffer]:
     """Like ``attached``, with the number of the environment as a further field."""
-    recorder = GymnasiumRecorder(env)
+    recorder = GymnasiumRecorder(env, float_type="space")
     fields = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
     return recorder, recorder.attach(ReplayBuffer(size, fields, n_envs=recorder.n_envs))

@@ -316,3 +316,16 @@ def test_nothing_is_imported() -> None:
     assert "cpprb_like.integrations.dm_env" in loaded
     packages = {name.partition(".")[0] for name in loaded}
     assert not packages & {"dm_env", "tree", "tf_agents", "tensorflow", "gymnasium"}
+
+
+def test_floats_of_another_type() -> None:
+    """``float_type`` is that of all floats, for networks that take no other; the rest stays."""
+    env = env_of({"at": specs.Array((2,), np.float64), "id": specs.Array((), np.int32)})
+    fields = DmEnvRecorder(env, float_type=np.float32).env_dict
+    floats = {name for name, spec in fields.items() if spec["dtype"] == np.float32}
+    assert {"obs.at", "next_obs.at", "rew", "discount"} <= floats
+    assert fields["obs.id"]["dtype"] == np.int32
+    assert DmEnvRecorder(env).env_dict["obs.at"]["dtype"] == np.float64
+    for wrong, error in (("space", TypeError), (int, ValueError), ("x", TypeError)):
+        with pytest.raises(error, match="float_type: expected a .*'spec'"):
+            DmEnvRecorder(env, float_type=wrong)

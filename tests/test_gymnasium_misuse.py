@@ -143,7 +143,7 @@ def test_step_without_a_reset() -> None:
     recorder, rb = attached(cart_pole())
     obs = np.zeros(4, np.float32)
     step: Any = (0, obs, 1.0, True, False, {})
-    with refused(rb, RuntimeError, "call reset(obs)"):
+    with refused(rb, RuntimeError, "reset(obs)"):
         recorder.add(*step)
     recorder.reset(obs)
     recorder.add(*step)
@@ -199,7 +199,7 @@ def test_attaching_a_second_buffer_needs_a_reset() -> None:
     recorder.reset(np.zeros(4))
     recorder.add(0, np.ones(4), 0.0, False, False, {})
     second = recorder.attach(ReplayBuffer(10, recorder.env_dict))
-    with refused(second, RuntimeError, "call reset(obs)"):
+    with refused(second, RuntimeError, "reset(obs)"):
         recorder.add(0, np.ones(4), 0.0, False, False, {})
     recorder.reset(np.zeros(4))
     recorder.add(0, np.ones(4), 0.0, False, False, {})

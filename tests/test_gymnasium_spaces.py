@@ -17,8 +17,8 @@ from cpprb_like.integrations.gymnasium import GymnasiumRecorder
     ("space", "shape", "dtype"),
     [
         (spaces.Box(0, 255, (84, 84, 4), np.uint8), (84, 84, 4), "uint8"),
-        (spaces.Box(0, 1, (), np.float64), (), "float64"),
-        (spaces.Box(0, 1, (1,), np.float16), (1,), "float16"),
+        (spaces.Box(0, 1, (), np.float64), (), "float32"),
+        (spaces.Box(0, 1, (1,), np.float16), (1,), "float32"),
         (spaces.Discrete(7), (), "int64"),
         (spaces.MultiDiscrete(np.array([[3, 4], [5, 6]])), (2, 2), "int64"),
         (spaces.MultiBinary(5), (5,), "int8"),
@@ -33,7 +33,7 @@ from cpprb_like.integrations.gymnasium import GymnasiumRecorder
     ids=str,
 )
 def test_fields_follow_the_space(space: Any, shape: tuple[int, ...], dtype: str) -> None:
-    """Shape and dtype of observations and actions are the space's; rewards are float32."""
+    """Shape and dtype of observations and actions are the space's; floats are float32."""
     env_dict = GymnasiumRecorder(spaces_of(space, space)).env_dict
     assert list(env_dict) == ["obs", "act", "rew", "next_obs", "terminated", "truncated"]
     for name in ("obs", "act", "next_obs"):

@@ -41,6 +41,11 @@ class Leaf:
         self.suffix = "".join(f".{key}" for key in path)
         self.shape, self.dtype = _shape_and_dtype(space)
 
+    @property
+    def is_number(self) -> bool:
+        """Whether values are numbers or arrays of them."""
+        return self.dtype.kind in _NUMBERS
+
     def leaves(self) -> Iterator[Leaf]:
         """Yield every leaf below, in the order of the space."""
         yield self

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
 from cpprb_like.integrations._specs import Array, Flags, SpecNest
 from cpprb_like.schedules import whole
 
@@ -75,12 +76,18 @@ class DmEnvRecorder:
     n_envs : int, optional
         Number of environments, which is the length of the leading axis of every array, for a
         batched environment that has no ``batched`` and ``batch_size`` as TF-Agents' have.
+    float_type : dtype or "spec", optional
+        Dtype of all floating-point values in ``env_dict``; by default those of their specs, which
+        TF-Agents' policies insist on. Specs of the DeepMind Control Suite say float64, and PyTorch
+        refuses to mix that with float32 networks: give ``float_type=np.float32`` then. A number
+        that is too large for the dtype is refused by ``add``.
 
     Attributes
     ----------
     env_dict : dict
         Fields for ``ReplayBuffer``: ``obs``, ``act``, ``rew``, ``discount`` and ``next_obs``, of
-        the shapes and dtypes of their specs, ``terminated`` and ``truncated`` (bool). Parts of
+        the shapes of their specs and their dtypes, but for ``float_type``;
+        ``terminated`` and ``truncated`` (bool). Parts of
         nested specs are fields of their own, such as ``obs.position`` or ``act.0``; see
         ``SpecNest``. Each reading gives a new dict, to be changed at will.
     n_envs : int
@@ -89,8 +96,10 @@ class DmEnvRecorder:
     Raises
     ------
     TypeError
-        ``env`` has no specs, or one of them is neither a spec nor a nest.
+        ``env`` has no specs, one of them is neither a spec nor a nest, or ``float_type`` is no
+        dtype.
     ValueError
+        ``float_type`` is no floating-point dtype.
         Two parts of a spec would share a name, the discount is not a single number, or ``n_envs``
         is not that of the environment.
 
@@ -138,7 +147,10 @@ class DmEnvRecorder:
     [1.0, 1.0, 0.0]
     """
 
-    def __init__(self, env: EnvWithSpecs, *, n_envs: int | None = None) -> None:
+    def __init__(
+        self, env: EnvWithSpecs, *, n_envs: int | None = None, float_type: FloatType = "spec"
+    ) -> None:
+        self._float_type = read_float_type(float_type, "spec")
         observation, action, reward, discount = _specs_of(env)
         self._n_rows = _batch_size_of(env, n_envs)  # leading axis, if any
         self.n_envs: int = 1 if self._n_rows is None else self._n_rows
@@ -164,7 +176,11 @@ class DmEnvRecorder:
             *(self._obs_nest, self._act_nest, self._rew_nest),
             *(self._discount_nest, self._next_nest),
         )
-        fields = {name: spec for nest in nests for name, spec in nest.env_dict.items()}
+        fields = {
+            name: {**spec, "dtype": stored_dtype(np.dtype(spec["dtype"]), self._float_type)}
+            for nest in nests
+            for name, spec in nest.env_dict.items()
+        }
         for name in ("terminated", "truncated"):
             fields[name] = {"shape": (), "dtype": np.dtype(np.bool_)}
         return fields

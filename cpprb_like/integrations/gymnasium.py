@@ -1,13 +1,15 @@
 """Record the steps of a Gymnasium environment, single or vector, whatever its spaces and resets.
 
-``GymnasiumRecorder`` decides what goes into the buffer. How spaces become fields is the matter of
+``GymnasiumRecorder`` decides what goes into the buffer; the commonest steps take the short way of
+``_steps.pyx``. How spaces become fields is the matter of
 ``_spaces.py``, what environments say about resets that of ``_autoreset.py``; cpprb's helpers, which
 are public here too, are in ``_env_dict.py``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+import copy
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -15,7 +17,9 @@ from gymnasium.vector import AutoresetMode
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._autoreset import Flags, final_observations, mode_of, with_final
 from cpprb_like.integrations._env_dict import create_before_add_func, create_env_dict
-from cpprb_like.integrations._spaces import Array, field_names, tree_of
+from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
+from cpprb_like.integrations._spaces import Array, Leaf, field_names, tree_of
+from cpprb_like.integrations._steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,32 +32,52 @@ if TYPE_CHECKING:
 __all__ = ["GymnasiumRecorder", "create_before_add_func", "create_env_dict"]
 
 BufferT = TypeVar("BufferT", bound=ReplayBuffer)
+NOT_GIVEN: Any = object()
 
 
 class GymnasiumRecorder:
-    """Puts the steps of a Gymnasium environment into a buffer.
+    """A Gymnasium environment whose steps go into a buffer.
 
-    It remembers the observation before each step, so ``add`` takes what ``env.step`` gave. No
-    recorded step crosses a reset, and the last ``next_obs`` of an episode is its true final
-    observation, in each of Gymnasium's autoreset modes.
+    Use it in place of the environment: ``reset`` and ``step`` are those of Gymnasium, and the same
+    for one environment and for many. After the end of an episode ``step`` resets what does not
+    reset itself, so that its observation is always the one to act on next. No recorded step crosses
+    a reset, and the last ``next_obs`` of an episode is its true final observation, in each of
+    Gymnasium's autoreset modes.
+
+    A program that steps and resets the environment itself calls ``add`` after each step and
+    ``reset(obs)`` after each reset.
 
     Parameters
     ----------
     env : gymnasium.Env or gymnasium.vector.VectorEnv
-        Only its spaces, its number of environments and its metadata are read.
+        Wrappers that change observations, actions or rewards belong inside.
     autoreset_mode : gymnasium.vector.AutoresetMode or str, optional
         How ended episodes are reset, in place of ``env.metadata["autoreset_mode"]``:
         ``"NEXT_STEP"``, ``"SAME_STEP"`` or ``"DISABLED"``. A single environment is ``"DISABLED"``;
         say ``"NEXT_STEP"`` for one that is wrapped in ``gymnasium.wrappers.Autoreset``.
+    float_type : dtype or "space", optional
+        Dtype of floating-point observations, actions and rewards in ``env_dict``; float32 by
+        default, also where a space says float64, as MuJoCo's do: networks are float32, and
+        PyTorch refuses to mix. A number too large for it is refused by ``add``. ``"space"``:
+        observations and actions keep the dtype of their space, and rewards are float32.
 
     Attributes
     ----------
+    env : gymnasium.Env or gymnasium.vector.VectorEnv
+        As given. Do not step or reset it while the recorder does.
+    buffer : ReplayBuffer or None
+        The one that is attached.
+    observation_space, action_space : gymnasium.Space
+        Of the environment: batched if it is a vector environment.
+    single_observation_space, single_action_space : gymnasium.Space
+        Of each environment.
     env_dict : dict
-        Fields for ``ReplayBuffer``: ``obs``, ``act``, ``rew`` (float32), ``next_obs``,
-        ``terminated`` and ``truncated`` (bool). Observations and actions have the shape and dtype
-        of their space. Parts of Dict and Tuple spaces are fields of their own, such as
-        ``obs.position`` or ``act.0``. Text is a string of fixed width; values of Graph, Sequence
-        and OneOf spaces are Python objects. Each reading gives a new dict, to be changed at will.
+        Fields for ``ReplayBuffer``: ``obs``, ``act``, ``rew``, ``next_obs``, ``terminated`` and
+        ``truncated`` (bool). Observations and actions have the shape of their space and its dtype,
+        unless that is a float: see ``float_type``. Parts of Dict and Tuple spaces are fields of
+        their own, such as ``obs.position`` or ``act.0``. Text is a string of fixed width; values of
+        Graph, Sequence and OneOf spaces are Python objects. Each reading gives a new dict, to be
+        changed at will.
     n_envs : int
         Number of environments, 1 for a single one.
     autoreset_mode : gymnasium.vector.AutoresetMode
@@ -61,9 +85,10 @@ class GymnasiumRecorder:
     Raises
     ------
     TypeError
-        ``env`` has no spaces.
+        ``env`` has no spaces, or ``float_type`` is no dtype.
     ValueError
-        A vector environment does not say how it resets, or two parts of a space share a name.
+        A vector environment does not say how it resets, two parts of a space share a name, or
+        ``float_type`` is no floating-point dtype.
     NotImplementedError
         A space is not one of Gymnasium's own.
 
@@ -73,38 +98,46 @@ class GymnasiumRecorder:
     it takes a slot, but is never drawn. In SAME_STEP mode Gymnasium hands final observations out
     after the reset: environments that overwrite their observations must not be used in it.
 
+    A step costs two or three times what ``add`` of the buffer does, if observations and actions are
+    single arrays of numbers; parts of Dict and Tuple spaces are gathered in Python.
+
     Examples
     --------
     >>> import gymnasium
     >>> from cpprb_like import ReplayBuffer
     >>> from cpprb_like.integrations.gymnasium import GymnasiumRecorder
-    >>> env = gymnasium.make_vec("CartPole-v1", num_envs=4)
-    >>> recorder = GymnasiumRecorder(env)
-    >>> rb = recorder.attach(ReplayBuffer(1000, recorder.env_dict, n_envs=recorder.n_envs))
+    >>> env = GymnasiumRecorder(gymnasium.make_vec("CartPole-v1", num_envs=4))
+    >>> rb = env.attach(ReplayBuffer(1000, env.env_dict, n_envs=env.n_envs))
     >>> obs, info = env.reset(seed=0)
-    >>> recorder.reset(obs)
     >>> for _ in range(10):
     ...     action = env.action_space.sample()
     ...     obs, reward, terminated, truncated, info = env.step(action)
-    ...     slot = recorder.add(action, obs, reward, terminated, truncated, info)
     >>> rb.sample(32)["next_obs"].shape
     (32, 4)
     """
 
-    def __init__(self, env: AnyEnv, *, autoreset_mode: AutoresetMode | str | None = None) -> None:
+    def __init__(
+        self,
+        env: AnyEnv,
+        *,
+        autoreset_mode: AutoresetMode | str | None = None,
+        float_type: FloatType = None,
+    ) -> None:
         single = "single_" if hasattr(env, "single_observation_space") else ""
         try:
-            observation_space = getattr(env, f"{single}observation_space")
-            action_space = getattr(env, f"{single}action_space")
+            self.single_observation_space = getattr(env, f"{single}observation_space")
+            self.single_action_space = getattr(env, f"{single}action_space")
         except AttributeError as error:
             raise TypeError(
                 f"expected a Gymnasium environment, got {type(env).__name__}: {error}"
             ) from None
+        self.env = env
         self.n_envs: int = getattr(env, "num_envs", 1)
         self._n_rows = self.n_envs if hasattr(env, "num_envs") else None  # leading axis, if any
         self.autoreset_mode = mode_of(env, autoreset_mode)
-        self._obs_tree = tree_of(observation_space)
-        self._act_tree = tree_of(action_space)
+        self._float_type = read_float_type(float_type, "space")
+        self._obs_tree = tree_of(self.single_observation_space)
+        self._act_tree = tree_of(self.single_action_space)
         self._names = (
             *field_names(self._obs_tree, "obs"),
             *field_names(self._act_tree, "act"),
@@ -113,17 +146,44 @@ class GymnasiumRecorder:
             "terminated",
             "truncated",
         )
-        self._buffer: ReplayBuffer | None = None
-        self._obs: list[Array] | None = None  # before the next step, leaf by leaf
-        self._waiting = self._no_env()  # whose episode ended and that are not reset yet
-        self._n_waiting = 0
+        obs_shape, act_shape = (
+            tree.shape if isinstance(tree, Leaf) and tree.is_number else None
+            for tree in (self._obs_tree, self._act_tree)
+        )
+        mode = self.autoreset_mode.name
+        self._steps = Steps(self._names, obs_shape, act_shape, self._n_rows, mode)
+
+    @property
+    def buffer(self) -> ReplayBuffer | None:
+        """The buffer that is attached."""
+        return self._steps.buffer
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Of the environment."""
+        return self.env.observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of the environment."""
+        return self.env.action_space
+
+    def render(self) -> Any:
+        """What ``render`` of the environment gives."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
 
     @property
     def env_dict(self) -> dict[str, dict[str, Any]]:
         """Fields for ``ReplayBuffer``; a new dict each time."""
-        obs = [(leaf.shape, leaf.dtype) for leaf in self._obs_tree.leaves()]
-        act = [(leaf.shape, leaf.dtype) for leaf in self._act_tree.leaves()]
-        number, flag = ((), np.dtype(np.float32)), ((), np.dtype(np.bool_))
+        obs, act = (
+            [(leaf.shape, stored_dtype(leaf.dtype, self._float_type)) for leaf in tree.leaves()]
+            for tree in (self._obs_tree, self._act_tree)
+        )
+        number, flag = ((), self._float_type or np.dtype(np.float32)), ((), np.dtype(np.bool_))
         types = [*obs, *act, number, *obs, flag, flag]
         return {
             name: {"shape": shape, "dtype": dtype}
@@ -149,12 +209,29 @@ class GymnasiumRecorder:
             raise ValueError(f"the buffer lacks the fields {missing}")
         if buffer.n_envs != self.n_envs:
             raise ValueError(f"expected a buffer of n_envs={self.n_envs}, got {buffer.n_envs}")
-        self._buffer = buffer
-        self._obs = None
+        self._steps.attach(buffer)
         return buffer
 
-    def reset(self, obs: object, mask: npt.ArrayLike | None = None) -> None:
-        """Begin new episodes, after each ``env.reset``. Episodes that are still open end here.
+    @overload
+    def reset(
+        self, *, seed: int | list[int | None] | None = ..., options: dict[str, Any] | None = ...
+    ) -> tuple[Any, dict[str, Any]]: ...
+
+    @overload
+    def reset(self, obs: object, mask: npt.ArrayLike | None = ...) -> None: ...
+
+    def reset(
+        self,
+        obs: object = NOT_GIVEN,
+        mask: npt.ArrayLike | None = None,
+        *,
+        seed: int | list[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]] | None:
+        """Reset the environment and begin new episodes. Episodes that are still open end here.
+
+        ``reset(obs)`` is for a program that has reset the environment itself, and nothing else is
+        done than to begin new episodes.
 
         Parameters
         ----------
@@ -163,28 +240,125 @@ class GymnasiumRecorder:
         mask : array_like of bool, shape (n_envs,), optional
             The environments that were reset, if not all:
             ``env.reset(options={"reset_mask": mask})``.
+        seed, options
+            For ``reset`` of the environment, if no ``obs`` is given.
+
+        Returns
+        -------
+        tuple or None
+            What ``reset`` of the environment returned: observation and info.
 
         Raises
         ------
         RuntimeError
             No buffer is attached, or a mask is given before all environments were reset once.
+        TypeError
+            ``obs`` is given and ``seed`` or ``options`` too, or ``mask`` without ``obs``.
         ValueError
             The observation is not of its space, or the mask has another shape or dtype.
-            Whatever is raised, buffer and recorder are as they were.
+            Whatever is raised, the buffer is as it was, and after ``reset(obs)`` the recorder too.
         """
+        if obs is not NOT_GIVEN:
+            if seed is not None or options is not None:
+                raise TypeError("reset: expected obs of a reset that is done, or seed and options")
+            self._begin(obs, mask)
+            return None
+        if mask is not None:
+            raise TypeError("reset: expected mask with obs; or options={'reset_mask': mask}")
+        self._attached()
+        given: dict[str, Any] = {} if seed is None else {"seed": seed}
+        if options is not None:
+            given["options"] = options
+            mask = options.get("reset_mask")
+            mask = None if mask is None else np.array(mask)
+        try:
+            first, info = self.env.reset(**given)
+            self._begin(first, mask)
+        except BaseException:
+            self._steps.obs = None  # the environment is nobody knows where
+            raise
+        return first, info
+
+    def step(self, action: Any, /, **extra: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the environment, record the step, and reset what has ended and does not by itself.
+
+        Parameters
+        ----------
+        action
+            For ``step`` of the environment.
+        **extra
+            Values for further fields of the buffer; of each environment, if they are several.
+
+        Returns
+        -------
+        tuple
+            Observation, reward, terminated, truncated and info, as ``step`` of the environment
+            gives them. In mode DISABLED, which is that of single environments, where an episode has
+            ended the observation is the first of the next one, and info that of the reset; then
+            info has ``final_obs`` and ``final_info`` of the step too, and for a vector environment
+            ``_final_obs``, which environments have ended.
+
+        Raises
+        ------
+        RuntimeError
+            No buffer is attached, or ``reset`` is missing.
+        ValueError, TypeError
+            As ``add``. Nothing was recorded; since the environment has moved on, the next call is
+            ``reset``. So it is after whatever the environment raises.
+
+        Examples
+        --------
+        >>> import gymnasium
+        >>> from cpprb_like import GymnasiumRecorder, ReplayBuffer
+        >>> env = GymnasiumRecorder(gymnasium.make("CartPole-v1", max_episode_steps=3))
+        >>> rb = env.attach(ReplayBuffer(100, env.env_dict))
+        >>> obs, info = env.reset(seed=0)
+        >>> for _ in range(7):
+        ...     obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        >>> rb.get_all_transitions()["truncated"].tolist()
+        [False, False, True, False, False, True, False]
+        """
+        self._attached()
+        self._before_step()
+        try:
+            result = self.env.step(action)
+            self.add(action, *result, **extra)
+            if not self._steps.n_waiting or self.autoreset_mode is not AutoresetMode.DISABLED:
+                return result
+            return self._next_episodes(*result)
+        except BaseException:
+            self._steps.obs = None
+            raise
+
+    def _next_episodes(
+        self, obs: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
+    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """What ``step`` returns after an end: the environments that ended are reset."""
+        final = {"final_obs": copy.deepcopy(obs), "final_info": info}  # the reset may overwrite it
+        if self._n_rows is None:
+            obs, first_info = self.reset()
+        else:
+            ended = np.array(self._steps.waiting)
+            final["_final_obs"] = ended
+            obs, first_info = self.reset(options={"reset_mask": ended.copy()})
+        return obs, reward, terminated, truncated, {**first_info, **final}
+
+    def _begin(self, obs: object, mask: npt.ArrayLike | None) -> None:
+        """Begin new episodes with these observations."""
         buffer = self._attached()
         arrived = self._obs_tree.collect(obs, "obs", self._n_rows)
-        chosen = ~self._no_env()
+        steps = self._steps
+        chosen = ~steps.nobody
         if mask is not None:
             chosen = self._flags(mask, "mask")
-            if self._obs is None:
+            if steps.obs is None:
                 raise RuntimeError("the first reset is of all environments: reset(obs), no mask")
-            for column, before in zip(arrived, self._obs, strict=True):
+            for column, before in zip(arrived, steps.obs, strict=True):
                 column[~chosen] = before[~chosen]
         for env in np.flatnonzero(chosen).tolist():
             buffer.on_episode_end(env)
-        self._obs = arrived
-        self._wait_for(self._waiting & ~chosen)
+        steps.obs = arrived
+        steps.wait_for(steps.waiting & ~chosen)
 
     def add(
         self,
@@ -197,7 +371,7 @@ class GymnasiumRecorder:
         /,
         **extra: object,
     ) -> int | None:
-        """Record one step: ``recorder.add(action, *env.step(action))``.
+        """Record one step that the program has made: ``recorder.add(action, *env.step(action))``.
 
         Parameters
         ----------
@@ -224,6 +398,9 @@ class GymnasiumRecorder:
             A field is missing, unknown or given twice.
             Whatever is raised, buffer and recorder are as they were.
         """
+        slot: int | None = self._steps.add(action, obs, reward, terminated, truncated, info, extra)
+        if slot is not NotImplemented:
+            return slot
         buffer = self._attached()
         before = self._before_step()
         act = self._act_tree.collect(action, "act", self._n_rows)
@@ -233,13 +410,13 @@ class GymnasiumRecorder:
         final = self._final(arrived, ended, info)
         values = [*before, *act, reward, *final, *ends]
         fields: dict[str, Any] = dict(zip(self._names, values, strict=True))
-        if self._n_waiting:
+        if self._steps.n_waiting:
             slot = self._add_where(buffer, fields, extra)
         else:
             slot = buffer.add(**fields, **extra)
-        self._obs = arrived
+        self._steps.obs = arrived
         if not self._resets_at_once:
-            self._wait_for(ended)
+            self._steps.wait_for(ended)
         return slot
 
     def restore(self, batch: Mapping[str, Array]) -> dict[str, Any]:
@@ -272,34 +449,32 @@ class GymnasiumRecorder:
     def _resets_at_once(self) -> bool:
         return self.autoreset_mode is AutoresetMode.SAME_STEP
 
-    def _no_env(self) -> Flags:
-        return np.zeros(() if self._n_rows is None else self._n_rows, np.bool_)
-
-    def _wait_for(self, envs: Flags) -> None:
-        self._waiting = envs
-        self._n_waiting = int(np.count_nonzero(envs))
-
     def _attached(self) -> ReplayBuffer:
-        if self._buffer is None:
+        if self._steps.buffer is None:
             raise RuntimeError("no buffer to record into: call attach(buffer) first")
-        return self._buffer
+        return self._steps.buffer
 
     def _before_step(self) -> list[Array]:
         """Return the observations before this step, if a step may come now."""
-        if self._obs is None:
-            raise RuntimeError("call reset(obs) with what env.reset() gave before the first step")
-        if self._n_waiting and self.autoreset_mode is AutoresetMode.DISABLED:
+        steps = self._steps
+        if steps.obs is None:
             raise RuntimeError(
-                f"the episode of {_those(self._waiting)} has ended: before the next step call "
-                "env.reset() and reset(obs), or give the autoreset_mode that the environment has"
+                "call reset(), or reset(obs) with what env.reset() gave, before the first step and "
+                "after one that raised"
             )
-        return self._obs
+        if steps.n_waiting and self.autoreset_mode is AutoresetMode.DISABLED:
+            raise RuntimeError(
+                f"the episode of {_those(steps.waiting)} has ended: before the next step call "
+                "env.reset() and reset(obs), or give the autoreset_mode that the environment has; "
+                "step(action) of the recorder resets by itself"
+            )
+        return steps.obs
 
     def _flags(self, value: object, name: str) -> Flags:
         flags: Array = np.array(value)
-        if flags.shape != self._waiting.shape:
+        if flags.shape != self._steps.waiting.shape:
             raise ValueError(
-                f"field {name!r}: expected shape {self._waiting.shape}, got {flags.shape}"
+                f"field {name!r}: expected shape {self._steps.waiting.shape}, got {flags.shape}"
             )
         if flags.dtype.kind != "b":
             if flags.dtype.kind not in "iuf" or not np.isin(flags, (0, 1)).all():
@@ -309,10 +484,11 @@ class GymnasiumRecorder:
 
     def _final(self, arrived: list[Array], ended: Flags, info: object) -> list[Array]:
         """Return the observations that this step led to, before any reset that it contains."""
-        if self._n_waiting and np.any(ended & self._waiting):
+        twice = ended & self._steps.waiting
+        if self._steps.n_waiting and np.any(twice):
             raise ValueError(
-                f"{_those(ended & self._waiting)} ended in the step after an end, which is the "
-                f"reset in autoreset mode {self.autoreset_mode.name}: the environment has another"
+                f"{_those(twice)} ended in the step after an end, which is the reset in autoreset "
+                f"mode {self.autoreset_mode.name}: the environment has another"
             )
         if self._n_rows is None and not self._resets_at_once:
             return arrived
@@ -330,7 +506,7 @@ class GymnasiumRecorder:
         self, buffer: ReplayBuffer, fields: dict[str, Any], extra: dict[str, Any]
     ) -> int | None:
         """Add a step in which some environments only reset."""
-        present = ~np.atleast_1d(self._waiting)
+        present = ~np.atleast_1d(self._steps.waiting)
         if self._n_rows is None:
             fields = {name: np.expand_dims(value, 0) for name, value in fields.items()}
             extra = {name: np.expand_dims(value, 0) for name, value in extra.items()}
