@@ -327,5 +327,5 @@ def test_floats_of_another_type() -> None:
     assert fields["obs.id"]["dtype"] == np.int32
     assert DmEnvRecorder(env).env_dict["obs.at"]["dtype"] == np.float64
     for wrong, error in (("space", TypeError), (int, ValueError), ("x", TypeError)):
-        with pytest.raises(error, match="float_type: expected a .*'spec'"):
+        with pytest.raises(error, match=r"float_type: expected a .*'spec'"):
             DmEnvRecorder(env, float_type=wrong)
