@@ -106,8 +106,12 @@ cdef class Aside:
         return self.rows[places], self.values.reshape(self.room, self.nbytes)[places]
 
     def load(self, saved):
-        """Hold what was saved, and nothing else."""
+        """Hold what was saved, and nothing else; ``ValueError`` if these are no rows and values."""
         rows, values = saved
+        if (rows.dtype, rows.ndim) != (np.int64, 1) or (
+            (values.dtype, values.shape) != (np.uint8, (len(rows), self.nbytes))
+        ):
+            raise ValueError(f"values kept aside: expected {self.nbytes} bytes for each row")
         self.c_clear()
         self.c_reserve(len(rows))
         self.rows[: len(rows)] = rows

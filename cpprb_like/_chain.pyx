@@ -113,9 +113,13 @@ cdef class Chain:
         return self.latest.copy(), self.seen.copy(), [aside.save() for aside in self.asides]
 
     def load(self, saved):
-        """Go on where another object was saved."""
-        self.latest[...], self.seen[...], kept = saved
-        for aside, values in zip(self.asides, kept):
+        """Go on where another object was saved; ``ValueError`` if that is none of this kind."""
+        latest, seen, kept = saved
+        shapes = (self.n_envs, self.nbytes), (self.n_envs,)
+        if (latest.shape, seen.shape) != shapes or (latest.dtype, seen.dtype) != (np.uint8,) * 2:
+            raise ValueError(f"field {self.name!r}: expected newest values of shape {shapes}")
+        self.latest[...], self.seen[...] = latest, seen
+        for aside, values in zip(self.asides, kept, strict=True):
             aside.load(values)
 
 

@@ -175,9 +175,14 @@ cdef class RowTags:
         ``ValueError`` for another ring that has rows.
         """
         rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[REVISION]
-        if rows != saved[:3]:
+        *known, drawn = saved
+        if rows != tuple(known):
             if len(self.ring):
                 raise ValueError("the sampler keeps priorities of the rows of another buffer")
             return False
-        self.revision, self.drawn = saved[2:]
+        if not 0 <= drawn <= self.ring.state[WRITTEN]:
+            raise ValueError(
+                f"rows at the last draw: expected 0 to {self.ring.state[WRITTEN]}, got {drawn}"
+            )
+        self.revision, self.drawn = self.ring.state[REVISION], drawn
         return True

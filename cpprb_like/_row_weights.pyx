@@ -14,7 +14,7 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._arrays cimport c_index
 from cpprb_like._copy cimport c_prefetch_rows
-from cpprb_like._core cimport REVISION, WRITTEN, Ring
+from cpprb_like._core cimport ABSENT, REVISION, WRITTEN, Ring
 from cpprb_like._row_tags cimport RowTags, c_refuse
 from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
@@ -380,6 +380,19 @@ cdef class RowWeights:
         tags, leaves, newest_weight, greatest_priority = saved
         if not self.tags.load(tags):
             return
+        there = self.ring.flags() & ABSENT == 0
+        if leaves.dtype != np.float64 or leaves.shape != there.shape:
+            raise ValueError(f"weights: expected {len(there)} of float64, got {leaves!r}")
+        if not (
+            self.first <= newest_weight <= self.tree.largest and 1.0 <= greatest_priority < INFINITY
+        ):
+            raise ValueError(
+                f"weight and priority of new rows: got {newest_weight} and {greatest_priority}"
+            )
+        if not ((leaves >= 0.0) & (leaves <= np.where(there, newest_weight, 0.0))).all():
+            raise ValueError(
+                f"weights: expected 0 to {newest_weight}, the greatest so far, and 0 without a step"
+            )
         np.asarray(self.tree.nodes)[: len(leaves)] = leaves
         self.tree.rebuild()
         self.newest_weight = newest_weight

@@ -26,7 +26,7 @@ from cpprb_like._row_tags import tag
 from cpprb_like._take import take
 from cpprb_like._uniform import draw_uniform
 from cpprb_like.checking import check_buffer, check_memory
-from cpprb_like.derived import derive, read_gamma, read_nstep
+from cpprb_like.derived import check_nstep, derive, read_gamma, read_nstep
 from cpprb_like.episodes import EpisodeIndex, Episodes
 from cpprb_like.forks import BUFFER, GENERATOR, OneProcess, tell, watch
 from cpprb_like.frame_axes import AxisCheck
@@ -619,12 +619,20 @@ class ReplayBuffer(BufferBase):
         return snapshot.save(self._layout, self._arena, self.ring) | {"attributes": attributes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        arena = storage.open_arena(state["layout"])
-        self.__dict__.update(state["attributes"])
-        self._is_mapped = False
-        self._open(state["layout"], arena)
-        snapshot.load(state, arena, self.ring)
-        self._open_sampler(self.sampler)
+        # A pickle can be damaged, or written by somebody else: nothing of it is used unchecked.
+        try:
+            layout = snapshot.check_layout(state["layout"])
+            self.__dict__.update(state["attributes"])
+            self._is_mapped = False
+            if self._nstep is not None:
+                check_nstep(self._nstep, layout.capacity, layout.n_envs)
+            arena = storage.open_arena(layout)
+            self._open(layout, arena)
+            snapshot.load(state, arena, self.ring)
+            check_memory(layout, arena, self.ring)
+            self._open_sampler(self.sampler)
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            raise ValueError(f"the pickled buffer is damaged: {error!r}") from error
 
     # ------------------------------------------------------------------ checks
 

@@ -325,6 +325,10 @@ def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray
     queues = [rows for rows, _ in chain.save()[2]]
     for kept in queues:
         _expect(bool((np.diff(kept) > 0).all()), f"{what}: rows kept", "ascending", kept)
+        sound = kept.size == 0 or bool(0 <= kept[0] <= kept[-1] < timeline.written)
+        _expect(sound, f"{what}: rows kept", f"0 to {timeline.written - 1}", kept)
+    seen = chain.save()[1] != 0
+    _expect(bool((seen == (timeline.written > 0)).all()), f"{what}: newest", "of all", seen)
     if isinstance(chain, NextOf):
         marks = layout.block(arena, f"marks of {chain.name}")[ids % timeline.capacity]
         expected = np.zeros(len(ids), np.intp)

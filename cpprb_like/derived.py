@@ -15,7 +15,7 @@ from cpprb_like.frame_axes import likely_axis
 from cpprb_like.schedules import whole
 from cpprb_like.schema import Field, Schema, Stack
 
-__all__ = ["NStep", "derive", "read_gamma", "read_nstep"]
+__all__ = ["NStep", "check_nstep", "derive", "read_gamma", "read_nstep"]
 
 DEEPEST = 256  # frames of a stack
 NSTEP_KEYS = ("size", "gamma", "rew", "next", "discount")
@@ -182,6 +182,14 @@ def read_nstep(options: object, schema: Schema, capacity: int, n_envs: int) -> N
         discount,
         (1,) if (1,) in shapes else (),
     )
+
+
+def check_nstep(nstep: NStep, capacity: int, n_envs: int) -> None:
+    """Raise ``ValueError`` unless the numbers, which somebody else wrote, fit a buffer."""
+    size = whole("Nstep['size']", nstep.size, 1)
+    read_gamma("Nstep['gamma']", nstep.gamma)
+    if size * n_envs > capacity or nstep.discount_shape not in ((), (1,)):
+        raise ValueError(f"Nstep: {nstep} does not fit a buffer of {capacity} rows")
 
 
 def read_gamma(name: str, gamma: object) -> float:

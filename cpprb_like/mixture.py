@@ -23,7 +23,7 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.priorities import ByPriority, read_indexes, read_priorities
 from cpprb_like.recipes import PrioritizedReplayBuffer
 from cpprb_like.samplers import Seed, generator
-from cpprb_like.schedules import Schedule, check, value_at
+from cpprb_like.schedules import Schedule, check, value_at, whole
 
 __all__ = ["Mixture"]
 
@@ -114,6 +114,12 @@ class Mixture:
         # Of batches that could not be drawn, for the next ones: a call that raises changes nothing.
         self._numbers: list[float] = []
         self.draws = 0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        whole("draws", state["draws"], 0)
+        for number in state["_numbers"]:
+            check("a number that was not used", number, 0, 1)
+        self.__dict__.update(state)
 
     # ------------------------------------------------------------------ sampling
 

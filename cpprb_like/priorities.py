@@ -21,7 +21,7 @@ from cpprb_like._priorities import as_indexes, as_priorities, importance, weigh
 from cpprb_like._row_weights import RowWeights
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like.samplers import Extra, Sampler, Slots
-from cpprb_like.schedules import Schedule, check, value_at
+from cpprb_like.schedules import Schedule, check, value_at, whole
 from cpprb_like.storage import allocate_floats
 
 __all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
@@ -252,6 +252,12 @@ class ByPriority(Generic[Rows]):
     def __getstate__(self) -> dict[str, Any]:
         saved = self._saved if self._rows is None else self._rows.save()
         return self.__dict__ | {"_rows": None, "_saved": saved}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _number("alpha", state["alpha"])
+        check("beta", state["beta"], 0)
+        whole("draws", state["draws"], 0)
+        self.__dict__.update(state)
 
     @property
     def rows(self) -> Rows:

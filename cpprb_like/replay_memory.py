@@ -154,8 +154,11 @@ class ReplayMemory(ObjectRing):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ObjectRing.__init__(self, state["max_size"], state["rng"], state["copies"])
-        self.load(state["objects"], state["index"])
+        try:
+            ObjectRing.__init__(self, state["max_size"], state["rng"], state["copies"])
+            self.load(state["objects"], state["index"])
+        except (KeyError, TypeError, OverflowError) as error:
+            raise ValueError(f"the pickled memory is damaged: {error!r}") from error
         self.__dict__.update(state["attributes"])
 
 

@@ -216,6 +216,14 @@ class Recency:
         self.k = 0
         self.draws = 0
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        check("eta", state["eta"], 0, 1, above=True)
+        whole("least", state["least"], 1)
+        whole("draws", state["draws"], 0)
+        if not 0 <= whole("k", state["k"], 0) < whole("updates", state["updates"], 1):
+            raise ValueError(f"k: expected less than {state['updates']}, got {state['k']}")
+        self.__dict__.update(state)
+
     def begin(self, updates: int) -> None:
         """Start a round of ``updates`` draws: when an episode ended and so many updates follow.
 
@@ -290,6 +298,13 @@ class Reverse:
         self.stride = whole("stride", stride, 1)
         # Row id where the next draw starts, and the number of clears when that row was there.
         self._start = (-1, 0)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        whole("stride", state["stride"], 1)
+        row, clears = state["_start"]
+        whole("row where the next draw starts", row, -1)
+        whole("clears", clears, 0)
+        self.__dict__.update(state)
 
     def draw(
         self,

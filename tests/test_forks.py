@@ -30,14 +30,14 @@ SECONDS = 20  # that a child has
 FIELDS: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "wide": {"shape": 20}}
 
 
-def outcome(job: Callable[[], object]) -> int:
+def outcome(job: Callable[[], object], *, seconds: int = SECONDS) -> int:
     """Run a job in a forked process: 0 if it went well; -SIGALRM if it never ended."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(SECONDS)
+            signal.alarm(seconds)
             job()
             code = 0
         except BaseException:
