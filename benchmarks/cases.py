@@ -113,6 +113,21 @@ def _small(effort: Effort) -> Iterator[Case]:
         group, "add 1024 small steps", "add_many", kind | {"n": 1024}, (AtMost(1.5), Ahead())
     )
     yield Case(group, "add from 16 environments", "add_envs", kind | {"envs": 16}, (Ahead(),))
+    record = {"rows": effort.rows}
+    yield Case(
+        group,
+        "record 1 step of CartPole",
+        "record",
+        record | {"envs": 0},
+        (AtMost(20), Ahead()),
+    )
+    yield Case(
+        group,
+        "record a step of 16 CartPoles",
+        "record",
+        record | {"envs": 16},
+        (AtMost(40), Ahead()),
+    )
     group = "Sampling"
     yield Case(group, "sample 0: the cost of the call", "sample_none", kind, (Limit(FIXED_COST),))
     for n in effort.batches:

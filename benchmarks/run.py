@@ -28,7 +28,15 @@ import cpprb_like
 ROOT = Path(__file__).resolve().parent.parent
 OURS = tuple(
     f"contenders.{module}"
-    for module in ("uniform", "weighted", "readings", "fronts_dqn", "fronts_keras_gym", "loop")
+    for module in (
+        "uniform",
+        "weighted",
+        "readings",
+        "fronts_dqn",
+        "fronts_keras_gym",
+        "loop",
+        "recording",
+    )
 )
 WITH_TORCH = ("contenders.with_torch", "contenders.fronts_reagent")  # in the environment of a peer
 HAS_TORCH = "stable_baselines3"

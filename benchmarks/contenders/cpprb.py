@@ -39,6 +39,7 @@ theirs = Contender(
     "Its buffers with the same fields and dtypes; many steps go into one call of add, as its "
     "documentation advises. Batches are NumPy arrays.",
 )
+theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot("tree_find tree_set tree_set_both", "its trees are inside its compiled module")
 theirs.cannot("sequences frame_sequences", "it draws single steps")
 theirs.cannot("sample_tensors", "its batches are NumPy arrays")

@@ -21,6 +21,7 @@ __all__ = ["theirs"]
 
 BATCH = 256
 
+theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot("nstep_add nstep_sample", "it has no n-step sums")
 theirs.cannot("sequences frame_sequences", "its sequences run across the ends of episodes")
 theirs.cannot(

@@ -23,6 +23,7 @@ theirs = Contender(
     "Its RandomMemory on the CPU, with replacement=True: without, it permutes all rows to draw a "
     "few. It stores each field as one row of numbers: a batch of images is flat.",
 )
+theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot(
     "prioritized_add prioritized_draw prioritized_update prioritized_cycle",
     "it has no priorities",

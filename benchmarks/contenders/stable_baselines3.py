@@ -10,7 +10,9 @@ from data import GAME, GAMMA, KINDS, Batch, filling, random_steps, trajectory
 from gymnasium import spaces
 from loop import loop_cases
 from measure import Work, statement
+from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 
 from .common import importing, nbytes_of_row, saving_and_loading
@@ -96,6 +98,27 @@ def add_many(kind: str, rows: int, n: int) -> Work:
     steps = {name: column[:, None] for name, column in random_steps(n, kind).items()}
     extend = ADD.replace("add", "extend")
     return statement(extend, rb=shelf.get(filled, kind, rows), infos=[[{}]] * n, **steps)
+
+
+def algorithm(rows: int, envs: int) -> tuple[Any, dict[str, Any]]:
+    """A DQN in the middle of an episode, and what its environments return for a step."""
+    env = make_vec_env("CartPole-v1", n_envs=max(1, envs), seed=0)
+    model = DQN("MlpPolicy", env, buffer_size=rows, device="cpu", seed=0)
+    model._last_obs = env.reset()
+    action = np.zeros(env.num_envs, np.int64)
+    names = ("obs", "reward", "done", "infos")
+    return model, {"action": action, **dict(zip(names, env.step(action), strict=True))}
+
+
+@theirs.does("record")
+def record(rows: int, envs: int) -> Work:
+    """``_store_transition``, which its algorithms call with what the environments returned."""
+    model, step = shelf.get(algorithm, rows, envs)
+    return statement(
+        "model._store_transition(model.replay_buffer, action, obs, reward, done, infos)",
+        model=model,
+        **step,
+    )
 
 
 def for_envs(kind: str, rows: int, envs: int) -> Any:

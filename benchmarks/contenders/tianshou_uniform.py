@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import data
+import gymnasium
 import numpy as np
 from contender import Contender, Shelf
 from loop import loop_cases
@@ -104,6 +105,18 @@ def add_envs(kind: str, rows: int, envs: int) -> Work:
     """``add`` to its ``VectorReplayBuffer``."""
     rb = shelf.get(ts.VectorReplayBuffer, rows, envs)
     return adding(rb, named(data.random_steps(envs, kind)))
+
+
+@theirs.does("record")
+def record(rows: int, envs: int) -> Work:
+    """What its collectors do with a step: a Batch of it, which is added."""
+    many = gymnasium.make_vec("CartPole-v1", num_envs=max(1, envs), vectorization_mode="sync")
+    before, _ = many.reset(seed=0)
+    act = np.zeros(many.num_envs, np.int64)
+    after, rew, terminated, truncated, _ = many.step(act)
+    rb = ts.VectorReplayBuffer(rows, many.num_envs)
+    columns = before, act, rew, terminated, truncated, after
+    return adding(rb, dict(zip(FIELDS, columns, strict=True)))
 
 
 @theirs.does("sample")
