@@ -16,7 +16,7 @@ cdef struct Walk:                # through the rows of a ring, as it is at one t
 
 
 cdef struct Read:                # of one batch
-    char** outs                  # of each column, by its place
+    char** outs                  # of each column, by its place; NULL of those that are not read
     const intp_t* slots
     const intp_t* steps          # the most rows of each window ...
     intp_t most                  # ... or that of all, if there are none
@@ -36,7 +36,8 @@ cdef class Windows:
 
     cdef ndarray c_new_discount(self, intp_t n)
     cdef int c_fill(
-        self, ndarray slots, list arrays, ndarray last, ndarray discount, steps, gamma
+        self, ndarray slots, tuple columns, list arrays, ndarray last, ndarray discount, steps,
+        gamma
     ) except -1
     cdef void c_read(self, Read* read, intp_t n) noexcept nogil
     cdef void c_walk_chunk(

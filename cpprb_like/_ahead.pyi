@@ -26,4 +26,5 @@ class Windows:
         arrays: list[NDArray[Any]] | None = None,
         steps: int | NDArray[np.intp] | None = None,
         gamma: float | None = None,
+        columns: tuple[Column, ...] | None = None,
     ) -> dict[str, NDArray[Any]]: ...

@@ -109,10 +109,14 @@ cdef class Windows:
             elif column.name in ahead:
                 self.origins[column.place] = OF_LAST
 
-    def take(self, cnp.ndarray slots not None, list arrays=None, steps=None, gamma=None):
+    def take(
+        self, cnp.ndarray slots not None, list arrays=None, steps=None, gamma=None,
+        tuple columns=None,
+    ):
         """A batch of the windows of the rows in the given slots: a dict of fresh arrays.
 
-        ``arrays`` are the caller's, one for each column of the ring. ``steps`` and ``gamma`` stand
+        ``columns`` are some of those of the ring, by default all. ``arrays`` are the caller's, one
+        for each of them. ``steps`` and ``gamma`` stand
         for ``size`` and the factor that were given at first; ``steps`` is an int or an array of
         intp, a number for each row, at least 1 and at most ``size``. Raises ``TypeError`` and
         ``IndexError`` as ``take`` does, ``ValueError`` for other steps.
@@ -126,25 +130,28 @@ cdef class Windows:
         elif steps is not None:
             c_check_steps(steps, n, self.size)
         cdef Column column
+        if columns is None:
+            columns = ring.columns
         if arrays is None:
-            arrays = [c_new_array(ring, column, n) for column in ring.columns]
+            arrays = [c_new_array(ring, column, n) for column in columns]
         else:
-            c_check_arrays(arrays, ring.columns, n)
+            c_check_arrays(arrays, columns, n)
         cdef cnp.ndarray last = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         cdef cnp.ndarray discount = self.c_new_discount(n)
-        self.c_fill(slots, arrays, last, discount, steps, gamma)
+        self.c_fill(slots, columns, arrays, last, discount, steps, gamma)
         if ring.boxed:
-            for column, array in zip(ring.columns, arrays):
+            for column, array in zip(columns, arrays):
                 if column.objects is not None:
                     array[...] = column.objects[slots]  # never of the last row: see derived
         cdef dict batch = {}
         for k in range(len(arrays)):
-            batch[(<Column> ring.columns[k]).name] = arrays[k]
+            batch[(<Column> columns[k]).name] = arrays[k]
         cdef Chain chain
         for chain in ring.chains:
-            c_take_chain(
-                ring, chain, last if chain.name in self.ahead else slots, batch[chain.name]
-            )
+            if chain.name in batch:
+                c_take_chain(
+                    ring, chain, last if chain.name in self.ahead else slots, batch[chain.name]
+                )
         if discount is not None:
             batch["discount"] = discount
         return batch
@@ -157,7 +164,8 @@ cdef class Windows:
         return cnp.PyArray_SimpleNew(self.discount_ndim, dims, cnp.NPY_FLOAT32)
 
     cdef int c_fill(
-        self, cnp.ndarray slots, list arrays, cnp.ndarray last, cnp.ndarray discount, steps, gamma
+        self, cnp.ndarray slots, tuple columns, list arrays, cnp.ndarray last,
+        cnp.ndarray discount, steps, gamma
     ) except -1:
         """Read what lies in the arena, and find the last rows of the windows."""
         cdef Ring ring = self.ring
@@ -176,11 +184,11 @@ cdef class Windows:
             read.most = steps
         elif steps is not None:
             read.steps = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray?> steps)
-        read.outs = <char**> calloc(1 + len(arrays), sizeof(char*))
+        read.outs = <char**> calloc(1 + len(ring.columns), sizeof(char*))
         if read.outs == NULL:
             raise MemoryError("no memory left to gather rows")
         for k in range(len(arrays)):
-            read.outs[(<Column> ring.columns[k]).place] = <char*> cnp.PyArray_DATA(
+            read.outs[(<Column> columns[k]).place] = <char*> cnp.PyArray_DATA(
                 <cnp.ndarray> arrays[k]
             )
         if n * ring.row_nbytes < UNLOCKED_NBYTES:
@@ -205,11 +213,11 @@ cdef class Windows:
             c_fetch(self.ring, read.slots + start + count, following)
             self.c_walk_chunk(&walk, read, start, count, lengths)
             for number in range(self.ring.table.shape[0]):
+                if number == self.lead or read.outs[number] == NULL:
+                    continue
                 row = &self.ring.table[number, 0]
                 column = <const char*> &self.ring.arena[0] + row[OFFSET]
                 out = read.outs[number] + start * row[NBYTES]
-                if number == self.lead:
-                    continue
                 if self.origins[number] == OF_FIRST:
                     c_gather(out, column, row[STRIDE], row[NBYTES], read.slots + start, count)
                 elif self.origins[number] == OF_LAST:
@@ -235,7 +243,7 @@ cdef class Windows:
         cdef const intp_t* row
         cdef const char* column
         cdef char* out
-        if self.lead < 0:
+        if self.lead < 0 or read.outs[self.lead] == NULL:
             c_walk(walk[0], read, start, n, lengths, False, False, NULL, 0, NULL)
             return
         row = &self.ring.table[self.lead, 0]

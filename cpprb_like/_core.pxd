@@ -93,7 +93,6 @@ cdef class Ring:
     ) noexcept nogil
     cdef bint c_overwritten(self, ndarray slots, int64_t written) noexcept
     cdef Column c_column(self, str name)
-    cdef int c_check_array(self, slots) except -1
     cdef int c_check_slots(self, slots) except -1
 
 

@@ -12,6 +12,7 @@ cimport numpy as cnp
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from cpprb_like._arrays cimport c_check_array
 from cpprb_like._chain cimport Chain, Rows
 from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_copy, c_scatter, c_swap
@@ -514,7 +515,7 @@ cdef class Ring:
         was edited: values replaced, rows hidden, episodes ended. Rows that follow those in the
         slots are younger, so they need not be asked for.
         """
-        self.c_check_array(slots)
+        c_check_array(slots, "slots", cnp.NPY_INTP, -1)
         return self.c_holds(moment, slots)
 
     cdef bint c_holds(self, Moment moment, cnp.ndarray slots) noexcept:
@@ -592,23 +593,9 @@ cdef class Ring:
                 return column
         raise KeyError(name)
 
-    cdef int c_check_array(self, slots) except -1:
-        """Refuse what is no dense 1-d array of intp."""
-        if not cnp.PyArray_Check(slots):
-            raise TypeError(f"slots: expected an array of intp, got {type(slots).__name__}")
-        if cnp.PyArray_TYPE(slots) != cnp.NPY_INTP or not (
-            cnp.PyArray_NDIM(slots) == 1 and cnp.PyArray_ISCARRAY_RO(slots)
-        ):
-            order = "" if slots.flags.c_contiguous else "strided "
-            raise TypeError(
-                "slots: expected a dense 1-d array of intp, "
-                f"got a {order}{slots.ndim}-d one of {slots.dtype}"
-            )
-        return 0
-
     cdef int c_check_slots(self, slots) except -1:
         """Refuse what are no slots in use."""
-        self.c_check_array(slots)
+        c_check_array(slots, "slots", cnp.NPY_INTP, -1)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, stored = self.c_stored(), n = cnp.PyArray_DIM(slots, 0)
         cdef bint wrong = False

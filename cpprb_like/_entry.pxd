@@ -29,4 +29,4 @@ cdef class BufferBase:
     cdef object c_add_converted(self, dict fields, const uint8_t* present, priorities)
     cdef object c_publish(self, intp_t n, const uint8_t* present, priorities)
     cdef intp_t c_read_batch_size(self, batch_size) except -1
-    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take)
+    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns)

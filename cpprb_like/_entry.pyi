@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
+from cpprb_like._column import Column
 from cpprb_like._core import Ring
 from cpprb_like.forks import OneProcess
 
@@ -28,6 +29,7 @@ class BufferBase:
         replace: bool,
         out: dict[str, NDArray[Any]] | None,
         take: _Take | None = None,
+        columns: tuple[Column, ...] | None = None,
     ) -> dict[str, NDArray[Any]]: ...
     def _draw(
         self,
@@ -36,6 +38,7 @@ class BufferBase:
         replace: bool,
         arrays: list[NDArray[Any]] | None,
         take: _Take | None,
+        columns: tuple[Column, ...] | None,
     ) -> dict[str, NDArray[Any]] | None: ...
 
 def fast_add(self: BufferBase, /, **fields: Any) -> int | None: ...

@@ -16,7 +16,7 @@ from cpython.unicode cimport (
 
 from cpprb_like._column cimport Column
 from cpprb_like._core cimport REVISION, WRITTEN, Moment, Ring
-from cpprb_like._take cimport c_take
+from cpprb_like._take cimport c_find_arrays, c_take
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
 import sys
@@ -261,27 +261,40 @@ cdef class BufferBase:
         """A number of rows that can be drawn at once."""
         return self.c_read_batch_size(batch_size)
 
-    def _sample(self, draw, batch_size, bint replace, out, take=None):
+    def _sample(self, draw, batch_size, bint replace, out, take=None, tuple columns=None):
         """A batch of the rows that ``draw`` chooses, in fresh arrays or in those of ``out``.
 
-        ``take(slots, arrays)`` reads them, and may give None to be called again, with other slots;
-        by default the ring does.
+        ``take(slots, arrays)`` reads the columns, by default all of the ring, and may give None to
+        be called again, with other slots; by default the ring reads them.
         """
         cdef intp_t n = self.c_read_batch_size(batch_size)
-        cdef list arrays = None if out is None else self.schema.check_out(out, n)
-        cdef dict batch = self.c_draw(draw, n, replace, arrays, take)
+        cdef list arrays = None
+        cdef bint converted = False
+        names = self.names
+        if out is not None:
+            arrays = c_find_arrays(out, self.ring.columns if columns is None else columns, n)
+            if arrays is None:
+                if columns is not None:
+                    names = [column.name for column in columns]
+                arrays = self.schema.check_out(out, n, names)
+                converted = True
+        cdef dict batch = self.c_draw(draw, n, replace, arrays, take, columns)
         if batch is None:
-            batch = self._while_writers_wait(partial(self._draw, draw, n, replace, arrays, take))
+            batch = self._while_writers_wait(
+                partial(self._draw, draw, n, replace, arrays, take, columns)
+            )
         if out is None:
             return batch
+        if converted:  # what the caller gave stays in its place
+            batch.update({name: out[name] for name in names})
         out.update(batch)
         return out
 
-    def _draw(self, draw, intp_t n, bint replace, list arrays, take):
+    def _draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
         """As ``c_draw``."""
-        return self.c_draw(draw, n, replace, arrays, take)
+        return self.c_draw(draw, n, replace, arrays, take, columns)
 
-    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take):
+    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
         """A batch of the rows that ``draw`` chooses, or None if they changed before all was read.
 
         As ``ReplayBuffer._consistently``, without a Python frame.
@@ -296,7 +309,7 @@ cdef class BufferBase:
             if len(slots) != n:
                 raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
             if take is None:
-                batch = c_take(ring, slots, arrays, None)
+                batch = c_take(ring, slots, arrays, columns)
             else:
                 batch = take(slots, arrays)
         except (ValueError, IndexError):

@@ -30,6 +30,7 @@ cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint tagged) noexcept nog
 
 
 cdef ndarray c_tag(Ring ring, ndarray slots)
+cdef ndarray c_tag_ids(Ring ring, ndarray rows)
 cdef ndarray c_find_rows(Ring ring, const int64_t[::1] indexes)
 cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1
 

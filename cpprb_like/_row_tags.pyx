@@ -58,6 +58,11 @@ def without_row(Ring ring not None, const int64_t[::1] indexes, bint tagged):
     return places[:count]
 
 
+cdef cnp.ndarray c_tag_ids(Ring ring, cnp.ndarray rows):
+    """The tags of rows, of an array of row ids of any shape."""
+    return rows + (<object> ring.state[TAG_BASE] + ring.capacity)
+
+
 cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):
     """The slots of the rows that tags name, or that slots hold now: intp; -1 for one that is gone.
 

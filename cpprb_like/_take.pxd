@@ -7,6 +7,8 @@ from cpprb_like._column cimport Column
 from cpprb_like._core cimport Ring
 from cpprb_like._typedefs cimport intp_t
 
+cdef list c_find_arrays(out, tuple columns, intp_t n)
+cdef bint c_are_apart(list arrays) except -1
 cdef dict c_take(Ring ring, slots, list arrays, tuple columns)
 cdef int c_take_chain(Ring ring, Chain chain, ndarray slots, ndarray out) except -1
 cdef int c_check_steps(ndarray steps, intp_t n, intp_t most) except -1

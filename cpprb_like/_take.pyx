@@ -8,11 +8,13 @@ Compiled because it is most of what drawing a batch costs. Not here: which rows 
 """
 
 cimport numpy as cnp
+from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.string cimport memcmp, memcpy
 
+from cpprb_like._arrays cimport c_check_array
 from cpprb_like._chain cimport Chain
 from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_gather, c_prefetch_rows
@@ -138,14 +140,7 @@ def take_windows(
 
 cdef int c_check_steps(cnp.ndarray steps, intp_t n, intp_t most) except -1:
     """Steps of windows: a dense array of intp with a number from 1 to ``most`` for each of n."""
-    if cnp.PyArray_TYPE(steps) != cnp.NPY_INTP or not (
-        cnp.PyArray_NDIM(steps) == 1 and cnp.PyArray_ISCARRAY_RO(steps)
-    ):
-        raise TypeError(
-            f"steps: expected a dense 1-d array of intp, got a {steps.ndim}-d one of {steps.dtype}"
-        )
-    if cnp.PyArray_DIM(steps, 0) != n:
-        raise ValueError(f"steps: expected {n}, one for each slot, got {len(steps)}")
+    c_check_array(steps, "steps", cnp.NPY_INTP, n)
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(steps)
     cdef intp_t k
     for k in range(n):
@@ -157,6 +152,67 @@ cdef int c_check_steps(cnp.ndarray steps, intp_t n, intp_t most) except -1:
 def new_array(Ring ring not None, Column column not None, intp_t n):
     """An uninitialised array for n rows of a column."""
     return c_new_array(ring, column, n)
+
+
+cdef struct Span:               # of the bytes of an array
+    char* start
+    char* stop
+
+
+cdef int c_by_address(const void* one, const void* other) noexcept nogil:
+    """Order of spans, for ``qsort``."""
+    cdef char* first = (<const Span*> one).start
+    cdef char* second = (<const Span*> other).start
+    return (first > second) - (first < second)
+
+
+cdef list c_find_arrays(out, tuple columns, intp_t n):
+    """The arrays of a caller's batch that take n rows of columns; None if some array may not fit.
+
+    Then ``Schema.check_out`` says why, or knows a way.
+    """
+    if type(out) is not dict:
+        return None
+    cdef list arrays = []
+    cdef Column column
+    cdef cnp.ndarray array
+    cdef PyObject* found
+    for column in columns:
+        found = PyDict_GetItem(out, column.name)
+        if found == NULL or type(<object> found) is not cnp.ndarray:
+            return None
+        array = <cnp.ndarray> found
+        if (
+            not cnp.PyArray_ISCARRAY(array)
+            or cnp.PyArray_NDIM(array) != 1 + column.ndim
+            or cnp.PyArray_DIM(array, 0) != n
+            or memcmp(cnp.PyArray_DIMS(array) + 1, column.dims, column.ndim * sizeof(intp_t))
+            or not (array.dtype is column.dtype or column.c_same_dtype(array))
+        ):
+            return None
+        arrays.append(array)
+    return arrays if c_are_apart(arrays) else None
+
+
+cdef bint c_are_apart(list arrays) except -1:
+    """Whether no two dense arrays share memory."""
+    cdef intp_t k, nbytes, count = 0
+    cdef bint apart = True
+    cdef cnp.ndarray array
+    cdef Span* spans = <Span*> malloc((1 + len(arrays)) * sizeof(Span))
+    if spans == NULL:
+        raise MemoryError("no memory left to compare arrays")
+    for array in arrays:
+        nbytes = cnp.PyArray_NBYTES(array)
+        if nbytes:
+            spans[count].start = <char*> cnp.PyArray_DATA(array)
+            spans[count].stop = spans[count].start + nbytes
+            count += 1
+    qsort(spans, count, sizeof(Span), c_by_address)
+    for k in range(1, count):
+        apart &= spans[k - 1].stop <= spans[k].start
+    free(spans)
+    return apart
 
 
 cdef int c_check_arrays(list arrays, tuple columns, intp_t n) except -1:

@@ -3,11 +3,16 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._column import Column
 from cpprb_like._episodes import Starts
 
 def take_sequences(
-    starts: Starts, slots: NDArray[np.intp], single: frozenset[str]
-) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]] | None: ...
+    starts: Starts,
+    slots: NDArray[np.intp],
+    single: frozenset[str],
+    columns: tuple[Column, ...] | None = None,
+    tagged: bool = False,
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], NDArray[np.int64] | None] | None: ...
 
 @final
 class Sequences: ...

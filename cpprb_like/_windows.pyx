@@ -16,6 +16,7 @@ from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_copy, c_prefetch_rows
 from cpprb_like._core cimport ABSENT, END, WRITTEN, Moment, Ring
 from cpprb_like._episodes cimport Starts
+from cpprb_like._row_tags cimport c_tag_ids
 from cpprb_like._take cimport c_new_array
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
@@ -30,7 +31,8 @@ cdef enum:
 
 
 def take_sequences(
-    Starts starts not None, cnp.ndarray slots not None, frozenset single not None
+    Starts starts not None, cnp.ndarray slots not None, frozenset single not None,
+    tuple columns=None, bint tagged=False,
 ):
     """The sequences that start at the given slots.
 
@@ -42,6 +44,10 @@ def take_sequences(
         Of the first rows.
     single : frozenset of str
         Columns of which the first row only is read.
+    columns : tuple of Column, optional
+        Those of the ring that are read; all.
+    tagged : bool
+        Whether the tags of the rows are wanted.
 
     Returns
     -------
@@ -51,10 +57,12 @@ def take_sequences(
     marks : ndarray of bool, shape (n, rows)
         Which rows are there; of sequences that run over the ends of episodes, at which one begins,
         as far as is known: not at the oldest row of a stream if the one before was overwritten.
+    tags : ndarray of int64, shape (n, rows), or None
+        Of the rows that are there; -1 of the others.
 
     Notes
     -----
-    None in place of both if rows were overwritten or edited while they were copied, where that was
+    None in place of all if rows were overwritten or edited while they were copied, where that was
     seen in time; it is up to the caller to ask at the end (``Ring.holds``). Raises ``TypeError`` if the slots are
     no dense 1-d array of intp, ``IndexError`` if one is not in use.
     """
@@ -65,23 +73,32 @@ def take_sequences(
     ring.c_check_slots(slots)
     cdef Moment moment = ring.c_now()
     sequences.starts, sequences.slots, sequences.single = starts, slots, single
+    sequences.wanted = ring.columns if columns is None else columns
     sequences.columns, sequences.asides = {}, {}
-    sequences.c_copy_stored()
+    sequences.c_copy_stored(tagged)
     for column in ring.boxed:
-        sequences.c_box(column)
+        if column.name in sequences.columns:
+            sequences.c_box(column)
     for chain in ring.chains:
+        if chain.name not in sequences.columns:
+            continue
         if not ring.c_holds(moment, slots):  # a chain knows nothing of rows that are gone
             return None
         sequences.c_ask(chain)
-    return sequences.columns, sequences.marks
+    tags = None
+    if tagged:
+        tags = c_tag_ids(ring, sequences.ids)
+        if not starts.across:
+            tags[~sequences.marks] = -1
+    return sequences.columns, sequences.marks, tags
 
 
 @cython.final
 cdef class Sequences:
     """Sequences of a ring, while they are read: see ``take_sequences``."""
 
-    cdef int c_copy_stored(self) except -1:
-        """Copy what lies in the arena."""
+    cdef int c_copy_stored(self, bint tagged) except -1:
+        """Copy what lies in the arena, and note the row ids if somebody asks for them."""
         cdef Ring ring = self.starts.ring
         cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
         cdef intp_t[2] lengths
@@ -89,14 +106,14 @@ cdef class Sequences:
         cdef Column column
         cdef Plan plan
         lengths[0], lengths[1] = n, self.starts.rows
-        for column in ring.columns:
+        for column in self.wanted:
             self.columns[column.name] = self.c_new_column(column, lengths)
         self.marks = cnp.PyArray_SimpleNew(2, lengths, cnp.NPY_BOOL)
         plan.rows = self.starts.rows
         plan.across = self.starts.across
         plan.marks = <uint8_t*> cnp.PyArray_DATA(self.marks)
         plan.ids = NULL
-        if ring.chains or ring.boxed:
+        if ring.chains or ring.boxed or tagged:
             self.ids = cnp.PyArray_SimpleNew(2, lengths, cnp.NPY_INT64)
             plan.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
         plan.flags = ring.c_flags(0)
@@ -143,7 +160,7 @@ cdef class Sequences:
         cdef cnp.ndarray aside
         cdef intp_t count = 0
         for column in ring.stored_columns:
-            if column.objects is None:
+            if column.objects is None and column.name in self.columns:
                 parts[count].to = <char*> cnp.PyArray_DATA(self.columns[column.name])
                 parts[count].column = base + column.offset
                 parts[count].stride = column.stride
@@ -152,6 +169,8 @@ cdef class Sequences:
                 count += 1
         for chain in ring.chains:
             if not isinstance(chain, NextOf) or chain.name in self.single:
+                continue
+            if chain.name not in self.columns:
                 continue
             column = (<NextOf> chain).column
             if column is None:

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like import snapshot, storage
 from cpprb_like._chain import FrameStack
+from cpprb_like._column import Column
 from cpprb_like._core import Ring
 from cpprb_like._entry import BufferBase, fast_add
 from cpprb_like._row_tags import tag
@@ -32,7 +33,14 @@ from cpprb_like.forks import BUFFER, GENERATOR, OneProcess, tell, watch
 from cpprb_like.frame_axes import AxisCheck
 from cpprb_like.samplers import Extra, Sampler, Seed, Slots, Uniform, generator
 from cpprb_like.schedules import whole
-from cpprb_like.schema import Layout, Schema, read_env_dict, read_n_envs, read_size
+from cpprb_like.schema import (
+    Layout,
+    Schema,
+    read_env_dict,
+    read_n_envs,
+    read_names,
+    read_size,
+)
 from cpprb_like.sequences import sample_sequences
 from cpprb_like.slots import resolve
 from cpprb_like.stacking import stack_rows
@@ -273,6 +281,7 @@ class ReplayBuffer(BufferBase):
         nstep: int | tuple[int, int] | None = None,
         gamma: float | None = None,
         indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
     ) -> Batch:
         """Draw rows.
 
@@ -282,9 +291,9 @@ class ReplayBuffer(BufferBase):
             Rows to draw, at least 0.
         replace : bool
             Whether a row may be drawn more than once.
-        out : dict of ndarray, optional
-            Arrays to write into: each field's dtype, shape ``(batch_size, *shape)``, C-contiguous
-            and writeable.
+        out : dict of (ndarray or tensor), optional
+            Arrays to write into, or tensors on the CPU, of PyTorch for example: each field's dtype,
+            shape ``(batch_size, *shape)``, C-contiguous and writeable.
         nstep : int or (int, int), optional
             In place of ``Nstep["size"]``, and at most that: steps of each row, or the least and the
             most of a number that is drawn for each.
@@ -293,6 +302,8 @@ class ReplayBuffer(BufferBase):
         indexes : bool
             Add the column ``indexes``, shape ``(batch_size,)``, int64: numbers for ``update`` that
             name exactly these rows, whatever is added later. Modulo ``capacity`` they are slots.
+        fields : str or iterable of str, optional
+            The fields to read; all.
 
         Returns
         -------
@@ -324,7 +335,9 @@ class ReplayBuffer(BufferBase):
         [1.0, 2.0, 3.0]
         """
         draw = self._draw_named if indexes else self.sampler.draw
-        return self._sample(draw, batch_size, replace, out, self._reading(nstep, gamma))
+        columns = self._columns(fields)
+        take_rows = self._reading(nstep, gamma, columns)
+        return self._sample(draw, batch_size, replace, out, take_rows, columns)
 
     def _draw_named(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
@@ -344,38 +357,58 @@ class ReplayBuffer(BufferBase):
         """The episodes whose rows are in the buffer: see ``Episodes``."""
         return Episodes(self, self._episodes)
 
-    def _reading(self, nstep: int | tuple[int, int] | None, gamma: float | None) -> Any:
+    def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...] | None:
+        """The columns of some fields, in declared order; None for all."""
+        if fields is None:
+            return None
+        names = read_names("fields", fields, self.schema.names)
+        return tuple(column for column in self.ring.columns if column.name in names)
+
+    def _reading(
+        self,
+        nstep: int | tuple[int, int] | None,
+        gamma: float | None,
+        columns: tuple[Column, ...] | None,
+    ) -> Any:
         """What reads the rows; None is the ring."""
         if nstep is None and gamma is None:
-            return self._take
+            if columns is None or self._take is None:
+                return self._take
+            return partial(self._view.take, columns=columns)
         if self._nstep is None:
             raise ValueError("nstep, gamma: the buffer was made without Nstep")
         factor = None if gamma is None else read_gamma("gamma", gamma)
         if isinstance(nstep, tuple) and len(nstep) != 2:
             raise ValueError(f"nstep: expected a number, or the least and the most, got {nstep}")
-        least, most = nstep if isinstance(nstep, tuple) else (nstep, nstep)
+        least = most = None
         if nstep is not None:
-            most = whole("nstep", most, whole("nstep", least, 1))
+            # Once they are ints, an array cannot be taken for the steps of each row.
+            least, most = nstep if isinstance(nstep, tuple) else (nstep, nstep)
+            least = whole("nstep", least, 1)
+            most = whole("nstep", most, least)
             if most > self._nstep.size:
                 raise ValueError(f"nstep: expected at most {self._nstep.size}, got {most}")
-        return partial(self._take_steps, least, most, factor)
+        return partial(self._take_steps, least, most, factor, columns)
 
     def _take_steps(
         self,
         least: int | None,
         most: int | None,
         gamma: float | None,
+        columns: tuple[Column, ...] | None,
         slots: Slots,
         arrays: list[NDArray[Any]] | None = None,
     ) -> Batch:
         steps: int | Slots | None = least
         if least is not None and most is not None and least < most:
             steps = self.rng.integers(least, most, len(slots), endpoint=True).astype(np.intp)
-        return self._view.take(slots, arrays, steps, gamma)
+        return self._view.take(slots, arrays, steps, gamma, columns)
 
-    def _read(self, choose: Callable[[], Slots]) -> Batch:
+    def _read(
+        self, choose: Callable[[], Slots], columns: tuple[Column, ...] | None = None
+    ) -> Batch:
         """The rows of slots that are chosen at the moment of reading."""
-        read = self._take or partial(take, self.ring)
+        read = self._reading(None, None, columns) or partial(take, self.ring, columns=columns)
 
         def attempt() -> tuple[Slots, Batch]:
             slots = choose()
@@ -425,13 +458,17 @@ class ReplayBuffer(BufferBase):
 
     check = check_buffer
 
-    def get_all_transitions(self, shuffle: bool = False) -> Batch:
+    def get_all_transitions(
+        self, shuffle: bool = False, *, fields: str | Iterable[str] | None = None
+    ) -> Batch:
         """All rows at once.
 
         Parameters
         ----------
         shuffle : bool
             In random order; otherwise in the order of the slots, which is not that of age.
+        fields : str or iterable of str, optional
+            The fields to read; all.
 
         Returns
         -------
@@ -447,19 +484,25 @@ class ReplayBuffer(BufferBase):
         >>> rb.get_all_transitions()["rew"].tolist()
         [3.0, 2.0]
         """
-        ring = self.ring
+        ring, columns = self.ring, self._columns(fields)
         if not shuffle:
-            return self._read(ring.present_slots)
+            return self._read(ring.present_slots, columns)
         return self._read(
             lambda: (
                 draw_uniform(ring, len(ring), self.rng, False)
                 if len(ring)
                 else ring.present_slots()
-            )
+            ),
+            columns,
         )
 
     def batches(
-        self, batch_size: int, *, shuffle: bool = True, drop_last: bool = False
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        fields: str | Iterable[str] | None = None,
     ) -> Iterator[Batch]:
         """Each row once, in batches: one epoch over the slots in use when it begins.
 
@@ -474,6 +517,8 @@ class ReplayBuffer(BufferBase):
             In random order, or in the order of the slots.
         drop_last : bool
             Leave a smaller last batch out.
+        fields : str or iterable of str, optional
+            The fields to read; all.
 
         Yields
         ------
@@ -499,9 +544,11 @@ class ReplayBuffer(BufferBase):
         n = self._check_batch_size(batch_size)
         if n == 0:
             raise ValueError("batch_size: expected at least 1, got 0")
-        return self._batches(n, shuffle, drop_last)
+        return self._batches(n, shuffle, drop_last, self._columns(fields))
 
-    def _batches(self, n: int, shuffle: bool, drop_last: bool) -> Iterator[Batch]:
+    def _batches(
+        self, n: int, shuffle: bool, drop_last: bool, columns: tuple[Column, ...] | None = None
+    ) -> Iterator[Batch]:
         if len(self) == 0:
             return
         if shuffle:
@@ -516,7 +563,7 @@ class ReplayBuffer(BufferBase):
             return chosen[~ring.absent_at(chosen)]
 
         for start in range(0, len(slots) - n + 1 if drop_last else len(slots), n):
-            yield self._read(partial(still_there, slots[start : start + n]))
+            yield self._read(partial(still_there, slots[start : start + n]), columns)
 
     # ------------------------------------------------------------------ rows by slot
 

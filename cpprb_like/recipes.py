@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -114,12 +114,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         nstep: int | tuple[int, int] | None = None,
         gamma: float | None = None,
         indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
     ) -> Batch:
         """Draw rows by priority.
 
         Parameters
         ----------
-        batch_size, replace, out, nstep, gamma
+        batch_size, replace, out, nstep, gamma, fields
             As for ``ReplayBuffer.sample``; the columns of the priorities are fresh arrays even with
             ``out``, which gets them under their names.
         beta : float or schedule, optional
@@ -155,7 +156,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if indexes and not getattr(self.sampler, "check_for_update", False):
             raise ValueError("indexes: without check_for_update they are slots")
         draw = self.sampler.draw if beta is None else partial(self.sampler.draw, beta=beta)
-        return self._sample(draw, batch_size, replace, out, self._reading(nstep, gamma))
+        columns = self._columns(fields)
+        take_rows = self._reading(nstep, gamma, columns)
+        return self._sample(draw, batch_size, replace, out, take_rows, columns)
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows, most often of a batch that has just been learned from.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,19 @@ from cpprb_like._core import (
     FLAG_TRUNCATED,
     N_STATE_WORDS,
 )
+from cpprb_like.foreign import as_out
 from cpprb_like.memory import format_nbytes
 
-__all__ = ["Field", "Layout", "Schema", "Stack", "read_env_dict", "read_n_envs", "read_size"]
+__all__ = [
+    "Field",
+    "Layout",
+    "Schema",
+    "Stack",
+    "read_env_dict",
+    "read_n_envs",
+    "read_names",
+    "read_size",
+]
 
 PROPERTIES = ("shape", "dtype")
 ADD_SHAPE = "add_shape"  # cpprb writes this into the dicts that it is given; users hand them on
@@ -265,22 +276,25 @@ class Schema:
         if missing:
             raise TypeError(f"missing fields {missing}; this buffer has {list(self.names)}")
 
-    def check_out(self, out: object, n: int) -> list[NDArray[Any]]:
+    def check_out(
+        self, out: object, n: int, names: Sequence[str] | None = None
+    ) -> list[NDArray[Any]]:
         """The arrays of a caller's batch, in declared order, if they can take ``n`` rows.
 
-        Entries of other names are left alone: samplers put theirs there.
+        Of the fields ``names``, or of all. Entries of other names are left alone: samplers put
+        theirs there. An array of another library, such as a tensor, is taken as an array that
+        shares its memory.
         """
         if not isinstance(out, dict):
             raise TypeError(f"out: expected a dict of arrays, got {type(out).__name__}")
-        missing = [name for name in self.names if name not in out]
+        fields = [field for field in self.fields if names is None or field.name in names]
+        missing = [field.name for field in fields if field.name not in out]
         if missing:
-            raise TypeError(f"out: missing fields {missing}; this buffer has {list(self.names)}")
-        for field in self.fields:
-            array, shape = out[field.name], (n, *field.shape)
-            if type(array) is not np.ndarray:
-                raise TypeError(
-                    f"out[{field.name!r}]: expected an array, got {type(array).__name__}"
-                )
+            wanted = [field.name for field in fields]
+            raise TypeError(f"out: missing fields {missing}; expected {wanted}")
+        arrays = [as_out(f"out[{field.name!r}]", out[field.name]) for field in fields]
+        for field, array in zip(fields, arrays, strict=True):
+            shape = (n, *field.shape)
             if array.dtype != field.dtype or array.shape != shape:
                 raise ValueError(
                     f"out[{field.name!r}]: expected {field.dtype} of shape {shape}, "
@@ -292,14 +306,14 @@ class Schema:
                     f"out[{field.name!r}]: expected a writeable C-contiguous array, "
                     f"got one that is {flaw}"
                 )
-        arrays = [out[name] for name in self.names]
-        for number, array in enumerate(arrays):
-            for other in range(number):
-                if np.may_share_memory(array, arrays[other]):
-                    raise ValueError(
-                        f"out[{self.names[number]!r}] shares memory with "
-                        f"out[{self.names[other]!r}]; expected arrays of their own"
-                    )
+        order = sorted(range(len(arrays)), key=lambda place: arrays[place].ctypes.data)
+        for one, two in pairwise(place for place in order if arrays[place].nbytes):
+            if np.may_share_memory(arrays[one], arrays[two]):
+                first, second = sorted((one, two))
+                raise ValueError(
+                    f"out[{fields[second].name!r}] shares memory with "
+                    f"out[{fields[first].name!r}]; expected arrays of their own"
+                )
         return arrays
 
     def end_fields(self) -> list[tuple[int, int, int]]:
@@ -551,6 +565,21 @@ class Layout:
             left = "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=False))
             lines.append(f"  {left}  {nbytes.rjust(widths[3])}  {total.rjust(widths[4])}")
         return "\n".join(lines)
+
+
+def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) -> frozenset[str]:
+    """Names of fields that were given as ``option``: one, or several."""
+    if isinstance(names, str):
+        names = [names]
+    if not isinstance(names, Iterable):
+        raise TypeError(f"{option}: expected names of fields, got {names!r}")
+    given = list(names)
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"{option}: expected names of fields, got {name!r}")
+        if name not in known:
+            raise ValueError(f"{option}: expected some of {list(known)}, got {name!r}")
+    return frozenset(given)
 
 
 def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, int]]:

@@ -14,18 +14,21 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._column import Column
 from cpprb_like._core import Ring
 from cpprb_like._episodes import Starts
 from cpprb_like._windows import take_sequences
 from cpprb_like.memory import require
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.schedules import Schedule, check, whole
+from cpprb_like.schema import read_names
 
 __all__ = ["sample_sequences", "update_sequence_priorities"]
 
 Batch = dict[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 
+ROW_INDEXES = "row_indexes"
 CHECKED_NBYTES = 1 << 28  # batches from here on are compared with the memory that is left
 
 
@@ -41,6 +44,8 @@ class Buffer(Protocol):
         ...
 
     def _check_batch_size(self, batch_size: int) -> int: ...
+
+    def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...] | None: ...
 
     def _consistently(self, attempt: Callable[[], tuple[Slots, Batch] | None]) -> Batch: ...
 
@@ -63,6 +68,8 @@ def sample_sequences(
     stride: int = 1,
     first_only: str | Iterable[str] = (),
     beta: float | Schedule | None = None,
+    indexes: bool = False,
+    fields: str | Iterable[str] | None = None,
 ) -> Batch:
     """Draw sequences: rows of one environment that follow one another.
 
@@ -85,6 +92,11 @@ def sample_sequences(
         Fields of which only the value of the first row is read, such as a recurrent state.
     beta : float or schedule, optional
         As for ``PrioritizedReplayBuffer.sample``, and for such buffers only.
+    indexes : bool
+        Add the column ``row_indexes``: numbers for ``update`` that name exactly these rows, so that
+        new recurrent states can be written back.
+    fields : str or iterable of str, optional
+        The fields to read; all.
 
     Returns
     -------
@@ -98,7 +110,8 @@ def sample_sequences(
         - ``is_first``, with ``across_episodes``: where an episode begins. Where the row before was
           overwritten, which can be that of the first row of a sequence only, it is false.
 
-        With priorities also ``weights`` and ``indexes``, shape ``(batch_size,)``.
+        With priorities also ``weights`` and ``indexes``, shape ``(batch_size,)``. With ``indexes``
+        also ``row_indexes``, shape ``(batch_size, T)``, int64: -1 where no row is.
 
     Raises
     ------
@@ -165,44 +178,34 @@ def sample_sequences(
         across=across,
         stride=min(whole("stride", stride, 1), sys.maxsize),
     )
-    names = [column.name for column in ring.columns]
-    single = _read_first_only(first_only, names)
+    columns = self._columns(fields)
+    read = ring.columns if columns is None else columns
+    single = read_names("first_only", first_only, [column.name for column in read])
     draw = _drawing(self, beta)
     added = "is_first" if across else "mask"
-    if added in names:
-        raise ValueError(f"sample_sequences adds the column {added!r}: a field has this name")
+    taken = {column.name for column in ring.columns} & {added, *[ROW_INDEXES] * bool(indexes)}
+    if taken:
+        raise ValueError(f"sample_sequences adds the column {min(taken)!r}: a field has this name")
     nbytes = n * rows * (16 + ring.row_nbytes)
     if nbytes >= CHECKED_NBYTES:
         require(nbytes, f"a batch of {n} sequences of {rows} rows")
 
     def attempt() -> tuple[Slots, Batch] | None:
         slots, extra = draw(starts, n)
-        taken = take_sequences(starts, slots, single)
-        if taken is None:
+        found = take_sequences(starts, slots, single, columns, bool(indexes))
+        if found is None:
             return None
-        batch, marks = taken
+        batch, marks, tags = found
         wrong = [name for name in extra if name in batch]
         if wrong:
             raise ValueError(f"{self.sampler!r}: expected names that are no fields, got {wrong}")
         batch[added] = marks
         batch.update(extra)
+        if tags is not None:
+            batch[ROW_INDEXES] = tags
         return slots, batch
 
     return self._consistently(attempt)
-
-
-def _read_first_only(names: str | Iterable[str], known: list[str]) -> frozenset[str]:
-    if isinstance(names, str):
-        names = [names]
-    if not isinstance(names, Iterable):
-        raise TypeError(f"first_only: expected names of fields, got {names!r}")
-    given = list(names)
-    for name in given:
-        if not isinstance(name, str):
-            raise TypeError(f"first_only: expected names of fields, got {name!r}")
-        if name not in known:
-            raise ValueError(f"first_only: expected some of {known}, got {name!r}")
-    return frozenset(given)
 
 
 def _drawing(

@@ -18,6 +18,7 @@ from cpprb_like._column import Column
 from cpprb_like._core import Ring
 from cpprb_like._frames import COPIED_AT_ONCE, newest_frame, take_stacks
 from cpprb_like._take import new_array
+from cpprb_like.foreign import as_out
 from cpprb_like.memory import require
 from cpprb_like.views import read_rows
 
@@ -57,8 +58,8 @@ def stack_rows(
         zeros (``None`` for Python objects).
     axis : int
         Of a stack, not counting the n: the axis of the frames. By default it is the last.
-    out : ndarray, optional
-        Array to write into: of the field's dtype and the shape of the result, C-contiguous and
+    out : ndarray or tensor, optional
+        Array to write into, or a tensor on the CPU: of the field's dtype and the shape of the result, C-contiguous and
         writeable.
 
     Returns
@@ -102,15 +103,18 @@ def stack_rows(
     n, depth = rows.shape
     if out is None and rows.size * column.nbytes >= CHECKED_NBYTES:
         require(rows.size * column.nbytes, f"{n} stacks of {depth} values")
+    array = None
     if out is not None:
-        _check_out(out, column.dtype, (n, *column.shape[:at], depth, *column.shape[at:]))
+        array = as_out("out", out)
+        _check_out(array, column.dtype, (n, *column.shape[:at], depth, *column.shape[at:]))
     is_plain = column.objects is None and column in ring.stored_columns
     read = take_stacks if is_plain else _take_others
 
     if is_plain and rows.size * column.nbytes < COPIED_AT_ONCE:
         return take_stacks(ring, column, rows, at, out)
     there = rows[rows >= 0]
-    return self._consistently(lambda: (there, read(ring, column, rows, at, out)))
+    stacks = self._consistently(lambda: (there, read(ring, column, rows, at, array)))
+    return stacks if out is None else out
 
 
 def _take_others(ring: Ring, column: Column, slots: Slots, axis: int, out: Array | None) -> Array:
@@ -161,9 +165,7 @@ def _read_axis(axis: int, ndim: int) -> int:
     return at % ndim
 
 
-def _check_out(out: object, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    if type(out) is not np.ndarray:
-        raise TypeError(f"out: expected an array, got {type(out).__name__}")
+def _check_out(out: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     if out.dtype != dtype or out.shape != shape:
         raise ValueError(f"out: expected {dtype} {shape}, got {out.dtype} {out.shape}")
     if not out.flags.c_contiguous or not out.flags.writeable:

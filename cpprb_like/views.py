@@ -49,7 +49,6 @@ class View:
 
     def __init__(self, ring: Ring, nstep: NStep | None) -> None:
         self.ring = ring
-        self.names = tuple(column.name for column in ring.columns)
         self._several = None if nstep is None else _Several(ring, nstep)
 
     def take(
@@ -58,18 +57,22 @@ class View:
         arrays: list[Array] | None = None,
         steps: int | NDArray[np.intp] | None = None,
         gamma: float | None = None,
+        columns: tuple[Column, ...] | None = None,
     ) -> Batch:
         """A batch of the given rows.
 
-        ``arrays`` are the caller's, one for each field. ``steps`` and ``gamma`` stand for those of
+        ``columns`` are those to read, by default all. ``arrays`` are the caller's, one for each of
+        them. ``steps`` and ``gamma`` stand for those of
         ``nstep``; ``steps`` may be an array, a number for each row.
         """
         if self._several is not None:
-            return self._several.take(slots, arrays, steps, gamma)
+            return self._several.take(slots, arrays, steps, gamma, columns)
         ring = self.ring
+        if columns is None:
+            columns = ring.columns
         if arrays is None:
-            arrays = [new_array(ring, column, len(slots)) for column in ring.columns]
-        batch = dict(zip(self.names, arrays, strict=True))
+            arrays = [new_array(ring, column, len(slots)) for column in columns]
+        batch = {column.name: array for column, array in zip(columns, arrays, strict=True)}
         read_rows(ring, slots, batch)
         return batch
 
@@ -102,9 +105,10 @@ class _Several:
         arrays: list[Array] | None,
         steps: int | NDArray[np.intp] | None,
         gamma: float | None,
+        columns: tuple[Column, ...] | None,
     ) -> Batch:
         """See ``View.take``."""
-        batch = self._windows.take(slots, arrays, steps, gamma)
+        batch = self._windows.take(slots, arrays, steps, gamma, columns)
         if not self._odd:
             return batch
         if not isinstance(steps, np.ndarray):
@@ -119,7 +123,8 @@ class _Several:
         window, counts, *_ = take_windows(self.ring, slots, lengths, most)
         within = np.arange(most) < counts[:, np.newaxis]
         for column in self._odd:
-            self._sum_rewards(column, window.ravel(), within, gamma, batch[column.name])
+            if column.name in batch:
+                self._sum_rewards(column, window.ravel(), within, gamma, batch[column.name])
 
     def _sum_rewards(
         self,
