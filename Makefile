@@ -61,7 +61,7 @@ test-reagent:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check . \
 		pandas dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	$(TORCH_BIN)/pytest tests/compat/test_reagent*.py tests/test_docs.py $(ARGS)
+	$(TORCH_BIN)/pytest tests/compat/test_reagent*.py tests/test_out.py tests/test_docs.py $(ARGS)
 
 dev:
 	$(call environment,dev)

@@ -16,7 +16,7 @@ from cpython.unicode cimport (
 
 from cpprb_like._column cimport Column
 from cpprb_like._core cimport REVISION, WRITTEN, Moment, Ring
-from cpprb_like._take cimport c_find_arrays, c_take
+from cpprb_like._take cimport c_fill, c_find_arrays, c_take
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
 import sys
@@ -308,8 +308,12 @@ cdef class BufferBase:
             slots, extra = draw(ring, n, self.rng, replace=replace)
             if len(slots) != n:
                 raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
-            if take is None:
-                batch = c_take(ring, slots, arrays, columns)
+            if take is None and arrays is not None:
+                ring.c_check_slots(slots)
+                c_fill(ring, arrays, ring.columns if columns is None else columns, slots)
+                batch = {}  # they are in the batch of the caller
+            elif take is None:
+                batch = c_take(ring, slots, None, columns)
             else:
                 batch = take(slots, arrays)
         except (ValueError, IndexError):
@@ -319,7 +323,7 @@ cdef class BufferBase:
         if batch is None or not ring.c_holds(moment, slots):
             return None
         for name, values in extra.items():
-            if name in batch or len(values) != n:
+            if name in self.name_set or name in batch or len(values) != n:
                 raise ValueError(
                     f"{self.sampler!r}: expected {n} values under a name that is no field, "
                     f"got {len(values)} as {name!r}"

@@ -277,7 +277,7 @@ class ReplayBuffer(BufferBase):
         batch_size: int,
         *,
         replace: bool = True,
-        out: Batch | None = None,
+        out: dict[str, Any] | None = None,
         nstep: int | tuple[int, int] | None = None,
         gamma: float | None = None,
         indexes: bool = False,

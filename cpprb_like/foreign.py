@@ -34,23 +34,17 @@ def as_out(name: str, value: object) -> NDArray[Any]:
 
 
 def _by_dlpack(name: str, tensor: Any) -> NDArray[Any]:
-    device = tensor.__dlpack_device__()[0]
-    if device not in CPU_DEVICES:
-        raise TypeError(f"{name}: expected a tensor on the CPU, got one on {_device(tensor)}")
     try:
-        array: NDArray[Any] = np.from_dlpack(tensor)
-    except (BufferError, RuntimeError, TypeError) as error:
-        kind = type(tensor).__name__
-        raise TypeError(
-            f"{name}: expected a tensor that NumPy can share, got {kind}: {error}"
-        ) from error
+        device, _ = tensor.__dlpack_device__()
+        array: NDArray[Any] | None = np.from_dlpack(tensor) if device in CPU_DEVICES else None
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"{name}: expected a tensor that NumPy can share: {error}") from error
+    if array is None:
+        place = getattr(tensor, "device", "another device")
+        raise TypeError(f"{name}: expected a tensor on the CPU, got one on {place}")
     if not array.flags.writeable:
         # NumPy takes what comes by an older DLPack as read-only; the tensor itself knows better.
         own = np.asarray(tensor)
         if own.ctypes.data == array.ctypes.data and own.flags.writeable:
             return own.reshape(array.shape)
     return array
-
-
-def _device(tensor: Any) -> str:
-    return str(getattr(tensor, "device", "another device"))

@@ -110,7 +110,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta: float | Schedule | None = None,
         *,
         replace: bool = True,
-        out: Batch | None = None,
+        out: dict[str, Any] | None = None,
         nstep: int | tuple[int, int] | None = None,
         gamma: float | None = None,
         indexes: bool = False,

@@ -59,8 +59,8 @@ def stack_rows(
     axis : int
         Of a stack, not counting the n: the axis of the frames. By default it is the last.
     out : ndarray or tensor, optional
-        Array to write into, or a tensor on the CPU: of the field's dtype and the shape of the result, C-contiguous and
-        writeable.
+        Array to write into, or a tensor on the CPU: of the field's dtype and the shape of the
+        result, C-contiguous and writeable.
 
     Returns
     -------

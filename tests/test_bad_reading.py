@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from helpers import refused
 from test_bad_input import SCHEMA, step
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like._take import take, take_windows
 
 Fields = dict[str, Any]
 
@@ -206,3 +209,134 @@ def test_bad_size_of_batches(rb: ReplayBuffer, batch_size: Any) -> None:
     """Batches hold at least one row; the error comes with the call and not later."""
     with refused(rb, (TypeError, ValueError), "batch_size"):
         rb.batches(batch_size)
+
+
+# ---------------------------------------------------------------------- steps of a draw
+
+
+def several_steps() -> ReplayBuffer:
+    """Episodes of ten steps with rewards of 1, read as transitions of up to 5 steps."""
+    fields: dict[str, Any] = {"rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+    rb = ReplayBuffer(100, fields, Nstep={"size": 5, "gamma": 1.0, "rew": "rew"}, seed=0)
+    rb.add(rew=np.ones(60), done=np.arange(60) % 10 == 9)
+    return rb
+
+
+@pytest.mark.parametrize(
+    "nstep",
+    [np.array(2), np.int64(2), np.uint8(2), (np.array(2), 2), (2, np.int16(2)), (np.int8(2),) * 2],
+    ids=repr,
+)
+def test_whole_numbers_of_any_kind_are_steps(nstep: Any) -> None:
+    """An array of no dimension was read as one number for each row, from memory behind it."""
+    rb, same = several_steps(), several_steps()
+    batch = rb.sample(500, nstep=nstep)
+    np.testing.assert_array_equal(batch["rew"], same.sample(500, nstep=2)["rew"])
+    assert set(batch["rew"].tolist()) == {1.0, 2.0}
+
+
+@pytest.mark.parametrize(
+    "nstep",
+    [2.0, np.float64(2), "2", True, np.True_, [2], [1, 2], np.array([2]), np.array([[2]]),
+     np.array([1, 2]), np.full(8, 2), (1, 2.0), (None, 2), (2, None), np.array(2.0), 2 + 0j],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_number_of_steps(nstep: Any) -> None:
+    """Everything but whole numbers is refused before any row is drawn."""
+    rb = several_steps()
+    before = repr(rb.rng.bit_generator.state)
+    with pytest.raises(TypeError, match="nstep: expected an integer, got"):
+        rb.sample(8, nstep=nstep)
+    assert repr(rb.rng.bit_generator.state) == before
+
+
+@pytest.mark.parametrize(
+    "nstep", [0, -1, 6, np.array(6), (0, 2), (3, 2), (1, 6), (), (1,), (1, 2, 3), 2**70]
+)
+def test_numbers_of_steps_that_there_are_not(nstep: Any) -> None:
+    """Numbers below 1 or above ``Nstep["size"]`` are refused, and tuples that are no pairs."""
+    with pytest.raises(ValueError, match="nstep: expected"):
+        several_steps().sample(8, nstep=nstep)
+
+
+@pytest.mark.parametrize("gamma", [np.array([0.5]), np.array([0.5, 1.0]), [0.5], "1", True])
+def test_what_is_no_factor(gamma: Any) -> None:
+    """The powers of a factor are those of one number."""
+    with pytest.raises(TypeError, match="gamma: expected a number, got"):
+        several_steps().sample(8, gamma=gamma)
+
+
+@pytest.mark.parametrize(
+    ("slots", "error"),
+    [
+        ([0, 1], TypeError),
+        (None, TypeError),
+        (np.zeros((2, 2), np.intp), TypeError),
+        (np.array(0), TypeError),
+        (np.zeros(3, np.int32), TypeError),
+        (np.zeros(6, np.intp)[::2], TypeError),
+        (np.zeros(6, ">i8"), TypeError),
+    ],
+)
+def test_slots_that_samplers_and_readers_pass_on(slots: Any, error: type[Exception]) -> None:
+    """Compiled functions take dense arrays of intp in one dimension, and say so otherwise."""
+    rb = several_steps()
+    ring, moment = rb.ring, rb.ring.now()
+    for call in (
+        lambda: ring.holds(moment, slots),
+        lambda: ring.hide(slots, moment),
+        lambda: ring.flags_at(slots),
+        lambda: ring.absent_at(slots),
+        lambda: rb._view.take(slots),
+        lambda: take_windows(ring, slots, np.ones(2, np.intp), 3),
+        lambda: take(ring, slots),
+    ):
+        with pytest.raises(error):
+            call()
+    two = np.zeros(2, np.intp)
+    for steps in (np.ones(3, np.intp), np.array([1, 4]), np.array([0, 1])):
+        with pytest.raises(ValueError, match="steps"):
+            take_windows(ring, two, steps, 3)
+    wrong: Any
+    for wrong in (np.ones(2, np.int32), np.ones((2, 2), np.intp), np.array(2)):
+        with pytest.raises(TypeError, match="steps"):
+            take_windows(ring, two, wrong, 3)
+        with pytest.raises(TypeError, match="steps"):
+            rb._view.take(two, None, wrong)
+
+
+# ---------------------------------------------------------------------- generators
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_no_batch_comes_twice_beside_refused_draws(shared: bool) -> None:
+    """A refused draw of sequences set the generator back while other threads drew from it."""
+    rng = np.random.default_rng(0)
+    fields: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "done": {"shape": ()}}
+    rb = ReplayBuffer(10_000, fields, seed=rng)
+    rb.add(x=np.arange(10_000), done=np.arange(10_000) % 3 == 2)
+    other = ReplayBuffer(10, fields, seed=rng) if shared else rb
+    if shared:
+        other.add(x=1, done=0)
+    stop = threading.Event()
+    refused = 0
+
+    def refuse() -> None:
+        nonlocal refused
+        while not stop.is_set():
+            with pytest.raises(NotEnoughDataError):
+                other.sample_sequences(1, 4, burn_in=3)
+            refused += 1
+
+    thread = threading.Thread(target=refuse)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    try:
+        seen = {tuple(rb.sample(8)["x"].tolist()) for _ in range(3000)}
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert len(seen) == 3000
+    assert refused

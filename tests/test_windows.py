@@ -198,7 +198,7 @@ def test_every_start_in_turn(n_envs: int) -> None:
         slots = np.sort(starts.slots())
         found = take_sequences(starts, slots, frozenset())
         assert found is not None
-        batch, marks = found
+        batch, marks, _ = found
         assert ((batch["x"][:, 0] - 1) % 60).tolist() == slots.tolist()
         for k in range(len(slots)):
             assert_sequence(twin, {**batch, "is_first" if across else "mask": marks}, k, set())
