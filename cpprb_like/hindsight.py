@@ -263,7 +263,12 @@ class Hindsight:
         share = value_at(self.share, self.draws, "share", 0, 1)
         attempts: list[tuple[Slots, Array]] = []
         take_rows = partial(self._take, share, attempts)
-        batch = buffer._sample(draw, batch_size, replace, out, take_rows)
+        arrays = None
+        if out is not None:
+            n = buffer._check_batch_size(batch_size)
+            names = buffer.schema.names
+            arrays = dict(zip(names, buffer.schema.check_out(out, n), strict=True))
+        batch = buffer._sample(draw, batch_size, replace, arrays, take_rows)
         places, reached = attempts[-1]
         if len(places):
             self._relabel(batch, places, reached)
@@ -272,7 +277,10 @@ class Hindsight:
             marks[places] = True
             batch[OWN_NAME] = marks
         self.draws += 1
-        return batch
+        if out is None:
+            return batch
+        out.update({name: values for name, values in batch.items() if name not in names})
+        return out
 
     def _take(
         self,

@@ -199,8 +199,9 @@ class Mixture:
             check("beta", beta, 0)
             if self._weights_dtype is None:
                 raise TypeError("beta: expected no value, for no buffer here has priorities")
+        arrays: list[NDArray[Any]] = []
         if out is not None:
-            self._first.schema.check_out(out, n)
+            arrays = self._first.schema.check_out(out, n)
         ends = self._ends_of_shares()
         number = self._next_number()
         try:
@@ -214,8 +215,8 @@ class Mixture:
         self.draws += 1
         if out is None:
             return batch
-        for field in self._first.schema.fields:
-            out[field.name][...] = batch.pop(field.name)
+        for field, array in zip(self._first.schema.fields, arrays, strict=True):
+            array[...] = batch.pop(field.name)
         out.update(batch)
         return out
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.hindsight import Hindsight
+from cpprb_like.mixture import Mixture
 
 
 def many_fields(n: int) -> ReplayBuffer:
@@ -117,6 +119,31 @@ def test_tensors_are_written_into() -> None:
     stacks = torch.zeros((2, 3, 4, 2), dtype=torch.uint8)
     assert rb.stack("obs", [[0, 1], [2, -1]], out=stacks) is stacks
     np.testing.assert_array_equal(stacks.numpy(), rb.stack("obs", [[0, 1], [2, -1]]))
+
+
+def test_tensors_of_mixtures_and_hindsight() -> None:
+    """What draws from buffers writes into tensors, too."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-reagent")
+
+    def drawing() -> list[Any]:
+        one, _, _, two = buffers()
+        options: dict[str, Any] = {"goal": "act", "achieved": "rew", "reward": "done"}
+        return [
+            Mixture({"one": one, "two": two}, {"one": 1, "two": 1}, seed=0),
+            Hindsight(one, lambda at, goal, _: at > goal, goal_func=lambda at: at, **options),
+        ]
+
+    for mine, theirs in zip(drawing(), drawing(), strict=True):
+        expected = theirs.sample(20)
+        names = ("obs", "act", "rew", "done")
+        out = {name: torch.from_numpy(np.zeros_like(expected[name])) for name in names}
+        given = dict(out)
+        batch = mine.sample(20, out=out)
+        assert batch is out
+        assert all(batch[name] is given[name] for name in names)
+        assert batch.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(np.asarray(batch[name]), values)
 
 
 def test_tensors_that_cannot_be_written_into() -> None:
