@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,7 @@ def changes(place: Any, path: str = "") -> Iterator[Change]:
     """Everything that can be changed in nested containers: each integer, each array's length."""
     if isinstance(place, np.random.Generator) or path.count(".") > 9:
         return
+    items: list[tuple[Any, Any, Callable[[Any, Any], None]]]
     if isinstance(place, dict):
         items = [(key, value, place.__setitem__) for key, value in place.items()]
     elif isinstance(place, list):
@@ -100,7 +102,7 @@ def changes(place: Any, path: str = "") -> Iterator[Change]:
         return
     for key, value, assign in items:
         here = f"{path}.{key}"
-        yield from changes_of(value, here, lambda new, key=key, assign=assign: assign(key, new))
+        yield from changes_of(value, here, partial(assign, key))
         yield from changes(value, here)
 
 
@@ -108,7 +110,7 @@ def changes_of(value: Any, here: str, put: Callable[[Any], None]) -> Iterator[Ch
     """What can be put in place of a value."""
     if type(value) is int:
         for new in VALUES:
-            yield f"{here} = {new}", lambda new=new: put(new)  # type: ignore[misc]
+            yield f"{here} = {new}", partial(put, new)
     elif isinstance(value, tuple):
         for k, part in enumerate(value):
 
@@ -123,17 +125,17 @@ def changes_of(value: Any, here: str, put: Callable[[Any], None]) -> Iterator[Ch
         yield f"{here} longer", lambda: put(np.concatenate([value, value]))
         yield f"{here} of floats", lambda: put(np.zeros(value.shape, "f4"))
         if value.dtype == np.int64:
-            for place in np.ndindex(value.shape):
+            for where in np.ndindex(value.shape):
                 for number in VALUES:
                     if -(2**63) <= number < 2**63:
-                        new = value.copy()
-                        new[place] = number
-                        yield f"{here}{place} = {number}", lambda new=new: put(new)  # type: ignore[misc]
+                        changed = value.copy()
+                        changed[where] = number
+                        yield f"{here}{where} = {number}", partial(put, changed)
         if value.dtype == np.float64 and 0 < value.size < 100:
             for bad in (-1.0, np.nan, np.inf, 1e300):
                 wrong = value.copy()
                 wrong[..., -1] = bad
-                yield f"{here} has {bad}", lambda wrong=wrong: put(wrong)  # type: ignore[misc]
+                yield f"{here} has {bad}", partial(put, wrong)
     elif isinstance(value, list):
         yield f"{here} shorter", lambda: put(value[:-1])
 
