@@ -225,11 +225,10 @@ def _missing(measured: dict[str, Any]) -> Iterator[str]:
 
 
 def _over(cliff: Cliff, results: dict[str, Any]) -> Iterator[str]:
-    """A line if the case takes more than is promised; the fastest turns are what noise spares."""
-    usual, steep = (results.get(name, {}) for name in (USUAL, STEEP))
-    key = "value" if "value" in steep else "fastest"
-    if key in steep and key in usual and steep[key] > cliff.times * usual[key]:
-        times = digits(steep[key] / usual[key])
+    """A line if the case takes more than is promised."""
+    steep, usual = _number(results, STEEP), _number(results, USUAL)
+    if steep is not None and usual and steep > cliff.times * usual:
+        times = digits(steep / usual)
         yield f"- {cliff.case.name}: {times} times the usual work, at most {cliff.times:g}"
 
 
