@@ -335,8 +335,10 @@ class ReplayBuffer(BufferBase):
         [1.0, 2.0, 3.0]
         """
         draw = self._draw_named if indexes else self.sampler.draw
-        columns = self._columns(fields)
-        take_rows = self._reading(nstep, gamma, columns)
+        columns = None if fields is None else self._columns(fields)
+        take_rows = self._take
+        if not (columns is nstep is gamma is None):
+            take_rows = self._reading(nstep, gamma, columns)
         return self._sample(draw, batch_size, replace, out, take_rows, columns)
 
     def _draw_named(

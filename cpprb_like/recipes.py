@@ -156,8 +156,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if indexes and not getattr(self.sampler, "check_for_update", False):
             raise ValueError("indexes: without check_for_update they are slots")
         draw = self.sampler.draw if beta is None else partial(self.sampler.draw, beta=beta)
-        columns = self._columns(fields)
-        take_rows = self._reading(nstep, gamma, columns)
+        columns = None if fields is None else self._columns(fields)
+        take_rows = self._take
+        if not (columns is nstep is gamma is None):
+            take_rows = self._reading(nstep, gamma, columns)
         return self._sample(draw, batch_size, replace, out, take_rows, columns)
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:

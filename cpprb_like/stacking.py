@@ -111,7 +111,8 @@ def stack_rows(
     read = take_stacks if is_plain else _take_others
 
     if is_plain and rows.size * column.nbytes < COPIED_AT_ONCE:
-        return take_stacks(ring, column, rows, at, out)
+        stacks = take_stacks(ring, column, rows, at, array)
+        return stacks if out is None else out
     there = rows[rows >= 0]
     stacks = self._consistently(lambda: (there, read(ring, column, rows, at, array)))
     return stacks if out is None else out
