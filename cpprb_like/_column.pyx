@@ -1,24 +1,27 @@
 """Where the values of one field lie, and which Python values are such values already.
 
-Compiled because every value of every ``add`` passes here. Not here: the values that need conversion
-(``casting``).
+Compiled because every value of every ``add`` passes here. Not here: numbers of one kind as those of
+another (``_numbers``), and the values that need Python to convert them (``casting``).
 """
 
 cimport cython
 cimport numpy as cnp
-from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
 from libc.math cimport isinf
 from libc.string cimport memcpy
 
+from cpprb_like._numbers cimport (
+    BOOL, FLOAT32, FLOAT64, INT64, NO_NUMBER, c_cast_block, c_cast_run, c_kind_of,
+    c_kind_of_scalar, c_size_of,
+)
 from cpprb_like._typedefs cimport intp_t
 
 import numpy as np
 
 cnp.import_array()
 
-cdef object NUMPY_TRUE = np.True_
-cdef object NUMPY_FALSE = np.False_
+cdef enum:
+    MOST_AXES = 34           # of a value: those of a row, and two
 
 cdef extern from "numpy/arrayobject.h":
     int PyArray_EquivTypes(cnp.dtype left, cnp.dtype right)
@@ -28,25 +31,31 @@ cdef extern from "numpy/arrayscalars.h":
     """
     /* Borrowed views of arguments: values of a call are looked at without counting a reference. */
     #define CPPRB_DTYPE(value) ((PyObject *)PyArray_DESCR((PyArrayObject *)(value)))
+    #define CPPRB_TYPENUM(value) (PyArray_TYPE((PyArrayObject *)(value)))
+    #define CPPRB_ITEMSIZE(value) ((npy_intp)PyArray_ITEMSIZE((PyArrayObject *)(value)))
     #define CPPRB_NDIM(value) ((npy_intp)PyArray_NDIM((PyArrayObject *)(value)))
     #define CPPRB_DIMS(value) PyArray_DIMS((PyArrayObject *)(value))
+    #define CPPRB_STRIDES(value) PyArray_STRIDES((PyArrayObject *)(value))
     #define CPPRB_DATA(value) PyArray_DATA((PyArrayObject *)(value))
     #define CPPRB_IS_DENSE(value) PyArray_IS_C_CONTIGUOUS((PyArrayObject *)(value))
+    #define CPPRB_IS_NATIVE(value) PyArray_ISNOTSWAPPED((PyArrayObject *)(value))
     /* NumPy's numbers of up to 8 bytes all keep their value behind the object's head. */
     #define CPPRB_SCALAR_VALUE(value) ((void *)&((PyByteScalarObject *)(value))->obval)
     #define CPPRB_TYPE(value) ((PyObject *)Py_TYPE(value))
-    /* Scalars of NumPy's own integer types; a subclass in Python could run code of its own. */
-    #define CPPRB_IS_INTEGER_SCALAR(value) \
-        (PyArray_IsScalar(value, Integer) && !(Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+    #define CPPRB_IS_SEQUENCE(value) (PyList_CheckExact(value) || PyTuple_CheckExact(value))
     """
     PyObject* c_dtype "CPPRB_DTYPE"(PyObject* value)
+    int c_typenum "CPPRB_TYPENUM"(PyObject* value)
+    intp_t c_itemsize "CPPRB_ITEMSIZE"(PyObject* value)
     intp_t c_ndim "CPPRB_NDIM"(PyObject* value)
     intp_t* c_dims "CPPRB_DIMS"(PyObject* value)
+    intp_t* c_strides "CPPRB_STRIDES"(PyObject* value)
     void* c_data "CPPRB_DATA"(PyObject* value)
     bint c_is_dense "CPPRB_IS_DENSE"(PyObject* value)
+    bint c_is_native "CPPRB_IS_NATIVE"(PyObject* value)
     void* c_scalar_value "CPPRB_SCALAR_VALUE"(PyObject* value)
     PyObject* c_type "CPPRB_TYPE"(PyObject* value)
-    bint c_is_integer_scalar "CPPRB_IS_INTEGER_SCALAR"(PyObject* value)
+    bint c_is_sequence "CPPRB_IS_SEQUENCE"(PyObject* value)  # a list or a tuple, and no subclass
 
 cdef extern from "Python.h":
     bint c_is_float "PyFloat_Check"(PyObject* value)
@@ -54,58 +63,9 @@ cdef extern from "Python.h":
     double c_as_double "PyFloat_AS_DOUBLE"(PyObject* value)
     long long c_as_long_long "PyLong_AsLongLongAndOverflow"(
         PyObject* value, int* overflow
-    ) except? -1
-
-cdef enum:  # how a field of one number is stored
-    NO_NUMBER = 0
-    BOOL = 1
-    SIGNED = 2       # plus the size in bytes
-    UNSIGNED = 16    # plus the size in bytes
-    FLOAT = 32       # plus the size in bytes
-
-
-cdef inline bint c_store_float(char* to, intp_t kind, double value) noexcept nogil:
-    """Store a float if the kind can hold it without another meaning."""
-    cdef float narrow
-    if kind == FLOAT + 8:
-        (<double*> to)[0] = value
-        return True
-    if kind == FLOAT + 4:
-        narrow = <float> value
-        (<float*> to)[0] = narrow
-        return not isinf(narrow) or isinf(value)
-    return False
-
-
-cdef inline bint c_store_int(char* to, intp_t kind, long long value) noexcept nogil:
-    """Store an int if the kind can hold it without another meaning."""
-    cdef intp_t bits
-    if kind == BOOL:
-        to[0] = <char> value
-        return 0 <= value <= 1
-    if SIGNED < kind < UNSIGNED:
-        bits = 8 * (kind - SIGNED) - 1
-        if bits < 63 and not -(<long long> 1 << bits) <= value < (<long long> 1 << bits):
-            return False
-    elif UNSIGNED < kind < FLOAT:
-        bits = 8 * (kind - UNSIGNED)
-        if value < 0 or (bits < 64 and value >= (<long long> 1 << bits)):
-            return False
-    if kind == FLOAT + 4:
-        (<float*> to)[0] = <float> value
-    elif kind == FLOAT + 8:
-        (<double*> to)[0] = <double> value
-    elif kind == SIGNED + 8 or kind == UNSIGNED + 8:
-        (<long long*> to)[0] = value
-    elif kind == SIGNED + 4 or kind == UNSIGNED + 4:
-        (<int*> to)[0] = <int> value
-    elif kind == SIGNED + 2 or kind == UNSIGNED + 2:
-        (<short*> to)[0] = <short> value
-    elif kind == SIGNED + 1 or kind == UNSIGNED + 1:
-        to[0] = <char> value
-    else:
-        return False
-    return True
+    ) noexcept
+    intp_t c_length "PySequence_Fast_GET_SIZE"(PyObject* sequence)
+    PyObject** c_items "PySequence_Fast_ITEMS"(PyObject* sequence)
 
 
 @cython.final
@@ -140,105 +100,200 @@ cdef class Column:
             self.offset = -1
             self.stride = self.nbytes
         self.is_boxed = dtype.hasobject
+        self.is_structured = (<object> dtype).names is not None
         self.scalar_type = (<object> dtype).type  # of the Python object, not of the C struct
         self.takes_scalars = shape == (1,)
         self.ndim = len(shape)
         for axis, length in enumerate(shape):
             self.dims[axis] = length
-        self.number = NO_NUMBER
-        if shape in ((), (1,)) and dtype.isnative and dtype.itemsize <= 8:
-            if dtype.kind == "b":
-                self.number = BOOL
-            elif dtype.kind == "i":
-                self.number = SIGNED + self.nbytes
-            elif dtype.kind == "u":
-                self.number = UNSIGNED + self.nbytes
-            elif dtype.kind == "f" and dtype.itemsize >= 4:
-                self.number = FLOAT + self.nbytes
+        self.kind = NO_NUMBER if not dtype.isnative else c_kind_of(dtype.type_num)
+        self.number = self.kind if shape in ((), (1,)) else NO_NUMBER
+
+    cdef intp_t c_rows(self, const intp_t* dims, intp_t ndim, intp_t n_envs) noexcept:
+        """How many rows values of this shape are; -1 if it is no shape of such values.
+
+        One step of ``n_envs`` environments has the leading axis ``n_envs``, and a block of T steps
+        two axes ``(T, n_envs)``. With one environment the leading axis is time, or there is none.
+        """
+        cdef intp_t axis, lead = ndim - self.ndim
+        if self.takes_scalars and (ndim < 2 or dims[ndim - 1] != 1):
+            lead = ndim
+        else:
+            if lead < 0:
+                return -1
+            for axis in range(self.ndim):
+                if dims[lead + axis] != self.dims[axis]:
+                    return -1
+        if lead == 1 and (n_envs == 1 or dims[0] == n_envs):
+            return dims[0]
+        if lead == 2 and dims[1] == n_envs:
+            return dims[0] * n_envs
+        return 1 if lead == 0 and n_envs == 1 else -1
 
     cdef intp_t c_locate(
-        self, PyObject* value, bint converted, char* scratch, intp_t* address
-    ) except -2:
-        """How many rows of this column a value is, and where they are; -1 if it needs conversion.
+        self, PyObject* value, bint converted, intp_t n_envs, char* scratch, intp_t* address
+    ) noexcept:
+        """How many rows of this column a value is, and where they are; -1 if it is none as it is.
 
         One number is put into ``scratch``. Runs no Python code. Arrays of Python objects count only
         when they come from our own conversion, because the ring exchanges their contents.
         """
-        cdef intp_t lead, axis
-        cdef const intp_t* dims
         if not c_is_array(value):
-            if self.number != NO_NUMBER and self.c_store(value, scratch):
-                address[0] = <intp_t> scratch
-                return 1
-            return -1
-        if c_dtype(value) != <PyObject*> self.dtype and not self.c_same_dtype(<cnp.ndarray> value):
+            if self.number == NO_NUMBER or n_envs > 1:
+                return -1
+            if c_type(value) == <PyObject*> self.scalar_type:
+                memcpy(scratch, c_scalar_value(value), self.nbytes)
+            elif not c_store(value, self.number, scratch):
+                return -1
+            address[0] = <intp_t> scratch
+            return 1
+        if c_dtype(value) != <PyObject*> self.dtype and not self.c_same_dtype(value, converted):
             return -1
         if not c_is_dense(value) or (self.is_boxed and not converted):
             return -1
         address[0] = <intp_t> c_data(value)
-        dims = c_dims(value)
-        lead = c_ndim(value) - self.ndim
-        if self.takes_scalars and lead <= 0:
-            return dims[0] if lead == 0 else 1
-        if lead < 0 or lead > 1:
-            return -1
-        for axis in range(self.ndim):
-            if dims[lead + axis] != self.dims[axis]:
-                return -1
-        return dims[0] if lead else 1
+        return self.c_rows(c_dims(value), c_ndim(value), n_envs)
 
-    cdef object c_cast(self, PyObject* value):
-        """An array of numbers in this column's dtype, None if that needs more than a plain cast.
+    cdef intp_t c_measure(self, PyObject* value, intp_t n_envs) noexcept:
+        """How many rows a value is that ``c_fill`` may be able to cast; -1 if it is none.
 
-        Plain are the casts that keep every value, and float64 to float32, where only overflow would
-        change the meaning: agents compute in one and store the other.
+        Arrays of numbers, and lists and tuples of them. Runs no Python code.
         """
-        if not c_is_array(value) or self.is_boxed or not self.dtype.isnative:
-            return None
-        cdef cnp.ndarray array = <cnp.ndarray> value
-        cdef int given = cnp.PyArray_TYPE(array), wanted = self.dtype.type_num
-        if not cnp.PyTypeNum_ISNUMBER(wanted) or not (
-            cnp.PyTypeNum_ISNUMBER(given) or cnp.PyTypeNum_ISBOOL(given)
-        ):
-            return None
-        if cnp.PyArray_CanCastSafely(given, wanted):
-            return cnp.PyArray_Cast(array, wanted)
-        if wanted != cnp.NPY_FLOAT or given != cnp.NPY_DOUBLE or not (
-            cnp.PyArray_ISCARRAY_RO(array)
-        ):
-            return None
-        cdef cnp.ndarray result = cnp.PyArray_SimpleNew(
-            cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array), cnp.NPY_FLOAT
-        )
-        cdef const double* wide = <const double*> cnp.PyArray_DATA(array)
-        cdef float* narrow = <float*> cnp.PyArray_DATA(result)
-        cdef intp_t k
-        cdef bint overflow = False
-        for k in range(cnp.PyArray_SIZE(array)):
-            narrow[k] = <float> wide[k]
-            overflow |= isinf(narrow[k]) and not isinf(wide[k])
-        return None if overflow else result
+        cdef intp_t[MOST_AXES] dims
+        cdef intp_t ndim = 0, axis
+        if self.kind == NO_NUMBER:
+            return -1
+        while c_is_sequence(value):
+            if ndim == MOST_AXES:
+                return -1
+            dims[ndim] = c_length(value)
+            ndim += 1
+            if dims[ndim - 1] == 0:
+                return self.c_rows(dims, ndim, n_envs)
+            value = c_items(value)[0]
+        if c_is_array(value):
+            if c_kind_of(c_typenum(value)) == NO_NUMBER or not c_is_native(value):
+                return -1
+            for axis in range(c_ndim(value)):
+                if ndim == MOST_AXES:
+                    return -1
+                dims[ndim] = c_dims(value)[axis]
+                ndim += 1
+        return self.c_rows(dims, ndim, n_envs)
 
-    cdef bint c_same_dtype(self, cnp.ndarray array) noexcept:
-        """Whether another dtype object means the same, such as long and long long of one size."""
-        return PyArray_EquivTypes(<cnp.dtype> cnp.PyArray_DESCR(array), self.dtype)
+    cdef bint c_fill(self, PyObject* value, char* to) noexcept:
+        """Cast a value that ``c_measure`` has measured; false if that would change its meaning.
 
-    cdef bint c_store(self, PyObject* value, char* to) except -1:
-        """Store a Python or NumPy scalar if a column of one number can hold it as it is meant."""
-        cdef int overflow = 0
-        cdef long long integer
-        if c_is_int(value):
-            integer = c_as_long_long(value, &overflow)
-            return not overflow and c_store_int(to, self.number, integer)
-        if c_is_float(value):
-            return c_store_float(to, self.number, c_as_double(value))
-        if c_type(value) == <PyObject*> self.scalar_type:
-            memcpy(to, c_scalar_value(value), self.nbytes)
+        Runs no Python code.
+        """
+        cdef intp_t[MOST_AXES] dims
+        cdef intp_t ndim = 0, axis
+        cdef PyObject* item = value
+        while c_is_sequence(item):
+            dims[ndim] = c_length(item)
+            ndim += 1
+            if dims[ndim - 1] == 0:
+                break
+            item = c_items(item)[0]
+        if c_is_array(item):
+            for axis in range(c_ndim(item)):
+                dims[ndim] = c_dims(item)[axis]
+                ndim += 1
+        return self.c_fill_part(value, dims, ndim, &to)
+
+    cdef bint c_fill_part(
+        self, PyObject* value, const intp_t* dims, intp_t ndim, char** to
+    ) noexcept:
+        """As ``c_fill`` for a part of a value, which must have the dimensions; moves ``to`` on."""
+        cdef intp_t k, axis, size
+        if c_is_sequence(value):
+            if ndim == 0 or c_length(value) != dims[0]:
+                return False
+            for k in range(dims[0]):
+                if not self.c_fill_part(c_items(value)[k], dims + 1, ndim - 1, to):
+                    return False
             return True
-        if value == <PyObject*> NUMPY_TRUE or value == <PyObject*> NUMPY_FALSE:
-            return c_store_int(to, self.number, value == <PyObject*> NUMPY_TRUE)
-        if c_is_integer_scalar(value):
-            number = PyNumber_Index(<object> value)
-            integer = c_as_long_long(<PyObject*> number, &overflow)
-            return not overflow and c_store_int(to, self.number, integer)
-        return False
+        if c_is_array(value):
+            if c_ndim(value) != ndim or not c_is_native(value):
+                return False
+            size = c_size_of(self.kind)
+            for axis in range(ndim):
+                if c_dims(value)[axis] != dims[axis]:
+                    return False
+                size *= dims[axis]
+            if not c_cast_block(
+                c_kind_of(c_typenum(value)), self.kind, <const char*> c_data(value), ndim, dims,
+                c_strides(value), to[0],
+            ):
+                return False
+            to[0] += size
+            return True
+        if ndim or not c_store(value, self.kind, to[0]):
+            return False
+        to[0] += c_size_of(self.kind)
+        return True
+
+    cdef object c_cast(self, PyObject* value, intp_t n_envs):
+        """A value as an array of this column's dtype, shape ``(n, *shape)``, with no memory of
+        anybody else; None if that needs Python.
+        """
+        cdef intp_t rows = self.c_measure(value, n_envs)
+        if rows < 0:
+            return None
+        cdef cnp.ndarray array = np.empty((rows, *self.shape), self.dtype)
+        return array if self.c_fill(value, <char*> cnp.PyArray_DATA(array)) else None
+
+    def cast(self, value, intp_t n_envs=1):
+        """As ``c_cast``."""
+        return self.c_cast(<PyObject*> value, n_envs)
+
+    cdef bint c_same_dtype(self, PyObject* value, bint converted) noexcept:
+        """Whether another dtype object means the same, such as long and long long of one size.
+
+        Runs no Python code, so that structured dtypes, whose names may be anything, are compared by
+        our own conversion only.
+        """
+        if self.kind != NO_NUMBER:
+            return c_kind_of(c_typenum(value)) == self.kind and c_is_native(value)
+        if converted:
+            return c_itemsize(value) == self.dtype.itemsize
+        return not self.is_structured and PyArray_EquivTypes(
+            <cnp.dtype> c_dtype(value), self.dtype
+        )
+
+
+cdef bint c_store(PyObject* value, intp_t kind, char* to) noexcept:
+    """Store a Python or NumPy number if a number of the kind can hold it as it is meant."""
+    cdef int overflow = 0
+    cdef long long integer
+    cdef double wide
+    if c_is_float(value):
+        wide = c_as_double(value)
+        if kind == FLOAT32:
+            (<float*> to)[0] = <float> wide
+            return not isinf((<float*> to)[0]) or isinf(wide)
+        if kind == FLOAT64:
+            (<double*> to)[0] = wide
+            return True
+        return c_cast_run(FLOAT64, kind, <const char*> &wide, sizeof(double), to, 1)
+    if c_is_int(value):
+        integer = c_as_long_long(value, &overflow)
+        return not overflow and c_store_int(to, kind, integer)
+    kind_given = c_kind_of_scalar(value)
+    return kind_given != NO_NUMBER and c_cast_run(
+        kind_given, kind, <const char*> c_scalar_value(value), 0, to, 1
+    )
+
+
+cdef inline bint c_store_int(char* to, intp_t kind, long long value) noexcept nogil:
+    """Store an int if the kind can hold it without another meaning."""
+    if kind == INT64:
+        (<long long*> to)[0] = value
+        return True
+    if kind == BOOL:
+        to[0] = <char> value
+        return 0 <= value <= 1
+    if kind == FLOAT32:
+        (<float*> to)[0] = <float> value
+        return True
+    return c_cast_run(INT64, kind, <const char*> &value, sizeof(long long), to, 1)

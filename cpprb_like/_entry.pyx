@@ -2,20 +2,22 @@
 
 ``BufferBase`` takes the keywords of ``add`` apart and hands addresses to the ring, and has the rows
 copied that a sampler draws. It is compiled because a step of five numbers takes less time to store
-than one Python statement to run. Not here: converting the values that do not match their
-declaration (``schema``, ``casting``), what a batch may be asked for, and everything that is not
-called at every step (``buffers``).
+than one Python statement to run. Not here: numbers of other kinds than declared (``_column``), the
+values that need Python to convert them (``schema``, ``casting``), what a batch may be asked for,
+and everything that is not called at every step (``buffers``).
 """
 
 cimport numpy as cnp
 from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject
 from cpython.unicode cimport (
-    PyUnicode_CheckExact, PyUnicode_Compare, PyUnicode_GET_LENGTH
+    PyUnicode_CheckExact, PyUnicode_Compare, PyUnicode_FromObject, PyUnicode_GET_LENGTH
 )
 
 from cpprb_like._column cimport Column
 from cpprb_like._core cimport REVISION, WRITTEN, Moment, Ring
+from cpprb_like._numbers cimport NO_NUMBER
+from cpprb_like._row_weights cimport RowWeights
 from cpprb_like._take cimport c_fill, c_find_arrays, c_take
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
@@ -46,13 +48,22 @@ cdef extern from "Python.h":
     object PyDescr_NewMethod(PyTypeObject* type, PyMethodDef* method)
     PyObject** c_items "CPPRB_ITEMS"(PyObject* tuple)
     Py_ssize_t c_length "PyTuple_GET_SIZE"(PyObject* tuple)
+    PyObject** c_list_items "PySequence_Fast_ITEMS"(PyObject* items)
+    PyObject* c_look_up "PyDict_GetItemWithError"(PyObject* items, PyObject* name) noexcept
+    intp_t c_as_ssize_t "PyLong_AsSsize_t"(PyObject* number) noexcept
 
 cdef enum:
     SCRATCH_NBYTES = 8               # the widest number
-    BATCH_CHECK_NBYTES = 1 << 28     # batches from here on are compared with the memory left
+    FEW_NAMES = 8                    # as many as are faster compared than looked up
     PRIORITIES_LENGTH = 10
+    CACHE_LINE = 64
+    MOST_ROOM = 1 << 20              # bytes that are kept for casts of a field from call to call
+    BATCH_CHECK_NBYTES = 1 << 28     # batches from here on are compared with the memory left
 
 cdef str PRIORITIES = "priorities"   # the keyword of those buffers whose rows have them
+cdef object MISSING = object()
+# What NumPy reads otherwise than by a protocol, and what may hide masked entries.
+cdef tuple PLAIN_TYPES = (np.ndarray, np.generic, list, tuple, str, bytes, int, float, complex)
 
 
 cdef class BufferBase:
@@ -60,64 +71,108 @@ cdef class BufferBase:
 
     A subclass gives it a ``Ring`` by ``_attach``, and has the methods ``_convert(number, value)``
     for the values that do not match their declaration, and ``_check_names(given)``. One whose rows
-    have priorities has ``_read_priorities(values)`` too, which gives an array with a number for
-    each row, and ``_stage(first, revision, numbers)``, which gets it when the rows from row id
-    ``first`` on have been written to a ring of that revision; it cannot fail.
+    have priorities has ``_read_priorities(values)`` too, which gives a ``RowWeights`` or None, an
+    array with a priority for each row, and one with the weights of these. Where there is no
+    ``RowWeights``, ``_stage(first, revision, priorities)`` is called when the rows from row id
+    ``first`` on have been written to a ring of that revision.
     """
 
-    def _attach(self, Ring ring not None, gate not None):
-        self.ring = ring
+    def _attach(self, Ring ring not None, gate not None, dict attributes not None):
+        """Hold the rows of a ring from now on, and these attributes: all of it or nothing."""
+        cdef tuple names = tuple([column.name for column in ring.columns])
+        cdef dict numbers = {name: number for number, name in enumerate(names)}
+        cdef intp_t n_fields = len(names)
+        cdef bint has_priorities = hasattr(self, "_read_priorities")
+        sources = np.zeros(n_fields, np.intp)
+        scratch = np.zeros(n_fields * SCRATCH_NBYTES, np.uint8)
+        cdef dict own = self.__dict__
+        old = self.c_ring, self.rooms, self.names, dict(own)  # die at the end: that may run any code
+        self.c_ring = ring
         self.n_streams = ring.n_envs
         self._gate = gate
         self.is_plain = not (ring.chains or ring.ahead)
-        self.has_priorities = hasattr(self, "_read_priorities")
-        self.names = tuple([column.name for column in ring.columns])
-        self.name_set = frozenset(self.names)
-        self.n_fields = len(self.names)
+        self.has_priorities = has_priorities
+        self.names = names
+        self.numbers = numbers
+        self.n_fields = n_fields
         self.name_items = c_items(<PyObject*> self.names)
         self.column_items = c_items(<PyObject*> ring.columns)
-        self.sources = np.zeros(self.n_fields, np.intp)
-        self.scratch = np.zeros(self.n_fields * SCRATCH_NBYTES, np.uint8)
+        self.sources = sources
+        self.scratch = scratch
+        self.rooms = [None] * n_fields
+        own.update(attributes)
+        del old
 
-    def _read_present(self, present):
-        try:
-            return np.array(present)
-        except ValueError as error:
-            raise ValueError(f"present: expected bools, one for each environment: {error}") from None
+    @property
+    def ring(self):
+        """The rows."""
+        if self.c_ring is None:
+            raise RuntimeError(not_initialised(self))
+        return self.c_ring
 
     cdef int c_wait_for_turn(self) except -1:
         """Wait while a reader needs the rows to stay as they are."""
         with self._gate:
             return 0
 
+    cdef int c_check_ring(self, Ring ring) except -1:
+        """Refuse to go on with a call that began with another ring."""
+        if self.c_ring is not ring:
+            raise RuntimeError("the buffer was initialised anew while a value was read")
+        return 0
+
+    # ------------------------------------------------------------------ values
+
     cdef intp_t c_find(self, PyObject* name) noexcept:
         """Number of the field of this name, -1 if there is none."""
         cdef intp_t number
-        for number in range(self.n_fields):
-            if self.name_items[number] == name:
-                return number
+        cdef PyObject* found
+        if self.n_fields <= FEW_NAMES:
+            for number in range(self.n_fields):
+                if self.name_items[number] == name:
+                    return number
         if not PyUnicode_CheckExact(<object> name):  # its own idea of equality could repeat a field
             return -1
-        for number in range(self.n_fields):
-            if PyUnicode_Compare(<object> self.name_items[number], <object> name) == 0:
-                return number
-        return -1
+        found = c_look_up(<PyObject*> self.numbers, name)
+        return -1 if found == NULL else c_as_ssize_t(found)
 
     cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2:
-        """Rows in a value, its address noted in ``sources``; -1 if it needs conversion."""
+        """Rows in a value, the address of the first noted in ``sources``; -1 if it needs Python.
+
+        Runs no Python code; numbers of another kind are cast into memory of the field.
+        """
         cdef PyObject* column = self.column_items[number]
         cdef intp_t rows = (<Column> column).c_locate(
             value,
             converted,
+            self.n_streams,
             <char*> &self.scratch[number * SCRATCH_NBYTES],
             &self.sources[(<Column> column).place],
         )
-        return -1 if self.n_streams > 1 and rows != self.n_streams else rows
+        return rows if rows >= 0 else self.c_resolve_cast(number, value)
+
+    cdef intp_t c_resolve_cast(self, intp_t number, PyObject* value) except -2:
+        """As ``c_resolve``, for numbers of another kind, or that lie apart, or in lists."""
+        cdef PyObject* column = self.column_items[number]
+        cdef intp_t rows = (<Column> column).c_measure(value, self.n_streams)
+        cdef intp_t nbytes = (<Column> column).nbytes, size
+        cdef PyObject* room
+        if rows < 0 or rows > MOST_ROOM // max(nbytes, 1):
+            return -1
+        room = c_list_items(<PyObject*> self.rooms)[number]
+        if room == <PyObject*> None or cnp.PyArray_NBYTES(<cnp.ndarray> room) < rows * nbytes:
+            size = max(2 * rows * nbytes, CACHE_LINE)
+            self.rooms[number] = cnp.PyArray_SimpleNew(1, &size, cnp.NPY_UINT8)
+            room = c_list_items(<PyObject*> self.rooms)[number]
+        if not (<Column> column).c_fill(value, <char*> cnp.PyArray_DATA(<cnp.ndarray> room)):
+            return -1
+        self.sources[(<Column> column).place] = <intp_t> cnp.PyArray_DATA(<cnp.ndarray> room)
+        return rows
 
     cdef intp_t c_resolve_call(
         self, PyObject** values, PyObject* names, intp_t other
     ) except -2:
-        """Rows in a call whose values all match their declaration, -1 for any other call.
+        """Rows in a call whose values need no Python, -1 for any other call.
 
         The argument at place ``other`` is no field, unless that is -1.
         """
@@ -138,74 +193,162 @@ cdef class BufferBase:
             place += 1
         return n
 
-    cdef object c_convert(self, intp_t number, value):
+    cdef list c_convert_call(
+        self, Ring ring, PyObject** values, PyObject* names, intp_t other
+    ):
+        """The values of a call in the order of the fields, those that need it converted by Python.
+
+        Raises for wrong names, and for values that cannot be converted. ``values`` and ``names``
+        belong to the caller, and stay as they are.
+        """
+        cdef intp_t k, number, n_fields = self.n_fields
+        cdef list ordered = [MISSING] * n_fields, given = []
+        cdef bint sound = True
+        for k in range(0 if names == NULL else c_length(names)):
+            if k == other:
+                continue
+            # A name of a class of the user's becomes one of Python's own, by its characters.
+            name = PyUnicode_FromObject(<object> c_items(names)[k])
+            given.append(name)
+            number = self.c_find(<PyObject*> name)
+            if number < 0 or ordered[number] is not MISSING:
+                sound = False
+            else:
+                ordered[number] = <object> values[k]
+        if not sound or len(given) != n_fields:
+            twice = sorted({name for name in given if given.count(name) > 1})
+            if twice:
+                raise TypeError(f"fields given more than once: {twice}")
+            self._check_names(given)
+        for number in range(n_fields):
+            self.c_check_ring(ring)  # converting the one before may have run any code
+            value = ordered[number]
+            if self.c_resolve(number, <PyObject*> value, False) < 0:
+                ordered[number] = self.c_convert(<Column> ring.columns[number], number, value)
+        return ordered
+
+    cdef object c_convert(self, Column column, intp_t number, value):
         """A value as an array that resolves; raises ``ValueError`` if it cannot be one."""
-        array = (<Column> self.column_items[number]).c_cast(<PyObject*> value)
-        if array is not None and self.c_resolve(number, <PyObject*> array, True) >= 0:
-            return array
-        return self._convert(number, value)
+        cdef intp_t n_envs = self.n_streams
+        cdef PyObject* given = <PyObject*> value
+        array = column.c_cast(given, n_envs)
+        if array is None and column.kind != NO_NUMBER and not isinstance(value, PLAIN_TYPES):
+            try:
+                read = np.asarray(value)  # tensors, memoryviews and what else shows its numbers
+            except MemoryError:
+                raise
+            except Exception:
+                read = None  # and ``_convert`` says why
+            if type(read) is np.ndarray:
+                array = column.c_cast(<PyObject*> read, n_envs)
+        return self._convert(number, value) if array is None else array
 
-    cdef object c_add_converted(self, dict fields, const uint8_t* present, priorities):
-        """Add a call in which some value needs conversion, or report what is wrong with it."""
-        if self.ring is None:
-            raise RuntimeError(f"{type(self).__name__}.__init__ was not called")
-        if fields.keys() != self.name_set:
-            self._check_names(fields)
-        cdef Ring ring = self.ring
-        cdef list values = [fields[name] for name in self.names]
-        cdef list counts = []
+    cdef object c_add_otherwise(
+        self, PyObject** values, PyObject* names, intp_t other, cnp.ndarray present, tuple priorities
+    ):
+        """Add a call in any way that is not the commonest, or report what is wrong with it."""
+        cdef Ring ring = self.c_ring
+        cdef intp_t number, rows, n
+        cdef list ordered = None
+        cdef RowWeights weights = None if priorities is None else priorities[0]
+        cdef bint locked
+        if ring is None:
+            raise RuntimeError(not_initialised(self))
+        if weights is not None and weights.ring is not ring:
+            raise RuntimeError("the sampler keeps the priorities of another buffer")
+        n = self.c_resolve_call(values, names, other)
+        if n < 0:
+            ordered = self.c_convert_call(ring, values, names, other)
+        locked = self.c_begin(weights)
+        try:
+            self.c_check_ring(ring)
+            # From here to the publication no Python code runs that could change a value.
+            if ordered is None:
+                n = self.c_resolve_call(values, names, other)
+            else:
+                n = -1
+                for number in range(self.n_fields):
+                    rows = self.c_resolve(number, c_list_items(<PyObject*> ordered)[number], True)
+                    if rows < 0 or (number > 0 and rows != n):
+                        self.c_refuse_counts(ordered)
+                    n = rows
+            if n < 0:
+                raise RuntimeError("a value changed while it was read")
+            if present is not None and cnp.PyArray_SIZE(present) != n:
+                raise ValueError(
+                    f"expected {'one step' if cnp.PyArray_NDIM(present) == 1 else 'a block'} of "
+                    f"{self.n_streams} environments, {cnp.PyArray_SIZE(present)} rows as in "
+                    f"present, got {n}"
+                )
+            if priorities is not None and len(priorities[1]) != n:
+                raise ValueError(
+                    f"priorities: expected {n}, one for each step, got {len(priorities[1])}"
+                )
+            return self.c_publish(
+                n,
+                NULL if present is None else <const uint8_t*> cnp.PyArray_DATA(present),
+                priorities,
+            )
+        finally:
+            if locked:
+                weights.tree.c_leave()
+
+    cdef bint c_begin(self, RowWeights weights) except -1:
+        """Wait until rows may be written, and their weights; true if the tree's gate was entered.
+
+        It is entered first, so that nothing interrupts a call between its rows and its weights.
+        """
+        cdef bint locked
+        while True:
+            if self._paused:
+                self.c_wait_for_turn()
+            locked = weights is not None and weights.tree.c_enter(0)
+            if not (locked and self._paused):
+                return locked
+            weights.tree.c_leave()
+
+    cdef int c_refuse_counts(self, list values) except -1:
+        """Report that the fields of a call disagree."""
         cdef intp_t number
-        for number in range(len(values)):
-            if self.c_resolve(number, <PyObject*> values[number], False) < 0:
-                values[number] = self.c_convert(number, values[number])
-                if self.ring is not ring:
-                    raise RuntimeError("the buffer was initialised anew while a value was read")
-        if self._paused:
-            self.c_wait_for_turn()
-        # From here to the publication no Python code runs that could change a value.
-        for number in range(len(values)):
-            counts.append(self.c_resolve(number, <PyObject*> values[number], True))
-        if counts.count(counts[0]) != len(counts) or counts[0] < 0:
-            found = ", ".join(f"{name!r} has {count}" for name, count in zip(self.names, counts))
-            raise ValueError(f"fields disagree on the number of steps: {found}")
-        if present != NULL and counts[0] != self.ring.n_envs:
-            raise ValueError(
-                f"expected one step of each of {self.ring.n_envs} environments, got {counts[0]}"
-            )
-        if priorities is not None and len(priorities) != counts[0]:
-            raise ValueError(
-                f"priorities: expected {counts[0]}, one for each step, got {len(priorities)}"
-            )
-        return self.c_publish(counts[0], present, priorities)
+        counts = [
+            self.c_resolve(number, c_list_items(<PyObject*> values)[number], True)
+            for number in range(self.n_fields)
+        ]
+        found = ", ".join([f"{name!r} has {count}" for name, count in zip(self.names, counts)])
+        raise ValueError(f"fields disagree on the number of steps: {found}")
 
-    cdef object c_publish(self, intp_t n, const uint8_t* present, priorities):
-        """Write the rows of a call that has been resolved.
+    cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities):
+        """Write the rows of a call that has been resolved, inside the gate of their weights.
 
         Returns the slot of the first of them; in a buffer whose rows wait for others, that of the
         first that can be drawn now, or None.
         """
-        cdef int64_t first = self.ring.state[WRITTEN], revision = self.ring.state[REVISION]
+        cdef int64_t first = self.c_ring.state[WRITTEN], revision = self.c_ring.state[REVISION]
         cdef char** rows = <char**> &self.sources[0]
-        if self.ring.chains:
-            self.ring.c_prepare(rows, n)
-        if self.ring.ahead:
-            slot = self.ring.c_publish_ahead(rows, n, present)
+        if self.c_ring.chains:
+            self.c_ring.c_prepare(rows, n)
+        if self.c_ring.ahead:
+            slot = self.c_ring.c_publish_ahead(rows, n, present)
         else:
-            slot = self.ring.c_publish(rows, n, present)
+            slot = self.c_ring.c_publish(rows, n, present)
         if priorities is not None:
-            self._stage(first, revision, priorities)
+            if priorities[0] is not None:
+                (<RowWeights> priorities[0]).c_stage(first, priorities[1], priorities[2])
+            else:
+                self._stage(first, revision, priorities[1])
         return slot
 
     def add_where(self, present, /, **fields):
-        """Add one time step of all environments, in which only some environments have a step.
+        """Add time steps of all environments, in which only some environments have a step.
 
         Parameters
         ----------
-        present : array_like of bool, shape (n_envs,)
+        present : array_like of bool, shape (n_envs,) or (T, n_envs)
             Which environments have a step. The rows of the others are kept but absent: never drawn
             and not counted.
         **fields
-            As for ``add``, shape ``(n_envs, *shape)``, absent environments included.
+            As for ``add``, shape ``(n_envs, *shape)`` or ``(T, n_envs, *shape)``, absent
+            environments included.
 
         Returns
         -------
@@ -226,19 +369,18 @@ cdef class BufferBase:
         >>> len(rb)
         1
         """
-        if self.ring is None:
-            raise RuntimeError(f"{type(self).__name__}.__init__ was not called")
-        cdef cnp.ndarray mask = self._read_present(present)
-        if mask.dtype != np.bool_ or np.shape(mask) != (self.ring.n_envs,):
-            raise ValueError(
-                f"present: expected bool of shape ({self.ring.n_envs},), "
-                f"got {mask.dtype} of shape {np.shape(mask)}"
-            )
+        cdef Ring ring = self.c_ring
+        if ring is None:
+            raise RuntimeError(not_initialised(self))
+        cdef cnp.ndarray mask = _read_present(present, ring.n_envs)
         priorities = fields.pop(PRIORITIES, None) if self.has_priorities else None
         if priorities is not None:
             priorities = self._read_priorities(priorities)
-        return self.c_add_converted(
-            fields, <const uint8_t*> cnp.PyArray_DATA(mask), priorities
+        self.c_check_ring(ring)
+        cdef tuple names = tuple(fields)
+        cdef list values = list(fields.values())
+        return self.c_add_otherwise(
+            c_list_items(<PyObject*> values), <PyObject*> names, -1, mask, priorities
         )
 
     # ------------------------------------------------------------------ drawing
@@ -248,13 +390,15 @@ cdef class BufferBase:
         try:
             n = PyNumber_AsSsize_t(batch_size, OverflowError)
         except TypeError:
+            if isinstance(batch_size, (float, np.floating)) and float(batch_size).is_integer():
+                return self.c_read_batch_size(int(batch_size))
             raise TypeError(f"batch_size: expected an integer, got {batch_size!r}") from None
         except OverflowError:
             n = sys.maxsize if batch_size > 0 else -1
         if n < 0:
             raise ValueError(f"batch_size: expected at least 0, got {batch_size}")
-        if n >= BATCH_CHECK_NBYTES // (8 + self.ring.row_nbytes):
-            require(n * (8 + <object> self.ring.row_nbytes), f"a batch of {n} rows")
+        if n >= BATCH_CHECK_NBYTES // (8 + self.c_ring.row_nbytes):
+            require(n * (8 + <object> self.c_ring.row_nbytes), f"a batch of {n} rows")
         return n
 
     def _check_batch_size(self, batch_size):
@@ -272,7 +416,7 @@ cdef class BufferBase:
         cdef bint converted = False
         names = self.names
         if out is not None:
-            arrays = c_find_arrays(out, self.ring.columns if columns is None else columns, n)
+            arrays = c_find_arrays(out, self.c_ring.columns if columns is None else columns, n)
             if arrays is None:
                 if columns is not None:
                     names = [column.name for column in columns]
@@ -299,7 +443,7 @@ cdef class BufferBase:
 
         As ``ReplayBuffer._consistently``, without a Python frame.
         """
-        cdef Ring ring = self.ring
+        cdef Ring ring = self.c_ring
         cdef Moment moment = ring.c_now()
         cdef dict batch
         try:
@@ -332,22 +476,46 @@ cdef class BufferBase:
         return batch
 
 
+def _read_present(present, intp_t n_envs):
+    """Which environments have a step, as an array of bools that nobody else has."""
+    try:
+        mask = np.array(present)
+    except ValueError as error:
+        raise ValueError(f"present: expected bools, one for each environment: {error}") from None
+    if type(mask) is not np.ndarray or mask.dtype != np.bool_ or (
+        mask.shape != (n_envs,) and not (mask.ndim == 2 and mask.shape[1] == n_envs)
+    ):
+        raise ValueError(
+            f"present: expected bool of shape ({n_envs},) or (T, {n_envs}), "
+            f"got {mask.dtype} of shape {np.shape(mask)}"
+        )
+    return np.ascontiguousarray(mask)
+
+
+def not_initialised(buffer):
+    """What to say of a buffer that holds no rows."""
+    return (
+        f"ReplayBuffer.__init__ was not called: does {type(buffer).__name__}.__init__ call "
+        "super().__init__(...)?"
+    )
+
+
 cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, PyObject* names):
     """``BufferBase.add`` by vectorcall: keywords come as a tuple of names, no dict is built."""
     cdef BufferBase buffer = <BufferBase> self
     if n_positional:
         raise TypeError(
-            f"add() takes fields by name, got {n_positional} positional value(s); "
-            f"fields: {', '.join(buffer.names)}"
+            f"add() takes fields by name, got {n_positional} positional value(s)"
+            + (f"; fields: {', '.join(buffer.names)}" if buffer.c_ring is not None else "")
         )
     if buffer._paused:
         buffer.c_wait_for_turn()
     cdef intp_t n = buffer.c_resolve_call(values, names, -1)
     if n >= 0 and buffer.is_plain:
-        return buffer.ring.c_publish(<char**> &buffer.sources[0], n, NULL)
+        return buffer.c_ring.c_publish(<char**> &buffer.sources[0], n, NULL)
     if n >= 0:
         return buffer.c_publish(n, NULL, None)
-    return buffer.c_add_converted(c_as_dict(values, names), NULL, None)
+    return buffer.c_add_otherwise(values, names, -1, None, None)
 
 
 cdef object c_add_with_priorities(
@@ -355,20 +523,15 @@ cdef object c_add_with_priorities(
 ):
     """``add`` of a buffer whose rows have priorities."""
     cdef BufferBase buffer = <BufferBase> self
+    cdef Ring ring = buffer.c_ring
     cdef intp_t place = c_place_of_priorities(names)
-    if place < 0 or n_positional or buffer.ring is None:
+    if place < 0 or n_positional or ring is None:
         return c_add(self, values, n_positional, names)
     priorities = <object> values[place]
     if priorities is not None:
         priorities = buffer._read_priorities(priorities)
-    if buffer._paused:
-        buffer.c_wait_for_turn()
-    cdef intp_t n = buffer.c_resolve_call(values, names, place)
-    if n >= 0 and (priorities is None or len(priorities) == n):
-        return buffer.c_publish(n, NULL, priorities)
-    cdef dict fields = c_as_dict(values, names)
-    del fields[PRIORITIES]
-    return buffer.c_add_converted(fields, NULL, priorities)
+        buffer.c_check_ring(ring)
+    return buffer.c_add_otherwise(values, names, place, None, priorities)
 
 
 cdef intp_t c_place_of_priorities(PyObject* names) except -2:
@@ -385,16 +548,6 @@ cdef intp_t c_place_of_priorities(PyObject* names) except -2:
     return -1
 
 
-cdef dict c_as_dict(PyObject** values, PyObject* names):
-    """The keywords of a call."""
-    cdef dict fields = {}
-    cdef intp_t k
-    if names != NULL:
-        for k in range(c_length(names)):
-            fields[<object> c_items(names)[k]] = <object> values[k]
-    return fields
-
-
 cdef PyMethodDef ADD
 ADD.ml_name = "add"
 ADD.ml_meth = <void*> c_add
@@ -408,9 +561,9 @@ Parameters
 ----------
 **fields
     A value for each field of ``env_dict``: one step (the field's shape), or N steps with a leading
-    axis of the same length N in every field. With ``n_envs=k`` above 1 the leading axis is always
-    k, one step of each environment. A field of shape ``(1,)`` also takes scalars, and ``(N,)`` for
-    N steps.
+    axis of the same length N in every field. With ``n_envs=k`` above 1 there is always a leading
+    axis k, one step of each environment, or two, ``(T, k)``, for a block of T time steps. A field of
+    shape ``(1,)`` also takes scalars, and ``(N,)`` for N steps.
 
 Returns
 -------
@@ -421,16 +574,17 @@ int or None
 Raises
 ------
 TypeError
-    A field is missing, unknown or given by position.
+    A field is missing, unknown or given by position. For names it is a ``KeyError`` too.
 ValueError
     A value has the wrong shape or no faithful value of the declared dtype, or fields disagree on N.
     Whatever is raised, the buffer is as it was.
 
 Notes
 -----
-A copy of the bytes when values have the declared dtype and are C-contiguous, or are Python or NumPy
-scalars; any other value of the call is converted by NumPy first. N may exceed the capacity: the
-newest rows stay.
+A copy of the bytes when values have the declared dtype and are C-contiguous. Python and NumPy
+numbers, arrays of other numbers (float64 for float32), and lists and tuples of them, are cast on
+the way, a few nanoseconds a number; any other value is converted by NumPy first. N may exceed the
+capacity: the newest rows stay.
 
 Examples
 --------
@@ -455,7 +609,7 @@ Add one step, or several, as ``ReplayBuffer.add`` does.
 
 Parameters
 ----------
-priorities : float or array_like, shape () or (N,) or (N, 1), optional
+priorities : float or array_like, shape () or (N,) or (N, 1) or (T, n_envs), optional
     How important each step is: finite, at least 0. By default new steps get the greatest priority
     so far, so that each is likely to be drawn soon.
 **fields

@@ -29,6 +29,7 @@ cdef class RowWeights:
     cdef int c_sync(self, int64_t stop) except -1
     cdef void c_sync_entered(self, int64_t stop) noexcept nogil
     cdef void c_sync_to(self, int64_t stop) noexcept nogil
+    cdef void c_stage(self, int64_t first, ndarray priorities, ndarray weights) noexcept
     cdef void c_fill(self, int64_t stop) noexcept nogil
     cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil
     cdef void c_note(

@@ -186,27 +186,31 @@ cdef class RowWeights:
         ``priorities`` and ``weights`` are dense 1-d arrays of float64 of the same length. If the
         ring has another revision by now, the rows are gone.
         """
+        cdef bint locked = self.tree.c_enter(0)
+        if self.ring.state[REVISION] == revision:
+            self.c_stage(first, priorities, weights)
+        if locked:
+            self.tree.c_leave()
+
+    cdef void c_stage(self, int64_t first, cnp.ndarray priorities, cnp.ndarray weights) noexcept:
+        """As ``stage``, inside the gate of the tree, for rows that are still there."""
         cdef const float64_t* values = <const float64_t*> cnp.PyArray_DATA(priorities)
         cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(weights)
         cdef intp_t k, n = cnp.PyArray_DIM(weights, 0)
-        cdef bint locked = self.tree.c_enter(0)
-        if self.ring.state[REVISION] == revision:
-            self.c_begin()
-            self.c_restore()
-            if self.maxima is not None:
-                self.c_sync_to(first)
-            self.c_fill(first)
-            self.c_write(first, given, n)
-            for k in range(n):
-                if self.ring.c_absent() and self.ring.c_is_absent(
-                    <intp_t> ((first + k) % self.ring.capacity)
-                ):
-                    continue
-                self.c_note(values + k, given + k, 1)
-            if self.maxima is not None:
-                self.c_sync_to(self.ring.state[WRITTEN])
-        if locked:
-            self.tree.c_leave()
+        self.c_begin()
+        self.c_restore()
+        if self.maxima is not None:
+            self.c_sync_to(first)
+        self.c_fill(first)
+        self.c_write(first, given, n)
+        for k in range(n):
+            if self.ring.c_absent() and self.ring.c_is_absent(
+                <intp_t> ((first + k) % self.ring.capacity)
+            ):
+                continue
+            self.c_note(values + k, given + k, 1)
+        if self.maxima is not None:
+            self.c_sync_to(self.ring.state[WRITTEN])
 
     cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil:
         """Write the leaves of n rows, and note that the nodes above them are to be summed."""

@@ -34,6 +34,8 @@ def write(Ring ring not None, const int64_t[::1] indexes, list columns, list arr
             cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_NBYTES(array) == n * column.nbytes
         ):
             raise ValueError(f"field {column.name!r}: expected a dense array of {n} rows")
+        if column.objects is not None and array.dtype != column.dtype:
+            raise ValueError(f"field {column.name!r}: expected {column.dtype}, got {array.dtype}")
     cdef cnp.ndarray slots = c_find_rows(ring, indexes)
     c_write(ring, columns, arrays, <const intp_t*> cnp.PyArray_DATA(slots), n)
 

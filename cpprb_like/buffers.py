@@ -7,13 +7,16 @@ moving of bytes to the compiled core.
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -22,12 +25,12 @@ from cpprb_like import snapshot, storage
 from cpprb_like._chain import FrameStack
 from cpprb_like._column import Column
 from cpprb_like._core import Ring
-from cpprb_like._entry import BufferBase, fast_add
+from cpprb_like._entry import BufferBase, fast_add, not_initialised
 from cpprb_like._row_tags import tag
 from cpprb_like._take import take
 from cpprb_like._uniform import draw_uniform
 from cpprb_like.checking import check_buffer, check_memory
-from cpprb_like.derived import check_nstep, derive, read_gamma, read_nstep
+from cpprb_like.derived import NStep, check_nstep, derive, read_gamma, read_nstep
 from cpprb_like.episodes import EpisodeIndex, Episodes
 from cpprb_like.forks import BUFFER, GENERATOR, OneProcess, tell, watch
 from cpprb_like.frame_axes import AxisCheck
@@ -45,7 +48,7 @@ from cpprb_like.sequences import sample_sequences
 from cpprb_like.slots import resolve
 from cpprb_like.stacking import stack_rows
 from cpprb_like.transition_files import load_transitions, save_transitions
-from cpprb_like.updating import update_rows
+from cpprb_like.updating import Updatable, updatable_fields, update_rows
 from cpprb_like.views import View
 
 __all__ = ["Batch", "ReplayBuffer"]
@@ -54,11 +57,12 @@ Batch = dict[str, NDArray[Any]]
 Found = TypeVar("Found")
 
 # Attributes that are no part of a pickle.
-REBUILT = ("_layout", "_arena", "_view", "_take", "_episodes")
+REBUILT = ("_layout", "_arena", "_view", "_take", "_episodes", "_updatable")
 SHARED_FILE = (
     "the rows lie in a file that the parent process writes to; a forked process can only read "
     "them. Copy the buffer (copy.deepcopy) for rows of its own"
 )
+OWN_ATTRIBUTES = (*REBUILT, "_nstep", "sampler", "rng")
 MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
 
 
@@ -77,10 +81,12 @@ class ReplayBuffer(BufferBase):
         For fields without a dtype; ``float32``.
     n_envs : int
         Environments that step together. One call of ``add`` is then one time step of all of them.
-    terminated, truncated : str, optional
+    terminated, truncated : str or False, optional
         Names of the fields that end an episode, if they are not called ``terminated`` (or ``done``)
-        and ``truncated``. Such a field is one bool, integer or float of up to 8 bytes; a ``done``
-        that is anything else does not end episodes.
+        and ``truncated``; False says that no field does. Such a field is one bool, integer or float
+        of up to 8 bytes; a ``done`` that is anything else does not end episodes. A field such as
+        ``dones`` or ``truncations`` that no option names gets a warning, and with ``Nstep`` is an
+        error: it would end nothing.
     next_of : str or iterable of str, optional
         Fields whose next value is the field ``next_<name>``: ``add`` takes it and batches have it,
         but it is only stored where it is not what the next step of the environment holds.
@@ -91,8 +97,10 @@ class ReplayBuffer(BufferBase):
         no stack follows from another along it, reading rows warns.
     Nstep : dict, optional
         Rows are read as transitions of ``Nstep["size"]`` steps, or fewer where the episode ends:
-        fields in ``Nstep["rew"]`` are sums, discounted by ``Nstep["gamma"]`` (0.99); fields in
-        ``Nstep["next"]``, and those that end episodes, come from the last of the steps. With
+        fields in ``Nstep["rew"]`` are n-step returns, discounted by ``Nstep["gamma"]`` (0.99);
+        fields in ``Nstep["next"]``, and those that end episodes, come from the last of the steps.
+        By default these are the field ``rew`` (or ``reward``), and each ``next_x`` beside ``x``;
+        ``[]`` says that there are none. With
         ``Nstep["discount"]``, batches have ``discount``: ``gamma ** steps``, or 0 where the episode
         was terminated. A row can be drawn when all its steps are there.
     sampler : Sampler, optional
@@ -107,6 +115,9 @@ class ReplayBuffer(BufferBase):
         holds. It holds no more than the rows and their episodes: the generator and the sampler
         begin anew, so a sampler that keeps something for each row, such as priorities, is refused.
         As long as a buffer has the file open no other one can open or replace it.
+
+    **unknown : None
+        Options of other libraries that a program passes on are taken as long as they are None.
 
     Raises
     ------
@@ -139,6 +150,17 @@ class ReplayBuffer(BufferBase):
     ((32, 4), dtype('int64'))
     """
 
+    rng: np.random.Generator
+    sampler: Sampler
+    _is_mapped: bool
+    _layout: Layout
+    _arena: NDArray[np.uint8]
+    _nstep: NStep | None
+    _view: View
+    _episodes: EpisodeIndex
+    _take: Any
+    _updatable: Updatable
+
     def __init__(
         self,
         size: float,
@@ -146,16 +168,22 @@ class ReplayBuffer(BufferBase):
         *,
         default_dtype: DTypeLike | None = None,
         n_envs: int = 1,
-        terminated: str | None = None,
-        truncated: str | None = None,
+        terminated: str | Literal[False] | None = None,
+        truncated: str | Literal[False] | None = None,
         next_of: str | Iterable[str] | None = None,
         stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
-        Nstep: Mapping[str, Any] | None = None,  # noqa: N803 (cpprb's name)
+        Nstep: Mapping[str, Any] | Literal[False] | None = None,  # noqa: N803 (cpprb's name)
         sampler: Sampler | None = None,
         seed: Seed = None,
         mmap_prefix: str | Path | None = None,
         mmap_mode: storage.FileMode = "x",
+        **unknown: None,
     ) -> None:
+        given = [name for name, value in unknown.items() if value is not None]
+        if given:
+            raise TypeError(
+                f"unknown options {given}; {type(self).__name__} has {', '.join(OPTIONS)}"
+            )
         capacity = read_size(size)
         fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
         schema = Schema(fields, terminated, truncated)
@@ -177,23 +205,31 @@ class ReplayBuffer(BufferBase):
             raise TypeError(f"sampler: expected an object with a method draw, got {sampler!r}")
         beside: int = getattr(sampler, "nbytes_for", lambda _: 0)(capacity)
         layout = Layout.of(schema, capacity, read_n_envs(n_envs, capacity), beside)
-        self._is_mapped = mmap_prefix is not None
-        self._nstep = read_nstep(Nstep, schema, capacity, layout.n_envs)
-        self.rng: np.random.Generator = generator(seed)
+        nstep = read_nstep(Nstep, schema, capacity, layout.n_envs)
+        _warn_of_near_ends(schema)
+        rng = generator(seed)
+        is_mapped = mmap_prefix is not None
         arena = storage.open_arena(layout, mmap_prefix, mmap_mode)
         if opens:
             try:
                 check_memory(layout, arena)
             except ValueError as error:
                 raise ValueError(f"{mmap_prefix}.dat: {error}") from None
-        self._open(layout, arena)
-        self._open_sampler(Uniform() if sampler is None else sampler)
+        ring = self._make_ring(layout, arena, nstep)
+        self._open(
+            layout,
+            arena,
+            ring,
+            nstep,
+            Uniform() if sampler is None else sampler,
+            rng=rng,
+            _is_mapped=is_mapped,
+        )
 
-    def _open(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
-        self._layout = layout
-        self._arena = arena
+    @staticmethod
+    def _make_ring(layout: Layout, arena: NDArray[np.uint8], nstep: NStep | None) -> Ring:
         columns = layout.columns()
-        ring = Ring(
+        return Ring(
             columns,
             arena,
             layout.state(arena),
@@ -202,33 +238,53 @@ class ReplayBuffer(BufferBase):
             capacity=layout.capacity,
             n_envs=layout.n_envs,
             chains=layout.chains(arena, columns),
-            ahead=0 if self._nstep is None else self._nstep.size - 1,
+            ahead=0 if nstep is None else nstep.size - 1,
         )
-        watch(self.rng.bit_generator.lock, GENERATOR)
-        if self._is_mapped:
-            self._attach(ring, OneProcess(SHARED_FILE))
-            tell(self._be_read_only)
-        else:
-            gate = threading.RLock()
-            watch(gate, BUFFER)
-            self._attach(ring, gate)
-        self._view = View(ring, self._nstep)
-        self._episodes = EpisodeIndex(ring)
-        self._take: Any = None
-        if ring.chains or self._nstep is not None:
-            self._take = self._view.take
+
+    def _open(
+        self,
+        layout: Layout,
+        arena: NDArray[np.uint8],
+        ring: Ring,
+        nstep: NStep | None,
+        sampler: Sampler,
+        **others: Any,
+    ) -> None:
+        """Hold these rows from now on; if it raises, the buffer is what it was."""
+        view = View(ring, nstep)
+        reading: Any = view.take if ring.chains or nstep is not None else None
         stacks = [chain for chain in ring.chains if isinstance(chain, FrameStack)]
         if stacks:
-            self._take = AxisCheck(self._view.take, stacks)
+            reading = AxisCheck(view.take, stacks)
+        attributes = {
+            "_layout": layout,
+            "_arena": arena,
+            "_nstep": nstep,
+            "_view": view,
+            "_episodes": EpisodeIndex(ring),
+            "_take": reading,
+            "_updatable": updatable_fields(layout.schema, ring),
+            "sampler": sampler,
+        }
+        if hasattr(sampler, "open"):
+            sampler.open(ring)
+        watch(others["rng"].bit_generator.lock, GENERATOR)
+        gate: Any = OneProcess(SHARED_FILE) if others["_is_mapped"] else threading.RLock()
+        if not others["_is_mapped"]:
+            watch(gate, BUFFER)
+        self._attach(ring, gate, others | attributes)
+        if others["_is_mapped"]:
+            tell(self._be_read_only)
 
     def _be_read_only(self) -> None:
         """In a process that was forked: have writers ask, so that they hear that they may not."""
         self._paused = True
 
-    def _open_sampler(self, sampler: Sampler) -> None:
-        if hasattr(sampler, "open"):
-            sampler.open(self.ring)
-        self.sampler: Sampler = sampler
+    def __getattr__(self, name: str) -> Any:
+        """Raise ``AttributeError``; or say that a subclass has not called ``__init__``."""
+        if name in OWN_ATTRIBUTES:
+            raise RuntimeError(not_initialised(self))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # ------------------------------------------------------------------ adding
 
@@ -670,16 +726,16 @@ class ReplayBuffer(BufferBase):
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A pickle can be damaged, or written by somebody else: nothing of it is used unchecked.
         try:
-            layout = snapshot.check_layout(state["layout"])
-            self.__dict__.update(state["attributes"])
-            self._is_mapped = False
-            if self._nstep is not None:
-                check_nstep(self._nstep, layout.capacity, layout.n_envs)
+            attributes = dict(state["attributes"])
+            layout, nstep = snapshot.check_layout(state["layout"]), attributes["_nstep"]
+            if nstep is not None:
+                check_nstep(nstep, layout.capacity, layout.n_envs)
             arena = storage.open_arena(layout)
-            self._open(layout, arena)
-            snapshot.load(state, arena, self.ring)
-            check_memory(layout, arena, self.ring)
-            self._open_sampler(self.sampler)
+            ring = self._make_ring(layout, arena, nstep)
+            snapshot.load(state, arena, ring)
+            check_memory(layout, arena, ring)
+            others = attributes | {"_is_mapped": False}
+            self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(f"the pickled buffer is damaged: {error!r}") from error
 
@@ -693,6 +749,29 @@ class ReplayBuffer(BufferBase):
         if not 0 <= stream < self.n_envs:
             raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
         return stream
+
+
+# What the constructor takes beside ``size`` and ``env_dict``.
+OPTIONS = tuple(
+    name
+    for name, parameter in inspect.signature(ReplayBuffer).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+)
+
+
+def _warn_of_near_ends(schema: Schema) -> None:
+    """Fields that look as if they ended episodes, and do not, are no silent matter."""
+    for option, field in schema.near_ends():
+        if not field.can_end:
+            continue
+        level, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):
+            level, frame = level + 1, frame.f_back
+        warnings.warn(
+            f"field {field.name!r} ends no episode: say {option}={field.name!r} if it does, or "
+            f"{option}=False if no field does",
+            stacklevel=level,
+        )
 
 
 def _blank(cls: type[ReplayBuffer]) -> ReplayBuffer:

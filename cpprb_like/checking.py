@@ -223,7 +223,8 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
     counted = int(np.count_nonzero(stored & FLAG_ABSENT))
     _expect(absent == counted, "absent rows", counted, absent)
     # The row of a deleted episode is absent, and still says whether the episode ended there.
-    known = FLAG_ABSENT | np.array([0, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED])
+    ends = [0, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED, FLAG_TERMINATED | FLAG_TRUNCATED]
+    known = FLAG_ABSENT | np.array(ends)
     wrong = np.flatnonzero((stored & FLAG_ABSENT != 0) & ~np.isin(stored, known))
     if wrong.size:
         slot = int(wrong[0])

@@ -18,6 +18,7 @@ from cpprb_like.schema import Field, Schema, Stack
 __all__ = ["NStep", "check_nstep", "derive", "read_gamma", "read_nstep"]
 
 DEEPEST = 256  # frames of a stack
+REWARD_NAMES = ("rew", "reward", "rewards")
 NSTEP_KEYS = ("size", "gamma", "rew", "next", "discount")
 
 
@@ -137,10 +138,10 @@ def read_nstep(options: object, schema: Schema, capacity: int, n_envs: int) -> N
     Raises
     ------
     TypeError, ValueError
-        It is none of that; names no field, or a reward that is no float; or ``size`` steps of each
-        environment do not fit into the buffer.
+        It is none of that; names no field, or a reward that is no float; leaves open what can be
+        meant in several ways; or ``size`` steps of each environment do not fit into the buffer.
     """
-    if options is None:
+    if options is None or options is False or (isinstance(options, Mapping) and not options):
         return None
     if not isinstance(options, Mapping):
         raise TypeError(f"Nstep: expected a dict such as {{'size': 3}}, got {options!r}")
@@ -154,16 +155,28 @@ def read_nstep(options: object, schema: Schema, capacity: int, n_envs: int) -> N
         raise ValueError(
             f"Nstep['size']: {size} steps of {n_envs} environments do not fit into {capacity} rows"
         )
-    rewards = _read_names("Nstep['rew']", options.get("rew"), schema)
+    given = options.get("rew")
+    rewards = _read_names("Nstep['rew']", _rewards(schema) if given is None else given, schema)
     for field in schema.fields:
         if field.name in rewards and field.dtype.kind != "f":
             raise ValueError(
                 f"Nstep['rew']: expected fields of floats, got {field.name!r} of {field.dtype}"
             )
-    ahead = _read_names("Nstep['next']", options.get("next"), schema)
+    given = options.get("next")
+    if given is None:
+        given = [name for name in _nexts(schema) if name not in rewards]
+    ahead = _read_names("Nstep['next']", given, schema)
     both = [name for name in ahead if name in rewards]
     if both:
         raise ValueError(f"Nstep: {both} are both 'rew' and 'next'")
+    for option, field in schema.near_ends():
+        remedy = f"say {option}={field.name!r} if it does, or {option}=False if no field does"
+        if not field.can_end:
+            remedy = f"expected one bool or number, got shape {field.shape}, or {option}=False"
+        raise ValueError(
+            f"Nstep: field {field.name!r} ends no episode, so that n-step returns would run on "
+            f"into the next one; {remedy}"
+        )
     ends = [schema.names[number] for number, _, _ in schema.end_fields()]
     summed = [name for name in ends if name in rewards]
     if summed:
@@ -190,6 +203,39 @@ def check_nstep(nstep: NStep, capacity: int, n_envs: int) -> None:
     read_gamma("Nstep['gamma']", nstep.gamma)
     if size * n_envs > capacity or nstep.discount_shape not in ((), (1,)):
         raise ValueError(f"Nstep: {nstep} does not fit a buffer of {capacity} rows")
+
+
+def _rewards(schema: Schema) -> list[str]:
+    """The reward, where ``Nstep`` does not name it: what can only be meant."""
+    found = [name for name in schema.names if name in REWARD_NAMES]
+    ends = [number for number, _, _ in schema.end_fields()]
+    floats = [
+        field
+        for number, field in enumerate(schema.fields)
+        if field.dtype.kind == "f" and number not in ends
+    ]
+    if not floats:
+        return []  # nothing can be summed
+    if len(found) != 1:
+        raise ValueError(
+            "Nstep: expected 'rew', the fields of rewards to be summed up ([] for none), as "
+            f"{'none' if not found else 'more than one'} of the fields {list(schema.names)} is "
+            f"called {' or '.join(map(repr, REWARD_NAMES))}"
+        )
+    return found
+
+
+def _nexts(schema: Schema) -> list[str]:
+    """The fields of next values, where ``Nstep`` does not name them: ``next_x`` beside ``x``."""
+    found = [name for name in schema.names if name.startswith("next_")]
+    alone = [name for name in found if name.removeprefix("next_") not in schema.names]
+    if alone:
+        raise ValueError(
+            f"Nstep: expected 'next', the fields that come from the last of the steps ([] for "
+            f"none): of {alone} it is not clear, as nothing but the name says that they are next "
+            "values"
+        )
+    return found
 
 
 def read_gamma(name: str, gamma: object) -> float:

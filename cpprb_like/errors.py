@@ -1,6 +1,6 @@
 """Exceptions of our own, beside Python's ``TypeError``, ``ValueError`` and ``IndexError``."""
 
-__all__ = ["NotEnoughDataError"]
+__all__ = ["FieldNameError", "NotEnoughDataError"]
 
 
 class NotEnoughDataError(ValueError, RuntimeError):
@@ -9,3 +9,14 @@ class NotEnoughDataError(ValueError, RuntimeError):
     It derives from the classes that older replay buffers raise here, so that their callers'
     ``except`` clauses work.
     """
+
+
+class FieldNameError(TypeError, KeyError):
+    """A field is missing, or there is none of this name.
+
+    It is a ``TypeError``, as for any call with wrong names, and a ``KeyError``, as in cpprb.
+    """
+
+    def __str__(self) -> str:
+        """The message itself; that of a ``KeyError`` would be in quotes."""
+        return str(self.args[0]) if self.args else ""

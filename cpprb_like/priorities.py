@@ -21,7 +21,7 @@ from cpprb_like._priorities import as_indexes, as_priorities, importance, weigh
 from cpprb_like._row_weights import RowWeights
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like.samplers import Extra, Sampler, Slots
-from cpprb_like.schedules import Schedule, check, value_at, whole
+from cpprb_like.schedules import Schedule, check, value_at, whole, whole_numbers
 from cpprb_like.storage import allocate_floats
 
 __all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
@@ -123,7 +123,7 @@ def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
     Parameters
     ----------
     indexes : array_like of int, shape () or (n,) or (n, 1)
-        At least 0.
+        At least 0. Floats will do where they are whole numbers.
     n : int, optional
         How many are expected, one for each priority.
 
@@ -142,6 +142,8 @@ def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
     given = _as_array("indexes", indexes)
     if given.size == 0:
         given = given.astype(np.int64)
+    if given.dtype.kind == "f":
+        given = whole_numbers("indexes", given)
     if given.dtype.kind not in "iu" or isinstance(indexes, np.ma.MaskedArray):
         raise TypeError(f"indexes: expected integers, got {indexes!r}")
     if given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1):
@@ -519,6 +521,14 @@ class Prioritized(ByPriority[RowWeights]):
         values = read_priorities(priorities)
         self._weigh(values)
         return values
+
+    def prepare(self, priorities: ArrayLike) -> tuple[RowWeights, Floats, Floats]:
+        """What keeps the weights, priorities as ``read_priorities`` reads them, and their weights.
+
+        All that ``add`` needs to write rows and weights in one go.
+        """
+        values = read_priorities(priorities)
+        return self.rows, values, self._weigh(values)
 
     def _weigh(self, priorities: Floats) -> Floats:
         weights, heaviest = weigh(priorities, self.eps, self.alpha)

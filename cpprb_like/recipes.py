@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._entry import fast_add_with_priorities
+from cpprb_like._row_weights import RowWeights
 from cpprb_like.buffers import Batch, ReplayBuffer
 from cpprb_like.priorities import Prioritized, PrioritySampler
 from cpprb_like.samplers import Reverse
@@ -98,8 +99,25 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.sampler.follow()
         return slot
 
-    def _read_priorities(self, priorities: ArrayLike) -> NDArray[np.float64]:
-        return self.sampler.read_priorities(priorities)
+    def _read_priorities(
+        self, priorities: ArrayLike
+    ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]:
+        """Priorities for ``add``, and what keeps their weights if no Python is needed for that."""
+        sampler = self.sampler
+        if self.n_envs > 1:
+            priorities = self._in_time_order(priorities)
+        if isinstance(sampler, Prioritized) and type(sampler).stage is Prioritized.stage:
+            return sampler.prepare(priorities)
+        return None, sampler.read_priorities(priorities), None
+
+    def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
+        """Those of a block of time steps as a row of numbers."""
+        try:
+            given = np.asanyarray(priorities)
+        except ValueError:
+            return priorities  # of several lengths, which is for the sampler to say
+        is_block = given.shape[1:] in ((self.n_envs,), (self.n_envs, 1))
+        return given.reshape(-1) if is_block else given
 
     def _stage(self, first: int, revision: int, priorities: NDArray[np.float64]) -> None:
         self.sampler.stage(first, revision, priorities)

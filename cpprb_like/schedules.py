@@ -12,9 +12,12 @@ import operator
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-__all__ = ["Constant", "Linear", "Piecewise", "Schedule", "check", "value_at", "whole"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Constant", "Linear", "Piecewise", "Schedule", "check", "value_at", "whole", "whole_numbers"]
 
 
 Bounds = tuple[float, float, bool]  # least, most, and whether least itself is left out
@@ -269,6 +272,22 @@ def whole(name: str, value: object, least: float = -math.inf) -> int:
     if number < least:
         raise ValueError(f"{name}: expected at least {least}, got {number}")
     return number
+
+
+def whole_numbers(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+    """An array of floats as integers; ``TypeError`` if one of them is no whole number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like.schedules import whole_numbers
+    >>> whole_numbers("indexes", np.array([3.0, 4.0]))
+    array([3, 4])
+    """
+    sound = (np.trunc(values) == values) & (np.abs(values) < 2.0**63)
+    if not sound.all():
+        raise TypeError(f"{name}: expected integers, got {values[~sound].flat[0]}")
+    return values.astype(np.int64)
 
 
 def _finite(name: str, value: object) -> float:

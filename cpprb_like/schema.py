@@ -7,11 +7,13 @@ Not here: the memory itself (``storage``), and casts of values (``casting``).
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,6 +28,7 @@ from cpprb_like._core import (
     FLAG_TRUNCATED,
     N_STATE_WORDS,
 )
+from cpprb_like.errors import FieldNameError
 from cpprb_like.foreign import as_out
 from cpprb_like.memory import format_nbytes
 
@@ -41,6 +44,11 @@ __all__ = [
 ]
 
 PROPERTIES = ("shape", "dtype")
+# What fields are called that end episodes, besides the exact names; see ``_plain_word``.
+NEAR_NAMES = {
+    "terminated": ("done", "terminated", "termination", "terminal", "terminate", "term"),
+    "truncated": ("truncated", "truncation", "truncate", "trunc", "timeout", "timelimit"),
+}
 ADD_SHAPE = "add_shape"  # cpprb writes this into the dicts that it is given; users hand them on
 RECORD_FIELD_NBYTES = 128  # wider fields get a block of their own
 BLOCK_ALIGNMENT = 64
@@ -63,6 +71,11 @@ class Field:
         for length in self.shape:
             nbytes *= length
         return nbytes
+
+    @property
+    def can_end(self) -> bool:
+        """Whether it is one bool, integer or float of up to 8 bytes, as fields of ends are."""
+        return self.nbytes == self.dtype.itemsize <= 8 and self.dtype.kind in "biuf"
 
     @property
     def is_single(self) -> bool:
@@ -99,16 +112,19 @@ class Field:
         return rows.copy() if self.dtype.hasobject else np.ascontiguousarray(rows)
 
     def _as_rows(self, array: NDArray[Any], n_envs: int, came: str) -> NDArray[Any]:
-        shape = array.shape
-        if n_envs == 1 and shape == self.shape:
-            return array[np.newaxis]
-        if len(shape) == len(self.shape) + 1 and shape[1:] == self.shape:
-            if n_envs in (1, shape[0]):
-                return array
-        elif self.shape == (1,) and shape == () and n_envs == 1:
-            return array.reshape(1, 1)
-        elif self.shape == (1,) and len(shape) == 1 and n_envs in (1, shape[0]):
-            return array[:, np.newaxis]
+        """The same with time steps, or time steps of environments in turn, as the only first axis.
+
+        The shapes are those of ``Column.c_rows``.
+        """
+        shape, lead = array.shape, array.ndim - len(self.shape)
+        if self.shape == (1,) and (array.ndim < 2 or shape[-1] != 1):
+            lead = array.ndim
+        elif lead < 0 or shape[lead:] != self.shape:
+            lead = -1
+        if (lead == 1 and n_envs in (1, shape[0])) or (lead == 2 and n_envs == shape[1]):
+            return array.reshape(math.prod(shape[:lead]), *self.shape)
+        if lead == 0 and n_envs == 1:
+            return array.reshape(1, *self.shape)
         if n_envs > 1:
             expected = f"{(n_envs, *self.shape)}, one row for each environment"
         else:
@@ -182,13 +198,16 @@ def _read_field(name: object, spec: object, default: np.dtype[Any]) -> Field:
 
 
 def _read_shape(name: str, shape: object) -> tuple[int, ...]:
+    given: Any = shape
     try:
-        lengths: Any = (shape,) if hasattr(shape, "__index__") else shape
-        result = tuple(operator.index(length) for length in lengths)
-    except TypeError:
-        raise TypeError(
-            f"field {name!r}: expected a shape such as 3 or (84, 84), got {shape!r}"
-        ) from None
+        result = (operator.index(given),)
+    except TypeError:  # no integer, so a sequence of them: a list or an array will do
+        try:
+            result = tuple(map(operator.index, given))
+        except TypeError:
+            raise TypeError(
+                f"field {name!r}: expected a shape such as 3 or (84, 84), got {shape!r}"
+            ) from None
     if any(length < 0 for length in result):
         raise ValueError(f"field {name!r}: expected lengths of at least 0, got shape {result}")
     return result
@@ -237,8 +256,8 @@ class Schema:
     """The fields of a buffer in declared order, and what is special about some of them."""
 
     fields: tuple[Field, ...]
-    terminated: str | None = None
-    truncated: str | None = None
+    terminated: str | Literal[False] | None = None  # False: no field terminates
+    truncated: str | Literal[False] | None = None
     next_of: tuple[tuple[str, str], ...] = ()  # names of a field of next values, and of its source
     stacks: tuple[Stack, ...] = ()
 
@@ -267,14 +286,17 @@ class Schema:
         return 1.05 * (sum(map(self.stored_nbytes, self.fields)) + 16)
 
     def check_names(self, given: Iterable[str]) -> None:
-        """Raise ``TypeError`` unless each field is given and nothing else."""
+        """Raise ``FieldNameError`` unless each field is given and nothing else."""
         given = list(given)
         unknown = [name for name in given if name not in self.names]
         if unknown:
-            raise TypeError(f"unknown fields {unknown}; this buffer has {list(self.names)}")
+            raise FieldNameError(
+                f"unknown fields {unknown}; this buffer has {list(self.names)} "
+                "(cpprb drops the values of unknown fields without a word)"
+            )
         missing = [name for name in self.names if name not in given]
         if missing:
-            raise TypeError(f"missing fields {missing}; this buffer has {list(self.names)}")
+            raise FieldNameError(f"missing fields {missing}; this buffer has {list(self.names)}")
 
     def check_out(
         self, out: object, n: int, names: Sequence[str] | None = None
@@ -337,7 +359,32 @@ class Schema:
             found.append((*truncated, FLAG_TRUNCATED))
         return found
 
-    def _end_field(self, named: str | None, default: str) -> tuple[int, int] | None:
+    def near_ends(self) -> list[tuple[str, Field]]:
+        """Options that name the field of an end, and fields that look as if they were meant.
+
+        Only where no field is known that ends episodes in this way: ``dones`` beside ``done`` is
+        the user's own business, as is what the options say.
+        """
+        found = []
+        meanings = [flags for _, _, flags in self.end_fields()]
+        known = {
+            "terminated": any(flags & FLAG_TERMINATED & ~FLAG_END for flags in meanings)
+            or any(flags in (FLAG_DONE, FLAG_END) for flags in meanings),
+            "truncated": any(flags & FLAG_TRUNCATED & ~FLAG_END for flags in meanings),
+        }
+        for option, words in NEAR_NAMES.items():
+            if known[option] or getattr(self, option) is not None:
+                continue
+            found += [
+                (option, field) for field in self.fields if _plain_word(field.name) in words
+            ]
+        return found
+
+    def _end_field(
+        self, named: str | Literal[False] | None, default: str
+    ) -> tuple[int, int] | None:
+        if named is False:
+            return None
         name = default if named is None else named
         if name not in self.names:
             if named is not None:
@@ -347,8 +394,7 @@ class Schema:
             return None
         number = self.names.index(name)
         field = self.fields[number]
-        usable = field.nbytes == field.dtype.itemsize <= 8 and field.dtype.kind in "biuf"
-        if not usable:
+        if not field.can_end:
             if named is not None:
                 raise ValueError(
                     f"{default}={named!r}: expected a field of one bool, integer or float, "
@@ -360,6 +406,16 @@ class Schema:
             little_endian = field.dtype.newbyteorder("<") == field.dtype
             sign_byte = field.dtype.itemsize - 1 if little_endian else 0
         return number, sign_byte
+
+
+def _plain_word(name: str) -> str:
+    """A name without what people put round a word: ``Is_Terminals`` is ``terminal``."""
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+    words = [word for word in words if word not in ("is", "flag", "flags", "episode", "ep")]
+    word = "".join(words)
+    for prefix in ("is", "all"):
+        word = word.removeprefix(prefix)
+    return word.removesuffix("s")
 
 
 @dataclass(frozen=True)

@@ -79,21 +79,22 @@ class SelectiveReplayBuffer:
     ) -> None:
         capacity = whole("episode_len", episode_len, 1) * whole("Nepisodes", Nepisodes, 1)
         obs_dim = whole("obs_dim", obs_dim, 0)
-        self._act_dim = whole("act_dim", act_dim, 0)
-        self._rew_dim = whole("rew_dim", rew_dim, 0)
+        act_dim = whole("act_dim", act_dim, 0)
+        rew_dim = whole("rew_dim", rew_dim, 0)
         shape: object = obs_dim
         if obs_shape is not None:
             shape = tuple(obs_shape) if isinstance(obs_shape, Iterable) else obs_shape
         fields: dict[str, dict[str, object]] = {
             "obs": {"shape": shape, "dtype": np.float64},
-            "act": {"shape": self._act_dim, "dtype": np.float64},
-            "rew": {"shape": self._rew_dim, "dtype": np.float64},
+            "act": {"shape": act_dim, "dtype": np.float64},
+            "rew": {"shape": rew_dim, "dtype": np.float64},
             "next_obs": {"shape": shape, "dtype": np.float64},
             "done": {"shape": 1, "dtype": np.float64},
         }
         if is_discrete_action:
             fields["act"] = {"shape": 1, "dtype": np.int32}
-        self._rows = ReplayBuffer(capacity, fields, seed=seed)
+        rows = ReplayBuffer(capacity, fields, seed=seed)
+        self._act_dim, self._rew_dim, self._fields, self._rows = act_dim, rew_dim, fields, rows
 
     def add(
         self, obs: ArrayLike, act: ArrayLike, rew: ArrayLike, next_obs: ArrayLike, done: ArrayLike
@@ -179,7 +180,7 @@ class SelectiveReplayBuffer:
 
         Notes
         -----
-        Cost: proportional to all rows in the buffer, which are copied.
+        Cost: proportional to all rows in the buffer, which are copied into new memory.
         """
         episode = self._find(i)
         removed: int = episode.stop - episode.start
@@ -187,8 +188,9 @@ class SelectiveReplayBuffer:
             kept = np.ones(len(self._rows), np.bool_)
             kept[episode] = False
             rest = self._rows[kept]
-            self._rows.clear()
-            self._rows.add(**rest)
+            rows = ReplayBuffer(self._rows.capacity, self._fields, seed=self._rows.rng)
+            rows.add(**rest)
+            self._rows = rows  # all or nothing
         return removed
 
     def get_stored_episode_size(self) -> int:

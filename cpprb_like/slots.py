@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
+from cpprb_like.schedules import whole_numbers
 
 __all__ = ["resolve"]
 
@@ -24,6 +25,8 @@ def resolve(ring: Ring, index: Any) -> Slots:
         slots = np.ascontiguousarray(np.arange(*index.indices(stored)), np.intp)
         return slots[~ring.absent_at(slots)] if ring.absent else slots
     wanted = np.atleast_1d(np.asarray(index))
+    if wanted.dtype.kind == "f" and wanted.size:
+        wanted = whole_numbers("slots", wanted)
     if isinstance(index, (tuple, bool, np.bool_)):
         raise IndexError(f"slots: expected integers, a slice or a mask, got {index!r}")
     if wanted.dtype == np.bool_:
@@ -35,7 +38,12 @@ def resolve(ring: Ring, index: Any) -> Slots:
     if wanted.dtype.kind not in "iu" or wanted.ndim != 1:
         raise IndexError(f"slots: expected integers in one dimension, got {index!r}")
     if wanted.size and not -stored <= wanted.min() <= wanted.max() < stored:
-        raise IndexError(f"slots: expected {-stored} to {stored - 1}, got {index!r}")
+        if stored == 0:
+            raise IndexError(f"slots: the buffer is empty, got {index!r}")
+        raise IndexError(
+            f"slots: the buffer holds {stored} rows, so expected {-stored} to {stored - 1}, "
+            f"got {index!r}"
+        )
     wanted = wanted.astype(np.intp)
     slots = np.where(wanted < 0, wanted + stored, wanted)
     if ring.absent and ring.absent_at(slots).any():

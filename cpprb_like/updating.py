@@ -11,17 +11,22 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._column import Column
 from cpprb_like._core import Ring
 from cpprb_like._update import write
-from cpprb_like.forks import OneProcess
+from cpprb_like.errors import FieldNameError
 from cpprb_like.priorities import read_indexes
 from cpprb_like.schema import Field, Schema
 
-__all__ = ["Updatable", "update_rows"]
+__all__ = ["Updatable", "UpdatesRows", "updatable_fields", "update_rows"]
+
+Updatable = dict[str, tuple[Field, Column, str | None]]
 
 
-class Updatable(Protocol):
+class UpdatesRows(Protocol):
     """What ``update_rows`` needs of a buffer."""
+
+    _updatable: Updatable
 
     @property
     def ring(self) -> Ring:
@@ -29,17 +34,12 @@ class Updatable(Protocol):
         ...
 
     @property
-    def schema(self) -> Schema:
-        """The fields."""
-        ...
-
-    @property
-    def _gate(self) -> RLock | OneProcess:
+    def _gate(self) -> RLock:
         """Held by whoever needs writers to wait."""
         ...
 
 
-def update_rows(self: Updatable, indexes: ArrayLike, /, **fields: Any) -> None:
+def update_rows(self: UpdatesRows, indexes: ArrayLike, /, **fields: Any) -> None:
     """Replace values of rows that are stored: recomputed targets, new latent states.
 
     Rows that were overwritten or cleared since they got their index are passed over.
@@ -81,22 +81,34 @@ def update_rows(self: Updatable, indexes: ArrayLike, /, **fields: Any) -> None:
     >>> rb.get_all_transitions()["target"].tolist()
     [3.0, 7.0]
     """
-    schema = self.schema
-    unknown = [name for name in fields if name not in schema.names]
+    ring, known = self.ring, self._updatable
+    unknown = [name for name in fields if name not in known]
     if unknown:
-        raise TypeError(f"unknown fields {unknown}; this buffer has {list(schema.names)}")
+        raise FieldNameError(f"unknown fields {unknown}; this buffer has {list(known)}")
     if not fields:
-        raise TypeError(f"expected new values of some of the fields {list(schema.names)}, got none")
-    reasons = _reasons(schema)
-    for name in fields:
-        if name in reasons:
-            raise ValueError(f"field {name!r} cannot be replaced: {reasons[name]}")
+        raise TypeError(f"expected new values of some of the fields {list(known)}, got none")
+    chosen = [known[name] for name in fields]
+    for field, _, reason in chosen:
+        if reason is not None:
+            raise ValueError(f"field {field.name!r} cannot be replaced: {reason}")
     rows = read_indexes(indexes)
-    by_name = {field.name: field for field in schema.fields}
-    arrays = [_convert(by_name[name], value, len(rows)) for name, value in fields.items()]
+    arrays = [
+        _convert(field, column, value, len(rows))
+        for (field, column, _), value in zip(chosen, fields.values(), strict=True)
+    ]
     with self._gate:
-        columns = {column.name: column for column in self.ring.columns}
-        write(self.ring, rows, [columns[name] for name in fields], arrays)
+        if self.ring is not ring:
+            raise RuntimeError("the buffer was initialised anew while a value was read")
+        write(ring, rows, [column for _, column, _ in chosen], arrays)
+
+
+def updatable_fields(schema: Schema, ring: Ring) -> Updatable:
+    """Each field by its name, its column, and why it cannot be replaced, or None."""
+    reasons = _reasons(schema)
+    return {
+        field.name: (field, column, reasons.get(field.name))
+        for field, column in zip(schema.fields, ring.columns, strict=True)
+    }
 
 
 def _reasons(schema: Schema) -> dict[str, str]:
@@ -113,15 +125,10 @@ def _reasons(schema: Schema) -> dict[str, str]:
     return reasons
 
 
-def _convert(field: Field, value: object, n: int) -> NDArray[Any]:
-    is_ready = (
-        type(value) is np.ndarray
-        and value.dtype == field.dtype
-        and value.shape == (n, *field.shape)
-        and value.flags.c_contiguous
-        and not field.dtype.hasobject
-    )
-    array: Any = value if is_ready else field.convert(value, 1)
+def _convert(field: Field, column: Column, value: object, n: int) -> NDArray[Any]:
+    array: Any = column.cast(value)
+    if array is None:
+        array = field.convert(value, 1)
     if len(array) != n:
         raise ValueError(
             f"field {field.name!r}: expected {n} rows, one for each index, got {len(array)}"

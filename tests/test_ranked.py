@@ -210,7 +210,7 @@ def test_refused_updates_change_nothing() -> None:
         ([0, -1], [9.0, 9.0], IndexError),
         ([0, 1], [9.0, np.nan], ValueError),
         ([0, 1], [9.0], ValueError),
-        ([0.0, 1.0], [9.0, 9.0], TypeError),
+        ([0.5, 1.0], [9.0, 9.0], TypeError),
     ]
     for indexes, priorities, error in cases:
         with pytest.raises(error):

@@ -500,9 +500,9 @@ def test_the_last_steps_of_an_episode(end: str | None, discount: list[float]) ->
         assert batch[name].tolist() == ([0, 0, 0, 1, 1, 1] if name == end else [0] * n)
 
 
-def test_without_next_the_next_values_are_those_of_one_step() -> None:
-    """Only fields that are named come from the last step, but for ends."""
-    batch = walk("terminated").get_all_transitions()
+def test_an_empty_list_leaves_next_values_as_those_of_one_step() -> None:
+    """With an empty list only ends come from the last step."""
+    batch = walk("terminated", next=[]).get_all_transitions()
     assert batch["next_obs"].tolist() == [1, 2, 3, 4, 5, 6]
     assert batch["terminated"].tolist() == [0, 0, 0, 1, 1, 1]
     assert "discount" not in batch
