@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from threading import RLock
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ from cpprb_like.forks import OneProcess
 _Take: TypeAlias = Callable[
     [NDArray[np.intp], list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
 ]
+_T = TypeVar("_T")
 
 @disjoint_base
 class BufferBase:
@@ -23,6 +24,8 @@ class BufferBase:
     def _attach(
         self, ring: Ring, gate: RLock | OneProcess, attributes: dict[str, Any]
     ) -> None: ...
+    def _hold(self, pauses: bool, call: Callable[..., _T], *arguments: Any) -> _T: ...
+    def _end_episodes(self, first: int, stop: int) -> None: ...
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None: ...
     def _check_batch_size(self, batch_size: int) -> int: ...
     def _sample(

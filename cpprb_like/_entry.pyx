@@ -115,6 +115,31 @@ cdef class BufferBase:
         with self._gate:
             return 0
 
+    def _hold(self, bint pauses, call, *arguments):
+        """What ``call(*arguments)`` gives, while other threads that write wait.
+
+        With ``pauses`` they wait before they look at anything; calls of this thread go on. No
+        signal handler runs between taking the gate and giving it back but inside ``call``, as it
+        could where a ``with`` statement of Python begins and ends: the gate is never left locked.
+        """
+        cdef bint outer
+        if self.c_ring is None:
+            raise RuntimeError(not_initialised(self))
+        with self._gate:
+            outer = self._paused
+            self._paused = outer or pauses
+            try:
+                return call(*arguments)
+            finally:
+                self._paused = outer
+
+    def _end_episodes(self, intp_t first, intp_t stop):
+        """Truncate the open episodes of the streams from ``first`` to ``stop``."""
+        cdef intp_t stream
+        with self._gate:
+            for stream in range(first, stop):
+                self.c_ring.end_episode(stream)
+
     cdef int c_check_ring(self, Ring ring) except -1:
         """Refuse to go on with a call that began with another ring."""
         if self.c_ring is not ring:

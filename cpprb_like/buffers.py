@@ -13,7 +13,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -307,9 +306,11 @@ class ReplayBuffer(BufferBase):
         IndexError
             There is no such environment.
         """
-        with self._gate:
-            for stream in range(self.n_envs) if env is None else [self._check_env(env)]:
-                self.ring.end_episode(stream)
+        if env is None:
+            self._end_episodes(0, self.n_envs)
+        else:
+            stream = self._check_env(env)
+            self._end_episodes(stream, stream + 1)
 
     def get_current_episode_len(self, env: int = 0) -> int:
         """Steps of an environment since its last episode end.
@@ -323,8 +324,7 @@ class ReplayBuffer(BufferBase):
 
         Memory stays allocated; Python objects are let go. The generator goes on where it is.
         """
-        with self._gate:
-            self.ring.clear()
+        self._hold(False, self.ring.clear)
 
     # ------------------------------------------------------------------ sampling
 
@@ -497,22 +497,7 @@ class ReplayBuffer(BufferBase):
 
     def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
         """Read rows that writers changed the first time."""
-        with self._writers_wait():
-            for _ in range(MOST_ATTEMPTS):
-                found = attempt()
-                if found is not None:
-                    return found
-        raise RuntimeError("rows were overwritten by the very thread that reads them")
-
-    @contextmanager
-    def _writers_wait(self) -> Iterator[None]:
-        """Other threads that write wait until the block is left."""
-        with self._gate:
-            outer, self._paused = self._paused, True
-            try:
-                yield
-            finally:
-                self._paused = outer
+        return self._hold(True, _try_often, attempt)
 
     check = check_buffer
 
@@ -749,6 +734,14 @@ class ReplayBuffer(BufferBase):
         if not 0 <= stream < self.n_envs:
             raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
         return stream
+
+
+def _try_often(attempt: Callable[[], Found | None]) -> Found:
+    for _ in range(MOST_ATTEMPTS):
+        found = attempt()
+        if found is not None:
+            return found
+    raise RuntimeError("rows were overwritten by the very thread that reads them")
 
 
 # What the constructor takes beside ``size`` and ``env_dict``.

@@ -8,7 +8,7 @@ sampler keeps the promises of its protocol (``testing``).
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -53,8 +53,8 @@ class Checkable(Protocol):
         """The rows."""
         ...
 
-    def _writers_wait(self) -> AbstractContextManager[None]:
-        """Other threads that write wait until the block is left."""
+    def _hold(self, pauses: bool, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What the call gives, while other threads that write wait."""
         ...
 
 
@@ -105,20 +105,23 @@ def check_buffer(self: Checkable, step_id: str | None = None, *, stack: str | No
     AssertionError: row 4 (slot 0, environment 0): field 't': expected 1, got 2
     """
     names = _IdFields(self._layout, step_id, stack)
-    with self._writers_wait():
-        _check_header(self._layout, self._arena)
-        timeline = _Timeline(self._layout, self._arena, self.ring.ahead)
-        _check_flags(timeline, self._layout, self._arena)
-        _check_lengths(timeline, self._layout, self._arena)
-        _check_sizes(timeline, self.ring)
-        for chain in self.ring.chains:
-            _check_chain(chain, timeline, self._layout, self._arena)
-        names.check(timeline, self.ring)
-        if self._nstep is not None:
-            _check_steps(timeline, self.ring, self._view, self._nstep)
-        rows = getattr(self.sampler, "rows", None)
-        if isinstance(rows, RowWeights):
-            _check_weights(rows, timeline)
+    self._hold(True, _check_all, self, names)
+
+
+def _check_all(self: Checkable, names: _IdFields) -> None:
+    _check_header(self._layout, self._arena)
+    timeline = _Timeline(self._layout, self._arena, self.ring.ahead)
+    _check_flags(timeline, self._layout, self._arena)
+    _check_lengths(timeline, self._layout, self._arena)
+    _check_sizes(timeline, self.ring)
+    for chain in self.ring.chains:
+        _check_chain(chain, timeline, self._layout, self._arena)
+    names.check(timeline, self.ring)
+    if self._nstep is not None:
+        _check_steps(timeline, self.ring, self._view, self._nstep)
+    rows = getattr(self.sampler, "rows", None)
+    if isinstance(rows, RowWeights):
+        _check_weights(rows, timeline)
 
 
 def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:

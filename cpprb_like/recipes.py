@@ -117,7 +117,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         except ValueError:
             return priorities  # of several lengths, which is for the sampler to say
         is_block = given.shape[1:] in ((self.n_envs,), (self.n_envs, 1))
-        return given.reshape(-1) if is_block else given
+        if is_block:
+            return given.reshape(-1)
+        return priorities if isinstance(priorities, (list, tuple)) else given  # for messages
 
     def _stage(self, first: int, revision: int, priorities: NDArray[np.float64]) -> None:
         self.sampler.stage(first, revision, priorities)

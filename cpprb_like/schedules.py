@@ -17,7 +17,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Constant", "Linear", "Piecewise", "Schedule", "check", "value_at", "whole", "whole_numbers"]
+__all__ = [
+    "Constant",
+    "Linear",
+    "Piecewise",
+    "Schedule",
+    "check",
+    "value_at",
+    "whole",
+    "whole_numbers",
+]
 
 
 Bounds = tuple[float, float, bool]  # least, most, and whether least itself is left out

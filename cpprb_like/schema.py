@@ -375,9 +375,7 @@ class Schema:
         for option, words in NEAR_NAMES.items():
             if known[option] or getattr(self, option) is not None:
                 continue
-            found += [
-                (option, field) for field in self.fields if _plain_word(field.name) in words
-            ]
+            found += [(option, field) for field in self.fields if _plain_word(field.name) in words]
         return found
 
     def _end_field(

@@ -5,10 +5,9 @@ Not here: how rows are named (``_row_tags``), and the writing (``_update``).
 
 from __future__ import annotations
 
-from threading import RLock
+from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._column import Column
@@ -33,9 +32,8 @@ class UpdatesRows(Protocol):
         """The rows."""
         ...
 
-    @property
-    def _gate(self) -> RLock:
-        """Held by whoever needs writers to wait."""
+    def _hold(self, pauses: bool, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What the call gives, while other threads that write wait."""
         ...
 
 
@@ -96,10 +94,10 @@ def update_rows(self: UpdatesRows, indexes: ArrayLike, /, **fields: Any) -> None
         _convert(field, column, value, len(rows))
         for (field, column, _), value in zip(chosen, fields.values(), strict=True)
     ]
-    with self._gate:
-        if self.ring is not ring:
-            raise RuntimeError("the buffer was initialised anew while a value was read")
-        write(ring, rows, [column for _, column, _ in chosen], arrays)
+    columns = [column for _, column, _ in chosen]
+    if self.ring is not ring:
+        raise RuntimeError("the buffer was initialised anew while a value was read")
+    self._hold(False, write, ring, rows, columns, arrays)
 
 
 def updatable_fields(schema: Schema, ring: Ring) -> Updatable:

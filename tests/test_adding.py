@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DISGUISES, PLAIN_DTYPES, disguise, random_array
 
-from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, SelectiveReplayBuffer
-from cpprb_like import casting
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, SelectiveReplayBuffer, casting
 
 NUMBER: dict[str, Any] = {"shape": ()}
 
@@ -36,7 +35,7 @@ NUMBER: dict[str, Any] = {"shape": ()}
 def test_numbers_are_cast_or_refused_as_by_the_slow_twin(
     wanted: str, given_dtype: str, shape: tuple[int, ...], n: int, how: str, small: bool, seed: int
 ) -> None:
-    """Casts on the way into the ring give what ``casting.cast`` gives, and refuse what it refuses."""
+    """Casts on the way into the ring give or refuse what ``casting.cast`` does."""
     rng = np.random.default_rng(seed)
     values = random_array(rng, np.dtype(given_dtype), (n, *shape))
     if small:  # numbers that most kinds can hold
@@ -167,21 +166,21 @@ def test_an_array_that_is_too_large_to_keep_room_for() -> None:
 def test_a_block_is_its_time_steps_one_by_one(n_envs: int, dtype: str) -> None:
     """``(T, n_envs, ...)`` is T calls, with every option, also beyond the capacity."""
     rng = np.random.default_rng(1)
-    for T, capacity in ((5, 100), (20, 31), (0, 10), (1, 10)):
+    for steps, capacity in ((5, 100), (20, 31), (0, 10), (1, 10)):
         fields = {"obs": {"shape": 2}, "one": {"shape": 1}, "rew": NUMBER, "done": NUMBER}
         options: Any = {"n_envs": n_envs, "next_of": "obs", "Nstep": {"size": 2}}
         block: Any = {
-            "obs": rng.random((T, n_envs, 2)).astype(dtype),
-            "next_obs": rng.random((T, n_envs, 2)).astype(dtype),
-            "one": rng.random((T, n_envs)).astype(dtype),
-            "rew": rng.random((T, n_envs)).astype(dtype),
-            "done": (rng.random((T, n_envs)) < 0.3).astype(dtype),
+            "obs": rng.random((steps, n_envs, 2)).astype(dtype),
+            "next_obs": rng.random((steps, n_envs, 2)).astype(dtype),
+            "one": rng.random((steps, n_envs)).astype(dtype),
+            "rew": rng.random((steps, n_envs)).astype(dtype),
+            "done": (rng.random((steps, n_envs)) < 0.3).astype(dtype),
         }
         at_once, by_step = (ReplayBuffer(capacity, fields, **options) for _ in range(2))
         at_once.add(**block)
         at_once.add(**block | {"one": block["one"][..., np.newaxis]})
         for _ in range(2):
-            for t in range(T):
+            for t in range(steps):
                 by_step.add(**{name: values[t] for name, values in block.items()})
         at_once.check()
         assert snapshot(at_once) | {"rng": 0} == snapshot(by_step) | {"rng": 0}
@@ -189,18 +188,18 @@ def test_a_block_is_its_time_steps_one_by_one(n_envs: int, dtype: str) -> None:
 
 def test_a_block_with_absent_environments_and_priorities() -> None:
     """``add_where`` takes a mask ``(T, n_envs)``, and priorities are given likewise."""
-    T, n_envs = 4, 3
+    steps, n_envs = 4, 3
     rng = np.random.default_rng(2)
-    present = rng.random((T, n_envs)) < 0.6
-    x, priorities = rng.random((T, n_envs)), rng.random((T, n_envs)) + 1
+    present = rng.random((steps, n_envs)) < 0.6
+    x, priorities = rng.random((steps, n_envs)), rng.random((steps, n_envs)) + 1
     at_once, by_step = (
         PrioritizedReplayBuffer(100, {"x": NUMBER}, n_envs=n_envs) for _ in range(2)
     )
     at_once.add_where(present, x=x, priorities=priorities)
     at_once.add(x=x, priorities=priorities)
-    for t in range(T):
+    for t in range(steps):
         by_step.add_where(present[t], x=x[t], priorities=priorities[t])
-    for t in range(T):
+    for t in range(steps):
         by_step.add(x=x[t], priorities=priorities[t])
     at_once.check()
     slots = at_once.ring.present_slots()
@@ -435,6 +434,7 @@ def test_an_add_with_priorities_that_is_cut_short_is_whole_or_nothing() -> None:
     assert cut_everywhere(make, lambda rb: rb.add(x=[4, 5], priorities=[7.0, 8.0]), look_at) > 3
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
 @pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
 def test_a_second_init_that_is_refused_or_cut_short_keeps_the_rows(make: Any) -> None:
     """``__init__`` takes everything or nothing; refused at its end it had lost the rows."""
@@ -470,6 +470,7 @@ def test_update_and_clear_and_ends_that_are_cut_short() -> None:
     cut_everywhere(make, lambda rb: rb.add(x=Tensor(np.array([4, 5])), y=[6, "7"][:1] * 2), look_at)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
 def test_a_deletion_that_is_cut_short_keeps_the_other_episodes() -> None:
     """``delete_episode`` of a selective buffer cleared all rows before it added the others."""
 

@@ -118,9 +118,7 @@ def test_a_near_name_is_an_end_or_none_as_the_option_says(option: str, name: str
 @pytest.mark.parametrize("name", ["terminated", "done", "truncated"])
 def test_false_says_that_no_field_is_an_end(name: str) -> None:
     """The very name is none then either."""
-    rb = ReplayBuffer(
-        10, {"rew": NUMBER, name: NUMBER}, terminated=False, truncated=False
-    )
+    rb = ReplayBuffer(10, {"rew": NUMBER, name: NUMBER}, terminated=False, truncated=False)
     rb.add(**{"rew": [1, 1], name: [0, 1]})
     assert rb.get_current_episode_len() == 2
 
@@ -148,7 +146,7 @@ def test_nstep_refuses_an_end_that_cannot_be_one() -> None:
     """A ``done`` for each of several agents ends no episode: n-step returns would cross it."""
     fields = {"rew": NUMBER, "done": {"shape": 2}}
     ReplayBuffer(10, fields)
-    with pytest.raises(ValueError, match="'done'.*one bool or number.*terminated=False"):
+    with pytest.raises(ValueError, match=r"'done'.*one bool or number.*terminated=False"):
         ReplayBuffer(10, fields, Nstep={"size": 3})
 
 
@@ -181,7 +179,7 @@ def test_unknown_options_that_are_none_are_taken(make: Any) -> None:
 
 @pytest.mark.parametrize("fields", [{"x": 1, "y": 2}, {"y": 2}, {}])
 def test_wrong_names_are_a_type_error_and_a_key_error(fields: dict[str, Any]) -> None:
-    """cpprb raises ``KeyError`` for a missing field, Python ``TypeError``: programs catch either."""
+    """Programs catch ``KeyError``, as cpprb raises it, or ``TypeError``, as Python does."""
     rb = ReplayBuffer(10, {"x": {}})
     for error in (TypeError, KeyError, FieldNameError):
         with refused(rb, error, "this buffer has ['x']"):
@@ -231,7 +229,7 @@ def test_a_slot_past_the_end_says_how_many_rows_there_are() -> None:
     with pytest.raises(IndexError, match="empty"):
         rb._encode_sample([0])
     rb.add(x=np.zeros(10))
-    with pytest.raises(IndexError, match="holds 10 rows.*-10 to 9"):
+    with pytest.raises(IndexError, match=r"holds 10 rows.*-10 to 9"):
         rb._encode_sample([10])
 
 

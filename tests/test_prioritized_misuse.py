@@ -74,7 +74,7 @@ BAD_PRIORITIES: list[tuple[Any, type[Exception], list[str]]] = [
     ([], ValueError, ["priorit", "2", "0"]),
     ([[1.0, 2.0, 3.0]], ValueError, ["priorities", "(1, 3)"]),
     (np.ones((2, 1, 1)), ValueError, ["priorities", "(2, 1, 1)"]),
-    (np.ones((0, 2)), ValueError, ["priorities", "(0, 2)"]),
+    (np.ones((0, 3)), ValueError, ["priorities", "(0, 3)"]),
     ([[1.0], [2.0, 3.0]], ValueError, ["priorities"]),
     ([True, False], TypeError, ["priorities", "True"]),
     (np.array([True, True]), TypeError, ["priorities"]),
