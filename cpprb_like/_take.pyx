@@ -187,7 +187,7 @@ cdef list c_find_arrays(out, tuple columns, intp_t n):
             or cnp.PyArray_NDIM(array) != 1 + column.ndim
             or cnp.PyArray_DIM(array, 0) != n
             or memcmp(cnp.PyArray_DIMS(array) + 1, column.dims, column.ndim * sizeof(intp_t))
-            or not (array.dtype is column.dtype or column.c_same_dtype(array))
+            or not (array.dtype is column.dtype or column.c_same_dtype(found, False))
         ):
             return None
         arrays.append(array)
