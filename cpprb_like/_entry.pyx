@@ -492,7 +492,7 @@ cdef class BufferBase:
         if batch is None or not ring.c_holds(moment, slots):
             return None
         for name, values in extra.items():
-            if name in self.name_set or name in batch or len(values) != n:
+            if name in self.numbers or name in batch or len(values) != n:
                 raise ValueError(
                     f"{self.sampler!r}: expected {n} values under a name that is no field, "
                     f"got {len(values)} as {name!r}"
