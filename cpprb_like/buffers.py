@@ -176,7 +176,7 @@ class ReplayBuffer(BufferBase):
         seed: Seed = None,
         mmap_prefix: str | Path | None = None,
         mmap_mode: storage.FileMode = "x",
-        **unknown: None,
+        **unknown: Any,
     ) -> None:
         given = [name for name, value in unknown.items() if value is not None]
         if given:
@@ -497,7 +497,8 @@ class ReplayBuffer(BufferBase):
 
     def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
         """Read rows that writers changed the first time."""
-        return self._hold(True, _try_often, attempt)
+        found: Found = self._hold(True, _try_often, attempt)
+        return found
 
     check = check_buffer
 

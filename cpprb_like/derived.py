@@ -8,6 +8,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -242,6 +243,7 @@ def read_gamma(name: str, gamma: object) -> float:
     """A discount factor: a number from 0 to 1."""
     if isinstance(gamma, (bool, np.bool_)) or not isinstance(gamma, numbers.Real):
         raise TypeError(f"{name}: expected a number, got {gamma!r}")
-    if not 0.0 <= float(gamma) <= 1.0:
+    number: Any = gamma  # an int of hundreds of digits is no float
+    if not 0.0 <= number <= 1.0:
         raise ValueError(f"{name}: expected 0 to 1, got {gamma}")
     return float(gamma)

@@ -190,8 +190,12 @@ def _scan(flags: NDArray[np.uint8], written: int, revision: int, ring: Ring) -> 
 class Buffer(Protocol):
     """What ``Episodes`` needs of a buffer."""
 
-    ring: Ring
     rng: np.random.Generator
+
+    @property
+    def ring(self) -> Ring:
+        """The rows."""
+        ...
 
     @property
     def sampler(self) -> Any:

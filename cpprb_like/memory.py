@@ -32,7 +32,7 @@ def available_nbytes() -> int:
 
 def format_nbytes(nbytes: int) -> str:
     """A number of bytes for people: ``"1.5 GiB"``."""
-    amount = float(nbytes)
+    amount = float(min(nbytes, 1 << 1000))  # wider ints are no floats
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
             return f"{nbytes} B" if unit == "B" else f"{amount:.1f} {unit}"

@@ -199,6 +199,7 @@ def _read_field(name: object, spec: object, default: np.dtype[Any]) -> Field:
 
 def _read_shape(name: str, shape: object) -> tuple[int, ...]:
     given: Any = shape
+    result: tuple[int, ...]
     try:
         result = (operator.index(given),)
     except TypeError:  # no integer, so a sequence of them: a list or an array will do

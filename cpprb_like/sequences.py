@@ -35,8 +35,12 @@ CHECKED_NBYTES = 1 << 28  # batches from here on are compared with the memory th
 class Buffer(Protocol):
     """What ``sample_sequences`` needs of a buffer."""
 
-    ring: Ring
     rng: np.random.Generator
+
+    @property
+    def ring(self) -> Ring:
+        """The rows."""
+        ...
 
     @property
     def sampler(self) -> Any:

@@ -141,7 +141,7 @@ def test_tensors_are_read_by_the_array_protocol() -> None:
     """A tensor of any number dtype is cast like an array, once, and refused like one."""
     rb = ReplayBuffer(10, {"x": {"shape": 3}, "n": {"shape": (), "dtype": "i8"}})
     rb.add(x=Tensor(np.arange(6.0).reshape(2, 3)), n=Tensor(np.array([1.0, 2.0])))
-    rb.add(x=memoryview(np.arange(3.0)), n=Tensor(np.array(3, np.int8)))
+    rb.add(x=memoryview(np.arange(3.0).tobytes()).cast("d"), n=Tensor(np.array(3, np.int8)))
     assert rb.get_all_transitions()["n"].tolist() == [1, 2, 3]
     assert rb[1]["x"].tolist() == [3, 4, 5]
     with refused(rb, ValueError, "'n'"):

@@ -100,7 +100,7 @@ def test_bad_field_declaration(spec: dict[str, Any], word: str) -> None:
 def test_unknown_options() -> None:
     """A misspelt option of the constructor is a TypeError that names it."""
     with pytest.raises(TypeError, match="nevs"):
-        ReplayBuffer(10, {"x": {}}, nevs=3)  # type: ignore[call-arg]
+        ReplayBuffer(10, {"x": {}}, nevs=3)
     with pytest.raises(TypeError, match="nevs"):
         create_buffer(10, {"x": {}}, nevs=3)
 

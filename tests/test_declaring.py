@@ -215,7 +215,7 @@ def test_indexes_may_be_whole_floats() -> None:
     assert rb.get_max_priority() == 5.0
     assert rb._encode_sample(np.array([0.0, 2.0]))["x"].tolist() == [1, 3]
     rb.update(np.array([0.0]), x=[7.0])
-    assert rb[0.0]["x"] == 7  # type: ignore[index]
+    assert rb[0.0]["x"] == 7
     for wrong in ([0.5], [np.nan], [np.inf], [1e300]):
         with pytest.raises(TypeError, match="indexes"):
             rb.update_priorities(wrong, [1.0])
@@ -259,3 +259,17 @@ def test_a_deleted_row_may_have_been_terminated_and_truncated() -> None:
     rb.episodes.delete(0)
     assert len(rb) == 1
     rb.check()
+
+
+def test_numbers_of_hundreds_of_digits_are_refused_in_a_sentence() -> None:
+    """An int that no float can hold raised a bare ``OverflowError`` here and there."""
+    huge = 10**400
+    fields = {"x": NUMBER, "done": NUMBER}
+    with pytest.raises(MemoryError, match="memory"):
+        ReplayBuffer(huge, fields)
+    with pytest.raises(ValueError, match=r"gamma.*expected 0 to 1"):
+        ReplayBuffer(10, fields, Nstep={"size": 2, "rew": "x", "gamma": huge})
+    rb = ReplayBuffer(10, fields)
+    for value in (huge, [huge], [huge, 1.0]):
+        with refused(rb, ValueError, "'x'"):
+            rb.add(x=value, done=0)
