@@ -5,6 +5,7 @@ numbers get a loop of their own, because a copy of constant size is one load and
 call.
 """
 
+from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
 from cpprb_like._typedefs cimport intp_t
@@ -19,13 +20,42 @@ cdef extern from *:
     #else
     #define CPPRB_PREFETCH(address) ((void)(address))
     #endif
+
+    /* A cache line written past the caches: the processor need not read it first, nor throw out
+       another for it. ``to`` is aligned to cache lines. */
+    #if defined(__SSE2__) || defined(_M_X64)
+    #include <emmintrin.h>
+    #define CPPRB_STREAMS 1
+    static inline void cpprb_stream_line(char *to, const char *line)
+    {
+        __m128i a = _mm_loadu_si128((const __m128i *)line);
+        __m128i b = _mm_loadu_si128((const __m128i *)line + 1);
+        __m128i c = _mm_loadu_si128((const __m128i *)line + 2);
+        __m128i d = _mm_loadu_si128((const __m128i *)line + 3);
+        _mm_stream_si128((__m128i *)to, a);
+        _mm_stream_si128((__m128i *)to + 1, b);
+        _mm_stream_si128((__m128i *)to + 2, c);
+        _mm_stream_si128((__m128i *)to + 3, d);
+    }
+    #define CPPRB_END_STREAM() _mm_sfence()
+    #else
+    #define CPPRB_STREAMS 0
+    #define cpprb_stream_line(to, line) ((void)(to), (void)(line))
+    #define CPPRB_END_STREAM() ((void)0)
+    #endif
     """
+    const bint STREAMS "CPPRB_STREAMS"  # whether there are such writes
     void c_prefetch "CPPRB_PREFETCH"(const void* address) noexcept nogil
+    void c_stream_line "cpprb_stream_line"(char* to, const char* line) noexcept nogil
+    void c_end_stream "CPPRB_END_STREAM"() noexcept nogil  # other threads may read what was written
 
 
 cdef enum:
     CACHE_LINE = 64
     INTERLEAVE_NBYTES = 4096  # that stay in the first cache while parts are put between parts
+    PIECE = 512               # bytes copied while as many of the next row are fetched
+    LONGEST = 65536           # rows in pieces: in longer ones the processor sees what comes next
+    CACHED_NBYTES = 1 << 24   # of a batch: what is written of a larger one is not read from caches
 
 
 cdef inline void c_prefetch_rows(
@@ -80,9 +110,63 @@ cdef inline void c_gather(
     elif size == 2:
         for k in range(n):
             memcpy(out + 2 * k, column + slots[k] * stride, 2)
+    elif PIECE <= size <= LONGEST:
+        c_gather_pieces(out, column, stride, size, slots, n)
     else:
         for k in range(n):
             memcpy(out + size * k, column + slots[k] * stride, size)
+
+
+cdef inline void c_gather_pieces(
+    char* out, const char* column, intp_t stride, intp_t size, const intp_t* slots, intp_t n
+) noexcept nogil:
+    """As ``c_gather``, of rows of a piece or more; the next row is fetched while one is copied.
+
+    The processor foresees the lines of a row but not where the next one is: 1024 rows of 1 kB take
+    0.22 ms and not 0.37, 128 of 7 kB 63 us and not 101, 256 of 28 kB 0.41 ms and not 0.50.
+    """
+    cdef intp_t k, o, line
+    cdef const char* row
+    cdef const char* following
+    for k in range(n):
+        row = column + slots[k] * stride
+        following = column + slots[min(k + 1, n - 1)] * stride
+        o = 0
+        while o + PIECE <= size:
+            for line in range(PIECE // CACHE_LINE):
+                c_prefetch(following + o + CACHE_LINE * line)
+            memcpy(out + o, row + o, PIECE)
+            o += PIECE
+        for line in range((size - o) // CACHE_LINE + 1):
+            c_prefetch(following + o + CACHE_LINE * line)
+        memcpy(out + o, row + o, size - o)
+        out += size
+
+
+cdef inline void c_gather_past_caches(
+    char* out, const char* column, intp_t stride, intp_t size, const intp_t* slots, intp_t n
+) noexcept nogil:
+    """As ``c_gather``, of rows of a cache line or more, where there is ``STREAMS``.
+
+    For batches that no cache keeps (32 MB here, shared by all cores): 1024 rows of 28 kB take 1.6 ms
+    and not 2.2, and with one pass over them 2.6 and not 3.4. Of 10 MB the pass takes longer than
+    the writing saves, of 15 MB as long.
+    """
+    cdef intp_t k, o
+    cdef const char* row
+    cdef const char* following
+    for k in range(n):
+        row = column + slots[k] * stride
+        following = column + slots[min(k + 1, n - 1)] * stride
+        o = <intp_t> (-<uintptr_t> out % CACHE_LINE)
+        memcpy(out, row, o)
+        while o + CACHE_LINE <= size:
+            c_prefetch(following + o)
+            c_stream_line(out + o, row + o)
+            o += CACHE_LINE
+        memcpy(out + o, row + o, size - o)
+        out += size
+    c_end_stream()
 
 
 cdef inline void c_scatter(

@@ -17,7 +17,9 @@ from libc.string cimport memcmp, memcpy
 from cpprb_like._arrays cimport c_check_array
 from cpprb_like._chain cimport Chain
 from cpprb_like._column cimport Column
-from cpprb_like._copy cimport c_gather, c_prefetch_rows
+from cpprb_like._copy cimport (
+    CACHED_NBYTES, PIECE, STREAMS, c_gather, c_gather_past_caches, c_prefetch_rows
+)
 from cpprb_like._core cimport END, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._pool cimport Lease
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
@@ -279,7 +281,7 @@ cdef int c_fill(Ring ring, list arrays, tuple columns, cnp.ndarray slots) except
 
 
 cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) noexcept nogil:
-    cdef intp_t start = 0, count = min(n, READ_CHUNK), following, number
+    cdef intp_t start = 0, count = min(n, READ_CHUNK), nbytes = 0, following, number
     cdef const intp_t* row
     cdef const char* base = <const char*> &ring.arena[0]
     cdef const char* records = base + ring.record_offset
@@ -299,7 +301,15 @@ cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) n
         start += count
         count = following
     for number in range(ring.in_record, ring.table.shape[0]):
+        if outs[number] != NULL:
+            nbytes += n * ring.table[number, NBYTES]
+    for number in range(ring.in_record, ring.table.shape[0]):
         if outs[number] == NULL:
             continue
         row = &ring.table[number, 0]
-        c_gather(outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots, n)
+        if STREAMS and nbytes > CACHED_NBYTES and row[NBYTES] >= PIECE:
+            c_gather_past_caches(
+                outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots, n
+            )
+        else:
+            c_gather(outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots, n)
