@@ -9,7 +9,7 @@ and everything that is not called at every step (``buffers``).
 
 cimport numpy as cnp
 from cpython.number cimport PyNumber_AsSsize_t
-from cpython.object cimport PyObject
+from cpython.object cimport PyObject, PyObject_GenericSetAttr
 from cpython.unicode cimport (
     PyUnicode_CheckExact, PyUnicode_Compare, PyUnicode_FromObject, PyUnicode_GET_LENGTH
 )
@@ -85,8 +85,9 @@ cdef class BufferBase:
         cdef bint has_priorities = hasattr(self, "_read_priorities")
         sources = np.zeros(n_fields, np.intp)
         scratch = np.zeros(n_fields * SCRATCH_NBYTES, np.uint8)
-        cdef dict own = self.__dict__
-        old = self.c_ring, self.rooms, self.names, dict(own)  # die at the end: that may run any code
+        # What is replaced dies at the end: that may run any code.
+        before = [] if self.c_ring is None else [getattr(self, name, None) for name in attributes]
+        old = self.c_ring, self.rooms, self.names, before
         self.c_ring = ring
         self.n_streams = ring.n_envs
         self._gate = gate
@@ -100,7 +101,9 @@ cdef class BufferBase:
         self.sources = sources
         self.scratch = scratch
         self.rooms = [None] * n_fields
-        own.update(attributes)
+        # One by one: a buffer whose __dict__ was asked for finds its methods more slowly.
+        for name, value in attributes.items():
+            PyObject_GenericSetAttr(self, name, value)
         del old
 
     @property

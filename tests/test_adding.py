@@ -379,7 +379,8 @@ def cut_at(line: int) -> Iterator[list[int]]:
         del arg
         if not frame.f_globals.get("__name__", "").startswith("cpprb_like"):
             return None
-        if event in ("line", "call", "return"):
+        # Not where an exception is handled: CPython then takes it for handled for ever.
+        if event == "line" and sys.exc_info()[0] is None:
             count[0] += 1
             if count[0] == line:
                 raise Cut
@@ -409,6 +410,7 @@ def cut_everywhere(
                 call(thing)
         except Cut:
             pass
+        assert sys.exc_info() == (None, None, None)
         found = look(thing)
         assert found in (old, new), f"cut at line {line} of {count[0]}: {found}"
     return count[0]

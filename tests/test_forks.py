@@ -114,8 +114,7 @@ def test_children_of_a_busy_process_neither_hang_nor_find_half_of_anything(kind:
 
     def read() -> None:
         rb.on_episode_end()
-        with rb._writers_wait():
-            rb.get_all_transitions()
+        rb._hold(True, rb.get_all_transitions)
 
     def go_on() -> None:
         for _ in range(3):
@@ -169,9 +168,12 @@ def test_a_draw_may_fork() -> None:
     rb = ReplayBuffer(100, FIELDS, sampler=Forks(), seed=0)
     rb.add(x=range(10), wide=np.zeros((10, 20)))
     rb.sample(5)
-    with rb._writers_wait():
+
+    def draw_and_fork() -> None:
         rb.sample(5)
         assert outcome(lambda: (rb.sample(5), rb.add(x=1, wide=np.zeros(20)))) == 0
+
+    rb._hold(True, draw_and_fork)
     rb.add(x=1, wide=np.zeros(20))
     assert rb.sampler.codes == [0] * 2  # type: ignore[attr-defined]
 
@@ -183,11 +185,10 @@ def test_a_lock_that_never_comes_does_not_stop_a_fork(monkeypatch: pytest.Monkey
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with rb._writers_wait():
-            entered.set()
-            leave.wait(60)
+        entered.set()
+        leave.wait(60)
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=rb._hold, args=(True, hold))
     thread.start()
     entered.wait(60)
     begin = time.monotonic()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 FIELDS: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "r": {"shape": ()}, "done": {}}
-ROUNDS = 3000
+ROUNDS = 20_000
 KINDS = ["uniform", "prioritized", "present", "ranks"]
 
 
