@@ -3,7 +3,7 @@
 from numpy cimport ndarray
 
 from cpprb_like._core cimport Ring
-from cpprb_like._typedefs cimport float32_t, float64_t, intp_t, uint8_t
+from cpprb_like._typedefs cimport float32_t, float64_t, int32_t, intp_t, uint8_t
 
 
 cdef struct Walk:                # through the rows of a ring, as it is at one time
@@ -11,6 +11,7 @@ cdef struct Walk:                # through the rows of a ring, as it is at one t
     intp_t stride                # of the flags
     intp_t capacity
     intp_t n_envs
+    const int32_t* onward        # of an absent row, how many are absent from it on
     intp_t head                  # the slot of the next row to be written
     bint any_absent
 

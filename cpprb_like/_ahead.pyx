@@ -41,6 +41,7 @@ cdef inline Walk c_walk_of(Ring ring) noexcept nogil:
     walk.n_envs = ring.n_envs
     walk.head = <intp_t> (ring.state[WRITTEN] % ring.capacity)
     walk.any_absent = ring.c_absent() != 0
+    walk.onward = ring.runs.onward
     return walk
 
 
@@ -51,14 +52,16 @@ cdef inline intp_t c_newer(const Walk* walk, intp_t slot) noexcept nogil:
 
 cdef inline intp_t c_step(const Walk* walk, intp_t slot, intp_t* newer) noexcept nogil:
     """The slot of the next row of the stream that holds a step, -1 if there is none."""
+    cdef intp_t rows = walk.n_envs
     while True:
-        newer[0] -= walk.n_envs
+        newer[0] -= rows
         if newer[0] < 0:
             return -1
-        slot += walk.n_envs
+        slot += rows
         slot = slot - walk.capacity if slot >= walk.capacity else slot
         if not (walk.any_absent and walk.flags[slot * walk.stride] & ABSENT):
             return slot
+        rows = max(walk.onward[slot], 1) * walk.n_envs  # 0: another thread is about to note it
 
 
 def can_sum(Column column not None):

@@ -2,10 +2,12 @@
 
 from numpy cimport ndarray
 
+from cpprb_like._absent_runs cimport AbsentRuns
 from cpprb_like._chain cimport Rows
 from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_prefetch_rows
 from cpprb_like._pool cimport Pool
+from cpprb_like._slot_set cimport SlotSet, c_has
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
 
@@ -39,7 +41,9 @@ cdef class Moment:
 
 
 cdef class Ring:
-    cdef readonly intp_t capacity
+    cdef readonly intp_t capacity    # slots in memory
+    cdef readonly intp_t size        # rows that can be drawn, at most
+    cdef readonly intp_t span        # slots that users see: what row ids are counted modulo
     cdef readonly intp_t n_envs
     cdef readonly tuple columns      # Column of each field, in declared order
     cdef readonly tuple stored_columns  # those that are stored as they are
@@ -55,17 +59,34 @@ cdef class Ring:
     cdef intp_t record_stride
     cdef readonly intp_t row_nbytes  # of one drawn row, all columns
     cdef Pool pool                   # memory for large batches
+    cdef SlotSet out                 # slots in use whose rows cannot be drawn
+    cdef AbsentRuns runs             # of absent rows
+    # Below: only if rows have to follow a row before it can be drawn.
+    cdef int64_t kept_from           # id of the oldest row that is not left out
+    cdef int64_t[::1] open_rows      # ids of incomplete rows: a queue of ``ahead`` for each stream
+    cdef intp_t[::1] heads           # where the oldest of each queue is
+    cdef intp_t[::1] counts          # how many there are
+    cdef intp_t n_open               # in all queues
+    cdef int64_t first_complete      # the oldest row that became complete in this call, or -1
+    cdef int64_t[::1] completed      # ids of the rows that were completed last: a ring
+    cdef int64_t n_completed         # ever
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
     cdef intp_t c_stored(self) noexcept nogil
     cdef intp_t c_absent(self) noexcept nogil
     cdef intp_t c_drawable(self) noexcept nogil
-    cdef intp_t c_open(self) noexcept nogil
+    cdef int64_t c_first(self) noexcept nogil
+    cdef int64_t c_stop(self) noexcept nogil
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil
-    cdef bint c_is_open(self, intp_t slot) noexcept nogil
+    cdef bint c_is_open(self, int64_t row) noexcept nogil
     cdef intp_t c_waiting(self, int64_t* rows) noexcept nogil
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil
+    cdef int64_t c_newest_of(self, intp_t stream) noexcept nogil
+    cdef intp_t c_slot_of_nth(self, intp_t place, int64_t base) noexcept nogil
+    cdef intp_t c_slot_of_base(self) noexcept nogil
+    cdef intp_t c_public_slot(self, intp_t slot) noexcept nogil
+    cdef int64_t c_row_of_public(self, intp_t slot) noexcept nogil
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil
     cdef int c_prepare(self, char** rows, intp_t n) except -1
     cdef Rows c_describe(self, char** rows, intp_t n) noexcept
@@ -74,9 +95,14 @@ cdef class Ring:
     cdef Moment c_now(self)
     cdef bint c_is_now(self, Moment moment) noexcept
     cdef bint c_holds(self, Moment moment, ndarray slots) noexcept
+    cdef int c_expect_absent(self) except -1
+    cdef void c_follow(self, int64_t row, intp_t slot, uint8_t flags) noexcept nogil
+    cdef void c_complete(self, intp_t stream) noexcept nogil
+    cdef void c_drop(self, int64_t written) noexcept nogil
+    cdef void c_drop_oldest(self) noexcept nogil
+    cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil
+    cdef int c_rebuild(self) except -1
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
-    cdef intp_t c_newest_from(self, intp_t n) noexcept nogil
-    cdef intp_t c_oldest_of(self, intp_t newest) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil
     cdef void c_write_records(

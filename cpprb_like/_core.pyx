@@ -9,15 +9,16 @@ which are drawn (``_uniform``, ``samplers``), and the calls that users make (``_
 
 cimport cython
 cimport numpy as cnp
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from cpprb_like._absent_runs cimport AbsentRuns
 from cpprb_like._arrays cimport c_check_array
 from cpprb_like._chain cimport Chain, Rows
 from cpprb_like._column cimport Column
 from cpprb_like._copy cimport c_copy, c_scatter, c_swap
 from cpprb_like._pool cimport Pool
-from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._slot_set cimport SlotSet, c_has
+from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t, uint64_t
 
 import numpy as np
 
@@ -28,8 +29,12 @@ cdef enum:  # columns of Ring.ends
     END_SIGN_BYTE = 1
     END_FLAGS = 2
 
+cdef uint64_t ALL_BITS = ~<uint64_t> 0
+
 cdef enum:
     WRITE_CHUNK = 32              # rows whose records stay in the first cache meanwhile
+    LEAST_COMPLETED = 64          # row ids that are kept of those that became complete
+    SPARSE = 8                    # words of bits that are read in the time that finds a slot
 
 # The same numbers for schema.py.
 N_STATE_WORDS = EPISODE_LENS
@@ -64,11 +69,13 @@ cdef class Ring:
         For each end field: number of the column, the byte of it that holds a sign bit (-1 for
         none), and its flag bits.
     capacity, n_envs : int
-        Rows held, and streams that they belong to in turn.
+        Slots in memory, and streams that rows belong to in turn.
     chains : sequence of Chain
         Fields of ``columns`` that are not stored as they are.
     ahead : int
-        A row can be drawn when so many rows of its episode follow it, or all.
+        A row is complete, and can be drawn, when so many rows of its episode follow it, or all. Then
+        ``capacity`` has ``ahead * n_envs`` slots for rows that are incomplete, and rows that are
+        complete beyond the other slots are left out.
     """
 
     def __cinit__(
@@ -77,6 +84,13 @@ cdef class Ring:
     ):
         self.capacity = capacity
         self.n_envs = n_envs
+        self.size = capacity - ahead * n_envs
+        if not 1 <= n_envs or self.size < 1 or ahead < 0:
+            raise ValueError(
+                f"expected 1 <= n_envs, 0 <= ahead and slots for more than ahead * n_envs rows, "
+                f"got {n_envs}, {ahead} and {capacity} slots"
+            )
+        self.span = self.size if n_envs == 1 else capacity
         self.columns = tuple(columns)
         self.record_offset, self.record_stride = record
         self.arena = arena
@@ -106,6 +120,20 @@ cdef class Ring:
             [(column.offset, column.stride, column.nbytes) for column in plain], np.intp
         ).reshape(len(plain), 3)
         self.row_nbytes = sum(column.nbytes for column in self.columns)
+        self.out = SlotSet(capacity)
+        self.runs = AbsentRuns(capacity, n_envs)
+        kept = LEAST_COMPLETED
+        while self.ahead and kept < 2 * (1 + self.ahead) * self.n_envs:
+            kept *= 2
+        self.completed = np.empty(kept, np.int64)
+        self.open_rows = np.empty(self.ahead * self.n_envs, np.int64)
+        self.heads = np.zeros(self.n_envs, np.intp)
+        self.counts = np.zeros(self.n_envs, np.intp)
+        self.rebuild()
+
+    def rebuild(self):
+        """Look at all rows in the ring, as if they were added now: somebody else wrote them."""
+        self.c_rebuild()
 
     def _in_record(self, Column column):
         return self.record_offset <= column.offset < self.record_offset + self.record_stride
@@ -127,67 +155,104 @@ cdef class Ring:
 
     @property
     def absent(self):
-        """Slots in use whose row cannot be drawn: it holds no step, or waits for rows to follow."""
-        return self.c_stored() - self.c_drawable()
+        """Slots in use whose row cannot be drawn: it holds no step, is incomplete, or left out."""
+        return self.out.count
+
+    @property
+    def first(self):
+        """The id of the oldest row that is not left out."""
+        return self.c_first()
+
+    @property
+    def stop(self):
+        """The id behind that of the newest row that can be drawn; with more than one environment,
+        of the newest.
+        """
+        return self.c_stop()
+
+    @property
+    def index_nbytes(self):
+        """Bytes of what is kept to find rows that can be drawn: 0 as long as all can."""
+        return self.out.nbytes + self.runs.nbytes
 
     def __len__(self):
         return self.c_drawable()
 
     cdef intp_t c_drawable(self) noexcept nogil:
         """How many rows can be drawn."""
-        return self.c_stored() - self.c_absent() - self.c_open()
+        return self.c_stored() - self.out.count
 
-    cdef intp_t c_open(self) noexcept nogil:
-        """How many rows wait for rows to follow them: the newest of each unfinished episode."""
-        cdef intp_t stream, count = 0
-        if self.ahead == 0:
-            return 0
-        if self.state[ABSENT_ROWS]:
-            return self.c_waiting(NULL)
-        for stream in range(self.n_envs):
-            count += min(self.ahead, <intp_t> self.state[EPISODE_LENS + stream])
-        return count
+    cdef int64_t c_first(self) noexcept nogil:
+        return self.kept_from if self.ahead else self.state[WRITTEN] - self.c_stored()
+
+    cdef int64_t c_stop(self) noexcept nogil:
+        if self.n_envs == 1 and self.n_open:
+            return self.open_rows[self.heads[0]]
+        return self.state[WRITTEN]
 
     cdef intp_t c_waiting(self, int64_t* rows) noexcept nogil:
-        """How many rows wait, at most ``ahead * n_envs``; their row ids go to ``rows`` if given."""
-        cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
-        cdef intp_t stream, left, count = 0
-        for stream in range(self.n_envs if self.ahead else 0):
-            left = min(self.ahead, <intp_t> self.state[EPISODE_LENS + stream])
-            row = written - self.n_envs + stream
-            while left and row >= oldest:
-                if not self.c_is_absent(<intp_t> (row % self.capacity)):
-                    if rows != NULL:
-                        rows[count] = row
-                    count += 1
-                    left -= 1
-                row -= self.n_envs
+        """The ids of the incomplete rows go to ``rows``; returns how many there are."""
+        cdef intp_t stream, k, place, count = 0
+        for stream in range(self.n_envs if self.n_open else 0):
+            for k in range(self.counts[stream]):
+                place = self.heads[stream] + k
+                place -= self.ahead if place >= self.ahead else 0
+                rows[count] = self.open_rows[stream * self.ahead + place]
+                count += 1
         return count
 
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil:
         """Whether the row in a slot in use can be drawn."""
-        return not (self.c_is_absent(slot) or (self.ahead and self.c_is_open(slot)))
+        return not c_has(self.out, slot)
 
-    cdef bint c_is_open(self, intp_t slot) noexcept nogil:
-        """Whether a row waits for rows to follow it."""
-        cdef int64_t row = self.c_row_at(slot)
-        cdef intp_t _
-        if not self.state[ABSENT_ROWS] and row + self.ahead * self.n_envs < self.state[WRITTEN]:
+    cdef bint c_is_open(self, int64_t row) noexcept nogil:
+        """Whether a row that holds a step is incomplete, and not left out."""
+        cdef intp_t stream = <intp_t> (row % self.n_envs)
+        if self.n_open == 0 or self.counts[stream] == 0:
             return False
-        for _ in range(self.ahead):
-            if self.c_flags(<intp_t> (row % self.capacity))[0] & END:
-                return False
-            row = self.c_next(row, self.state[WRITTEN])
-            if row < 0:
-                return True
-        return False
+        return row >= self.open_rows[stream * self.ahead + self.heads[stream]]
 
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil:
         """The next row of the stream that holds a step, -1 if there is none among ``written``."""
+        cdef intp_t slot
         row += self.n_envs
-        while row < written and self.c_is_absent(<intp_t> (row % self.capacity)):
-            row += self.n_envs
-        return row if row < written else -1
+        while row < written:
+            slot = <intp_t> (row % self.capacity)
+            if not self.c_is_absent(slot):
+                return row
+            row += <int64_t> self.runs.onward[slot] * self.n_envs
+        return -1
+
+    cdef int64_t c_newest_of(self, intp_t stream) noexcept nogil:
+        """The newest row of a stream that holds a step, -1 if none is in the ring."""
+        cdef int64_t row = self.state[WRITTEN] - self.n_envs + stream
+        cdef int64_t oldest = self.state[WRITTEN] - self.c_stored()
+        cdef intp_t slot
+        while row >= oldest:
+            slot = <intp_t> (row % self.capacity)
+            if not self.c_is_absent(slot):
+                return row
+            row -= <int64_t> self.runs.back[slot] * self.n_envs
+        return -1
+
+    cdef intp_t c_slot_of_nth(self, intp_t place, int64_t base) noexcept nogil:
+        """The slot of the row that can be drawn and has so many of these before it, from row
+        ``base`` on and around.
+        """
+        cdef intp_t among = self.c_drawable()
+        place += self.out.c_free_before(<intp_t> (base % self.capacity))
+        return self.out.c_free_at(place if place < among else place - among)
+
+    cdef intp_t c_public_slot(self, intp_t slot) noexcept nogil:
+        """The slot that users see of the row in a slot in use."""
+        if self.span == self.capacity:
+            return slot
+        return <intp_t> (self.c_row_at(slot) % self.span)
+
+    cdef int64_t c_row_of_public(self, intp_t slot) noexcept nogil:
+        """The row id of the row in a slot that users see; below ``c_first`` if there is none."""
+        cdef int64_t last = self.c_stop() - 1
+        return last - (last - slot) % self.span if slot <= last else -1
 
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil:
         """The row id of the row in a slot in use."""
@@ -203,14 +268,6 @@ cdef class Ring:
 
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil:
         return self.c_flags(slot)[0] & ABSENT
-
-    cdef intp_t c_newest_from(self, intp_t n) noexcept nogil:
-        """The slot of the oldest of the n newest rows that wait for no other; one environment."""
-        return self.c_oldest_of(n + self.c_open())
-
-    cdef intp_t c_oldest_of(self, intp_t newest) noexcept nogil:
-        """The slot of the oldest of so many newest rows, whatever they are."""
-        return <intp_t> ((self.state[WRITTEN] - newest) % self.capacity)
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil:
         return &self.arena[self.record_offset + slot * self.record_stride]
@@ -239,6 +296,8 @@ cdef class Ring:
         cdef char* values
         if n == 1 and self.n_envs == 1 and present == NULL and self.state[ABSENT_ROWS] == 0:
             self.c_write_record(rows, slot)
+            if self.ahead:
+                self.c_follow(written, slot, self.c_flags(slot)[0])
         else:
             self.c_write_records(rows, n, skip, slot, present)
         for number in range(self.in_record, self.table.shape[0]):
@@ -289,27 +348,117 @@ cdef class Ring:
             chain.c_write(&given)
 
     cdef object c_publish_ahead(self, char** rows, intp_t n, const uint8_t* present):
-        """As ``c_publish``, for a ring whose rows wait; returns the slot of the first row that can
-        be drawn now and could not before, or None.
+        """As ``c_publish``, for a ring whose rows have to be followed by others; returns the public
+        slot of the first row that became complete, or None.
         """
-        cdef int64_t* waited = <int64_t*> malloc((1 + self.ahead * self.n_envs) * sizeof(int64_t))
-        cdef int64_t row, first = -1, written = self.state[WRITTEN], oldest
-        cdef intp_t k, count
-        if waited == NULL:
-            raise MemoryError("no memory left to add rows")
-        count = self.c_waiting(waited)
+        self.first_complete = -1
         self.c_publish(rows, n, present)
-        oldest = self.state[WRITTEN] - self.c_stored()
-        for k in range(count):
-            row = waited[k]
-            if row >= oldest and (first < 0 or row < first):
-                first = row if self.c_can_draw(<intp_t> (row % self.capacity)) else first
-        free(waited)
-        row = max(written, oldest)
-        while first < 0 and row < self.state[WRITTEN]:
-            first = row if self.c_can_draw(<intp_t> (row % self.capacity)) else first
-            row += 1
-        return None if first < 0 else first % self.capacity
+        return None if self.first_complete < 0 else self.first_complete % self.span
+
+    # ------------------------------------------------------------------ rows that cannot be drawn
+
+    cdef int c_expect_absent(self) except -1:
+        """Make sure that rows can be absent, before one is."""
+        self.out.c_prepare()
+        self.runs.c_prepare()
+        return 0
+
+    cdef void c_follow(self, int64_t row, intp_t slot, uint8_t flags) noexcept nogil:
+        """A row comes after those before it: which rows are complete now, and which are left out?"""
+        cdef intp_t stream = <intp_t> (row % self.n_envs) if self.n_envs > 1 else 0
+        cdef intp_t place
+        if self.kept_from <= row - self.capacity:  # its slot is that of this row
+            self.c_drop_oldest()
+        if flags & END:
+            while self.counts[stream]:
+                self.c_complete(stream)
+        if flags & ABSENT:
+            self.out.c_add(slot)
+        elif flags & END:
+            self.out.c_remove(slot)
+            if self.first_complete < 0:
+                self.first_complete = row
+        else:
+            if self.counts[stream] == self.ahead:
+                self.c_complete(stream)
+            place = self.heads[stream] + self.counts[stream]
+            place -= self.ahead if place >= self.ahead else 0
+            self.open_rows[stream * self.ahead + place] = row
+            self.counts[stream] += 1
+            self.n_open += 1
+            self.out.c_add(slot)
+        self.c_drop(row + 1)
+
+    cdef void c_complete(self, intp_t stream) noexcept nogil:
+        """The oldest incomplete row of a stream is complete."""
+        cdef int64_t row = self.open_rows[stream * self.ahead + self.heads[stream]]
+        self.heads[stream] = self.heads[stream] + 1 if self.heads[stream] + 1 < self.ahead else 0
+        self.counts[stream] -= 1
+        self.n_open -= 1
+        self.out.c_remove(<intp_t> (row % self.capacity))
+        self.completed[self.n_completed & (self.completed.shape[0] - 1)] = row
+        self.n_completed += 1
+        if self.first_complete < 0 or row < self.first_complete:
+            self.first_complete = row
+
+    cdef void c_drop(self, int64_t written) noexcept nogil:
+        """Leave out what is older than the ``size`` newest rows that are not incomplete."""
+        while self.kept_from + self.size + self.n_open < written:
+            self.c_drop_oldest()
+
+    cdef void c_drop_oldest(self) noexcept nogil:
+        cdef intp_t slot = <intp_t> (self.kept_from % self.capacity), stream
+        if self.n_open and not self.c_can_draw(slot):  # of a stream that had no step for long?
+            stream = <intp_t> (self.kept_from % self.n_envs)
+            if self.counts[stream] and self.kept_from == (
+                self.open_rows[stream * self.ahead + self.heads[stream]]
+            ):
+                self.heads[stream] += 1
+                self.heads[stream] -= self.ahead if self.heads[stream] == self.ahead else 0
+                self.counts[stream] -= 1
+                self.n_open -= 1
+        self.out.c_add(slot)
+        self.kept_from += 1
+
+    cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil:
+        """Note an absent row with those beside it in its stream."""
+        cdef int64_t oldest = max(self.state[WRITTEN] - self.c_stored(), row + 1 - self.capacity)
+        cdef int64_t other = row - self.n_envs
+        cdef intp_t slot, before = 0, after = 0
+        if other >= oldest:
+            slot = <intp_t> (other % self.capacity)
+            if self.c_is_absent(slot):
+                before = min(self.runs.back[slot], <intp_t> ((row - oldest) // self.n_envs))
+        other = row + self.n_envs
+        if not is_newest and other < self.state[WRITTEN]:
+            slot = <intp_t> (other % self.capacity)
+            after = self.runs.onward[slot] if self.c_is_absent(slot) else 0
+        self.runs.c_join(row, before, after)
+
+    cdef int c_rebuild(self) except -1:
+        cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
+        cdef intp_t slot
+        cdef uint8_t flags
+        if self.ahead:
+            self.out.c_prepare()
+        if self.out.count:
+            self.out.c_forget(self.out.c_allocate())
+        self.kept_from = oldest
+        self.n_open = 0
+        self.counts[:] = 0
+        self.heads[:] = 0
+        if not (self.ahead or self.state[ABSENT_ROWS]):
+            return 0
+        for row in range(oldest, written):
+            slot = <intp_t> (row % self.capacity)
+            flags = self.c_flags(slot)[0]
+            if flags & ABSENT:
+                self.c_expect_absent()
+                self.out.c_add(slot)
+                self.c_join_run(row, True)
+            if self.ahead:
+                self.c_follow(row, slot, flags)
+        return 0
 
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil:
         """As ``c_write_records`` for the commonest call: one step of one environment, none absent."""
@@ -332,9 +481,10 @@ cdef class Ring:
         chunks of 128 rows instead of 32, 1024 steps took 6.8 us and not 6.0.
         """
         cdef uint8_t[WRITE_CHUNK] flags
-        cdef intp_t number, count, start = 0, stored = self.c_stored()
+        cdef intp_t number, count, k, start = 0, stored = self.c_stored()
         cdef const intp_t* row
         cdef char* base = <char*> &self.arena[0]
+        cdef int64_t row_id
         cdef uint8_t any_flag
         while start < n:
             count = min(n - start, WRITE_CHUNK)
@@ -344,6 +494,10 @@ cdef class Ring:
                 self.c_count_steps(flags, start, count, any_flag)
             else:
                 self.state[EPISODE_LENS] += count
+            if self.ahead:
+                for k in range(start, start + count):
+                    row_id = self.state[WRITTEN] + k
+                    self.c_follow(row_id, <intp_t> (row_id % self.capacity), flags[k - start])
             if start >= skip:
                 if any_flag & ABSENT or self.state[ABSENT_ROWS]:
                     self.c_count_absent(flags, slot, count, stored)
@@ -354,6 +508,9 @@ cdef class Ring:
                         rows[number] + start * row[NBYTES], count,
                     )
                 c_scatter(<char*> self.c_flags(slot), self.record_stride, 1, <char*> flags, count)
+                for k in range(count if any_flag & ABSENT else 0):
+                    if flags[k] & ABSENT:
+                        self.c_join_run(self.state[WRITTEN] + start + k, True)
                 slot = slot + count if slot + count < self.capacity else 0
             start += count
 
@@ -384,8 +541,12 @@ cdef class Ring:
         for row in range(n):
             if slot + row < stored and self.c_flags(slot + row)[0] & ABSENT:
                 self.state[ABSENT_ROWS] -= 1
+                if not self.ahead:
+                    self.out.c_remove(slot + row)
             if flags[row] & ABSENT:
                 self.state[ABSENT_ROWS] += 1
+                if not self.ahead:
+                    self.out.c_add(slot + row)
 
     cdef uint8_t c_find_flags(
         self, char** rows, intp_t start, intp_t n, const uint8_t* present, uint8_t* flags
@@ -433,13 +594,13 @@ cdef class Ring:
         """Mark the newest step of a stream as truncated, unless no episode is open."""
         if self.episode_len(stream) == 0:
             return
-        cdef int64_t row = self.state[WRITTEN] - self.n_envs + stream
-        while self.c_flags(<intp_t> (row % self.capacity))[0] & ABSENT:
-            row -= self.n_envs
-            if row < self.state[WRITTEN] - self.c_stored():
-                break
-        else:
+        cdef int64_t row = self.c_newest_of(stream)
+        if row >= 0:
             self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
+        while self.counts[stream]:
+            self.c_complete(stream)
+        if self.ahead:
+            self.c_drop(self.state[WRITTEN])
         self.state[EPISODE_LENS + stream] = 0
         self.state[UPDATES] += 1
 
@@ -451,12 +612,21 @@ cdef class Ring:
         self.c_check_slots(slots)
         if not self.c_holds(moment, slots):
             return False
+        self.c_expect_absent()
+        cdef bint was_open = False
+        cdef int64_t row
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k
         for k in range(cnp.PyArray_DIM(slots, 0)):
             if not self.c_is_absent(values[k]):
+                row = self.c_row_at(values[k])
+                was_open |= self.c_is_open(row)
+                self.c_join_run(row, False)
                 self.c_flags(values[k])[0] |= ABSENT
                 self.state[ABSENT_ROWS] += 1
+                self.out.c_add(values[k])
+        if was_open:
+            self.c_rebuild()
         self.state[UPDATES] += 1
         return True
 
@@ -469,6 +639,8 @@ cdef class Ring:
     def clear(self):
         """Forget all rows."""
         fresh = [np.empty_like(column.objects) for column in self.boxed]
+        if self.out.count:
+            self.out.c_forget(self.out.c_allocate())
         cdef cnp.ndarray old, new
         for column, new in zip(self.boxed, fresh):
             old = column.objects
@@ -478,11 +650,13 @@ cdef class Ring:
                 cnp.PyArray_NBYTES(old),
             )
         self.state[REVISION] += 1
-        cdef int64_t turns = (self.state[WRITTEN] + self.capacity - 1) // self.capacity
-        self.state[TAG_BASE] += turns * self.capacity
+        cdef int64_t turns = (self.state[WRITTEN] + self.span - 1) // self.span
+        self.state[TAG_BASE] += turns * self.span
         self.state[WRITTEN] = 0
         self.state[ABSENT_ROWS] = 0
         self.state[EPISODE_LENS:] = 0
+        self.kept_from = self.n_open = 0
+        self.counts[:] = 0
         for chain in self.chains:
             (<Chain> chain).c_clear()
 
@@ -563,21 +737,118 @@ cdef class Ring:
         return absent
 
     def present_slots(self):
-        """The slots of the rows that can be drawn, ascending."""
-        slots = np.arange(self.c_stored(), dtype=np.intp)
-        return slots if self.c_drawable() == len(slots) else slots[~self.absent_at(slots)]
+        """The slots of the rows that can be drawn, ascending.
+
+        Cost: in proportion to these, and to the slots divided by 64.
+        """
+        cdef intp_t k = 0, slot, n = self.c_drawable(), stored = self.c_stored()
+        if n == stored:
+            return np.arange(stored, dtype=np.intp)
+        cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
+        if n * SPARSE < stored >> 6:
+            for k in range(n):
+                values[k] = self.out.c_free_at(k)
+            return slots
+        slot = 0
+        while k < n:
+            if self.out.bits[slot >> 6] == ALL_BITS:
+                slot = (slot | 63) + 1
+                continue
+            if not c_has(self.out, slot):
+                values[k] = slot
+                k += 1
+            slot += 1
+        return slots
+
+    def ordered_slots(self):
+        """As ``present_slots``, in the order of the slots that users see."""
+        slots = self.present_slots()
+        if self.span == self.capacity or len(slots) == 0:
+            return slots
+        return np.roll(slots, -self.out.c_free_before(self.c_slot_of_base()))
+
+    cdef intp_t c_slot_of_base(self) noexcept nogil:
+        """Where the rows begin in the order of the slots that users see."""
+        cdef int64_t stop = self.c_stop()
+        return <intp_t> (max(stop - stop % self.span, self.c_first()) % self.capacity)
+
+    def ordered_at(self, cnp.ndarray places):
+        """The slots at the given places of ``ordered_slots``: a fresh array of intp.
+
+        ``places`` are integers from 0 on, below the number of rows that can be drawn. Cost: in
+        proportion to them, times the logarithm of the slots if there are rows that cannot be drawn.
+        """
+        cdef cnp.ndarray slots = np.array(places, np.intp, order="C")
+        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, base, among = self.c_drawable()
+        if slots.size and not 0 <= slots.min() <= slots.max() < among:
+            raise IndexError(f"places: expected 0 to {among - 1}, got {places}")
+        base = self.c_slot_of_base()
+        for k in range(cnp.PyArray_SIZE(slots)):
+            values[k] = self.c_slot_of_nth(values[k], base)
+        return slots
+
+    def at_or_before(self, cnp.ndarray slots):
+        """For each of the slots, which are in use, the next one before it whose row can be drawn,
+        unless its own can; before the first slot comes the last. At least one row can be drawn.
+        """
+        self.c_check_slots(slots)
+        cdef intp_t k, place, n = cnp.PyArray_DIM(slots, 0)
+        if self.c_drawable() == 0:
+            raise IndexError("slots: no row can be drawn")
+        cdef cnp.ndarray found = slots.copy()
+        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(found)
+        for k in range(n):
+            if not self.c_can_draw(values[k]):
+                place = self.out.c_free_before(values[k])
+                values[k] = self.out.c_free_at((place if place else self.c_drawable()) - 1)
+        return found
+
+    def public_slots(self, cnp.ndarray slots):
+        """What users call the given slots, which are in use: a fresh array of intp."""
+        self.c_check_slots(slots)
+        cdef cnp.ndarray public = slots.copy()
+        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(public)
+        cdef intp_t k
+        for k in range(cnp.PyArray_DIM(slots, 0)):
+            values[k] = self.c_public_slot(values[k])
+        return public
+
+    @property
+    def public_stored(self):
+        """Slots in use, as users see them: with ``ahead`` and one environment, those of rows that
+        are complete.
+        """
+        return min(self.c_stop(), self.span)
+
+    def slots_of(self, cnp.ndarray public):
+        """The slots that users mean by these, an array of intp: -1 for one that holds no row.
+
+        Raises ``IndexError`` unless they are below ``public_stored``.
+        """
+        cdef cnp.ndarray slots = np.array(public, np.intp, order="C")
+        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, stored = self.public_stored
+        cdef int64_t row
+        if slots.size and not 0 <= slots.min() <= slots.max() < stored:
+            raise IndexError(
+                f"slots: expected 0 to {stored - 1}, got {slots.min()} to {slots.max()}"
+            )
+        if self.span == self.capacity:
+            return slots
+        for k in range(cnp.PyArray_SIZE(slots)):
+            row = self.c_row_of_public(values[k])
+            values[k] = -1 if row < self.c_first() else <intp_t> (row % self.capacity)
+        return slots
 
     def newest_slots(self, intp_t n):
         """The slots of the n newest rows that can be drawn, oldest first; or of all there are."""
-        cdef cnp.ndarray slots = np.empty(min(n, len(self)), np.intp)
+        cdef intp_t k, among = self.c_drawable(), count = min(n, among)
+        cdef cnp.ndarray slots = np.empty(max(count, 0), np.intp)
         cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t left = slots.size, back = 0, slot
-        while left:
-            back += 1
-            slot = self.c_oldest_of(back)
-            if self.c_can_draw(slot):
-                left -= 1
-                values[left] = slot
+        for k in range(count):
+            values[k] = self.c_slot_of_nth(among - count + k, self.c_first())
         return slots
 
     def row_ids(self, cnp.ndarray slots):

@@ -353,6 +353,8 @@ cdef class BufferBase:
         """
         cdef int64_t first = self.c_ring.state[WRITTEN], revision = self.c_ring.state[REVISION]
         cdef char** rows = <char**> &self.sources[0]
+        if present != NULL:
+            self.c_ring.c_expect_absent()
         if self.c_ring.chains:
             self.c_ring.c_prepare(rows, n)
         if self.c_ring.ahead:

@@ -91,7 +91,7 @@ cdef class Starts:
 
     cdef bint c_is_first(self, int64_t row) noexcept nogil:
         """Whether an episode begins at a row; not if that row is gone which would tell."""
-        cdef int64_t oldest = self.ring.state[WRITTEN] - self.ring.c_stored()
+        cdef int64_t oldest = self.ring.c_first()
         cdef uint8_t flags
         row -= self.ring.n_envs
         while row >= oldest:
@@ -119,7 +119,9 @@ cdef class Starts:
         """What the row in a slot in use is: NEVER, WAITS or STARTS."""
         cdef int64_t row = self.ring.c_row_at(slot)
         cdef intp_t count = 1, most = self.c_looked_at(row)
-        if self.ring.c_absent() and self.ring.c_is_absent(slot) or not self.c_is_on_stride(row):
+        if row < self.ring.c_first() or self.ring.c_absent() and self.ring.c_is_absent(slot):
+            return NEVER
+        if not self.c_is_on_stride(row):
             return NEVER
         while count < most:
             if not self.across and self.ring.c_flags(<intp_t> (row % self.ring.capacity))[0] & END:
@@ -160,7 +162,7 @@ cdef class Starts:
     def slots(self):
         """All slots at which a sequence can start, newest first. Looks at all rows."""
         cdef Ring ring = self.ring
-        cdef intp_t n = ring.c_stored(), count = 0
+        cdef intp_t n = <intp_t> (ring.state[WRITTEN] - ring.c_first()), count = 0
         cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         # Of each stream: rows of the sequence from here on, and whether its episode has ended.
         cdef intp_t[::1] following = np.zeros(ring.n_envs, np.intp)

@@ -7,24 +7,31 @@ from cpprb_like._typedefs cimport int64_t, intp_t
 
 
 cdef enum:  # what is no slot
-    GONE = -1        # the row was overwritten or cleared
+    GONE = -1        # the row was overwritten, left out or cleared
     NO_ROW = -2      # there never was such a row, or it holds no step
 
 
 cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint tagged) noexcept nogil:
-    """The slot of the row that a tag names, if such are taken, or that a slot holds now; or one of
-    the above.
+    """The slot of the row that a tag names, if such are taken, or that a public slot holds now; or
+    one of the above.
     """
     cdef int64_t row, base = ring.state[TAG_BASE], written = ring.state[WRITTEN]
     cdef intp_t slot = <intp_t> index
-    if index >= ring.capacity:
-        row = index - ring.capacity - base
+    if index >= ring.span:
+        row = index - ring.span - base
         if not tagged or row >= written:
             return NO_ROW
-        if row < 0 or row < written - ring.capacity:
+        if row < 0 or row < ring.c_first():
             return GONE
         slot = <intp_t> (row % ring.capacity)
-    elif slot < 0 or slot >= ring.c_stored():
+    elif slot < 0:
+        return NO_ROW
+    elif ring.ahead:
+        row = ring.c_row_of_public(slot)
+        if row < ring.c_first():
+            return NO_ROW if row < 0 else GONE
+        slot = <intp_t> (row % ring.capacity)
+    elif slot >= ring.c_stored():
         return NO_ROW
     return NO_ROW if ring.c_absent() and ring.c_is_absent(slot) else slot
 

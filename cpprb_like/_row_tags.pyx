@@ -1,9 +1,9 @@
 """Which rows the indexes of a batch mean when they come back with new priorities or values.
 
-An index is a slot; or a tag, which tells the row that was drawn from all others there ever are in
-the ring. The tag of a row is its row id plus the capacity plus a base, which a ``clear`` of the
-ring moves beyond all tags that were given. Modulo the capacity it is the slot, and it is no slot
-itself. Compiled because it looks at every row that is updated. Not here: what is kept for the rows
+An index is a public slot, one that users see; or a tag, which tells the row that was drawn from all
+others there ever are in the ring. The tag of a row is its row id plus the ring's span plus a base,
+which a ``clear`` of the ring moves beyond all tags that were given. Modulo the span it is the
+public slot, and it is no slot itself. Compiled because it looks at every row that is updated. Not here: what is kept for the rows
 (``_row_weights``, ``ranked``), and new values (``_update``).
 """
 
@@ -40,7 +40,7 @@ cdef cnp.ndarray c_tag(Ring ring, cnp.ndarray slots):
     cdef cnp.ndarray tags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
     cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(tags)
     for k in range(n):
-        out[k] = ring.state[TAG_BASE] + ring.capacity + ring.c_row_at(values[k])
+        out[k] = ring.state[TAG_BASE] + ring.span + ring.c_row_at(values[k])
     return tags
 
 
@@ -80,7 +80,7 @@ cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):
 
 cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1:
     raise IndexError(
-        f"indexes[{place}]: expected a slot from 0 to {ring.c_stored() - 1} that holds a "
+        f"indexes[{place}]: expected a slot from 0 to {ring.public_stored - 1} that holds a "
         f"step, got {index}"
     )
 
@@ -108,10 +108,11 @@ cdef class RowTags:
     def note_draw(self, int64_t written):
         """Rows were drawn when so many had been written; slots mean the rows that were there."""
         self.c_begin()
-        self.drawn = written
+        # Behind these nothing was drawn: slots of one environment count rows that are complete.
+        self.drawn = written - (self.ring.n_open if self.ring.n_envs == 1 else 0)
 
     def indexes(self, cnp.ndarray slots, bint tagged):
-        """The slots as a fresh array of int64, or the tags of the rows that are there.
+        """The public slots as a fresh array of int64, or the tags of the rows that are there.
 
         ``slots`` are a dense 1-d array of intp, and in use.
         """
@@ -124,13 +125,13 @@ cdef class RowTags:
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
         cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
         for k in range(n):
-            (<int64_t*> cnp.PyArray_DATA(indexes))[k] = values[k]
+            (<int64_t*> cnp.PyArray_DATA(indexes))[k] = self.ring.c_public_slot(values[k])
         return indexes
 
     def find(self, cnp.ndarray indexes, bint tagged):
         """The slots of the rows that are still there, and the places of these in ``indexes``.
 
-        ``indexes`` are slots, as a dense 1-d array of int64. If ``tagged``, they may be tags too;
+        ``indexes`` are public slots, as a dense 1-d array of int64. If ``tagged``, they may be tags;
         rows that were overwritten since they got their tag are left out, and slots that were
         overwritten since the last draw. Raises ``IndexError`` for a slot that holds no step.
         """
@@ -151,6 +152,7 @@ cdef class RowTags:
         """As ``find``: how many rows there are. Below 0: -1 less the place of a bad index."""
         self.c_begin()
         cdef intp_t k, slot, count = 0
+        cdef int64_t span = self.ring.span
         cdef bint passes_newer = tagged and self.drawn
         for k in range(n):
             slot = c_slot_of(self.ring, indexes[k], tagged)
@@ -158,7 +160,7 @@ cdef class RowTags:
                 return -1 - k
             if slot == GONE:
                 continue
-            if passes_newer and indexes[k] < self.ring.capacity and self.ring.c_row_at(slot) >= self.drawn:
+            if passes_newer and indexes[k] < span and self.ring.c_row_at(slot) >= self.drawn:
                 continue
             slots[count] = slot
             places[count] = k

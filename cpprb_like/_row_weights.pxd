@@ -18,10 +18,12 @@ cdef class RowWeights:
     cdef float64_t newest_weight     # the greatest so far
     cdef float64_t greatest_priority  # so far
     cdef int64_t revision            # of the ring; all below belongs to it
-    cdef ndarray waiting             # row ids of the rows that wait for others to follow ...
-    cdef ndarray held                # ... and what they will weigh
-    cdef intp_t n_waiting
-    cdef float64_t heaviest_waiting  # of those that waited last
+    # Rows that are incomplete: ids, -1 where there is none, and what they will weigh. The rows of a
+    # stream have ``ring.ahead`` places.
+    cdef int64_t[::1] held_rows
+    cdef float64_t[::1] held
+    cdef int64_t completed           # of the rows that the ring completed, those that were seen
+    cdef int64_t kept_from           # rows before this one were left out, and weigh nothing
     cdef int64_t filled              # rows before this one have their weight in a leaf
     cdef int64_t summed              # the nodes are right for the rows before this one
 
@@ -30,11 +32,19 @@ cdef class RowWeights:
     cdef void c_sync_entered(self, int64_t stop) noexcept nogil
     cdef void c_sync_to(self, int64_t stop) noexcept nogil
     cdef void c_stage(self, int64_t first, ndarray priorities, ndarray weights) noexcept
-    cdef void c_fill(self, int64_t stop) noexcept nogil
+    cdef float64_t c_new_weight(self) noexcept nogil
+    cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil
     cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil
     cdef void c_note(
         self, const float64_t* priorities, const float64_t* weights, intp_t n
     ) noexcept nogil
     cdef float64_t c_least(self) noexcept nogil
-    cdef void c_hide(self) noexcept nogil
-    cdef void c_restore(self) noexcept nogil
+    cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil
+    cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil
+    cdef void c_catch_up(self) noexcept nogil
+    cdef void c_release(self, int64_t row) noexcept nogil
+    cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil
+    cdef intp_t c_hold_incomplete(
+        self, intp_t* slots, float64_t* weights, intp_t n
+    ) noexcept nogil
+    cdef float64_t c_heaviest_held(self) noexcept nogil

@@ -1,8 +1,9 @@
 """The weights of a ring's rows, brought up to date when somebody asks for them.
 
 A row that is added costs nothing here. The next draw or update sees how many rows have come, gives
-them their weight, and sums the nodes above them once. Compiled because it looks at every new row
-and every drawn one. Not here: how weights are summed and searched (``_segment_tree``), which rows
+them their weight, and sums the nodes above them once. Rows that are incomplete get theirs when the
+ring has noted that they became complete, so the cost is in proportion to the rows that changed.
+Compiled because it looks at every new row and every drawn one. Not here: how weights are summed and searched (``_segment_tree``), which rows
 indexes mean (``_row_tags``), and how a priority becomes a weight (``priorities``).
 """
 
@@ -35,9 +36,8 @@ cdef enum:
 cdef class RowWeights:
     """Weights of the rows of a ring.
 
-    Absent rows, rows that wait for others to follow, and rows that are no longer in the ring, weigh
-    nothing. Any number of threads may
-    call, and add to the ring meanwhile.
+    Absent rows, incomplete rows, and rows that are left out or no longer in the ring, weigh nothing.
+    Any number of threads may call, and add to the ring meanwhile.
 
     Parameters
     ----------
@@ -66,8 +66,9 @@ cdef class RowWeights:
         self.first = self.newest_weight = first
         self.greatest_priority = 1.0
         self.revision = ring.state[REVISION]
-        self.waiting = np.empty(ring.ahead * ring.n_envs, np.int64)
-        self.held = np.empty(ring.ahead * ring.n_envs, np.float64)
+        self.held_rows = np.full(ring.ahead * ring.n_envs, -1, np.int64)
+        self.held = np.zeros(ring.ahead * ring.n_envs, np.float64)
+        self.completed = ring.n_completed
 
     # ------------------------------------------------------------------ following the ring
 
@@ -78,14 +79,19 @@ cdef class RowWeights:
         self.revision = self.ring.state[REVISION]
         self.tree.c_clear(0)
         self.filled = self.summed = 0
-        self.n_waiting = 0
+        self.held_rows[:] = -1
+        self.completed = self.ring.n_completed
+        self.kept_from = 0
         self.newest_weight = self.first
         self.greatest_priority = 1.0
 
     cdef int c_sync(self, int64_t stop) except -1:
         """Bring the tree up to date for the rows before ``stop``."""
         if self.revision == self.ring.state[REVISION] and self.summed == stop and (
-            self.ring.ahead == 0  # otherwise the end of an episode may have come since
+            self.ring.ahead == 0 or (  # otherwise the end of an episode may have come since
+                self.completed == self.ring.n_completed
+                and self.kept_from == self.ring.c_first()
+            )
         ):
             return 0
         cdef bint locked = self.tree.c_enter(0)
@@ -103,72 +109,134 @@ cdef class RowWeights:
         """Fill the leaves of the rows before ``stop``, then sum the nodes above those that are new."""
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
-        self.c_restore()
-        self.c_fill(stop)
-        if stop == self.ring.state[WRITTEN]:
-            self.c_hide()
+        cdef float64_t weight = self.c_new_weight() if self.filled < stop else 0.0
+        if self.ring.ahead:
+            self.c_catch_up()
+        self.c_fill(stop, weight)
         self.summed = max(self.summed, stop - capacity)
         if self.summed >= stop:
             return
-        if self.ring.c_absent():
+        if self.ring.c_absent() and self.ring.ahead == 0:
             for row in range(self.summed, stop):
                 if self.ring.c_is_absent(<intp_t> (row % capacity)):
                     self.tree.c_level(0)[row % capacity] = 0.0
-        cdef intp_t first = <intp_t> (self.summed % capacity), n = <intp_t> (stop - self.summed)
-        cdef intp_t run = min(n, capacity - first)
+        self.c_sum(self.summed, stop)
+        self.summed = stop
+
+    cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil:
+        """Sum the nodes above the leaves of the rows from ``row`` to ``stop``."""
+        cdef intp_t capacity = self.ring.capacity, n = <intp_t> (stop - row)
+        cdef intp_t first = <intp_t> (row % capacity), run = min(n, capacity - first)
+        if n <= 0:
+            return
         self.tree.c_sum_above(first, first + run - 1)
         if run < n:
             self.tree.c_sum_above(0, n - run - 1)
-        self.summed = stop
 
-    cdef void c_hide(self) noexcept nogil:
-        """Take their weight from the rows that wait for others to follow, and keep it."""
-        cdef int64_t* rows = <int64_t*> cnp.PyArray_DATA(self.waiting)
-        cdef float64_t* weights = <float64_t*> cnp.PyArray_DATA(self.held)
-        cdef float64_t* leaf
-        cdef intp_t k
-        self.heaviest_waiting = 0.0  # of before: what was restored is in the tree from now on
-        self.n_waiting = self.ring.c_waiting(rows)
-        for k in range(self.n_waiting):
-            leaf = self.tree.c_level(0) + rows[k] % self.ring.capacity
-            weights[k] = leaf[0]
-            leaf[0] = 0.0
-            self.summed = min(self.summed, rows[k])
+    cdef float64_t c_new_weight(self) noexcept nogil:
+        """What rows weigh that come now."""
+        cdef float64_t weight
+        if self.maxima is None:
+            return self.newest_weight
+        weight = max(self.maxima.c_extreme(), self.c_heaviest_held())
+        return weight if weight > 0.0 else self.first
 
-    cdef void c_restore(self) noexcept nogil:
-        """Give these rows their weight back, as far as they are in the ring."""
-        cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.waiting)
-        cdef const float64_t* weights = <const float64_t*> cnp.PyArray_DATA(self.held)
-        cdef intp_t k
-        if self.n_waiting == 0:
-            return
-        self.heaviest_waiting = 0.0
-        for k in range(self.n_waiting):
-            self.heaviest_waiting = max(self.heaviest_waiting, weights[k])
-            if rows[k] >= self.ring.state[WRITTEN] - self.ring.capacity:
-                self.tree.c_level(0)[rows[k] % self.ring.capacity] = weights[k]
-                self.summed = min(self.summed, rows[k])
-        self.n_waiting = 0
-
-    cdef void c_fill(self, int64_t stop) noexcept nogil:
+    cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil:
         """Give a weight to the rows before ``stop`` that have none yet."""
         cdef intp_t capacity = self.ring.capacity
         cdef float64_t* leaves = self.tree.c_level(0)
-        cdef float64_t weight = self.newest_weight
         cdef intp_t slot
         cdef int64_t row
         if self.filled >= stop:
             return
-        if self.maxima is not None:
-            weight = max(self.maxima.c_extreme(), self.heaviest_waiting)
-            weight = weight if weight > 0.0 else self.first
         row = max(self.filled, stop - capacity)
+        if self.ring.ahead:
+            for row in range(max(row, self.ring.state[WRITTEN] - capacity), stop):
+                self.c_put(row, weight)
+            self.filled = stop
+            return
         slot = <intp_t> (row % capacity)
         while row < stop:
             leaves[slot] = weight
             slot = slot + 1 if slot + 1 < capacity else 0
             row += 1
         self.filled = stop
+
+    # ------------------------------------------------------------------ rows that are incomplete
+
+    cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil:
+        """Give a row in the ring its weight: now, or when it is complete."""
+        cdef intp_t slot = <intp_t> (row % self.ring.capacity)
+        cdef float64_t* leaf = self.tree.c_level(0) + slot
+        if self.ring.c_can_draw(slot):
+            leaf[0] = weight + 0.0  # never minus zero
+            return
+        leaf[0] = 0.0
+        if not self.ring.c_is_absent(slot) and self.ring.c_is_open(row):
+            self.c_hold(row, weight)
+
+    cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil:
+        """Keep what an incomplete row will weigh."""
+        cdef intp_t first = <intp_t> (row % self.ring.n_envs) * self.ring.ahead
+        cdef intp_t place, free = first
+        cdef int64_t other
+        for place in range(first, first + self.ring.ahead):
+            other = self.held_rows[place]
+            if other == row:
+                free = place
+                break
+            if other < 0 or not self.ring.c_is_open(other):
+                free = place
+        self.held_rows[free] = row
+        self.held[free] = weight
+
+    cdef void c_release(self, int64_t row) noexcept nogil:
+        """Give a row that has become complete its weight, unless it was left out since."""
+        cdef intp_t place = <intp_t> (row % self.ring.n_envs) * self.ring.ahead
+        cdef intp_t stop = place + self.ring.ahead
+        while place < stop and self.held_rows[place] != row:
+            place += 1
+        if place < stop:
+            self.held_rows[place] = -1
+            if row >= self.ring.c_first():
+                self.c_put(row, self.held[place])
+
+    cdef void c_catch_up(self) noexcept nogil:
+        """Follow the ring: rows that became complete, and rows that were left out."""
+        cdef intp_t k, kept = self.ring.completed.shape[0]
+        cdef int64_t row, first = 0, stop = 0, oldest = self.ring.state[WRITTEN] - self.ring.capacity
+        if self.ring.n_completed - self.completed > kept:
+            self.completed = self.ring.n_completed  # more came since than these, so all are looked at
+            for k in range(self.held_rows.shape[0]):
+                row = self.held_rows[k]
+                if row >= 0 and not self.ring.c_is_open(row):
+                    self.c_release(row)
+                    self.c_sum(row, row + 1)
+        while self.completed < self.ring.n_completed:
+            row = self.ring.completed[self.completed & (kept - 1)]
+            self.completed += 1
+            if row >= self.filled:
+                continue
+            self.c_release(row)
+            if row != stop or row == 0:  # rows of a time step are summed at once
+                self.c_sum(first, stop)
+                first = row
+            stop = row + 1
+        self.c_sum(first, stop)
+        first, stop = max(self.kept_from, oldest), min(self.ring.c_first(), self.filled)
+        self.kept_from = self.ring.c_first()
+        if first < stop:
+            for row in range(first, stop):
+                self.tree.c_level(0)[row % self.ring.capacity] = 0.0
+            self.c_sum(first, stop)
+
+    cdef float64_t c_heaviest_held(self) noexcept nogil:
+        cdef float64_t heaviest = 0.0
+        cdef intp_t k
+        for k in range(self.held_rows.shape[0]):
+            if self.held_rows[k] >= 0:
+                heaviest = max(heaviest, self.held[k])
+        return heaviest
 
     def follow(self):
         """Bring the weights up to date.
@@ -198,10 +266,11 @@ cdef class RowWeights:
         cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(weights)
         cdef intp_t k, n = cnp.PyArray_DIM(weights, 0)
         self.c_begin()
-        self.c_restore()
         if self.maxima is not None:
             self.c_sync_to(first)
-        self.c_fill(first)
+        elif self.ring.ahead:
+            self.c_catch_up()
+        self.c_fill(first, self.newest_weight)
         self.c_write(first, given, n)
         for k in range(n):
             if self.ring.c_absent() and self.ring.c_is_absent(
@@ -218,7 +287,10 @@ cdef class RowWeights:
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
         for row in range(max(first, self.ring.state[WRITTEN] - capacity), first + n):
-            leaves[row % capacity] = weights[row - first] + 0.0  # never minus zero
+            if self.ring.ahead:
+                self.c_put(row, weights[row - first])
+            else:
+                leaves[row % capacity] = weights[row - first] + 0.0  # never minus zero
         self.filled = max(self.filled, first + n)
         self.summed = min(self.summed, first)
 
@@ -234,7 +306,7 @@ cdef class RowWeights:
             DISTINCT if not replace else STRATIFIED if stratified else INDEPENDENT
         )
         cdef intp_t count = c_index(n), found = 0
-        cdef int64_t written = 0
+        cdef int64_t written = 0, stop = 0
         cdef float64_t least = 0.0, total = 0.0
         cdef bint locked
         if count < 0:
@@ -247,7 +319,7 @@ cdef class RowWeights:
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(weights)
         with bit_generator.lock:
             locked = self.tree.c_enter(count)
-            written = self.ring.state[WRITTEN]
+            written, stop = self.ring.state[WRITTEN], self.ring.c_stop()
             self.c_sync_entered(written)
             if locked:
                 with nogil:
@@ -264,7 +336,7 @@ cdef class RowWeights:
                 self.ring.record_stride, leaves, count,
             )
         self.tags.c_begin()
-        self.tags.drawn = written
+        self.tags.drawn = stop
         return slots, self.tags.c_indexes(slots, tagged), weights, least, total
 
     def check_draw(self, n, bint replace):
@@ -304,8 +376,7 @@ cdef class RowWeights:
         self.c_sync(self.ring.state[WRITTEN])
         if self.maxima is None:
             return self.newest_weight
-        waiting = self.held[: self.n_waiting].max(initial=0.0)
-        return max(self.maxima.max, waiting) or self.first
+        return max(self.maxima.max, self.c_heaviest_held()) or self.first
 
     @property
     def largest_priority(self):
@@ -347,15 +418,27 @@ cdef class RowWeights:
                 values[k] = values[kept[k]]
                 given[k] = given[kept[k]]
         if count > 0:
-            self.c_restore()
-            self.tree.c_set(slots, given, count)
-            if self.ring.ahead:
-                self.c_sync_to(self.ring.state[WRITTEN])
             self.c_note(values, given, count)
+            if self.ring.n_open:
+                count = self.c_hold_incomplete(slots, given, count)
+            self.tree.c_set(slots, given, count)
         if locked:
             self.tree.c_leave()
         if count < 0:
             c_refuse(self.ring, indexes[-1 - count], -1 - count)
+
+    cdef intp_t c_hold_incomplete(
+        self, intp_t* slots, float64_t* weights, intp_t n
+    ) noexcept nogil:
+        """Keep the weights of incomplete rows, and move the others to the front: how many."""
+        cdef intp_t k, count = 0
+        for k in range(n):
+            if self.ring.c_can_draw(slots[k]):
+                slots[count], weights[count] = slots[k], weights[k]
+                count += 1
+            else:
+                self.c_put(self.ring.c_row_at(slots[k]), weights[k])
+        return count
 
     cdef void c_note(
         self, const float64_t* priorities, const float64_t* weights, intp_t n
@@ -375,8 +458,9 @@ cdef class RowWeights:
         """All that a new object over an equal ring needs to go on like this one."""
         self.c_sync(self.ring.state[WRITTEN])
         leaves = self.tree.get(np.arange(self.ring.c_stored(), dtype=np.intp))
-        waiting = self.waiting[: self.n_waiting] % self.ring.capacity
-        leaves[waiting] = self.held[: self.n_waiting]
+        for row, weight in zip(np.asarray(self.held_rows), np.asarray(self.held)):
+            if row >= 0:
+                leaves[row % self.ring.capacity] = weight
         return self.tags.save(), leaves, self.newest_weight, self.greatest_priority
 
     def load(self, saved):
@@ -398,8 +482,13 @@ cdef class RowWeights:
                 f"weights: expected 0 to {newest_weight}, the greatest so far, and 0 without a step"
             )
         np.asarray(self.tree.nodes)[: len(leaves)] = leaves
+        cdef intp_t slot
+        for slot in range(len(leaves) if self.ring.n_open else 0):
+            if not self.ring.c_can_draw(slot):
+                self.c_put(self.ring.c_row_at(slot), leaves[slot])
         self.tree.rebuild()
         self.newest_weight = newest_weight
         self.greatest_priority = greatest_priority
         self.revision = self.ring.state[REVISION]
         self.filled = self.summed = self.ring.state[WRITTEN]
+        self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()

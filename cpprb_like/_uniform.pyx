@@ -13,7 +13,7 @@ from cpprb_like._copy cimport c_prefetch_rows
 from cpprb_like._core cimport Ring, c_fetch, c_window_rows
 from cpprb_like._random cimport Bits, c_bits_of, c_bounded
 from cpprb_like._shuffle cimport Shuffle
-from cpprb_like._typedefs cimport intp_t
+from cpprb_like._typedefs cimport int64_t, intp_t
 
 from cpprb_like.errors import NotEnoughDataError
 
@@ -22,6 +22,7 @@ cnp.import_array()
 cdef enum:
     FETCHED_ROWS = 512       # batches whose records stay in a cache until they are copied
     SPARE_DRAWS = 64         # for the rows that are passed over
+    NUMBERS = -1             # in place of a slot
 
 
 def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=None):
@@ -53,8 +54,8 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
 
     Notes
     -----
-    Cost: proportional to n. If there are rows that cannot be drawn, also to ``newest``, or to the
-    rows stored when more than half of these cannot.
+    Cost: proportional to n; times the logarithm of the rows stored, if over half of these cannot be
+    drawn, or if there are such rows and ``newest`` is given.
     """
     bit_generator = rng.bit_generator
     cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
@@ -73,9 +74,10 @@ cdef cnp.ndarray c_draw_slots(
     Ring ring, cnp.ndarray slots, bitgen_t* source, bint replace, newest
 ):
     cdef Bits bits = c_bits_of(source)
-    cdef intp_t stored = ring.c_stored(), n = cnp.PyArray_DIM(slots, 0)
+    cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
+    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
     cdef intp_t drawable = ring.c_drawable(), among = drawable
-    cdef cnp.ndarray choice
+    cdef int64_t first = ring.c_first()
     if among == 0:
         raise NotEnoughDataError("cannot sample: the buffer is empty")
     if newest is not None:
@@ -84,16 +86,18 @@ cdef cnp.ndarray c_draw_slots(
         among = min(among, newest)
     if not replace and n > among:
         raise NotEnoughDataError(f"cannot sample {n} distinct rows: the buffer holds {among}")
-    if ring.c_absent() == 0 and ring.n_envs == 1:
-        stored = drawable  # only the newest rows, if any, cannot be drawn
-    if drawable == stored:
-        c_draw(ring, slots, &bits, ring.c_newest_from(among), among, replace, False)
-    elif among == drawable and 2 * drawable >= stored:
-        c_draw(ring, slots, &bits, 0, stored, replace, True)
+    cdef intp_t width = <intp_t> (ring.c_stop() - first)
+    if drawable == width:
+        first = ring.c_stop() - among
+        c_draw(ring, slots, &bits, <intp_t> (first % ring.capacity), among, replace, False)
+    elif among == drawable and 2 * drawable >= width:
+        c_draw(ring, slots, &bits, <intp_t> (first % ring.capacity), width, replace, True)
     else:
-        choice = ring.newest_slots(among)
-        c_draw(ring, slots, &bits, 0, among, replace, False)
-        return choice[slots]
+        c_draw(ring, slots, &bits, NUMBERS, among, replace, False)
+        for k in range(n):
+            values[k] = ring.c_slot_of_nth(drawable - among + values[k], first)
+        if n <= FETCHED_ROWS:
+            c_fetch(ring, values, n)
     return slots
 
 
@@ -102,26 +106,26 @@ cdef int c_draw(
     bint skip,
 ) except -1:
     """Fill ``slots`` with some of the ``among`` slots from ``first`` on; if ``skip``, those that
-    cannot be drawn are passed over, which are at most half of them.
+    cannot be drawn are passed over, which are at most half of them. ``NUMBERS`` as ``first`` asks
+    for numbers below ``among``.
     """
     cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
-    cdef intp_t k = 0, drawn, n = cnp.PyArray_DIM(slots, 0), slot, capacity = ring.capacity
+    cdef intp_t k = 0, n = cnp.PyArray_DIM(slots, 0), slot, capacity = ring.capacity
     cdef const char* records = <const char*> ring.c_record(0)
     cdef intp_t stride = ring.record_stride
     cdef intp_t size = stride * (c_window_rows(ring) if ring.n_envs == 1 else 1)
+    cdef bint fetches = n <= FETCHED_ROWS and first != NUMBERS
+    first = 0 if first == NUMBERS else first
     if replace:
         while k < n:
-            for drawn in range(k, n):
-                slot = first + <intp_t> c_bounded(bits, among)
-                values[drawn] = slot if slot < capacity else slot - capacity
-                if n <= FETCHED_ROWS:
-                    c_prefetch_rows(records, stride, size, values + drawn, 1)
-            if not skip:
-                break
-            c_fetch(ring, values + k, n - k)
-            for drawn in range(k, n):  # now that their flags come
-                values[k] = values[drawn]
-                k += ring.c_can_draw(values[k])
+            slot = first + <intp_t> c_bounded(bits, among)
+            slot = slot if slot < capacity else slot - capacity
+            if skip and not ring.c_can_draw(slot):
+                continue
+            values[k] = slot
+            k += 1
+            if fetches:
+                c_prefetch_rows(records, stride, size, values + k - 1, 1)
         return 0
     # Half of what the shuffle gives can be drawn: four times as many are enough but for once in a
     # long while.

@@ -6,7 +6,7 @@ from cpprb_like._chain cimport Chain
 from cpprb_like._column cimport Column
 from cpprb_like._core cimport Ring
 from cpprb_like._episodes cimport Starts
-from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._typedefs cimport int32_t, int64_t, intp_t, uint8_t
 
 
 cdef struct Part:            # a column of a batch that is copied in runs
@@ -27,6 +27,7 @@ cdef struct Plan:            # of a batch
     uint8_t* marks           # of each row of the batch: see ``take_sequences``
     int64_t* ids             # of each row of the batch; NULL if nobody asks
     const uint8_t* flags     # of slot 0
+    const int32_t* onward    # of an absent row, how many are absent from it on
     intp_t stride            # of the flags
     intp_t capacity
     intp_t n_envs

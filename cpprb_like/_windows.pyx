@@ -117,6 +117,7 @@ cdef class Sequences:
             self.ids = cnp.PyArray_SimpleNew(2, lengths, cnp.NPY_INT64)
             plan.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
         plan.flags = ring.c_flags(0)
+        plan.onward = ring.runs.onward
         plan.stride = ring.record_stride
         plan.capacity = ring.capacity
         plan.n_envs = ring.n_envs
@@ -325,15 +326,19 @@ cdef intp_t c_run(const Plan* plan, const Place* place, intp_t most) noexcept no
 
 cdef bint c_step_over(const Plan* plan, Place* place) noexcept nogil:
     """Go to the next row of the stream that holds a step, if there is one."""
+    cdef intp_t rows = plan.n_envs
     while True:
-        place.row += plan.n_envs
+        place.row += rows
         if place.row >= plan.written:
             return False
-        place.slot += plan.n_envs
+        place.slot += rows
         if place.slot >= plan.capacity:
             place.slot -= plan.capacity
         if not plan.flags[place.slot * plan.stride] & ABSENT:
             return True
+        rows = plan.n_envs  # another thread may make the first row of all absent just now
+        if plan.onward != NULL:
+            rows *= max(plan.onward[place.slot], 1)
 
 
 cdef void c_copy_run(const Plan* plan, const Place* place, intp_t n) noexcept nogil:

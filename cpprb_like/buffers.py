@@ -212,9 +212,11 @@ class ReplayBuffer(BufferBase):
             not callable(getattr(sampler, "draw", None)) or isinstance(sampler, type)
         ):
             raise TypeError(f"sampler: expected an object with a method draw, got {sampler!r}")
-        beside: int = getattr(sampler, "nbytes_for", lambda _: 0)(capacity)
-        layout = Layout.of(schema, capacity, read_n_envs(n_envs, capacity), beside)
-        nstep = read_nstep(Nstep, schema, capacity, layout.n_envs)
+        streams = read_n_envs(n_envs, capacity)
+        nstep = read_nstep(Nstep, schema)
+        incomplete = 0 if nstep is None else (nstep.size - 1) * streams
+        beside: int = getattr(sampler, "nbytes_for", lambda _: 0)(capacity + incomplete)
+        layout = Layout.of(schema, capacity, streams, beside, incomplete)
         _warn_of_near_ends(schema)
         rng = generator(seed)
         is_mapped = mmap_prefix is not None
@@ -361,7 +363,8 @@ class ReplayBuffer(BufferBase):
             In place of ``Nstep["gamma"]``.
         indexes : bool
             Add the column ``indexes``, shape ``(batch_size,)``, int64: numbers for ``update`` that
-            name exactly these rows, whatever is added later. Modulo ``capacity`` they are slots.
+            name exactly these rows, whatever is added later. Modulo ``ring.span``, which is
+            ``capacity`` unless both ``Nstep`` and ``n_envs`` are used, they are slots.
         fields : str or iterable of str, optional
             The fields to read; all.
 
@@ -535,7 +538,7 @@ class ReplayBuffer(BufferBase):
         """
         ring, columns = self.ring, self._columns(fields)
         if not shuffle:
-            return self._read(ring.present_slots, columns)
+            return self._read(ring.ordered_slots, columns)
         return self._read(
             lambda: (
                 draw_uniform(ring, len(ring), self.rng, False)
@@ -603,7 +606,7 @@ class ReplayBuffer(BufferBase):
         if shuffle:
             slots = draw_uniform(self.ring, len(self), self.rng, False)
         else:
-            slots = self.ring.present_slots()
+            slots = self.ring.ordered_slots()
         ring, clears = self.ring, self.ring.revision
 
         def still_there(chosen: Slots) -> Slots:
@@ -658,8 +661,12 @@ class ReplayBuffer(BufferBase):
 
     @property
     def capacity(self) -> int:
-        """Rows that the buffer can hold."""
-        return self._layout.capacity
+        """Rows that can be drawn, at most.
+
+        With ``Nstep`` there are ``(Nstep["size"] - 1) * n_envs`` slots more, for the newest rows of
+        unfinished episodes.
+        """
+        return self._layout.size
 
     @property
     def n_envs(self) -> int:
@@ -672,7 +679,8 @@ class ReplayBuffer(BufferBase):
 
         ``repr`` lists them by field. Of Python objects only the references count.
         """
-        return self._layout.total_nbytes + sum(self._overflow().values())
+        beside = sum(self._overflow().values()) + self.ring.index_nbytes
+        return self._layout.total_nbytes + beside
 
     def _overflow(self) -> dict[str, int]:
         """Bytes of what fields of ``next_of`` and ``stack_compress`` keep beside the rows."""
@@ -687,8 +695,8 @@ class ReplayBuffer(BufferBase):
         return self.capacity
 
     def get_next_index(self) -> int:
-        """Slot that the next row goes to."""
-        return self.ring.written % self.capacity
+        """Slot that the next row goes to, or the next that will be complete with ``Nstep``."""
+        return self.ring.stop % self.ring.span
 
     def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
         """Whether rows are read as transitions of several steps."""
@@ -697,7 +705,7 @@ class ReplayBuffer(BufferBase):
     def __repr__(self) -> str:
         envs = f", n_envs={self.n_envs}" if self.n_envs > 1 else ""
         head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)})"
-        return f"{head}\n{self._layout.table(self._overflow())}"
+        return f"{head}\n{self._layout.table(self._overflow(), self.ring.index_nbytes)}"
 
     save_transitions = save_transitions
     load_transitions = load_transitions

@@ -184,7 +184,14 @@ class _Timeline(_Extent):
         self.age = np.arange(n) - starts[episode] if n else np.empty(0, np.intp)
         self.left = stops[episode] - 1 - np.arange(n) if n else np.empty(0, np.intp)
         self.complete = ended[stops[episode] - 1] if n else np.empty(0, np.bool_)
-        self.drawable = (self.left >= ahead) | self.complete
+        finished = (self.left >= ahead) | self.complete
+        incomplete = self.ids[~finished]
+        while True:  # those that are older than the newest ``size`` complete rows are left out
+            first = self.written - layout.size - len(incomplete)
+            if len(incomplete) == 0 or incomplete.min() >= first:
+                break
+            incomplete = incomplete[incomplete >= first]
+        self.drawable = finished & (self.ids >= first)
 
     def read(self, ring: Ring, name: str) -> Array:
         """The values of a field, as they were added, in the order of time."""
@@ -218,8 +225,8 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
     several = f" that is a multiple of {layout.n_envs}" if layout.n_envs > 1 else ""
     sound = 0 <= written < MOST and written % layout.n_envs == 0
     _expect(sound, "rows written", f"a number{several}", written)
-    sound = 0 <= base < MOST and base % layout.capacity == 0
-    _expect(sound, "what tags count from", f"a multiple of {layout.capacity}", base)
+    sound = 0 <= base < MOST and base % layout.span == 0
+    _expect(sound, "what tags count from", f"a multiple of {layout.span}", base)
     sound = 0 <= revision < MOST and 0 <= updates < MOST
     _expect(sound, "clears and updates", "numbers", (revision, updates))
     stored = layout.flags(arena)[: min(written, layout.capacity)]

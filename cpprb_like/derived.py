@@ -20,6 +20,7 @@ __all__ = ["NStep", "check_nstep", "derive", "read_gamma", "read_nstep"]
 
 DEEPEST = 256  # frames of a stack
 REWARD_NAMES = ("rew", "reward", "rewards")
+MOST_STEPS = 1 << 20  # of an n-step return
 NSTEP_KEYS = ("size", "gamma", "rew", "next", "discount")
 
 
@@ -133,14 +134,14 @@ def _read_stack(field: Field, axis: object) -> Stack:
     return Stack(field.name, number, depth)
 
 
-def read_nstep(options: object, schema: Schema, capacity: int, n_envs: int) -> NStep | None:
+def read_nstep(options: object, schema: Schema) -> NStep | None:
     """``Nstep``: a dict with ``size`` and maybe ``gamma``, ``rew``, ``next`` and ``discount``.
 
     Raises
     ------
     TypeError, ValueError
-        It is none of that; names no field, or a reward that is no float; leaves open what can be
-        meant in several ways; or ``size`` steps of each environment do not fit into the buffer.
+        It is none of that; names no field, or a reward that is no float; or leaves open what can be
+        meant in several ways.
     """
     if options is None or options is False or (isinstance(options, Mapping) and not options):
         return None
@@ -152,10 +153,8 @@ def read_nstep(options: object, schema: Schema, capacity: int, n_envs: int) -> N
             f"Nstep: expected size and some of {list(NSTEP_KEYS[1:])}, got {options!r}"
         )
     size = whole("Nstep['size']", options["size"], 1)
-    if size * n_envs > capacity:
-        raise ValueError(
-            f"Nstep['size']: {size} steps of {n_envs} environments do not fit into {capacity} rows"
-        )
+    if size > MOST_STEPS:
+        raise ValueError(f"Nstep['size']: expected 1 to {MOST_STEPS} steps, got {size}")
     given = options.get("rew")
     rewards = _read_names("Nstep['rew']", _rewards(schema) if given is None else given, schema)
     for field in schema.fields:

@@ -33,7 +33,6 @@ __all__ = [
 
 Slots = NDArray[np.intp]
 Extra = dict[str, NDArray[Any]]
-SINGLE_STEPS = 8  # absent rows stand alone as a rule; a look at all flags costs far more
 
 Seed = int | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
 
@@ -185,8 +184,8 @@ class Recency:
 
     Notes
     -----
-    Cost of a draw: as of ``Uniform``; with absent rows in the buffer, also proportional to the rows
-    drawn from. Without replacement at least ``n`` newest rows are drawn from. Of threads that draw
+    Cost of a draw: as of ``Uniform``; times the logarithm of the rows stored, if there are absent
+    rows. Without replacement at least ``n`` newest rows are drawn from. Of threads that draw
     at the same time two may count as one.
 
     Source: Wang and Ross (2019), "Boosting Soft Actor-Critic: Emphasizing Recent Experience without
@@ -277,7 +276,7 @@ class Reverse:
     turns, and episode ends do not matter. In place of an absent row comes the next one before it
     that holds a step.
 
-    Cost: proportional to ``n``; to the rows stored if many absent rows lie one after the other.
+    Cost: proportional to ``n``; times the logarithm of the rows stored, if there are absent rows.
 
     Source: Rotinov (2019), "Reverse Experience Replay", with the rule for the start of a draw that
     cpprb's ``ReverseReplayBuffer`` has. That one counts slots and not rows: once its buffer has
@@ -315,15 +314,18 @@ class Reverse:
         replace: bool,
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``."""
-        stored, revision, newest = ring.stored, ring.revision, ring.written - 1
-        if stored == 0 or len(ring) == 0:  # not the same while other threads clear and add
+        revision, newest = ring.revision, ring.stop - 1
+        stored = newest + 1 - ring.first
+        if stored <= 0 or len(ring) == 0:  # not the same while other threads clear and add
             raise NotEnoughDataError("cannot sample: the buffer is empty")
         start, seen = self._start
         behind = newest - start
         if seen != revision or not 0 <= behind < min(2 * self.stride, stored):
             start, behind = newest, 0
         ages = (behind + self.stride % stored * np.arange(n, dtype=np.intp)) % stored
-        slots = _step_back(ring, (newest - ages) % ring.capacity, stored)
+        slots = (newest - ages) % ring.capacity
+        if ring.absent:
+            slots = ring.at_or_before(slots)
         if not replace and len(np.unique(slots)) < n:
             raise self._repeats(ring, n)
         self._start = (start - 1, revision)
@@ -341,20 +343,6 @@ class Reverse:
 
     def __repr__(self) -> str:
         return f"Reverse({self.stride})"
-
-
-def _step_back(ring: Ring, slots: Slots, stored: int) -> Slots:
-    """The slots, and for an absent row the next one before it that holds a step."""
-    if not ring.absent:
-        return slots
-    # The slot before the first is the last in use: before the oldest row comes the newest.
-    for _ in range(SINGLE_STEPS):
-        absent = ring.absent_at(slots)
-        if not absent.any():
-            return slots
-        slots = np.where(absent, (slots - 1) % stored, slots)
-    present = ring.present_slots()
-    return present[np.searchsorted(present, slots, side="right") - 1]
 
 
 class LegacyUniform:
@@ -381,9 +369,7 @@ class LegacyUniform:
             places = np.random.randint(0, len(ring), n)
         else:
             places = np.random.permutation(len(ring))[:n]
-        if ring.absent:
-            return ring.present_slots()[places], {}
-        return places.astype(np.intp), {}
+        return ring.ordered_at(places), {}
 
     def __repr__(self) -> str:
         return "LegacyUniform()"

@@ -422,7 +422,8 @@ class Layout:
     """Where every byte of a buffer lies, known before any is allocated."""
 
     schema: Schema
-    capacity: int
+    capacity: int  # slots in memory
+    size: int  # rows that can be drawn, at most: the other slots are for incomplete ones
     n_envs: int
     offsets: tuple[
         int, ...
@@ -434,11 +435,14 @@ class Layout:
     blocks: tuple[tuple[str, int, int], ...]  # name, offset, bytes of what chained fields need
 
     @classmethod
-    def of(cls, schema: Schema, capacity: int, n_envs: int, beside: int = 0) -> Layout:
-        """Lay out ``capacity`` rows: header, records, blocks.
+    def of(
+        cls, schema: Schema, size: int, n_envs: int, beside: int = 0, incomplete: int = 0
+    ) -> Layout:
+        """Lay out ``size + incomplete`` rows: header, records, blocks.
 
         ``beside`` are bytes that a sampler allocates for them.
         """
+        capacity = size + incomplete
         record_fields = [
             field
             for field in schema.fields
@@ -477,6 +481,7 @@ class Layout:
         return cls(
             schema=schema,
             capacity=capacity,
+            size=size,
             n_envs=n_envs,
             offsets=tuple(offset for offset, _ in ordered),
             strides=tuple(stride for _, stride in ordered),
@@ -485,6 +490,11 @@ class Layout:
             beside=beside,
             blocks=tuple(blocks),
         )
+
+    @property
+    def span(self) -> int:
+        """What row ids are counted modulo for the slots that users see; see ``Ring``."""
+        return self.size if self.n_envs == 1 else self.capacity
 
     @property
     def total_nbytes(self) -> int:
@@ -586,17 +596,19 @@ class Layout:
         description = repr(
             (
                 [(field.name, field.dtype.str, repr(field.dtype), field.shape) for field in fields],
-                (self.offsets, self.strides, self.record, self.capacity, self.n_envs, self.blocks),
+                (self.offsets, self.strides, self.record, self.capacity, self.size, self.n_envs),
+                self.blocks,
                 self.schema.end_fields(),
             )
         )
         digest = hashlib.sha256(description.encode()).digest()
         return b"cpprb_like ring, version 1".ljust(IDENTITY_NBYTES - len(digest)) + digest
 
-    def table(self, overflow: Mapping[str, int] | None = None) -> str:
+    def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
         """The fields and their bytes, for people.
 
-        ``overflow`` are bytes, by field, of values that no neighbouring row holds.
+        ``overflow`` are bytes, by field, of values that no neighbouring row holds, ``index`` those
+        of what finds the rows that can be drawn.
         """
         kept = {name: size for name, size in (overflow or {}).items() if size}
         rows = [("field", "dtype", "shape", "bytes/step", "total")]
@@ -612,7 +624,9 @@ class Layout:
         rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))
         if self.beside:
             rows.append(("(sampler)", "", "", "", format_nbytes(self.beside)))
-        total = format_nbytes(self.total_nbytes + sum(kept.values()))
+        if index:
+            rows.append(("(rows not to draw)", "", "", "", format_nbytes(index)))
+        total = format_nbytes(self.total_nbytes + sum(kept.values()) + index)
         rows.append(("total", "", "", "", total))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []

@@ -20,10 +20,13 @@ def resolve(ring: Ring, index: Any) -> Slots:
 
     Negative numbers count from the last slot in use. Raises ``IndexError`` for anything else.
     """
-    stored = ring.stored
+    stored = ring.public_stored
     if isinstance(index, slice):
-        slots = np.ascontiguousarray(np.arange(*index.indices(stored)), np.intp)
-        return slots[~ring.absent_at(slots)] if ring.absent else slots
+        slots = ring.slots_of(np.arange(*index.indices(stored)))
+        if not ring.absent:
+            return slots
+        slots = slots[slots >= 0]
+        return slots[~ring.absent_at(slots)]
     wanted = np.atleast_1d(np.asarray(index))
     if wanted.dtype.kind == "f" and wanted.size:
         wanted = whole_numbers("slots", wanted)
@@ -45,9 +48,9 @@ def resolve(ring: Ring, index: Any) -> Slots:
             f"got {index!r}"
         )
     wanted = wanted.astype(np.intp)
-    slots = np.where(wanted < 0, wanted + stored, wanted)
-    if ring.absent and ring.absent_at(slots).any():
+    slots = ring.slots_of(np.where(wanted < 0, wanted + stored, wanted))
+    if ring.absent and ((slots < 0).any() or ring.absent_at(slots).any()):
         raise IndexError(
-            f"slots: {index!r} holds no step, or one that waits for the steps after it"
+            f"slots: {index!r} holds no step, or one whose n-step window is not complete"
         )
     return slots

@@ -70,6 +70,7 @@ def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
         _fill(name, layout.block(arena, name), saved["blocks"][name])
     for chain, chained in zip(ring.chains, saved["chains"], strict=True):
         chain.load(chained)
+    ring.rebuild()
 
 
 def _fill(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:

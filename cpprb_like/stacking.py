@@ -66,9 +66,8 @@ def stack_rows(
     -------
     ndarray
         Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: ``out``, or a fresh array that
-        nobody else writes to. The values are those that were added, also of rows that cannot be
-        drawn: absent ones, and those that wait for the steps of ``Nstep``. Only the next value of
-        an absent row may be what the next row holds instead.
+        nobody else writes to. The values are those that were added, also of rows that are absent.
+        Only the next value of an absent row may be what the next row holds instead.
 
     Raises
     ------
@@ -110,11 +109,16 @@ def stack_rows(
     is_plain = column.objects is None and column in ring.stored_columns
     read = take_stacks if is_plain else _take_others
 
-    if is_plain and rows.size * column.nbytes < COPIED_AT_ONCE:
+    is_direct = ring.span == ring.capacity  # slots that users see are places in memory
+    if is_direct and is_plain and rows.size * column.nbytes < COPIED_AT_ONCE:
         stacks = take_stacks(ring, column, rows, at, array)
         return stacks if out is None else out
-    there = rows[rows >= 0]
-    stacks = self._consistently(lambda: (there, read(ring, column, rows, at, array)))
+
+    def attempt() -> tuple[Slots, Array]:
+        found = rows if is_direct else _slots_of(ring, rows)
+        return found[found >= 0], read(ring, column, found, at, array)
+
+    stacks = self._consistently(attempt)
     return stacks if out is None else out
 
 
@@ -140,6 +144,16 @@ def _column(ring: Ring, name: str) -> Column:
     raise TypeError(
         f"unknown field {name!r}; this buffer has {[column.name for column in ring.columns]}"
     )
+
+
+def _slots_of(ring: Ring, public: Slots) -> Slots:
+    """The slots that users mean; below 0 where they do not mean one."""
+    there = public >= 0
+    slots = np.full(public.shape, -1, np.intp)
+    slots[there] = found = ring.slots_of(public[there])
+    if (found < 0).any():
+        raise IndexError(f"slots: slot {public[there][found < 0][0]} holds no step")
+    return slots
 
 
 def _read_slots(slots: ArrayLike) -> Slots:

@@ -58,7 +58,10 @@ class Several:
 
 
 class ReferenceViews:
-    """The rows of ``n_envs`` environments in turn, of which the newest ``capacity`` are there."""
+    """The rows of ``n_envs`` environments in turn, of which the newest ``capacity`` are there.
+
+    Rows of several steps are incomplete until these have come, and are there beside the others.
+    """
 
     def __init__(self, capacity: int, n_envs: int = 1, several: Several | None = None) -> None:
         self.capacity = capacity
@@ -72,13 +75,15 @@ class ReferenceViews:
         """Forget everything."""
         self.rows: list[Step | None] = []  # by row id; None has no step
         self.newest = [Episode() for _ in range(self.n_envs)]
+        self.oldest = 0  # id of the oldest row that is not left out
 
     def add(self, rows: list[Values], present: list[bool] | None = None) -> int | None:
         """Append ``rows``; what ``add`` of the buffer returns."""
-        written, complete = len(self.rows), set(self.drawable())
+        written, complete = len(self.rows), set(self.complete())
         for i, values in enumerate(rows):
             if present is not None and not present[i]:
                 self.rows.append(None)
+                self.leave_out()
                 continue
             stream = len(self.rows) % self.n_envs
             if self.newest[stream].over:
@@ -90,9 +95,15 @@ class ReferenceViews:
             episode.steps.append(step)
             episode.over, episode.terminated = self._ends(values)
             self.rows.append(step)
+            self.leave_out()
         if self.several is None or self.several.size == 1:
             return written % self.capacity
-        return next((row % self.capacity for row in self.drawable() if row not in complete), None)
+        return next((row % self.span for row in self.complete() if row not in complete), None)
+
+    def leave_out(self) -> None:
+        """Leave rows out while there are more than ``capacity`` beside the incomplete ones."""
+        while len(self.rows) - self.oldest - len(self.incomplete()) > self.capacity:
+            self.oldest += 1
 
     @staticmethod
     def _ends(values: Values) -> tuple[bool, bool]:
@@ -110,24 +121,51 @@ class ReferenceViews:
         for stream in range(self.n_envs) if env is None else [env]:
             if self.newest[stream].steps:
                 self.newest[stream].over = True
+        self.leave_out()
 
     # ---- reading -------------------------------------------------------------------------
 
+    @property
+    def span(self) -> int:
+        """Slots that there are: with one environment, incomplete rows have none."""
+        size = 1 if self.several is None else self.several.size
+        return self.capacity + (size - 1) * self.n_envs * (self.n_envs > 1)
+
+    def complete(self) -> list[int]:
+        """The rows that were ever complete, oldest first."""
+        size = 1 if self.several is None else self.several.size
+        return [
+            row
+            for row, step in enumerate(self.rows)
+            if step is not None
+            and (step.episode.over or step.number + size <= len(step.episode.steps))
+        ]
+
+    def incomplete(self) -> list[int]:
+        """The rows that are not left out and have yet to be followed by others."""
+        complete = set(self.complete())
+        return [
+            row
+            for row in range(self.oldest, len(self.rows))
+            if self.rows[row] is not None and row not in complete
+        ]
+
     def drawable(self) -> list[int]:
         """The rows that can be drawn, oldest first."""
-        size = 1 if self.several is None else self.several.size
-        found = []
-        for row in range(max(0, len(self.rows) - self.capacity), len(self.rows)):
-            step = self.rows[row]
-            if step is not None and (
-                step.episode.over or step.number + size <= len(step.episode.steps)
-            ):
-                found.append(row)
-        return found
+        return [row for row in self.complete() if row >= self.oldest]
 
     def slots(self) -> dict[int, int]:
         """The rows that can be drawn by slot, in the order of the slots."""
-        return dict(sorted((row % self.capacity, row) for row in self.drawable()))
+        return dict(sorted((row % self.span, row) for row in self.drawable()))
+
+    @property
+    def slots_in_use(self) -> int:
+        """How many slots hold a row, or an absent one."""
+        rows = self.rows
+        stop = len(rows)
+        if self.n_envs == 1:
+            stop = min(self.incomplete(), default=stop)
+        return min(stop, self.span)
 
     def episode_len(self, env: int) -> int:
         """Steps of an environment since its last end."""

@@ -90,7 +90,7 @@ def picture(rb: ReplayBuffer) -> dict[str, Any]:
     full = {"len": len(rb), "next": rb.get_next_index(), "rows": rows}
     if rb.ring.written <= rb.capacity:
         return full | {"lengths": [rb.get_current_episode_len(env) for env in range(rb.n_envs)]}
-    ids = rb.ring.row_ids(rb.ring.present_slots())
+    ids = rb.ring.row_ids(rb.ring.ordered_slots())
     later = ids >= ids.min() + rb.n_envs
     rows["stack"] = everything["stack"][later].tolist()
     return full

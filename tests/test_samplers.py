@@ -415,7 +415,7 @@ def test_reverse_finds_rows_that_go_and_come_meanwhile() -> None:
     """
 
     class Ring:
-        stored, revision, written, absent = 0, 1, 0, 0
+        first, stop, revision, absent = 0, 0, 1, 0
 
         def __len__(self) -> int:
             return 1

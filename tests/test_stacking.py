@@ -130,13 +130,13 @@ def test_chained_fields_stack_like_others(options: dict[str, Any], depth: int) -
 
 
 def test_rows_that_cannot_be_drawn_are_read_too() -> None:
-    """The newest rows, which wait for the steps of ``Nstep``, and absent ones have values."""
+    """Rows of vector environments that are incomplete, and absent ones, have slots and values."""
     nstep = {"size": 3, "rew": "rew"}
-    rb = ReplayBuffer(8, {"rew": {"shape": ()}}, Nstep=nstep)
-    rb.add(rew=[1, 2, 3, 4])
+    rb = ReplayBuffer(8, {"rew": {"shape": ()}}, n_envs=2, Nstep=nstep)
+    rb.add(rew=[1, 2])
     with pytest.raises(IndexError):
-        rb[3]
-    assert rb.stack("rew", [[1, 2, 3]]).tolist() == [[2, 3, 4]]
+        rb[1]
+    assert rb.stack("rew", [[0, 1]]).tolist() == [[1, 2]]
 
     rb = ReplayBuffer(8, {"rew": {"shape": ()}}, n_envs=2)
     rb.add_where([True, False], rew=[5, 6])

@@ -136,11 +136,15 @@ def test_replaced_objects_are_let_go() -> None:
 def test_rows_that_wait_can_be_replaced() -> None:
     """A row that cannot be drawn yet holds a step; what is summed over it is the new value."""
     rb = ReplayBuffer(
-        6, {"x": NUMBER, "v": {"shape": ()}}, Nstep={"size": 3, "rew": "v", "gamma": 1.0}
+        6,
+        {"x": NUMBER, "v": {"shape": ()}},
+        n_envs=2,
+        Nstep={"size": 3, "rew": "v", "gamma": 1.0},
     )
-    rb.add(x=[0, 1, 2], v=[0, 0, 0])
-    rb.update([0, 1, 2], v=[1, 10, 100])
-    assert rb.sample(1)["v"].tolist() == [111]
+    for x in range(3):
+        rb.add(x=[x, x], v=[0, 0])
+    rb.update([0, 2, 4], v=[1, 10, 100])
+    assert rb[0]["v"] == 111
 
 
 @pytest.mark.parametrize("option", ["pickle", "deepcopy", "file"])
@@ -415,7 +419,9 @@ def test_no_batch_holds_half_of_an_update(nstep: Any) -> None:
         del fields["object"]
         names = ["low", "wide", "ahead"]
     rb = ReplayBuffer(24, fields, seed=0, Nstep=nstep)
-    rb.add(**{name: np.zeros((24, wide) if name == "wide" else 24, int) for name in fields})
+    n = 24 if nstep is None else 25  # the newest row is incomplete with two steps
+    rb.add(**{name: np.zeros((n, wide) if name == "wide" else n, int) for name in fields})
+    rb.on_episode_end()
     count = 0
 
     def write() -> None:
