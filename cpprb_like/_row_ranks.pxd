@@ -22,6 +22,7 @@ cdef class RowRanks:
     cdef ndarray waiting             # row ids of the rows that wait for others to follow ...
     cdef ndarray held                # ... and their priorities
     cdef intp_t n_waiting
+    cdef int64_t kept_from           # rows before this one were left out, and have no rank
     cdef ndarray found, room         # what the next two of these will be
 
     cdef int c_look(self) except -1

@@ -90,6 +90,7 @@ cdef class RowRanks:
             self.followed = 0
             self.greatest = 1.0
             self.n_waiting = 0
+            self.kept_from = 0
         self.c_release()
         first = max(self.followed, written - self.ring.capacity)
         self.c_put(first, NULL, min(stop, written) - first)
@@ -101,7 +102,7 @@ cdef class RowRanks:
         cdef intp_t k, slot
         for k in range(self.n_waiting):
             slot = <intp_t> (rows[k] % self.ring.capacity)
-            if rows[k] >= self.ring.state[WRITTEN] - self.ring.capacity and not (
+            if rows[k] >= self.ring.c_first() and not (
                 self.ring.c_absent() and self.ring.c_is_absent(slot)
             ):
                 self.c_set(slot, priorities[k])
@@ -113,6 +114,7 @@ cdef class RowRanks:
         """
         cdef const int64_t* rows
         cdef float64_t* priorities
+        cdef int64_t row
         cdef intp_t k, slot, among
         if self.ring.ahead:
             self.waiting, self.held = self.found, self.room
@@ -123,6 +125,11 @@ cdef class RowRanks:
                 priorities[k] = self.ranking.keys[slot]
                 self.c_set(slot, NAN)
             self.n_waiting = cnp.PyArray_DIM(self.waiting, 0)
+            row = max(self.kept_from, self.ring.state[WRITTEN] - self.ring.capacity)
+            self.kept_from = self.ring.c_first()
+            while row < self.kept_from:
+                self.c_set(<intp_t> (row % self.ring.capacity), NAN)
+                row += 1
         among = self.ranking.order.length
         for k in range(self.weighed, among):
             self.tree.c_level(0)[k] = pow(<float64_t> (k + 1), -self.alpha)
@@ -152,7 +159,7 @@ cdef class RowRanks:
         while row < stop:
             slot = <intp_t> (row % capacity)
             priority = self.greatest if priorities == NULL else priorities[row - first]
-            if self.ring.c_absent() and self.ring.c_is_absent(slot):
+            if row < self.ring.c_first() or self.ring.c_absent() and self.ring.c_is_absent(slot):
                 priority = NAN
             if at_once:
                 self.ranking.keys[slot] = priority + 0.0  # never minus zero

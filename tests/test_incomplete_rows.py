@@ -114,7 +114,7 @@ def test_other_samplers_draw_the_newest_complete_rows() -> None:
 
 
 def test_a_deleted_row_is_a_hole_in_its_slot() -> None:
-    """Rows around a deleted episode keep their slots; a slot of the episode is an ``IndexError``."""
+    """Rows around a deleted episode keep their slots; its own slots are an ``IndexError``."""
     rb = ReplayBuffer(8, FIELDS, Nstep=steps(3), sampler=LegacyUniform(), seed=0)
     for t in range(20):
         rb.add(t=t, rew=1.0, done=t in (12, 15))
@@ -185,7 +185,7 @@ def test_a_row_weighs_what_it_was_given_once_it_is_complete(
                 rb.add_where(there, **values)
             else:
                 rb.add(**values)
-            for row, present, weight in zip(rows.tolist(), there, given.tolist(), strict=True):
+            for row, weight in zip(rows.tolist(), given.tolist(), strict=True):
                 weights[row] = weight if kind == "given" else greatest
             if kind == "given":
                 greatest = max(greatest, *given)
@@ -197,7 +197,9 @@ def test_a_row_weighs_what_it_was_given_once_it_is_complete(
         elif kind == "copy":
             rb = pickle.loads(pickle.dumps(rb))
         elif kind == "delete" and len(rb.episodes):
-            ended = [k for k, one in enumerate(rb.episodes.list()) if one.terminated or one.truncated]
+            ended = [
+                k for k, one in enumerate(rb.episodes.list()) if one.terminated or one.truncated
+            ]
             if ended:
                 rb.episodes.delete(int(rng.choice(ended)))
         elif kind in ("update", "draw") and len(rb):

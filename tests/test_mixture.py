@@ -664,9 +664,9 @@ def test_further_columns_are_joined() -> None:
 def test_priorities_of_rows_that_wait_are_taken_as_the_buffer_takes_them(
     make: Any, check_for_update: bool
 ) -> None:
-    """A slot whose new row's n-step window is incomplete does not refuse the whole batch.
+    """Slots that hold other rows by now, or whose rows are not complete, refuse no batch.
 
-    It was told from a slot that holds no row by whether its row can be drawn.
+    They were told from slots that hold no row by whether their rows can be drawn.
     """
     fields = {"x": {"shape": ()}, "rew": {"shape": ()}}
     buffers = []
@@ -687,7 +687,10 @@ def test_priorities_of_rows_that_wait_are_taken_as_the_buffer_takes_them(
     mixture.update_priorities(batch["indexes"], np.full(40, 5.0))
     alone.update_priorities(slots, np.full(6, 7.0))
     mixture.update_priorities(2 * slots, np.full(6, 7.0))
-    found = [rb.sampler.rows.get(slots) for rb in (alone, one)]  # type: ignore[attr-defined]
+    found = [
+        rb.sampler.rows.get(rb.ring.slots_of(slots))  # type: ignore[attr-defined]
+        for rb in (alone, one)
+    ]
     np.testing.assert_array_equal(*found)
     assert (alone.get_max_priority(), two.get_max_priority()) == (7.0, 5.0)
     mixture.sample(40)
