@@ -235,7 +235,7 @@ cdef class RowRanks:
                     least = self.tree.c_level(0)[among - 1]
                     total = self.tree.c_total()
                     self.tags.c_begin()
-                    self.tags.drawn = written
+                    self.tags.drawn = self.ring.c_stop()
         return slots, self.tags.c_indexes(slots, tagged), weights, least, total
 
     cdef int c_refuse_draw(self, intp_t n, intp_t among) except -1:

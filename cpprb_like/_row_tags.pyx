@@ -3,8 +3,8 @@
 An index is a public slot, one that users see; or a tag, which tells the row that was drawn from all
 others there ever are in the ring. The tag of a row is its row id plus the ring's span plus a base,
 which a ``clear`` of the ring moves beyond all tags that were given. Modulo the span it is the
-public slot, and it is no slot itself. Compiled because it looks at every row that is updated. Not here: what is kept for the rows
-(``_row_weights``, ``ranked``), and new values (``_update``).
+public slot, and it is no slot itself. Compiled because it looks at every row that is updated. Not
+here: what is kept for the rows (``_row_weights``, ``ranked``), and new values (``_update``).
 """
 
 cimport cython

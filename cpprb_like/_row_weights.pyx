@@ -3,8 +3,9 @@
 A row that is added costs nothing here. The next draw or update sees how many rows have come, gives
 them their weight, and sums the nodes above them once. Rows that are incomplete get theirs when the
 ring has noted that they became complete, so the cost is in proportion to the rows that changed.
-Compiled because it looks at every new row and every drawn one. Not here: how weights are summed and searched (``_segment_tree``), which rows
-indexes mean (``_row_tags``), and how a priority becomes a weight (``priorities``).
+Compiled because it looks at every new row and every drawn one. Not here: how weights are summed and
+searched (``_segment_tree``), which rows indexes mean (``_row_tags``), and how a priority becomes a
+weight (``priorities``).
 """
 
 cimport cython

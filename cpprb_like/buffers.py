@@ -25,12 +25,14 @@ from cpprb_like._chain import FrameStack
 from cpprb_like._column import Column
 from cpprb_like._core import Ring
 from cpprb_like._entry import BufferBase, fast_add, not_initialised
+from cpprb_like._episode_index import EpisodeIndex
+from cpprb_like._epoch import Epoch
 from cpprb_like._row_tags import tag
 from cpprb_like._take import take
 from cpprb_like._uniform import draw_uniform
 from cpprb_like.checking import check_buffer, check_memory
 from cpprb_like.derived import NStep, check_nstep, derive, read_gamma, read_nstep
-from cpprb_like.episodes import EpisodeIndex, Episodes
+from cpprb_like.episodes import Episodes
 from cpprb_like.forks import BUFFER, GENERATOR, OneProcess, tell, watch
 from cpprb_like.frame_axes import AxisCheck
 from cpprb_like.samplers import Extra, Sampler, Seed, Slots, Uniform, generator
@@ -558,8 +560,8 @@ class ReplayBuffer(BufferBase):
     ) -> Iterator[Batch]:
         """Each row once, in batches: one epoch over the slots in use when it begins.
 
-        A batch is copied when it is asked for; a row that was overwritten by then is the new one,
-        or left out if that cannot be drawn.
+        A batch is drawn and copied when it is asked for; a row that was overwritten by then is the
+        new one, or left out if that cannot be drawn.
 
         Parameters
         ----------
@@ -603,19 +605,19 @@ class ReplayBuffer(BufferBase):
     ) -> Iterator[Batch]:
         if len(self) == 0:
             return
-        if shuffle:
-            slots = draw_uniform(self.ring, len(self), self.rng, False)
-        else:
-            slots = self.ring.ordered_slots()
         ring, clears = self.ring, self.ring.revision
+        epoch = Epoch(ring, self.rng if shuffle else None)
 
         def still_there(chosen: Slots) -> Slots:
             if ring.revision != clears:
                 raise RuntimeError("the buffer was cleared while its rows were read")
             return chosen[~ring.absent_at(chosen)]
 
-        for start in range(0, len(slots) - n + 1 if drop_last else len(slots), n):
-            yield self._read(partial(still_there, slots[start : start + n]), columns)
+        while True:
+            slots = epoch.take(n)
+            if len(slots) == 0 or (drop_last and len(slots) < n):
+                break
+            yield self._read(partial(still_there, slots), columns)
 
     # ------------------------------------------------------------------ rows by slot
 

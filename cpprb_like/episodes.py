@@ -1,11 +1,12 @@
 """Whole episodes of a buffer: their list, their rows, and how to be rid of one.
 
-Where episodes begin and end is read from the flags of the rows when somebody asks. Not here:
-parts of episodes to learn from (``sequences``).
+Not here: where episodes begin and end (``_episode_index``), and parts of episodes to learn from
+(``sequences``).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,20 +15,23 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED, Ring
+from cpprb_like._column import Column
+from cpprb_like._core import FLAG_TERMINATED, FLAG_TRUNCATED, Moment
+from cpprb_like._episode_index import EpisodeIndex
 from cpprb_like._episodes import choose
 from cpprb_like._take import new_array
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.schedules import whole
 from cpprb_like.views import read_rows
 
-__all__ = ["Episode", "EpisodeIndex", "Episodes", "Spread", "Statistics"]
+__all__ = ["Episode", "Episodes", "Spread", "Statistics"]
 
 Batch = dict[str, NDArray[Any]]
 Slots = NDArray[np.intp]
 Found = TypeVar("Found")
 Batches = list[Batch]  # ``list`` is a method below
 NO_SLOTS = np.empty(0, np.intp)
+TRIES = 8  # rounds of draws among all episodes, before those that are complete are looked for
 
 
 @dataclass(frozen=True)
@@ -99,94 +103,6 @@ class Statistics:
     return_: Spread | None
 
 
-@dataclass(frozen=True)
-class Table:
-    """The episodes in a ring at one moment: arrays of the same length, oldest first row first."""
-
-    firsts: NDArray[np.int64]  # row ids
-    lasts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    flags: NDArray[np.uint8]  # of the last row
-    complete: NDArray[np.bool_]
-    revision: int
-
-
-class EpisodeIndex:
-    """Where the episodes of a ring are; looked up again when rows have changed.
-
-    Parameters
-    ----------
-    ring : Ring
-        The rows.
-    """
-
-    def __init__(self, ring: Ring) -> None:
-        self.ring = ring
-        self._seen: tuple[tuple[int, ...], Table] | None = None
-
-    def _state(self) -> tuple[int, ...]:
-        """Numbers that are others when episodes have changed."""
-        ring = self.ring
-        lengths = (ring.episode_len(stream) for stream in range(ring.n_envs))
-        return (ring.revision, ring.written, ring.absent, *lengths)
-
-    def table(self) -> Table | None:
-        """The episodes; None if rows were added in the meantime."""
-        state, seen = self._state(), self._seen
-        if seen is not None and seen[0] == state:
-            return seen[1]
-        flags = self.ring.flags()
-        if self._state() != state:
-            return None
-        table = _scan(flags, state[1], state[0], self.ring)
-        self._seen = (state, table)
-        return table
-
-    def slots(self, table: Table, number: int, oldest: int = 0) -> Slots:
-        """The slots of the rows of an episode, by age; those from row id ``oldest`` on."""
-        ring = self.ring
-        first = int(table.firsts[number])
-        lost = -(-max(oldest - first, 0) // ring.n_envs)
-        ids = np.arange(first + lost * ring.n_envs, table.lasts[number] + 1, ring.n_envs)
-        slots: Slots = (ids % ring.capacity).astype(np.intp)
-        present: Slots = slots[(ring.flags_at(slots) & FLAG_ABSENT) == 0]
-        return present
-
-
-def _scan(flags: NDArray[np.uint8], written: int, revision: int, ring: Ring) -> Table:
-    """The episodes of rows with these flags, given by slot."""
-    oldest = written - len(flags)
-    flags = np.roll(flags, -(oldest % ring.capacity))  # by age
-    parts = []
-    for offset in range(min(ring.n_envs, len(flags))):
-        stream = flags[offset :: ring.n_envs]
-        ended = (stream & FLAG_END) != 0
-        numbers = np.cumsum(ended) - ended  # of the episode that a row belongs to
-        rows = np.flatnonzero((stream & FLAG_ABSENT) == 0)
-        borders = np.flatnonzero(np.diff(numbers[rows], prepend=-1))
-        if len(rows) == 0:
-            continue
-        lasts = rows[np.append(borders[1:], len(rows)) - 1]
-        from_the_beginning = (numbers[rows[borders]] > 0) | (oldest + offset < ring.n_envs)
-        parts.append(
-            (
-                oldest + offset + rows[borders] * ring.n_envs,
-                oldest + offset + lasts * ring.n_envs,
-                np.diff(np.append(borders, len(rows))),
-                stream[lasts],
-                from_the_beginning & ended[lasts],
-            )
-        )
-    if not parts:
-        nothing = np.empty(0, np.int64)
-        bits, bools = np.empty(0, np.uint8), np.empty(0, np.bool_)
-        return Table(nothing, nothing, nothing, bits, bools, revision)
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    order = np.argsort(columns[0])
-    firsts, lasts, lengths, ends, complete = [column[order] for column in columns]
-    return Table(firsts, lasts, lengths, ends, complete, revision)
-
-
 class Buffer(Protocol):
     """What ``Episodes`` needs of a buffer."""
 
@@ -219,8 +135,9 @@ class Episodes:
 
     Notes
     -----
-    The first call after rows were added looks at the flags of all rows; every other call costs in
-    proportion to what it gives. Any number of threads may add meanwhile.
+    A call looks once at each row that was added since the last one, about 10 ns for each; besides,
+    it costs in proportion to what it gives. Of an episode whose first rows were overwritten, absent
+    rows are counted too. Any number of threads may add meanwhile.
 
     Examples
     --------
@@ -245,21 +162,9 @@ class Episodes:
         self._buffer = buffer
         self._index = index
 
-    def _steadily(self, attempt: Callable[[Table], tuple[Slots, Found] | None]) -> Found:
-        """What ``attempt`` finds in the present episodes, beside the slots that it read.
-
-        None in place of both means that rows changed meanwhile.
-        """
-
-        def with_table() -> tuple[Slots, Found] | None:
-            table = self._index.table()
-            return None if table is None else attempt(table)
-
-        return self._buffer._consistently(with_table)
-
     def __len__(self) -> int:
         """How many episodes there are."""
-        return self._steadily(lambda table: (NO_SLOTS, len(table.firsts)))
+        return len(self._index)
 
     def __repr__(self) -> str:
         return f"Episodes({len(self)})"
@@ -287,39 +192,34 @@ class Episodes:
         -----
         Cost: proportional to the number of episodes; with ``reward``, of rows.
         """
-        return self._steadily(lambda table: self._records(table, reward))
+        column = None if reward is None else self._column(reward)
+        return self._buffer._consistently(lambda: self._records(column))
 
-    def _records(self, table: Table, reward: str | None) -> tuple[Slots, Records] | None:
-        returns: Any = [None] * len(table.firsts)
-        slots = NO_SLOTS
-        if reward is not None:
-            found = self._returns(table, reward)
-            if found is None:
-                return None
-            slots, returns = found[0], found[1].tolist()
+    def _records(self, reward: Column | None) -> tuple[Slots, Records] | None:
         ring = self._index.ring
-        return slots, [
-            Episode(
-                env=first % ring.n_envs,
-                slot=first % ring.capacity,
-                length=length,
-                terminated=flags & FLAG_TERMINATED == FLAG_TERMINATED,
-                truncated=flags & FLAG_TRUNCATED == FLAG_TRUNCATED,
-                complete=complete,
-                return_=return_,
-            )
-            for first, length, flags, complete, return_ in zip(
-                table.firsts.tolist(),
-                table.lengths.tolist(),
-                table.flags.tolist(),
-                table.complete.tolist(),
-                returns,
-                strict=True,
-            )
-        ]
+        version = self._index.version()
+        firsts, lengths, flags, complete, slots = self._index.tell(reward is not None)
+        returns: list[Any] = [None] * len(firsts)
+        if reward is not None and slots is not None and len(firsts):
+            values = new_array(ring, reward, len(slots))
+            read_rows(ring, slots, {reward.name: values})
+            starts = np.cumsum(lengths) - lengths
+            returns = np.add.reduceat(values.reshape(-1).astype(np.float64), starts).tolist()
+        columns = (
+            (firsts % ring.n_envs).tolist(),
+            (firsts % ring.span).tolist(),
+            lengths.tolist(),
+            (flags & FLAG_TERMINATED == FLAG_TERMINATED).tolist(),
+            (flags & FLAG_TRUNCATED == FLAG_TRUNCATED).tolist(),
+            complete.tolist(),
+            returns,
+        )
+        if self._index.version() != version:
+            return None
+        return NO_SLOTS if slots is None else slots, list(map(Episode, *columns))
 
-    def _returns(self, table: Table, reward: str) -> tuple[Slots, NDArray[np.float64]] | None:
-        """The sum of a field over each episode; None if a row was deleted meanwhile."""
+    def _column(self, reward: str) -> Column:
+        """The field of this name, if it is one number a row."""
         if not isinstance(reward, str):
             raise TypeError(f"reward: expected the name of a field, got {reward!r}")
         columns = [column for column in self._index.ring.columns if column.name == reward]
@@ -331,15 +231,7 @@ class Episodes:
                 f"reward: expected a field of one number a row, got {reward!r}: "
                 f"{columns[0].dtype} of shape {columns[0].shape}"
             )
-        if len(table.firsts) == 0:
-            return NO_SLOTS, np.empty(0)
-        found = self._take(table, np.arange(len(table.firsts)), (reward,))
-        if found is None:
-            return None
-        slots, batch = found
-        values = batch[reward].reshape(-1).astype(np.float64)
-        sums: NDArray[np.float64] = np.add.reduceat(values, np.cumsum([0, *table.lengths[:-1]]))
-        return slots, sums
+        return columns[0]
 
     def statistics(self, reward: str | None = None) -> Statistics:
         """Lengths, and returns if ``reward`` names a field, of the complete episodes.
@@ -391,8 +283,8 @@ class Episodes:
         IndexError
             There is no such episode.
         """
-        given = whole("number", number)
-        return self._steadily(lambda table: self._batch(table, _place(given, table)))
+        given = _read_number(number)
+        return self._buffer._consistently(lambda: self._batch(given))
 
     def __getitem__(self, number: int) -> Batch:
         """As ``read``."""
@@ -403,15 +295,16 @@ class Episodes:
 
         Raises ``RuntimeError`` if rows were added or an episode was deleted in the meantime.
         """
-        began = self._steadily(lambda table: (NO_SLOTS, table))
+        index = self._index
+        began = index.version()
 
-        def attempt(number: int, table: Table) -> tuple[Slots, Batch] | None:
-            if table is not began:
+        def attempt(number: int) -> tuple[Slots, Batch]:
+            if index.version() != began:
                 raise RuntimeError("the episodes changed while they were read")
-            return self._batch(table, number)
+            return self._batch(number)
 
-        for number in range(len(began.firsts)):
-            yield self._steadily(partial(attempt, number))
+        for number in range(len(index)):
+            yield self._buffer._consistently(partial(attempt, number))
 
     def sample(self, n: int, *, complete: bool = True) -> Batches:
         """Draw episodes, each with the same probability; one may come more than once.
@@ -437,37 +330,45 @@ class Episodes:
         """
         count = whole("n", n, 0)
 
-        def attempt(table: Table) -> tuple[Slots, Batches] | None:
-            among = np.flatnonzero(table.complete) if complete else np.arange(len(table.firsts))
-            if len(among) == 0:
-                kind = "complete " if complete else ""
-                raise NotEnoughDataError(f"cannot sample: there is no {kind}episode")
-            drawn = among[choose(count, len(among), self._buffer.rng)]
-            found = [self._batch(table, number) for number in drawn.tolist()]
-            whole_ones = [part for part in found if part is not None]
-            if len(whole_ones) < len(found):
+        def attempt() -> tuple[Slots, Batches] | None:
+            version = self._index.version()
+            numbers = self._draw_complete(count) if complete else self._draw(count, None)
+            found = [self._batch(number) for number in numbers.tolist()]
+            if self._index.version() != version:
                 return None
-            slots = [NO_SLOTS, *(slots for slots, _ in whole_ones)]
-            return np.concatenate(slots), [batch for _, batch in whole_ones]
+            return np.concatenate([NO_SLOTS, *(slots for slots, _ in found)]), [
+                batch for _, batch in found
+            ]
 
-        return self._steadily(attempt)
+        return self._buffer._consistently(attempt)
 
-    def _batch(self, table: Table, number: int) -> tuple[Slots, Batch] | None:
-        return self._take(table, [number])
+    def _draw(self, n: int, among: Slots | None) -> Slots:
+        """Numbers of n episodes, or of n of these."""
+        kinds = len(self._index) if among is None else len(among)
+        if kinds == 0:
+            kind = "" if among is None else "complete "
+            raise NotEnoughDataError(f"cannot sample: there is no {kind}episode")
+        drawn = choose(n, kinds, self._buffer.rng)
+        return drawn if among is None else among[drawn]
 
-    def _take(
-        self, table: Table, places: Any, names: tuple[str, ...] | None = None
-    ) -> tuple[Slots, Batch] | None:
-        """Slots and fields of the rows of episodes; None if a row was deleted meanwhile."""
+    def _draw_complete(self, n: int) -> Slots:
+        """Numbers of n complete episodes: nearly all are, unless there are few of them."""
+        among, found = len(self._index), NO_SLOTS
+        middle = np.full(1, among // 2, np.intp)
+        for _ in range(TRIES if among and self._index.complete(middle).any() else 0):
+            tried = self._draw(n - len(found), None)
+            found = np.concatenate([found, tried[self._index.complete(tried)]])
+            if len(found) == n:
+                return found
+        every = np.arange(among, dtype=np.intp)
+        rest = self._draw(n - len(found), every[self._index.complete(every)])
+        return np.concatenate([found, rest])
+
+    def _batch(self, number: int) -> tuple[Slots, Batch]:
+        """The slots and the fields of the rows of an episode."""
         ring = self._index.ring
-        slots = np.concatenate([self._index.slots(table, place) for place in places])
-        if len(slots) != table.lengths[places].sum():
-            return None
-        batch = {
-            column.name: new_array(ring, column, len(slots))
-            for column in ring.columns
-            if names is None or column.name in names
-        }
+        slots = self._index.slots(number)[0]
+        batch = {column.name: new_array(ring, column, len(slots)) for column in ring.columns}
         read_rows(ring, slots, batch)
         return slots, batch
 
@@ -502,34 +403,17 @@ class Episodes:
         Cost: proportional to the rows. The ``indexes`` of a batch that was drawn before may mean
         deleted rows, which ``update_priorities`` refuses.
         """
-        given = whole("number", number)
+        given = _read_number(number)
 
-        def find(table: Table) -> tuple[Slots, tuple[Table, int]]:
-            place = _place(given, table)
-            if not table.flags[place] & FLAG_END:
-                raise ValueError(
-                    f"number: episode {number} has not ended; on_episode_end() ends it"
-                )
-            return NO_SLOTS, (table, place)
+        return self._buffer._while_writers_wait(lambda: self._index.hide(given, self._drop))
 
-        table, place = self._steadily(find)
-        return self._buffer._while_writers_wait(lambda: self._hide(table, place))
-
-    def _hide(self, table: Table, place: int) -> int | None:
-        """Make what is left of an episode absent; None if rows were overwritten meanwhile."""
-        ring, sampler = self._index.ring, self._buffer.sampler
-        moment = ring.now()
-        if moment.clears != table.revision:
-            return 0
-        slots = self._index.slots(table, place, moment.written - ring.capacity)
+    def _drop(self, slots: Slots, moment: Moment) -> None:
+        """Let the sampler forget rows that will be hidden."""
+        sampler = self._buffer.sampler
         if hasattr(sampler, "drop"):
             sampler.drop(slots, moment)
-        return len(slots) if ring.hide(slots, moment) else None
 
 
-def _place(number: int, table: Table) -> int:
-    """The place of an episode in the table."""
-    n = len(table.firsts)
-    if not -n <= number < n:
-        raise IndexError(f"number: expected {-n} to {n - 1}, got {number}")
-    return number % n
+def _read_number(number: object) -> int:
+    """A number of an episode; there are none beyond those of the machine."""
+    return max(-sys.maxsize, min(whole("number", number), sys.maxsize))

@@ -286,13 +286,20 @@ class SlowRecorder:
     def clear(self) -> None:
         self.rows = []
 
-    def living(self) -> dict[int, Row]:
-        """The rows that are still there, by slot."""
-        first = max(0, len(self.rows) - self.capacity)
+    def living(self, n: int = 1) -> dict[int, Row]:
+        """The rows of ``n`` steps that are complete and still there, by slot."""
+        rows = {number: row for number, row in enumerate(self.rows) if row is not None}
+        waiting = [number for number, row in rows.items() if self.window(row, n) is None]
+        incomplete: list[int] = []
+        while len(incomplete) != len(waiting):  # some that are too old may have been left out
+            incomplete, first = waiting, len(self.rows) - self.capacity - len(waiting)
+            waiting = [number for number in incomplete if number >= first]
+        first = len(self.rows) - self.capacity - len(waiting)
+        span = self.capacity + (n - 1) * self.n_envs * (self.n_envs > 1)
         return {
-            number % self.capacity: row
-            for number, row in enumerate(self.rows)
-            if row is not None and number >= first
+            number % span: row
+            for number, row in rows.items()
+            if number >= first and self.window(row, n) is not None
         }
 
     def episode_len(self, env: int) -> int:

@@ -322,7 +322,7 @@ def test_any_pattern_of_ends_and_resets(
             twin.add(actions, steps)
             waiting = [kind in "TL" for kind in kinds]
 
-        windows = {slot: twin.window(row, n) for slot, row in twin.living().items()}
+        windows = {slot: twin.window(row, n) for slot, row in twin.living(n).items()}
         expected = {slot: n_step_row(window) for slot, window in windows.items() if window}
         assert len(rb) == len(expected)
         assert [rb.get_current_episode_len(env) for env in range(k)] == [

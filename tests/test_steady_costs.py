@@ -1,0 +1,177 @@
+"""What calls cost in states in which they once cost hundreds of times more than usual.
+
+Each case takes turns with the usual one in the same test, and the least time of each counts, so the
+ratios hold on a busy machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+
+ROWS = 200_000
+FIELDS: dict[str, Any] = {
+    "x": {"shape": (), "dtype": "i8"},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": bool},
+}
+STEPS = {"size": 5, "rew": "rew"}
+
+
+def ratio(usual: Callable[[], object], case: Callable[[], object], turns: int = 40) -> float:
+    """How many times the usual time a case takes."""
+    least = [np.inf, np.inf]
+    for _ in range(turns):
+        for k, call in enumerate((usual, case)):
+            start = time.perf_counter()
+            for _ in range(5):
+                call()
+            least[k] = min(least[k], time.perf_counter() - start)
+    return float(least[1] / least[0])
+
+
+def filled(length: int = 10, rows: int = ROWS, **options: Any) -> ReplayBuffer:
+    """A full buffer of episodes of one length."""
+    rb = ReplayBuffer(rows, FIELDS, seed=0, **options)
+    x = np.arange(rows)
+    rb.add(x=x, rew=np.ones(rows, "f4"), done=x % length == length - 1)
+    return rb
+
+
+def stepping(cls: type[ReplayBuffer], n_envs: int, nstep: bool) -> tuple[ReplayBuffer, Any]:
+    """A buffer of environments, and a time step of them."""
+    options = {"Nstep": STEPS} if nstep else {}
+    rb = cls(ROWS, FIELDS, n_envs=n_envs, seed=0, **options)  # type: ignore[arg-type]
+    step = {
+        "x": np.zeros(n_envs, int),
+        "rew": np.ones(n_envs, "f4"),
+        "done": np.zeros(n_envs, bool),
+    }
+    for _ in range(20):
+        rb.add(**step)
+    return rb, step
+
+
+@pytest.mark.parametrize("nstep", [None, STEPS], ids=["", "5-step"])
+@pytest.mark.parametrize("replace", [True, False], ids=["", "distinct"])
+def test_draws_among_many_deleted_rows(nstep: Any, replace: bool) -> None:
+    """Where over half of the rows were deleted, a small batch looked at all of them."""
+    usual, case = filled(Nstep=nstep), filled(Nstep=nstep)
+    for _ in range(ROWS // 10 * 6 // 10):
+        case.episodes.delete(ROWS // 50)
+    assert len(case) <= ROWS // 2
+    assert ratio(
+        lambda: usual.sample(32, replace=replace), lambda: case.sample(32, replace=replace)
+    ) < 8  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize("nstep", [False, True], ids=["", "5-step"])
+def test_an_environment_that_pauses(cls: type[ReplayBuffer], nstep: bool) -> None:
+    """Each call walked over all absent rows of the environment, in search of its newest steps."""
+    usual, step = stepping(cls, 8, nstep)
+    case, _ = stepping(cls, 8, nstep)
+    all_of_them, others = np.ones(8, bool), np.arange(8) != 3
+    for _ in range(ROWS // 8 - 100):
+        usual.add_where(all_of_them, **step)
+        case.add_where(others, **step)
+    adding = ratio(
+        lambda: usual.add_where(all_of_them, **step), lambda: case.add_where(others, **step)
+    )
+    assert adding < 5
+    assert ratio(lambda: usual.sample(32), lambda: case.sample(32)) < 5
+    assert ratio(lambda: len(usual), lambda: len(case)) < 5
+    assert ratio(lambda: usual.on_episode_end(3), lambda: case.on_episode_end(3)) < 20
+
+
+@pytest.mark.parametrize("read", ["nstep", "sequences"])
+def test_a_window_over_a_long_pause(read: str) -> None:
+    """What is read of a row before a pause went through every absent row of it."""
+    times = ROWS // 8
+    both = []
+    for pauses in (False, True):
+        rb = ReplayBuffer(ROWS, FIELDS, n_envs=8, Nstep=STEPS if read == "nstep" else None, seed=0)
+        step = {"x": np.zeros(8, int), "rew": np.ones(8, "f4"), "done": np.zeros(8, bool)}
+        for t in range(times):
+            there = np.full(8, True)
+            there[3] = not pauses or t < 10 or t > times - 10
+            rb.add_where(there, **step)
+        both.append(rb)
+    usual, case = both
+    slots = np.arange(6, 10) * 8 + 3  # the last rows before the pause, in memory
+
+    def reading(rb: ReplayBuffer) -> Callable[[], object]:
+        if read == "nstep":
+            return lambda: rb[slots]
+        return lambda: rb.sample_sequences(4, 8, across_episodes=True)
+
+    assert case[slots]["rew"].shape == (4,)
+    assert ratio(reading(usual), reading(case)) < 6
+
+
+def test_priorities_of_many_environments() -> None:
+    """Each draw and each update went through the newest rows of all environments."""
+    few, _ = stepping(PrioritizedReplayBuffer, 8, True)
+    many, step = stepping(PrioritizedReplayBuffer, 4096, True)
+    for _ in range(ROWS // 4096):
+        many.add(**step)
+    while len(few) < len(many):
+        few.add(x=np.zeros(8, int), rew=np.ones(8, "f4"), done=np.zeros(8, bool))
+    calls = []
+    for rb in (few, many):
+        indexes, priorities = rb.sample(256)["indexes"], np.ones(256)
+        calls.append(lambda rb=rb, i=indexes, p=priorities: rb.update_priorities(i, p))  # type: ignore[misc]
+    assert ratio(*calls) < 5
+    assert ratio(lambda: few.sample(256), lambda: many.sample(256)) < 5
+
+
+def test_episodes_one_by_one() -> None:
+    """Each deletion, and each call after an ``add``, looked at the flags of all rows."""
+    usual, case = filled(rows=2000), filled()
+    one = {"x": 0, "rew": 0.0, "done": True}
+
+    def add_and_sample(rb: ReplayBuffer) -> Callable[[], object]:
+        return lambda: (rb.add(**one), rb.episodes.sample(1))
+
+    assert ratio(add_and_sample(usual), add_and_sample(case)) < 5
+    assert ratio(
+        lambda: (usual.add(**one), usual.episodes.delete(0)),
+        lambda: (case.add(**one), case.episodes.delete(0)),
+        turns=20,
+    ) < 5  # fmt: skip
+
+
+def test_the_list_of_episodes_costs_what_its_records_cost() -> None:
+    """With returns it took six times as long, for an array of slots was made for each episode."""
+    rb = filled()
+    assert ratio(rb.episodes.list, lambda: rb.episodes.list("rew"), turns=3) < 3
+
+
+def test_the_first_batch_of_an_epoch() -> None:
+    """Before the first batch all rows were put in order, in a table that was far from any cache."""
+    rb = filled()
+    rng = np.random.default_rng(0)
+    assert ratio(lambda: rng.permutation(ROWS), lambda: next(iter(rb.batches(256)))) < 1
+
+
+def test_absent_rows_are_passed_over_for_good_in_an_epoch() -> None:
+    """Batches are full but for the last one, each row comes once, whatever is deleted meanwhile."""
+    rb = filled(rows=1000)
+    for _ in range(30):
+        rb.episodes.delete(5)
+    seen: list[int] = []
+    sizes = []
+    for number, batch in enumerate(rb.batches(64)):
+        seen += batch["x"].tolist()
+        sizes.append(len(batch["x"]))
+        if number == 3:
+            rb.episodes.delete(20)
+    assert len(set(seen)) == len(seen)
+    assert 690 <= len(seen) <= 700
+    assert set(sizes[:-1]) == {64}
