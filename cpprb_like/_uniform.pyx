@@ -116,11 +116,18 @@ cdef int c_draw(
     cdef intp_t size = stride * (c_window_rows(ring) if ring.n_envs == 1 else 1)
     cdef bint fetches = n <= FETCHED_ROWS and first != NUMBERS
     first = 0 if first == NUMBERS else first
+    if replace and not skip:
+        for k in range(n):
+            slot = first + <intp_t> c_bounded(bits, among)
+            values[k] = slot if slot < capacity else slot - capacity
+            if fetches:
+                c_prefetch_rows(records, stride, size, values + k, 1)
+        return 0
     if replace:
         while k < n:
             slot = first + <intp_t> c_bounded(bits, among)
             slot = slot if slot < capacity else slot - capacity
-            if skip and not ring.c_can_draw(slot):
+            if not ring.c_can_draw(slot):
                 continue
             values[k] = slot
             k += 1

@@ -16,7 +16,8 @@ def test_the_slots_that_are_left_are_found_by_their_number(
     capacity: int, changes: list[tuple[bool, int]]
 ) -> None:
     """After any changes each slot that is not in the set is found, and counted, by its rank."""
-    slots, twin = SlotSet(capacity), set()
+    slots = SlotSet(capacity)
+    twin: set[int] = set()
     for is_in, number in changes:
         slot = number % capacity
         (slots.add if is_in else slots.remove)(slot)
