@@ -729,8 +729,7 @@ class ReplayBuffer(BufferBase):
         try:
             attributes = dict(state["attributes"])
             layout, nstep = snapshot.check_layout(state["layout"]), attributes["_nstep"]
-            if nstep is not None:
-                check_nstep(nstep, layout.capacity, layout.n_envs)
+            check_nstep(nstep, layout.capacity - layout.size, layout.n_envs)
             arena = storage.open_arena(layout)
             ring = self._make_ring(layout, arena, nstep)
             snapshot.load(state, arena, ring)

@@ -197,12 +197,12 @@ def read_nstep(options: object, schema: Schema) -> NStep | None:
     )
 
 
-def check_nstep(nstep: NStep, capacity: int, n_envs: int) -> None:
+def check_nstep(nstep: NStep, incomplete: int, n_envs: int) -> None:
     """Raise ``ValueError`` unless the numbers, which somebody else wrote, fit a buffer."""
     size = whole("Nstep['size']", nstep.size, 1)
     read_gamma("Nstep['gamma']", nstep.gamma)
-    if size * n_envs > capacity or nstep.discount_shape not in ((), (1,)):
-        raise ValueError(f"Nstep: {nstep} does not fit a buffer of {capacity} rows")
+    if (size - 1) * n_envs != incomplete or nstep.discount_shape not in ((), (1,)):
+        raise ValueError(f"Nstep: {nstep} does not fit a buffer for {incomplete} incomplete rows")
 
 
 def _rewards(schema: Schema) -> list[str]:
