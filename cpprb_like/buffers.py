@@ -734,6 +734,7 @@ class ReplayBuffer(BufferBase):
             ring = self._make_ring(layout, arena, nstep)
             snapshot.load(state, arena, ring)
             check_memory(layout, arena, ring)
+            ring.rebuild()
             others = attributes | {"_is_mapped": False}
             self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:

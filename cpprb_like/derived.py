@@ -197,12 +197,15 @@ def read_nstep(options: object, schema: Schema) -> NStep | None:
     )
 
 
-def check_nstep(nstep: NStep, incomplete: int, n_envs: int) -> None:
+def check_nstep(nstep: NStep | None, incomplete: int, n_envs: int) -> None:
     """Raise ``ValueError`` unless the numbers, which somebody else wrote, fit a buffer."""
-    size = whole("Nstep['size']", nstep.size, 1)
-    read_gamma("Nstep['gamma']", nstep.gamma)
-    if (size - 1) * n_envs != incomplete or nstep.discount_shape not in ((), (1,)):
-        raise ValueError(f"Nstep: {nstep} does not fit a buffer for {incomplete} incomplete rows")
+    size: int = 1
+    shape: tuple[int, ...] = ()
+    if nstep is not None:
+        size, shape = whole("Nstep['size']", nstep.size, 1), nstep.discount_shape
+        read_gamma("Nstep['gamma']", nstep.gamma)
+    if (size - 1) * n_envs != incomplete or shape not in ((), (1,)):
+        raise ValueError(f"Nstep: {nstep} does not fit slots for {incomplete} incomplete rows")
 
 
 def _rewards(schema: Schema) -> list[str]:

@@ -37,7 +37,8 @@ def check_layout(layout: object) -> Layout:
     """A layout that is one: every number of it follows from its fields and its capacity."""
     if not isinstance(layout, Layout):
         raise ValueError(f"layout: expected one, got {type(layout).__name__}")
-    n_envs = read_n_envs(layout.n_envs, read_size(layout.capacity))
+    n_envs = read_n_envs(layout.n_envs, read_size(layout.size))
+    incomplete = whole("slots for incomplete rows", layout.capacity - layout.size, 0)
     beside = whole("beside", layout.beside, 0)
     for field in layout.schema.fields:
         for length in field.shape:
@@ -46,13 +47,13 @@ def check_layout(layout: object) -> Layout:
         (shape,) = [field.shape for field in layout.schema.fields if field.name == stack.name]
         if not 0 <= stack.axis < len(shape) or shape[stack.axis] != stack.depth:
             raise ValueError(f"stack of field {stack.name!r}: {stack} does not fit {shape}")
-    if layout != Layout.of(layout.schema, layout.capacity, n_envs, beside):
+    if layout != Layout.of(layout.schema, layout.size, n_envs, beside, incomplete):
         raise ValueError("layout: its numbers contradict each other")
     return layout
 
 
 def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
-    """Fill a fresh ring over fresh memory with what was saved.
+    """Fill a fresh ring over fresh memory with what was saved; ``ring.rebuild()`` has to follow.
 
     Raises ``ValueError`` if the parts do not fit. Whether the numbers in the header agree with the
     rows is to be asked afterwards, before the ring is used: see ``checking.check_memory``.
@@ -70,7 +71,6 @@ def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
         _fill(name, layout.block(arena, name), saved["blocks"][name])
     for chain, chained in zip(ring.chains, saved["chains"], strict=True):
         chain.load(chained)
-    ring.rebuild()
 
 
 def _fill(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:
