@@ -76,10 +76,11 @@ class ReferenceViews:
         self.rows: list[Step | None] = []  # by row id; None has no step
         self.newest = [Episode() for _ in range(self.n_envs)]
         self.oldest = 0  # id of the oldest row that is not left out
+        self.finished: set[int] = set()  # rows that were ever complete
 
     def add(self, rows: list[Values], present: list[bool] | None = None) -> int | None:
         """Append ``rows``; what ``add`` of the buffer returns."""
-        written, complete = len(self.rows), set(self.complete())
+        written, new = len(self.rows), list[int]()
         for i, values in enumerate(rows):
             if present is not None and not present[i]:
                 self.rows.append(None)
@@ -95,10 +96,19 @@ class ReferenceViews:
             episode.steps.append(step)
             episode.over, episode.terminated = self._ends(values)
             self.rows.append(step)
+            new += self.finish()
             self.leave_out()
         if self.several is None or self.several.size == 1:
             return written % self.capacity
-        return next((row % self.span for row in self.complete() if row not in complete), None)
+        return min(new) % self.span if new else None
+
+    def finish(self) -> list[int]:
+        """The rows that have become complete, but for those that were left out before."""
+        size = 1 if self.several is None else self.several.size
+        slots = self.capacity + (size - 1) * self.n_envs  # the newest row takes one of another
+        new = set(self.complete()) - self.finished
+        self.finished |= new
+        return [row for row in new if row >= max(self.oldest, len(self.rows) - slots)]
 
     def leave_out(self) -> None:
         """Leave rows out while there are more than ``capacity`` beside the incomplete ones."""
@@ -121,6 +131,7 @@ class ReferenceViews:
         for stream in range(self.n_envs) if env is None else [env]:
             if self.newest[stream].steps:
                 self.newest[stream].over = True
+        self.finish()
         self.leave_out()
 
     # ---- reading -------------------------------------------------------------------------
