@@ -109,11 +109,6 @@ class Buffer(Protocol):
     rng: np.random.Generator
 
     @property
-    def ring(self) -> Ring:
-        """The rows."""
-        ...
-
-    @property
     def sampler(self) -> Any:
         """The sampler."""
         ...
