@@ -359,10 +359,33 @@ cdef class EpisodeIndex:
         if not flags & END:
             raise ValueError(f"number: episode {number} has not ended; on_episode_end() ends it")
         forget(slots, moment)
-        if not self.ring.hide(slots, moment):
+        cdef int64_t first = self.ring.c_row_at((<const intp_t*> cnp.PyArray_DATA(slots))[0])
+        if not self.ring.hide(np.concatenate([self._left_out(first), slots]), moment):
             return None
-        self.c_forget_one(self.ring.c_row_at((<const intp_t*> cnp.PyArray_DATA(slots))[0]))
+        self.c_forget_one(first)
         return cnp.PyArray_DIM(slots, 0)
+
+    def _left_out(self, int64_t first):
+        """The slots of the rows of an episode that are still in memory before its first row.
+
+        They are hidden with it: its end will no longer tell them from the next episode.
+        """
+        cdef Ring ring = self.ring
+        cdef int64_t oldest = ring.state[WRITTEN] - ring.c_stored(), row = first - ring.n_envs
+        cdef intp_t slot, place = self.c_place(first)
+        cdef list found = []
+        if place < self.tail and self.firsts[place] == first and self.befores[place] >= 0:
+            row = -1  # another episode ended before it, so it is there from its beginning
+        while row >= oldest:
+            slot = <intp_t> (row % ring.capacity)
+            if ring.c_flags(slot)[0] & END:
+                break
+            if ring.c_is_absent(slot):
+                row -= <int64_t> ring.runs.back[slot] * ring.n_envs
+            else:
+                found.append(slot)
+                row -= ring.n_envs
+        return np.array(found, np.intp)
 
     cdef int c_forget_one(self, int64_t first) except -1:
         """Forget the episode that begins at a row."""

@@ -235,7 +235,7 @@ cdef class RowWeights:
         cdef float64_t heaviest = 0.0
         cdef intp_t k
         for k in range(self.held_rows.shape[0]):
-            if self.held_rows[k] >= 0:
+            if self.held_rows[k] >= self.kept_from:  # others were left out while they waited
                 heaviest = max(heaviest, self.held[k])
         return heaviest
 
@@ -459,9 +459,10 @@ cdef class RowWeights:
         """All that a new object over an equal ring needs to go on like this one."""
         self.c_sync(self.ring.state[WRITTEN])
         leaves = self.tree.get(np.arange(self.ring.c_stored(), dtype=np.intp))
-        for row, weight in zip(np.asarray(self.held_rows), np.asarray(self.held)):
-            if row >= 0:
-                leaves[row % self.ring.capacity] = weight
+        cdef intp_t k
+        for k in range(self.held_rows.shape[0]):
+            if self.held_rows[k] >= 0 and self.ring.c_is_open(self.held_rows[k]):
+                leaves[self.held_rows[k] % self.ring.capacity] = self.held[k]
         return self.tags.save(), leaves, self.newest_weight, self.greatest_priority
 
     def load(self, saved):
