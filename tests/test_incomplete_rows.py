@@ -129,10 +129,7 @@ def test_a_deleted_row_is_a_hole_in_its_slot() -> None:
 
 
 def test_rows_that_are_left_out_are_deleted_with_their_episode() -> None:
-    """They were still in memory, and seemed to belong to the episode after the one that was deleted.
-
-    Only what is in front of the oldest row that can be drawn is left out: the episode had begun there.
-    """
+    """They were still in memory, and seemed to belong to the episode after the deleted one."""
     rb = ReplayBuffer(6, FIELDS, Nstep=steps(4), seed=0)
     for t in range(12):
         rb.add(t=t, rew=1.0, done=t == 8)
@@ -252,7 +249,7 @@ def test_any_history_leaves_a_buffer_that_holds_together(seed: int) -> None:
     k, n = int(rng.integers(1, 5)), int(rng.integers(1, 6))
     cls = PrioritizedReplayBuffer if seed % 2 else ReplayBuffer
     size = int(rng.integers(k, 30))
-    rb = cls(size, FIELDS, n_envs=k, Nstep=steps(n), seed=0)  # type: ignore[arg-type]
+    rb = cls(size, FIELDS, n_envs=k, Nstep=steps(n), seed=0)
     t = 0
     for _ in range(60):
         action = rng.random()
