@@ -104,7 +104,7 @@ def buffers() -> list[Any]:
 
 def test_tensors_are_written_into() -> None:
     """Tensors on the CPU get what fresh arrays would, and stay in the batch themselves."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-reagent")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
     kinds = {"obs": torch.uint8, "act": torch.int64, "rew": torch.float32, "done": torch.bool}
     for mine, theirs in zip(buffers(), buffers(), strict=True):
         expected = theirs.sample(20)
@@ -123,7 +123,7 @@ def test_tensors_are_written_into() -> None:
 
 def test_tensors_of_mixtures_and_hindsight() -> None:
     """What draws from buffers writes into tensors, too."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-reagent")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
     def drawing() -> list[Any]:
         one, _, _, two = buffers()
@@ -148,7 +148,7 @@ def test_tensors_of_mixtures_and_hindsight() -> None:
 
 def test_tensors_that_cannot_be_written_into() -> None:
     """Tensors of another kind, place or order are refused, and nothing is written."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-reagent")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
     rb = ReplayBuffer(50, {"x": {"shape": 4}}, seed=0)
     rb.add(x=np.ones((50, 4)))
     for wrong, error, words in (
