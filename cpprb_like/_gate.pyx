@@ -13,7 +13,7 @@ from cpython.pythread cimport (
 
 from cpprb_like._typedefs cimport intp_t
 
-from cpprb_like.forks import TREE, watch
+from cpprb_like import forks
 
 cdef extern from "pythread.h":
     unsigned long c_this_thread "PyThread_get_thread_ident"() nogil
@@ -33,7 +33,7 @@ cdef class Gate:
         self.lock = PyThread_allocate_lock()
         if self.lock == NULL:
             raise MemoryError("no memory left for a lock")
-        watch(self, TREE)
+        forks.watch(self, forks.TREE)
 
     def __dealloc__(self):
         if self.lock != NULL:

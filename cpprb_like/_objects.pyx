@@ -24,7 +24,7 @@ from math import prod
 import numpy as np
 
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.forks import GENERATOR, watch
+from cpprb_like import forks
 from cpprb_like.memory import require
 
 cnp.import_array()
@@ -244,7 +244,7 @@ cdef class ObjectRing:
         acquire, release = bits.lock.acquire, bits.lock.release
         self.source = <bitgen_t*> PyCapsule_GetPointer(bits.capsule, "BitGenerator")
         self.bits, self.acquire, self.release = bits, acquire, release
-        watch(bits.lock, GENERATOR)
+        forks.watch(bits.lock, forks.GENERATOR)
         return 0
 
     cdef void c_pick(self, bitgen_t* source, intp_t* out, intp_t n) noexcept:

@@ -12,7 +12,7 @@ from libc.math cimport NAN, pow
 from numpy.random cimport bitgen_t
 
 from cpprb_like._arrays cimport c_index
-from cpprb_like._core cimport REVISION, WRITTEN, Moment, Ring
+from cpprb_like._core cimport ABSENT, REVISION, WRITTEN, Moment, Ring
 from cpprb_like._ranking cimport Ranking
 from cpprb_like._row_tags cimport RowTags, c_refuse
 from cpprb_like._segment_tree cimport (
@@ -22,7 +22,6 @@ from cpprb_like._typedefs cimport float64_t, int64_t, intp_t
 
 import numpy as np
 
-from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._row_tags import waiting_rows
 from cpprb_like.errors import NotEnoughDataError
 
@@ -330,7 +329,7 @@ cdef class RowRanks:
                 f"priorities: expected {self.ring.c_stored()} of float64, "
                 f"got {values.dtype} of shape {values.shape}"
             )
-        there = self.ring.flags() & FLAG_ABSENT == 0
+        there = self.ring.flags() & <int> ABSENT == 0
         sound = 1.0 <= float(greatest) < np.inf and np.array_equal(there, ~np.isnan(values))
         if not (sound and ((values[there] >= 0.0) & (values[there] <= greatest)).all()):
             raise ValueError(

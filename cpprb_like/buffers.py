@@ -402,7 +402,7 @@ class ReplayBuffer(BufferBase):
         draw = self._draw_named if indexes else self.sampler.draw
         columns = None if fields is None else self._columns(fields)
         take_rows = self._take
-        if not (columns is nstep is gamma is None):
+        if columns is not None or nstep is not None or gamma is not None:
             take_rows = self._reading(nstep, gamma, columns)
         return self._sample(draw, batch_size, replace, out, take_rows, columns)
 

@@ -178,7 +178,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         draw = self.sampler.draw if beta is None else partial(self.sampler.draw, beta=beta)
         columns = None if fields is None else self._columns(fields)
         take_rows = self._take
-        if not (columns is nstep is gamma is None):
+        if columns is not None or nstep is not None or gamma is not None:
             take_rows = self._reading(nstep, gamma, columns)
         return self._sample(draw, batch_size, replace, out, take_rows, columns)
 

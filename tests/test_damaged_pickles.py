@@ -100,9 +100,9 @@ def changes(place: Any, path: str = "") -> Iterator[Change]:
         items = [(key, value, assign) for key, value in names.items()]
     else:
         return
-    for key, value, assign in items:
+    for key, value, replace in items:
         here = f"{path}.{key}"
-        yield from changes_of(value, here, partial(assign, key))
+        yield from changes_of(value, here, partial(replace, key))
         yield from changes(value, here)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -22,6 +22,8 @@ FIELDS: dict[str, Any] = {
     "done": {"shape": (), "dtype": bool},
 }
 STEPS = {"size": 5, "rew": "rew"}
+
+BufferT = TypeVar("BufferT", bound=ReplayBuffer)
 
 
 def ratio(usual: Callable[[], object], case: Callable[[], object], turns: int = 40) -> float:
@@ -44,7 +46,7 @@ def filled(length: int = 10, rows: int = ROWS, **options: Any) -> ReplayBuffer:
     return rb
 
 
-def stepping(cls: type[ReplayBuffer], n_envs: int, nstep: bool) -> tuple[ReplayBuffer, Any]:
+def stepping(cls: type[BufferT], n_envs: int, nstep: bool) -> tuple[BufferT, Any]:
     """A buffer of environments, and a time step of them."""
     options = {"Nstep": STEPS} if nstep else {}
     rb = cls(ROWS, FIELDS, n_envs=n_envs, seed=0, **options)  # type: ignore[arg-type]
