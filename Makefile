@@ -134,4 +134,4 @@ clean:
 	test ! -f "$(TF_VENV)/pyvenv.cfg" || rm -rf "$(TF_VENV)"
 	test ! -f "$(TORCH_VENV)/pyvenv.cfg" || rm -rf "$(TORCH_VENV)"
 	find cpprb_like tests tools benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
-	rm -f cpprb_like/*.so cpprb_like/*.pyd
+	find cpprb_like \( -name '*.so' -o -name '*.pyd' \) -delete

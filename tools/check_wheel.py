@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-ALLOWED = re.compile(r"cpprb_like/([\w/]+\.pyi?|py\.typed|_\w+\.[\w.-]+\.(so|pyd))")
+ALLOWED = re.compile(r"cpprb_like/([\w/]+\.pyi?|py\.typed|(\w+/)*_\w+\.[\w.-]+\.(so|pyd))")
 # The same as for cibuildwheel, see pyproject.toml.
 TEST_SOURCES = (
     *("tests", "examples", "benchmarks", "docs"),
