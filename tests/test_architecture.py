@@ -44,10 +44,10 @@ def python_imports(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def cython_imports(path: Path) -> Iterator[tuple[str, str]]:
-    """Each import and cimport of a Cython file: the module, and ''."""
-    pattern = r"^\s*(?:from|cimport|import)\s+([\w.]+)"
+    """Each import and cimport of a Cython file: the module, and the first name taken or ''."""
+    pattern = r"^\s*(?:from\s+([\w.]+)\s+c?import\s+(\w*)|c?import\s+([\w.]+))"
     for found in re.finditer(pattern, path.read_text(encoding="utf-8"), re.MULTILINE):
-        yield found[1], ""
+        yield found[1] or found[3], found[2] or ""
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:
