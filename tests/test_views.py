@@ -26,6 +26,9 @@ from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
 from cpprb_like.samplers import LegacyUniform, Recency, Reverse, Uniform
 
+# Of random stacks none may follow from the one before.
+pytestmark = pytest.mark.filterwarnings("ignore:stack_compress")
+
 DTYPES: list[Any] = [
     "u1",
     "<i2",
