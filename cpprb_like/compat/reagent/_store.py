@@ -44,7 +44,11 @@ class Store:
         declared = {name: kind.declaration() for name, kind in self.elements.items()}
         try:
             self.rows = ReplayBuffer(
-                capacity, declared | {FLAGS: {"shape": (), "dtype": np.uint8}}, seed=0
+                capacity,
+                declared | {FLAGS: {"shape": (), "dtype": np.uint8}},
+                terminated=False,  # where episodes end stands in the flags
+                truncated=False,
+                seed=0,
             )
         except (TypeError, ValueError) as error:
             raise InputError(str(error)) from error
