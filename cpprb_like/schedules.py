@@ -272,7 +272,7 @@ def whole(name: str, value: object, least: float = -math.inf) -> int:
     >>> whole("stride", 300, 1)
     300
     """
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # whatever has no index is refused

@@ -288,4 +288,5 @@ def test_each_cliff_has_a_usual_way(tmp_path: Path) -> None:
         assert name in done.stdout
         for result in results.values():
             number = result.get("value", result.get("median", 0))
-            assert number > 0 or "torch" in result["cannot"], (name, result)
+            lacking = ("torch", "needs gcc or clang")
+            assert number > 0 or any(what in result["cannot"] for what in lacking), (name, result)
