@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,11 @@ import pytest
 from cpprb_like import ReplayBuffer
 
 Array = npt.NDArray[Any]
+
+# For what is measured against something that is not ours, as NumPy or the original of a front.
+needs_optimised_modules = pytest.mark.skipif(
+    os.environ.get("CPPRB_LIKE_DEBUG") == "1", reason="modules that check every index are slower"
+)
 
 
 def snapshot(rb: ReplayBuffer) -> dict[str, Any]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from time import process_time
 from typing import Any
 
 import pytest
 from contenders import fronts_dqn, fronts_keras_gym
+from helpers import needs_optimised_modules
 from measure import Work
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("CPPRB_LIKE_DEBUG") == "1", reason="modules that check every index are slower"
-)
+pytestmark = needs_optimised_modules
 
 ROUNDS = 60
 CALLS = 1000  # of a turn: the same for both, so that a busy machine cannot make one of them short
