@@ -377,12 +377,10 @@ def cut_at(line: int) -> Iterator[list[int]]:
 
     def trace(frame: Any, event: str, arg: object) -> Any:
         del arg
-        # Python's own files: the debug build traces the lines of its compiled modules too, and
-        # an exception there is one that no released module can meet.
-        if not frame.f_globals.get("__name__", "").startswith("cpprb_like"):
-            return None
+        # Not in compiled files, whose lines the debug build traces too: what is raised there no
+        # released module can meet. (Their frames want a tracer all the same, once they had one.)
         if not frame.f_code.co_filename.endswith(".py"):
-            return None
+            return trace
         # Not where an exception is handled: CPython then takes it for handled for ever.
         if event == "line" and sys.exc_info()[0] is None:
             count[0] += 1
