@@ -4,7 +4,7 @@ from numpy cimport ndarray
 
 from cpprb_like._core cimport Ring
 from cpprb_like._slot_set cimport SlotSet
-from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t, uint32_t
 
 
 cdef struct Bounds:              # of an episode
@@ -25,8 +25,9 @@ cdef class EpisodeIndex:
     cdef intp_t[::1] records     # place of its episode, or one of the enum in the module
     cdef int64_t[::1] cut_firsts  # the episode whose first rows were overwritten; -1: there is none
     cdef int64_t[::1] cut_lasts
-    cdef ndarray cut             # streams that have one, by the first row that is left
     cdef intp_t n_cut
+    cdef ndarray cut             # streams that have one, by the first row that is left ...
+    cdef bint cut_is_sorted      # ... if this says so
     # Of each other episode, in the order of their first rows, from ``head`` to ``tail``:
     cdef ndarray table           # a column of ``room`` int64 for each of the pointers
     cdef int64_t* firsts
@@ -37,15 +38,25 @@ cdef class EpisodeIndex:
     cdef intp_t head
     cdef intp_t tail
     cdef SlotSet gone            # places of those that were deleted
+    # Of the row in each slot, the place of its episode plus ``shift``, modulo 2**32: that never
+    # changes. NULL until somebody asks for the episode of a row.
+    cdef ndarray memory
+    cdef uint32_t* numbers
+    cdef uint32_t shift
 
     cdef int c_forget(self) except -1
     cdef int c_make_room(self) except -1
     cdef int c_sync(self) except -1
+    cdef int c_sync_numbers(self) except -1
+    cdef int c_sync_rows(self) except -1
     cdef void c_point(self) noexcept
     cdef int c_see(self, int64_t row, intp_t stream, intp_t slot) except -1
     cdef int c_lose(self) except -1
     cdef intp_t c_count(self) noexcept
     cdef Bounds c_find(self, intp_t number) noexcept
+    cdef bint c_find_row(self, int64_t row, Bounds* found) noexcept nogil
+    cdef void c_fetch_rows(self, const intp_t* slots, intp_t n) noexcept nogil
+    cdef bint c_is_known(self, intp_t place) noexcept nogil
     cdef intp_t c_before(self, int64_t first) noexcept
     cdef intp_t c_place(self, int64_t first) noexcept
     cdef intp_t c_length(self, Bounds* bounds) noexcept

@@ -1,19 +1,21 @@
-"""The episodes of a ring, by number.
+"""The episodes of a ring: by number, and by row.
 
 A row that is added costs nothing here. The next call looks once at the flags of the rows that have
 come: it notes where episodes begin and end, and forgets those that were overwritten. After that an
-episode is found, or deleted, in a time in proportion to the logarithm of their number. Compiled
-because it looks at every new row. Not here: what is read of episodes (``episodes``), and other
-rows of a row's episode (``_episode_bounds``).
+episode is found by its number, or deleted, in a time in proportion to the logarithm of their
+number, and by one of its rows in constant time. Compiled because it looks at every new row. Not
+here: what is read of episodes (``episodes``), and draws among their rows (``_goals``,
+``_episodes``).
 """
 
 cimport cython
 cimport numpy as cnp
 from libc.string cimport memmove
 
+from cpprb_like._copy cimport c_prefetch
 from cpprb_like._core cimport ABSENT, END, REVISION, WRITTEN, Moment, Ring
 from cpprb_like._slot_set cimport SlotSet, c_has
-from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t, uint32_t
 
 import numpy as np
 
@@ -51,17 +53,21 @@ cdef class EpisodeIndex:
 
     @property
     def nbytes(self):
-        """Bytes of memory: in proportion to the most episodes that were there at one time."""
-        return self.table.nbytes + self.gone.nbytes + 4 * 8 * self.ring.n_envs
+        """Bytes of memory: in proportion to the most episodes that were there at one time, and 4 a
+        slot from the first time on that somebody asked for the episode of a row.
+        """
+        by_row = 0 if self.memory is None else self.memory.nbytes
+        return self.table.nbytes + self.gone.nbytes + by_row + 4 * 8 * self.ring.n_envs
 
     cdef int c_forget(self) except -1:
         """Begin anew: the ring was cleared."""
+        self.shift += <uint32_t> self.tail
         self.room = FIRST_ROOM
         self.table = np.empty(4 * self.room, np.int64)
         self.gone = SlotSet(self.room)
         self.c_point()
         self.head = self.tail = self.n_cut = 0
-        self.cut = np.empty(0, np.intp)
+        self.cut_is_sorted = False
         self.newest[:] = -1
         self.records[:] = NO_RECORD
         self.cut_firsts[:] = -1
@@ -93,6 +99,29 @@ cdef class EpisodeIndex:
         if self.oldest != ring.c_first():
             self.c_lose()
         return 0
+
+    cdef int c_sync_numbers(self) except -1:
+        """As ``c_sync``, for those who ask for episodes by number."""
+        self.c_sync()
+        if not self.cut_is_sorted:
+            firsts = np.asarray(self.cut_firsts)
+            order = np.argsort(firsts, kind="stable")[len(firsts) - self.n_cut :]
+            self.cut, self.cut_is_sorted = order.astype(np.intp), True
+        return 0
+
+    cdef int c_sync_rows(self) except -1:
+        """As ``c_sync``, for those who ask for episodes by row; the first time, looks at all rows."""
+        cdef intp_t place
+        cdef int64_t row
+        if self.numbers == NULL:
+            self.memory = np.zeros(self.ring.capacity, np.uint32)
+            self.numbers = <uint32_t*> cnp.PyArray_DATA(self.memory)
+            for place in range(self.head, self.tail):  # slots of rows that are gone come again below
+                row = -1 if c_has(self.gone, place) else self.firsts[place]
+                while 0 <= row <= self.lasts[place]:
+                    self.numbers[row % self.ring.capacity] = <uint32_t> place + self.shift
+                    row = self.ring.c_next(row, self.seen)
+        return self.c_sync()
 
     cdef int c_see(self, int64_t row, intp_t stream, intp_t slot) except -1:
         """Look at a row that has come."""
@@ -126,6 +155,8 @@ cdef class EpisodeIndex:
         else:
             self.lasts[place] = row
             self.lengths[place] += 1
+            if self.numbers != NULL:
+                self.numbers[slot] = <uint32_t> place + self.shift
         self.newest[stream] = row
         return 0
 
@@ -154,6 +185,7 @@ cdef class EpisodeIndex:
                 self.records[stream] = place if place >= 0 else NO_RECORD
         self.table, self.gone, self.room = table, gone, room
         self.c_point()
+        self.shift += <uint32_t> self.head
         self.head, self.tail = 0, kept
         return 0
 
@@ -192,8 +224,7 @@ cdef class EpisodeIndex:
                     row = ring.c_next(row, ring.state[WRITTEN])
                 self.cut_firsts[stream] = row
             self.n_cut += 1
-        firsts = np.asarray(self.cut_firsts)
-        self.cut = np.argsort(firsts, kind="stable")[len(firsts) - self.n_cut :].astype(np.intp)
+        self.cut_is_sorted = False
         self.oldest = oldest
         return 0
 
@@ -221,7 +252,6 @@ cdef class EpisodeIndex:
         """The episode of a number from 0 to ``c_count() - 1``."""
         cdef const intp_t* cut = <const intp_t*> cnp.PyArray_DATA(self.cut)
         cdef intp_t low = 0, high = self.n_cut, middle, place
-        cdef int64_t oldest = self.ring.c_first()
         cdef Bounds found
         while low < high:  # how many cut episodes have a number below this one, or this one
             middle = (low + high) // 2
@@ -239,11 +269,45 @@ cdef class EpisodeIndex:
         found.place = place
         found.first, found.last = self.firsts[place], self.lasts[place]
         found.length = <intp_t> self.lengths[place]
-        if self.befores[place] >= 0:
-            found.is_known = self.befores[place] >= oldest
-        else:
-            found.is_known = oldest <= found.first % self.ring.n_envs
+        found.is_known = self.c_is_known(place)
         return found
+
+    cdef bint c_find_row(self, int64_t row, Bounds* found) noexcept nogil:
+        """The episode of a row that was in the ring, after ``c_sync_rows``: whether there is one."""
+        cdef intp_t place, stream = <intp_t> (row % self.ring.n_envs)
+        if self.cut_firsts[stream] <= row <= self.cut_lasts[stream] and self.cut_firsts[stream] >= 0:
+            found.place = -1 - stream
+            found.first, found.last = self.cut_firsts[stream], self.cut_lasts[stream]
+            found.length, found.is_known = -1, False
+            return True
+        place = <intp_t> (self.numbers[row % self.ring.capacity] - self.shift)
+        if not self.head <= place < self.tail or c_has(self.gone, place):
+            return False
+        found.place = place
+        found.first, found.last = self.firsts[place], self.lasts[place]
+        if not found.first <= row <= found.last:  # another row came into its slot
+            return False
+        found.length = <intp_t> self.lengths[place]
+        found.is_known = self.c_is_known(place)
+        return True
+
+    cdef void c_fetch_rows(self, const intp_t* slots, intp_t n) noexcept nogil:
+        """Ask for what ``c_find_row`` will read of the rows in n slots."""
+        cdef intp_t k, place
+        for k in range(n):
+            c_prefetch(&self.numbers[slots[k]])
+        for k in range(n):
+            place = <intp_t> (self.numbers[slots[k]] - self.shift)
+            if place < self.tail:
+                c_prefetch(&self.firsts[place])
+                c_prefetch(&self.lasts[place])
+
+    cdef bint c_is_known(self, intp_t place) noexcept nogil:
+        """Whether the episode of a record is known to be in the ring from its beginning."""
+        cdef int64_t oldest = self.ring.c_first()
+        if self.befores[place] >= 0:
+            return self.befores[place] >= oldest
+        return oldest <= self.firsts[place] % self.ring.n_envs
 
     cdef intp_t c_length(self, Bounds* bounds) noexcept:
         """Rows of an episode. Of one that is cut, absent rows have to be looked for."""
@@ -284,7 +348,7 @@ cdef class EpisodeIndex:
 
         Negative numbers count from the end. Raises ``IndexError`` if there is no such episode.
         """
-        self.c_sync()
+        self.c_sync_numbers()
         cdef intp_t n = self.c_count()
         if not -n <= number < n:
             raise IndexError(f"number: expected {-n} to {n - 1}, got {number}")
@@ -299,7 +363,7 @@ cdef class EpisodeIndex:
 
         ``numbers`` are a dense 1-d array of intp, each from 0 to ``len(self) - 1``.
         """
-        self.c_sync()
+        self.c_sync_numbers()
         cdef const intp_t* given = <const intp_t*> cnp.PyArray_DATA(numbers)
         cdef intp_t k, n = cnp.PyArray_DIM(numbers, 0)
         cdef cnp.ndarray complete = np.zeros(n, np.bool_)
@@ -319,7 +383,7 @@ cdef class EpisodeIndex:
         Returns arrays of their first row ids, lengths, flags of their last rows, and whether they
         are complete; and the slots of all their rows one after the other, or None.
         """
-        self.c_sync()
+        self.c_sync_numbers()
         cdef intp_t k, total = 0, n = self.c_count()
         cdef cnp.ndarray firsts = np.empty(n, np.int64), lengths = np.empty(n, np.int64)
         cdef cnp.ndarray lasts = np.empty(n, np.int64), slots = None
@@ -395,6 +459,9 @@ cdef class EpisodeIndex:
             self.gone.c_add(place)
             return 0
         self.cut_firsts[stream] = -1
+        self.n_cut -= 1
+        if self.cut_is_sorted:
+            self.cut = self.cut[self.cut != stream]
         if self.records[stream] == CUT:
             self.records[stream] = NO_RECORD
-        return self.c_lose()
+        return 0

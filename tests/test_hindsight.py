@@ -31,7 +31,8 @@ from cpprb_like import (
     create_env_dict,
 )
 from cpprb_like._core import Ring
-from cpprb_like._episode_bounds import EpisodeBounds
+from cpprb_like._episode_index import EpisodeIndex
+from cpprb_like._goals import choose_rows
 from cpprb_like._take import new_array
 from cpprb_like.hindsight import Hindsight
 from cpprb_like.samplers import Extra, Slots, Uniform
@@ -580,13 +581,13 @@ def test_goals_are_of_the_episode_while_threads_add(strategy: Any) -> None:
 def test_memory_is_of_the_episodes_that_are_there(n_envs: int) -> None:
     """Ends of rows that were overwritten are forgotten, however many there were."""
     rb = ReplayBuffer(300, FIELDS, n_envs=n_envs, seed=0)
-    bounds = EpisodeBounds(rb.ring)
+    index = EpisodeIndex(rb.ring)
     rng = np.random.default_rng(0)
     for k in range(3000):
         rb.add(**steps(k * n_envs, n_envs, truncated=np.ones(n_envs, bool)))
         if k % 7 == 0:
-            bounds.choose(np.zeros(1, np.intp), rng, 1)
-    assert bounds.nbytes <= 4 * 8 * 300 + 3 * 8 * n_envs
+            choose_rows(index, np.zeros(1, np.intp), rng, 1)
+    assert index.nbytes <= 4 * 300 + 4 * 4 * 8 * 300 + 4 * 8 * n_envs
 
 
 def test_cost_does_not_depend_on_the_length_of_episodes() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._goals import FUTURE, choose_rows
 
 ROWS = 200_000
 FIELDS: dict[str, Any] = {
@@ -133,6 +134,40 @@ def test_priorities_of_many_environments() -> None:
     )
     assert updating < 5
     assert ratio(lambda: few.sample(256), lambda: many.sample(256)) < 5
+
+
+def test_goals_of_an_environment_that_pauses() -> None:
+    """Where nearly all rows of an episode are absent, each of them was looked at, twice a goal."""
+    times = ROWS // 2
+    both = []
+    for paused in (False, True):
+        rb = ReplayBuffer(ROWS, FIELDS, n_envs=2, seed=0)
+        step = {"x": np.zeros(2, int), "rew": np.ones(2, "f4"), "done": np.zeros(2, bool)}
+        for t in range(times):
+            rb.add_where(np.array([True, not paused or t < 10 or t > times - 10]), **step)
+        both.append(rb)
+    usual, case = both
+    slots, rng = np.ones(16, np.intp), np.random.default_rng(0)
+    assert ratio(
+        lambda: choose_rows(usual._episodes, slots, rng, FUTURE),
+        lambda: choose_rows(case._episodes, slots, rng, FUTURE),
+        turns=10,
+    ) < 100  # fmt: skip
+
+
+def test_an_episode_that_was_cut_is_deleted() -> None:
+    """Deleting an episode that had lost its first rows sorted those of all environments."""
+    few, many = (ReplayBuffer(ROWS // n * n, FIELDS, n_envs=n, seed=0) for n in (1, 4096))
+    for rb in (few, many):
+        n = rb.n_envs
+        for t in range(rb.capacity // n + 3):
+            done = np.full(n, t % 10 == 9)
+            rb.add(x=np.zeros(n, int), rew=np.ones(n, "f4"), done=done)
+    number = len(many.episodes)
+    assert ratio(
+        lambda: few.episodes.delete(0), lambda: many.episodes.delete(0), turns=30
+    ) < 6  # fmt: skip
+    assert len(many.episodes) == number - 150
 
 
 def test_episodes_one_by_one() -> None:
