@@ -18,6 +18,7 @@ cdef class BufferBase:
     cdef bint has_priorities         # ``add`` takes priorities as well
     cdef tuple names                 # field names, in declared order
     cdef dict numbers                # of the fields, by name
+    cdef tuple further               # names of columns that readings add to a batch
     cdef intp_t n_fields
     cdef intp_t n_streams            # the ring's n_envs
     cdef PyObject** name_items       # of ``names``
@@ -40,5 +41,7 @@ cdef class BufferBase:
     cdef bint c_begin(self, RowWeights weights) except -1
     cdef int c_refuse_counts(self, list values) except -1
     cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities)
-    cdef intp_t c_read_batch_size(self, batch_size) except -1
+    cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
+    cdef int c_check_extra(self, extra, intp_t n) except -1
+    cdef list c_check_out(self, out, intp_t n, tuple columns)
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns)

@@ -77,8 +77,13 @@ cdef class BufferBase:
     ``first`` on have been written to a ring of that revision.
     """
 
-    def _attach(self, Ring ring not None, gate not None, dict attributes not None):
-        """Hold the rows of a ring from now on, and these attributes: all of it or nothing."""
+    def _attach(
+        self, Ring ring not None, gate not None, tuple further not None, dict attributes not None
+    ):
+        """Hold the rows of a ring from now on, and these attributes: all of it or nothing.
+
+        ``further`` names the columns that batches have beside the fields, whatever the sampler.
+        """
         cdef tuple names = tuple([column.name for column in ring.columns])
         cdef dict numbers = {name: number for number, name in enumerate(names)}
         cdef intp_t n_fields = len(names)
@@ -95,6 +100,7 @@ cdef class BufferBase:
         self.has_priorities = has_priorities
         self.names = names
         self.numbers = numbers
+        self.further = further
         self.n_fields = n_fields
         self.name_items = c_items(<PyObject*> self.names)
         self.column_items = c_items(<PyObject*> ring.columns)
@@ -415,25 +421,28 @@ cdef class BufferBase:
 
     # ------------------------------------------------------------------ drawing
 
-    cdef intp_t c_read_batch_size(self, batch_size) except -1:
+    cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1:
         cdef intp_t n
         try:
             n = PyNumber_AsSsize_t(batch_size, OverflowError)
         except TypeError:
             if isinstance(batch_size, (float, np.floating)) and float(batch_size).is_integer():
-                return self.c_read_batch_size(int(batch_size))
+                return self.c_read_batch_size(int(batch_size), columns)
             raise TypeError(f"batch_size: expected an integer, got {batch_size!r}") from None
         except OverflowError:
             n = sys.maxsize if batch_size > 0 else -1
         if n < 0:
             raise ValueError(f"batch_size: expected at least 0, got {batch_size}")
         if n >= BATCH_CHECK_NBYTES // (8 + self.c_ring.row_nbytes):
-            require(n * (8 + <object> self.c_ring.row_nbytes), f"a batch of {n} rows")
+            nbytes = <object> self.c_ring.row_nbytes
+            if columns is not None:
+                nbytes = sum([column.nbytes for column in columns])
+            require(n * (8 + nbytes), f"a batch of {n} rows")
         return n
 
-    def _check_batch_size(self, batch_size):
-        """A number of rows that can be drawn at once."""
-        return self.c_read_batch_size(batch_size)
+    def _check_batch_size(self, batch_size, tuple columns=None):
+        """A number of rows that can be drawn at once, of some columns or of all."""
+        return self.c_read_batch_size(batch_size, columns)
 
     def _sample(self, draw, batch_size, bint replace, out, take=None, tuple columns=None):
         """A batch of the rows that ``draw`` chooses, in fresh arrays or in those of ``out``.
@@ -441,17 +450,17 @@ cdef class BufferBase:
         ``take(slots, arrays)`` reads the columns, by default all of the ring, and may give None to
         be called again, with other slots; by default the ring reads them.
         """
-        cdef intp_t n = self.c_read_batch_size(batch_size)
+        cdef intp_t n = self.c_read_batch_size(batch_size, columns)
         cdef list arrays = None
         cdef bint converted = False
         names = self.names
         if out is not None:
             arrays = c_find_arrays(out, self.c_ring.columns if columns is None else columns, n)
             if arrays is None:
+                arrays = self.c_check_out(out, n, columns)
+                converted = True
                 if columns is not None:
                     names = [column.name for column in columns]
-                arrays = self.schema.check_out(out, n, names)
-                converted = True
         cdef dict batch = self.c_draw(draw, n, replace, arrays, take, columns)
         if batch is None:
             batch = self._while_writers_wait(
@@ -463,6 +472,15 @@ cdef class BufferBase:
             batch.update({name: out[name] for name in names})
         out.update(batch)
         return out
+
+    def _arrays_of(self, out, intp_t n, tuple columns):
+        """The arrays of a caller's batch that take n rows of columns, or of all: see ``check_out``."""
+        arrays = c_find_arrays(out, self.c_ring.columns if columns is None else columns, n)
+        return self.c_check_out(out, n, columns) if arrays is None else arrays
+
+    cdef list c_check_out(self, out, intp_t n, tuple columns):
+        names = self.names if columns is None else [column.name for column in columns]
+        return self.schema.check_out(out, n, names)
 
     def _draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
         """As ``c_draw``."""
@@ -482,6 +500,8 @@ cdef class BufferBase:
             slots, extra = draw(ring, n, self.rng, replace=replace)
             if len(slots) != n:
                 raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
+            if extra:  # before anything is written to the arrays of the caller
+                self.c_check_extra(extra, n)
             if take is None and arrays is not None:
                 ring.c_check_slots(slots)
                 c_fill(ring, arrays, ring.columns if columns is None else columns, slots)
@@ -496,14 +516,19 @@ cdef class BufferBase:
             return None  # rows went away meanwhile
         if batch is None or not ring.c_holds(moment, slots):
             return None
+        if extra:
+            batch.update(extra)
+        return batch
+
+    cdef int c_check_extra(self, extra, intp_t n) except -1:
+        """Refuse columns of a sampler that are not of n rows, or have the name of another one."""
         for name, values in extra.items():
-            if name in self.numbers or name in batch or len(values) != n:
+            if name in self.numbers or name in self.further or len(values) != n:
                 raise ValueError(
                     f"{self.sampler!r}: expected {n} values under a name that is no field, "
                     f"got {len(values)} as {name!r}"
                 )
-            batch[name] = values
-        return batch
+        return 0
 
 
 def _read_present(present, intp_t n_envs):

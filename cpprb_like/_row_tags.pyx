@@ -60,7 +60,7 @@ def without_row(Ring ring not None, const int64_t[::1] indexes, bint tagged):
 
 cdef cnp.ndarray c_tag_ids(Ring ring, cnp.ndarray rows):
     """The tags of rows, of an array of row ids of any shape."""
-    return rows + (<object> ring.state[TAG_BASE] + ring.capacity)
+    return rows + (<object> ring.state[TAG_BASE] + ring.span)
 
 
 cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):

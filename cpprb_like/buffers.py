@@ -40,9 +40,9 @@ from cpprb_like.schedules import whole
 from cpprb_like.schema import (
     Layout,
     Schema,
+    read_columns,
     read_env_dict,
     read_n_envs,
-    read_names,
     read_size,
 )
 from cpprb_like.sequences import sample_sequences
@@ -285,7 +285,8 @@ class ReplayBuffer(BufferBase):
         gate: Any = OneProcess(SHARED_FILE) if others["_is_mapped"] else threading.RLock()
         if not others["_is_mapped"]:
             watch(gate, BUFFER)
-        self._attach(ring, gate, others | attributes)
+        further = ("discount",) if nstep is not None and nstep.discount else ()
+        self._attach(ring, gate, further, others | attributes)
         if others["_is_mapped"]:
             tell(self._be_read_only)
 
@@ -382,7 +383,8 @@ class ReplayBuffer(BufferBase):
             The buffer is empty, or holds fewer rows than ``batch_size`` and ``replace`` is false.
             It is a ``ValueError``.
         TypeError, ValueError
-            ``batch_size`` is no integer of at least 0, or ``out`` does not fit.
+            ``batch_size`` is no integer of at least 0, ``out`` does not fit, or ``fields`` names
+            no field of this buffer, or one twice, or none at all.
         MemoryError
             The batch does not fit into memory.
 
@@ -426,10 +428,7 @@ class ReplayBuffer(BufferBase):
 
     def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...] | None:
         """The columns of some fields, in declared order; None for all."""
-        if fields is None:
-            return None
-        names = read_names("fields", fields, self.schema.names)
-        return tuple(column for column in self.ring.columns if column.name in names)
+        return read_columns(fields, self.ring.columns)
 
     def _reading(
         self,
@@ -582,7 +581,7 @@ class ReplayBuffer(BufferBase):
         Raises
         ------
         TypeError, ValueError
-            ``batch_size`` is no integer of at least 1.
+            ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``.
         RuntimeError
             The buffer was cleared in the meantime.
 
@@ -595,10 +594,11 @@ class ReplayBuffer(BufferBase):
         >>> [batch["rew"].tolist() for batch in rb.batches(2, shuffle=False)]
         [[1.0, 2.0], [3.0, 4.0], [5.0]]
         """
-        n = self._check_batch_size(batch_size)
+        columns = self._columns(fields)
+        n = self._check_batch_size(batch_size, columns)
         if n == 0:
             raise ValueError("batch_size: expected at least 1, got 0")
-        return self._batches(n, shuffle, drop_last, self._columns(fields))
+        return self._batches(n, shuffle, drop_last, columns)
 
     def _batches(
         self, n: int, shuffle: bool, drop_last: bool, columns: tuple[Column, ...] | None = None

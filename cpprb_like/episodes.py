@@ -7,7 +7,7 @@ Not here: where episodes begin and end (``_episode_index``), and parts of episod
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -22,6 +22,7 @@ from cpprb_like._episodes import choose
 from cpprb_like._take import new_array
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.schedules import whole
+from cpprb_like.schema import read_columns
 from cpprb_like.views import read_rows
 
 __all__ = ["Episode", "Episodes", "Spread", "Statistics"]
@@ -258,13 +259,15 @@ class Episodes:
 
     # ------------------------------------------------------------------ reading
 
-    def read(self, number: int) -> Batch:
+    def read(self, number: int, *, fields: str | Iterable[str] | None = None) -> Batch:
         """The rows of an episode, in the order of time.
 
         Parameters
         ----------
         number : int
             Of the episode.
+        fields : str or iterable of str, optional
+            The fields to read; all.
 
         Returns
         -------
@@ -274,12 +277,14 @@ class Episodes:
         Raises
         ------
         TypeError
-            ``number`` is no integer.
+            ``number`` is no integer, or ``fields`` are no names.
+        ValueError
+            ``fields`` as for ``ReplayBuffer.sample``.
         IndexError
             There is no such episode.
         """
-        given = _read_number(number)
-        return self._buffer._consistently(lambda: self._batch(given))
+        given, columns = _read_number(number), self._columns(fields)
+        return self._buffer._consistently(lambda: self._batch(given, columns))
 
     def __getitem__(self, number: int) -> Batch:
         """As ``read``."""
@@ -296,12 +301,14 @@ class Episodes:
         def attempt(number: int) -> tuple[Slots, Batch]:
             if index.version() != began:
                 raise RuntimeError("the episodes changed while they were read")
-            return self._batch(number)
+            return self._batch(number, index.ring.columns)
 
         for number in range(len(index)):
             yield self._buffer._consistently(partial(attempt, number))
 
-    def sample(self, n: int, *, complete: bool = True) -> Batches:
+    def sample(
+        self, n: int, *, complete: bool = True, fields: str | Iterable[str] | None = None
+    ) -> Batches:
         """Draw episodes, each with the same probability; one may come more than once.
 
         Parameters
@@ -310,6 +317,8 @@ class Episodes:
             How many, at least 0.
         complete : bool
             Draw among the complete ones only.
+        fields : str or iterable of str, optional
+            The fields to read; all.
 
         Returns
         -------
@@ -321,14 +330,14 @@ class Episodes:
         NotEnoughDataError
             There is no episode to draw. It is a ``ValueError``.
         TypeError, ValueError
-            ``n`` is no integer of at least 0.
+            ``n`` is no integer of at least 0; or ``fields`` as for ``ReplayBuffer.sample``.
         """
-        count = whole("n", n, 0)
+        count, columns = whole("n", n, 0), self._columns(fields)
 
         def attempt() -> tuple[Slots, Batches] | None:
             version = self._index.version()
             numbers = self._draw_complete(count) if complete else self._draw(count, None)
-            found = [self._batch(number) for number in numbers.tolist()]
+            found = [self._batch(number, columns) for number in numbers.tolist()]
             if self._index.version() != version:
                 return None
             return np.concatenate([NO_SLOTS, *(slots for slots, _ in found)]), [
@@ -359,11 +368,16 @@ class Episodes:
         rest = self._draw(n - len(found), every[self._index.complete(every)])
         return np.concatenate([found, rest])
 
-    def _batch(self, number: int) -> tuple[Slots, Batch]:
-        """The slots and the fields of the rows of an episode."""
+    def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...]:
+        """The columns to read."""
+        columns = self._index.ring.columns
+        return read_columns(fields, columns) or columns
+
+    def _batch(self, number: int, columns: tuple[Column, ...]) -> tuple[Slots, Batch]:
+        """The slots and the values of the rows of an episode."""
         ring = self._index.ring
         slots = self._index.slots(number)[0]
-        batch = {column.name: new_array(ring, column, len(slots)) for column in ring.columns}
+        batch = {column.name: new_array(ring, column, len(slots)) for column in columns}
         read_rows(ring, slots, batch)
         return slots, batch
 

@@ -7,7 +7,7 @@ cpprb's way, which stores copies (``hindsight_copies``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like import casting
+from cpprb_like._column import Column
+from cpprb_like._core import Moment, Ring
 from cpprb_like._goals import EPISODE, FINAL, FUTURE, RANDOM, choose_rows
 from cpprb_like._take import new_array, take
 from cpprb_like.buffers import Batch, ReplayBuffer
@@ -199,6 +201,7 @@ class Hindsight:
         self.goal_func = goal_func
         self.terminated_func = terminated_func
         self.draws = 0
+        self._asked: set[str] = set()  # fields that the functions ever asked for
 
     # ------------------------------------------------------------------ sampling
 
@@ -209,13 +212,14 @@ class Hindsight:
         *,
         replace: bool = True,
         out: Batch | None = None,
+        fields: str | Iterable[str] | None = None,
         relabelled: bool = False,
     ) -> Batch:
         """Draw rows, a share of them with another goal.
 
         Parameters
         ----------
-        batch_size, replace, out
+        batch_size, replace, out, fields
             As for ``ReplayBuffer.sample``. If a function of the caller's raises, ``out`` may have
             been written to.
         beta : float or schedule, optional
@@ -238,6 +242,12 @@ class Hindsight:
             ``relabelled`` is, and the buffer has such a field; or a schedule gives a share that is
             not in 0 to 1; or a function gives another shape, a value that the field cannot hold, or
             a reward that is not finite.
+
+        Notes
+        -----
+        With ``fields`` it reads these fields, and of the rows that get another goal what the
+        functions ask for: ``reward_func`` is called if the reward is asked for, and
+        ``terminated_func`` if ``terminated`` is.
 
         Examples
         --------
@@ -262,67 +272,28 @@ class Hindsight:
         if relabelled and OWN_NAME in buffer.schema.names:
             raise ValueError(f"relabelled: the buffer has a field {OWN_NAME!r}")
         share = value_at(self.share, self.draws, "share", 0, 1)
-        attempts: list[tuple[Slots, Array]] = []
-        take_rows = partial(self._take, share, attempts)
+        columns = buffer._columns(fields)
+        n = buffer._check_batch_size(batch_size, columns)
         arrays = None
         if out is not None:
-            n = buffer._check_batch_size(batch_size)
-            names = buffer.schema.names
-            arrays = dict(zip(names, buffer.schema.check_out(out, n), strict=True))
-        batch = buffer._sample(draw, batch_size, replace, arrays, take_rows)
-        places, reached = attempts[-1]
-        if len(places):
-            self._relabel(batch, places, reached)
+            chosen = [column.name for column in columns or buffer.ring.columns]
+            arrays = dict(zip(chosen, buffer._arrays_of(out, n, columns), strict=True))
+        while True:
+            one = _Draw(self, share, columns)
+            batch = buffer._sample(draw, n, replace, arrays, one.take, columns)
+            if one.relabel(batch):
+                break
         if relabelled:
-            marks = np.zeros(len(batch[self._reward.name]), np.bool_)
-            marks[places] = True
+            marks = np.zeros(n, np.bool_)
+            marks[one.places] = True
             batch[OWN_NAME] = marks
         self.draws += 1
         if out is None:
             return batch
-        out.update({name: values for name, values in batch.items() if name not in names})
+        out.update({name: values for name, values in batch.items() if name not in chosen})
         return out
 
-    def _take(
-        self,
-        share: float,
-        attempts: list[tuple[Slots, Array]],
-        slots: Slots,
-        arrays: list[Array] | None,
-    ) -> Batch | None:
-        """The rows as stored, and what others achieved in place of some; None if those are gone."""
-        buffer = self.buffer
-        ring = buffer.ring
-        moment = ring.now()
-        places = np.flatnonzero(buffer.rng.random(len(slots)) < share)
-        strategy = STRATEGIES[self.strategy]
-        others = choose_rows(buffer._episodes, slots[places], buffer.rng, strategy)
-        name = self._achieved.name
-        (column,) = [column for column in ring.columns if column.name == name]
-        reached = new_array(ring, column, len(places))
-        read_rows(ring, others, {name: reached})
-        batch = (buffer._take or partial(take, ring))(slots, arrays)
-        attempts.append((places, reached))
-        return batch if ring.holds(moment, others) else None
-
-    def _relabel(self, batch: Batch, places: Slots, reached: Array) -> None:
-        """Write the new goals, and what follows from them, into some rows of a batch."""
-        n, goal = len(places), self._goals[0]
-        achieved = batch[self._achieved.name][places]
-        if self.goal_func is not None:
-            reached = column_of("goal_func", self.goal_func(reached), n, goal)
-            achieved = column_of("goal_func", self.goal_func(achieved), n, goal)
-        for field in self._goals:
-            batch[field.name][places] = reached
-        rows = _Relabelled(batch, places, self.buffer.schema.names)
-        # Copies for the caller's functions, so that they can do with them what they like.
-        found = self.reward_func(achieved.copy(), reached.copy(), rows)
-        rewards = finite_column("reward_func", found, n, self._reward)
-        if self._terminated is not None and self.terminated_func is not None:
-            found = self.terminated_func(achieved, reached, rows)
-            ends = finite_column("terminated_func", found, n, self._terminated)
-            batch[self._terminated.name][places] = ends
-        batch[self._reward.name][places] = rewards
+    # ------------------------------------------------------------------ state
 
     def __repr__(self) -> str:
         return (
@@ -331,24 +302,146 @@ class Hindsight:
         )
 
 
-class _Relabelled(Mapping[str, Array]):
-    """Some rows of a batch: each field is copied when it is asked for."""
+class _Draw:
+    """The rows of one batch: some or all columns, while they are read and relabelled."""
 
-    def __init__(self, batch: Batch, places: Slots, names: tuple[str, ...]) -> None:
-        self._batch = batch
-        self._places = places
-        self._names = names
+    places: Slots  # of the rows that get another goal
+    reached: Array  # what was achieved that becomes their goals, if a column needs it
+    goals: list[Field]  # of the columns
+    reward: Field | None
+    ends: Field | None
+    rows: _Relabelled
+
+    def __init__(self, view: Hindsight, share: float, columns: tuple[Column, ...] | None) -> None:
+        self.view = view
+        self.share = share
+        self.columns = columns
+        self.goals, self.reward, self.ends = view._goals, view._reward, view._terminated
+        if columns is not None:
+            names = {column.name for column in columns}
+            self.goals = [field for field in self.goals if field.name in names]
+            self.reward = self.reward if self.reward.name in names else None
+            self.ends = self.ends if self.ends is not None and self.ends.name in names else None
+        self.calls_functions = self.reward is not None or self.ends is not None
+
+    def take(self, slots: Slots, arrays: list[Array] | None) -> Batch | None:
+        """The rows as stored, and what others achieved in place of some; None if those are gone."""
+        view, rng, ring = self.view, self.view.buffer.rng, self.view.buffer.ring
+        moment = ring.now()
+        self.places = np.flatnonzero(rng.random(len(slots)) < self.share)
+        changed = slots[self.places]
+        others = choose_rows(view.buffer._episodes, changed, rng, STRATEGIES[view.strategy])
+        achieved = view._achieved.name
+        if self.goals or self.calls_functions:
+            self.reached = _read(ring, others, {achieved})[achieved]
+        reading = view.buffer._reading(None, None, self.columns)
+        if reading is None:
+            batch = take(ring, slots, arrays, self.columns)
+        else:
+            batch = reading(slots, arrays)
+        more: Batch = {}
+        if self.calls_functions and self.columns is not None:
+            needed = {achieved, *view._asked.copy()} - batch.keys()
+            more = _read(ring, changed, needed - {field.name for field in view._goals})
+        self.rows = _Relabelled(ring, moment, changed, self.places, batch, more, view._asked)
+        return batch if ring.holds(moment, others) else None
+
+    def relabel(self, batch: Batch) -> bool:
+        """Write the new goals, and what follows from them, into some rows of the batch.
+
+        False if a function asked for a field that had not been read, of rows that are gone.
+        """
+        if len(self.places) == 0 or not (self.goals or self.calls_functions):
+            return True
+        self.rows.batch = batch
+        try:
+            self._write(batch)
+        except Exception:
+            if self.rows.are_gone:
+                return False
+            raise
+        return not self.rows.are_gone
+
+    def _write(self, batch: Batch) -> None:
+        view, n, goal, reached = self.view, len(self.places), self.view._goals[0], self.reached
+        if view.goal_func is not None:
+            reached = column_of("goal_func", view.goal_func(reached), n, goal)
+        for field in self.goals:
+            batch[field.name][self.places] = reached
+        if not self.calls_functions:
+            return
+        rows = self.rows
+        achieved = rows.stored(view._achieved.name)
+        if view.goal_func is not None:
+            achieved = column_of("goal_func", view.goal_func(achieved), n, goal)
+        rows.more |= {field.name: reached for field in view._goals if field not in self.goals}
+        if self.reward is not None:
+            # Copies for the caller's functions, so that they can do with them what they like.
+            found = view.reward_func(achieved.copy(), reached.copy(), rows)
+            rewards = finite_column("reward_func", found, n, self.reward)
+        if self.ends is not None and view.terminated_func is not None:
+            found = view.terminated_func(achieved.copy(), reached.copy(), rows)
+            batch[self.ends.name][self.places] = finite_column(
+                "terminated_func", found, n, self.ends
+            )
+        if self.reward is not None:
+            batch[self.reward.name][self.places] = rewards
+
+
+class _Relabelled(Mapping[str, Array]):
+    """Some rows of a batch: each field is copied when it is asked for, and read if it was not."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        moment: Moment,
+        slots: Slots,
+        places: Slots,
+        batch: Batch,
+        more: Batch,
+        asked: set[str],
+    ) -> None:
+        self.ring = ring
+        self.moment = moment
+        self.slots = slots
+        self.places = places
+        self.batch = batch
+        self.more = more  # of these rows, fields that are not in the batch
+        self.asked = asked
+        self.are_gone = False
+
+    def stored(self, name: str) -> Array:
+        """A copy of a field."""
+        if name in self.batch:
+            return self.batch[name][self.places]
+        if name not in self.more:
+            self.are_gone = True
+            self.more |= _read(self.ring, self.slots, {name})
+            self.are_gone = not self.ring.holds(self.moment, self.slots)
+        return self.more[name].copy()
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self._names:
-            raise KeyError(f"{name!r} is none of the fields {list(self._names)}")
-        return self._batch[name][self._places]
+        if name not in self:
+            raise KeyError(f"{name!r} is none of the fields {list(self)}")
+        self.asked.add(name)
+        return self.stored(name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(column.name == name for column in self.ring.columns)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return (column.name for column in self.ring.columns)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.ring.columns)
+
+
+def _read(ring: Ring, slots: Slots, names: Collection[str]) -> Batch:
+    """Some fields of rows, as they were added."""
+    columns = [column for column in ring.columns if column.name in names]
+    found = {column.name: new_array(ring, column, len(slots)) for column in columns}
+    read_rows(ring, slots, found)
+    return found
 
 
 # ---------------------------------------------------------------------- checks

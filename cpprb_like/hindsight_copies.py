@@ -6,7 +6,7 @@ drawn, from steps that are stored once (``hindsight``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -292,9 +292,11 @@ class HindsightReplayBuffer:
             raise ValueError(f"{method}: expected prioritized=True when the buffer was made")
         return self._rows
 
-    def get_all_transitions(self, shuffle: bool = False) -> Batch:
+    def get_all_transitions(
+        self, shuffle: bool = False, *, fields: str | Iterable[str] | None = None
+    ) -> Batch:
         """All stored rows: see ``ReplayBuffer.get_all_transitions``."""
-        return self._rows.get_all_transitions(shuffle)
+        return self._rows.get_all_transitions(shuffle, fields=fields)
 
     def get_stored_size(self) -> int:
         """Rows that can be drawn: not those of the episode that is open."""

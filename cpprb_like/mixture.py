@@ -7,7 +7,7 @@ buffers themselves. Not here: which rows of a buffer are drawn (``samplers``, ``
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -130,6 +130,7 @@ class Mixture:
         *,
         replace: bool = True,
         out: Batch | None = None,
+        fields: str | Iterable[str] | None = None,
     ) -> Batch:
         """Draw rows from all buffers.
 
@@ -144,6 +145,8 @@ class Mixture:
         out : dict of ndarray, optional
             Arrays for the fields, as for ``ReplayBuffer.sample``. The other columns are fresh
             arrays, which it gets under their names.
+        fields : str or iterable of str, optional
+            The fields to read; all.
 
         Returns
         -------
@@ -174,7 +177,8 @@ class Mixture:
         Notes
         -----
         Cost: that of drawing the parts, and ten microseconds or so. Buffers write the rows of a
-        large batch where they stay; those of a small one, and of ``out``, are copied once more.
+        large batch where they stay; those of a small one, and of ``out``, are copied once more,
+        when all parts are drawn.
 
         A call that raises leaves ``out`` as it was. What can be known is checked before the first
         part is drawn, so that the generators of all buffers stay where they are, too; a sampler of
@@ -194,29 +198,30 @@ class Mixture:
         >>> (batch["x"] > 3).tolist(), batch["source"].tolist()
         ([False, False, True, True], [0, 0, 1, 1])
         """
-        n = self._first._check_batch_size(batch_size)
+        columns = self._first._columns(fields)
+        n = self._first._check_batch_size(batch_size, columns)
         if beta is not None:
             check("beta", beta, 0)
             if self._weights_dtype is None:
                 raise TypeError("beta: expected no value, for no buffer here has priorities")
-        arrays: list[NDArray[Any]] = []
+        names = None if columns is None else [column.name for column in columns]
+        to = None
         if out is not None:
-            arrays = self._first.schema.check_out(out, n)
+            arrays = self._first._arrays_of(out, n, columns)
+            to = dict(zip(names or self._first.schema.names, arrays, strict=True))
         ends = self._ends_of_shares()
         number = self._next_number()
         try:
             offset = int(number * 2**RANDOM_BITS) * ends[-1] >> RANDOM_BITS
             cuts = [(n * end + offset) // ends[-1] for end in ends]
             self._check_parts(cuts, beta, replace)
-            batch = self._draw(cuts, beta, replace)
+            batch = self._draw(cuts, names, to, beta=beta, replace=replace)
         except BaseException:
             self._numbers.append(number)
             raise
         self.draws += 1
         if out is None:
             return batch
-        for field, array in zip(self._first.schema.fields, arrays, strict=True):
-            array[...] = batch.pop(field.name)
         out.update(batch)
         return out
 
@@ -260,48 +265,65 @@ class Mixture:
                     buffer.sampler.check_draw(stop - start, replace=replace, beta=beta)
         _check_columns(parts)
 
-    def _draw(self, cuts: list[int], beta: float | Schedule | None, replace: bool) -> Batch:
-        """A batch that is parted at ``cuts``."""
+    def _draw(
+        self, cuts: list[int], names: list[str] | None, to: Batch | None, **options: Any
+    ) -> Batch:
+        """A batch that is parted at ``cuts``, of some fields or of all; those go into ``to``.
+
+        What is given is written to when all parts are there, for drawing one may fail.
+        """
         n, fields = cuts[-1], self._first.schema.fields
-        batch = {field.name: np.empty((n, *field.shape), field.dtype) for field in fields}
-        in_place = n * sum(field.nbytes for field in fields) >= IN_PLACE_NBYTES
+        if names is not None:
+            fields = tuple(field for field in fields if field.name in names)
+        in_place = to is None and n * sum(field.nbytes for field in fields) >= IN_PLACE_NBYTES
+        batch: Batch = {}
+        if to is None:
+            batch = {field.name: np.empty((n, *field.shape), field.dtype) for field in fields}
         extra: Batch = {"source": np.empty(n, np.intp)}
         if self._weights_dtype is not None:
             extra["weights"] = np.empty(n, self._weights_dtype)
             extra["indexes"] = np.empty(n, np.int64)
+        parts: list[tuple[int, int, Batch]] = []
         others = {}
+        known = {*OWN_NAMES, *(field.name for field in fields)}
         for number, (name, (start, stop)) in enumerate(
             zip(self._buffers, pairwise(cuts), strict=True)
         ):
             if start == stop:
                 continue
-            views = {field: values[start:stop] for field, values in batch.items()}
-            part = self._part(name, stop - start, beta, replace, views if in_place else None)
-            if not in_place:
-                for field, view in views.items():
-                    view[...] = part[field]
+            views = None
+            if in_place:
+                views = {field: values[start:stop] for field, values in batch.items()}
+            part = self._part(name, stop - start, names, views, **options)
+            parts.append((start, stop, part))
             extra["source"][start:stop] = number
             if self._weights_dtype is not None:
                 extra["weights"][start:stop] = part.get("weights", 1.0)
                 index = part.get("indexes", 0) * len(self._buffers)
                 extra["indexes"][start:stop] = index + number
-            known = (*batch, *OWN_NAMES)
             others[name] = {column: part[column] for column in part if column not in known}
-        return batch | extra | _join(others)
+        further = _join(others)
+        if not in_place:
+            for name, values in (batch if to is None else to).items():
+                for start, stop, part in parts:
+                    values[start:stop] = part[name]
+        return batch | extra | further
 
     def _part(
         self,
         name: str,
         n: int,
+        names: list[str] | None,
+        out: Batch | None,
+        *,
         beta: float | Schedule | None,
         replace: bool,
-        out: Batch | None,
     ) -> Batch:
         """The rows of one buffer."""
         buffer = self._buffers[name]
         if isinstance(buffer, PrioritizedReplayBuffer):
-            return buffer.sample(n, beta, replace=replace, out=out)
-        part = buffer.sample(n, replace=replace, out=out)
+            return buffer.sample(n, beta, replace=replace, out=out, fields=names)
+        part = buffer.sample(n, replace=replace, out=out, fields=names)
         for column in ("weights", "indexes"):
             if column in part:
                 raise ValueError(

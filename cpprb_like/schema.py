@@ -37,6 +37,7 @@ __all__ = [
     "Layout",
     "Schema",
     "Stack",
+    "read_columns",
     "read_env_dict",
     "read_n_envs",
     "read_names",
@@ -636,7 +637,7 @@ class Layout:
         return "\n".join(lines)
 
 
-def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) -> frozenset[str]:
+def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) -> list[str]:
     """Names of fields that were given as ``option``: one, or several."""
     if isinstance(names, str):
         names = [names]
@@ -648,7 +649,27 @@ def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) ->
             raise TypeError(f"{option}: expected names of fields, got {name!r}")
         if name not in known:
             raise ValueError(f"{option}: expected some of {list(known)}, got {name!r}")
-    return frozenset(given)
+    return given
+
+
+def read_columns(
+    fields: str | Iterable[str] | None, columns: tuple[Column, ...]
+) -> tuple[Column, ...] | None:
+    """The columns that a call is to read, by its option ``fields``, in their order; None for all.
+
+    Raises ``TypeError`` for what are no names, ``ValueError`` if there is no such field, if one is
+    named twice, or if none is named.
+    """
+    if fields is None:
+        return None
+    known = [column.name for column in columns]
+    names = read_names("fields", fields, known)
+    if not names:
+        raise ValueError(f"fields: expected some of {known}, got none")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"fields: expected each field once, got {name!r} twice")
+    return tuple(column for column in columns if column.name in names)
 
 
 def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, int]]:

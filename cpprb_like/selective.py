@@ -150,20 +150,29 @@ class SelectiveReplayBuffer:
             return slice(0, 0)
         return slice(int(bounds[number]), int(bounds[number + 1]))
 
-    def get_episode(self, i: int) -> Batch:
+    def get_episode(self, i: int, *, fields: str | Iterable[str] | None = None) -> Batch:
         """The rows of an episode, as copies.
 
         Parameters
         ----------
         i : int
             Number of the episode, the oldest is 0; the episode that is still open counts.
+        fields : str or iterable of str, optional
+            The fields to read; all.
 
         Returns
         -------
         dict of ndarray
             Each field, shape ``(n, *shape)``; n is 0 if there is no such episode.
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``i`` is no integer; or ``fields`` as for ``ReplayBuffer.sample``.
         """
-        return self._rows[self._find(i)]
+        columns = self._rows._columns(fields)
+        rows = np.arange(len(self._rows), dtype=np.intp)[self._find(i)]
+        return self._rows._read(lambda: rows, columns)
 
     def delete_episode(self, i: int) -> int:
         """Remove an episode; the rows and episodes behind it move down.
@@ -197,13 +206,15 @@ class SelectiveReplayBuffer:
         """Episodes, that which is still open included."""
         return len(self._bounds()) - 1
 
-    def sample(self, batch_size: int) -> Batch:
+    def sample(self, batch_size: int, *, fields: str | Iterable[str] | None = None) -> Batch:
         """Draw rows uniformly, with replacement.
 
         Parameters
         ----------
         batch_size : int
             Rows to draw.
+        fields : str or iterable of str, optional
+            The fields to read; all.
 
         Returns
         -------
@@ -214,8 +225,10 @@ class SelectiveReplayBuffer:
         ------
         NotEnoughDataError
             The buffer is empty. It is a ``ValueError``.
+        TypeError, ValueError
+            As ``ReplayBuffer.sample``.
         """
-        return self._rows.sample(batch_size)
+        return self._rows.sample(batch_size, fields=fields)
 
     def clear(self) -> None:
         """Remove all episodes."""

@@ -47,7 +47,9 @@ class Buffer(Protocol):
         """The sampler."""
         ...
 
-    def _check_batch_size(self, batch_size: int) -> int: ...
+    def _check_batch_size(
+        self, batch_size: int, columns: tuple[Column, ...] | None = None
+    ) -> int: ...
 
     def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...] | None: ...
 
@@ -163,7 +165,8 @@ def sample_sequences(
     >>> batch["x"].tolist(), batch["mask"].tolist()
     ([[4, 0, 0], [3, 4, 0]], [[True, False, False], [True, True, False]])
     """
-    n = self._check_batch_size(batch_size)
+    columns = self._columns(fields)
+    n = self._check_batch_size(batch_size, columns)
     warm_up = whole("burn_in", burn_in, 0)
     rows = warm_up + whole("length", length, 1)
     ring = self.ring
@@ -182,15 +185,14 @@ def sample_sequences(
         across=across,
         stride=min(whole("stride", stride, 1), sys.maxsize),
     )
-    columns = self._columns(fields)
     read = ring.columns if columns is None else columns
-    single = read_names("first_only", first_only, [column.name for column in read])
+    single = frozenset(read_names("first_only", first_only, [column.name for column in read]))
     draw = _drawing(self, beta)
     added = "is_first" if across else "mask"
     taken = {column.name for column in ring.columns} & {added, *[ROW_INDEXES] * bool(indexes)}
     if taken:
         raise ValueError(f"sample_sequences adds the column {min(taken)!r}: a field has this name")
-    nbytes = n * rows * (16 + ring.row_nbytes)
+    nbytes = n * rows * (16 + sum(column.nbytes for column in read))
     if nbytes >= CHECKED_NBYTES:
         require(nbytes, f"a batch of {n} sequences of {rows} rows")
 

@@ -109,7 +109,7 @@ class _Several:
     ) -> Batch:
         """See ``View.take``."""
         batch = self._windows.take(slots, arrays, steps, gamma, columns)
-        if not self._odd:
+        if not any(column.name in batch for column in self._odd):
             return batch
         if not isinstance(steps, np.ndarray):
             steps = np.full(len(slots), self.nstep.size if steps is None else steps, np.intp)

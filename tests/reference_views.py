@@ -67,16 +67,20 @@ class ReferenceViews:
         self.capacity = capacity
         self.n_envs = n_envs
         self.several = several
+        self.rows: list[Step | None] = []  # by row id; None has no step
+        self.past_indexes = self.span
         self.clear()
 
     # ---- writing -------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Forget everything."""
-        self.rows: list[Step | None] = []  # by row id; None has no step
+        """Forget everything, but for the names that rows had."""
+        self.past_indexes += -(-len(self.rows) // self.span) * self.span
+        self.rows = []
         self.newest = [Episode() for _ in range(self.n_envs)]
         self.oldest = 0  # id of the oldest row that is not left out
         self.finished: set[int] = set()  # rows that were ever complete
+        self.first_index = self.past_indexes  # what the row with the id 0 is called for ever
 
     def add(self, rows: list[Values], present: list[bool] | None = None) -> int | None:
         """Append ``rows``; what ``add`` of the buffer returns."""
@@ -181,6 +185,22 @@ class ReferenceViews:
     def episode_len(self, env: int) -> int:
         """Steps of an environment since its last end."""
         return 0 if self.newest[env].over else len(self.newest[env].steps)
+
+    def index(self, row: int) -> int:
+        """What names a row for ever."""
+        return self.first_index + row
+
+    def added(self, row: int) -> Values:
+        """A row as it was added, whatever ``several`` makes of it."""
+        step = self.rows[row]
+        assert step is not None
+        return step.values
+
+    def part(self, row: int, fields: list[str], **options: Any) -> Values:
+        """Some fields of a row, and whatever is no field, as ``read`` gives them."""
+        whole = self.read(row, **options)
+        no_fields = [name for name in whole if name not in self.added(row)]
+        return {name: whole[name] for name in (*fields, *no_fields)}
 
     def read(self, row: int, size: int | None = None, gamma: float | None = None) -> Values:
         """A row as a batch holds it; ``size`` and ``gamma`` in place of those of ``several``."""

@@ -66,10 +66,21 @@ def test_episodes_are_what_was_added(
                 complete=last.is_end and history.is_first(steps[0]),
                 return_=sum(step.values["rew"][0] for step in steps),
             )
-            assert_is(rb.episodes.read(number), steps)
+            whole = rb.episodes.read(number)
+            assert list(whole) == [column.name for column in rb.ring.columns]
+            assert_is(whole, steps)
+            some = [name for name in whole if history.rng.random() < 0.4] or ["x"]
+            part = rb.episodes.read(number, fields=some[::-1])
+            assert list(part) == some
+            assert_is(part, steps)
             assert_is(rb.episodes[number - len(expected)], steps)
         assert len(rb) == len(history.alive())
         there = {step.x for step in history.alive()}
+        if expected:
+            for batch in rb.episodes.sample(3, complete=False, fields=["x", "rew"]):
+                assert list(batch) == ["x", "rew"]
+                (steps,) = [steps for steps in expected if steps[0].x == batch["x"][0]]
+                assert_is(batch, steps)
         if there:
             assert set(rb.sample(200)["x"].tolist()) <= there
             assert set(rb.get_all_transitions()["x"].tolist()) == there

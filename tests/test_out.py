@@ -13,6 +13,7 @@ import pytest
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.hindsight import Hindsight
 from cpprb_like.mixture import Mixture
+from cpprb_like.samplers import Uniform
 
 
 def many_fields(n: int) -> ReplayBuffer:
@@ -75,6 +76,39 @@ def test_buffers_of_other_kinds_are_written_into() -> None:
     for wrong in ([[0] * 4] * 3, None, "x" * 12, np.ma.zeros((3, 4), "u1")):
         with pytest.raises(TypeError, match=r"out\['x'\]: expected an array, got"):
             rb.sample(3, out={"x": wrong})
+
+
+class Names(Uniform):
+    """Draws, and adds a column of some name and length."""
+
+    def __init__(self, name: str, spare: int) -> None:
+        self.name, self.spare = name, spare
+
+    def draw(self, ring: Any, n: int, rng: Any, *, replace: bool) -> Any:
+        slots, _ = super().draw(ring, n, rng, replace=replace)
+        return slots, {self.name: np.zeros(n + self.spare)}
+
+
+@pytest.mark.parametrize("nstep", [None, {"size": 2, "rew": "rew", "discount": True}])
+@pytest.mark.parametrize(("name", "spare"), [("x", 0), ("discount", 0), ("more", 1)])
+@pytest.mark.parametrize("fields", [None, "rew"])
+def test_columns_of_a_sampler_are_looked_at_before_anything_is_written(
+    nstep: Any, name: str, spare: int, fields: Any
+) -> None:
+    """``out`` had the rows of a batch that was refused then, for a column of its sampler."""
+    declared = {"x": {"shape": ()}, "rew": {"shape": ()}}
+    rb = ReplayBuffer(10, declared, sampler=Names(name, spare), Nstep=nstep, seed=0)
+    rb.add(x=[1, 2, 3], rew=[1, 2, 3])
+    out = {name: np.full(3, -7.0, np.float32) for name in ("x", "rew")}
+    if name == "discount" and nstep is None:
+        assert rb.sample(3, out=out)["discount"].tolist() == [0, 0, 0]
+        return
+    with pytest.raises(
+        ValueError, match=f"3 values under a name that is no field, got . as {name!r}"
+    ):
+        rb.sample(3, out=out, fields=fields)
+    assert out.keys() == {"x", "rew"}
+    assert all((array == -7).all() for array in out.values())
 
 
 # ---------------------------------------------------------------------- tensors

@@ -352,6 +352,25 @@ def test_stored_state_of_the_first_row() -> None:
     assert rb.sample_sequences(5, 3, first_only="c")["c"].shape == (5,)
 
 
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_states_are_written_back_to_the_rows_of_sequences(n_envs: int) -> None:
+    """``row_indexes`` name the rows with ``Nstep`` too.
+
+    With one environment they named those ``Nstep["size"] - 1`` rows later, in silence.
+    """
+    fields = {**NUMBERS, "rew": {"shape": ()}, "h": {"shape": (), "dtype": "i8"}}
+    rb = ReplayBuffer(40, fields, n_envs=n_envs, Nstep={"size": 3}, seed=0)
+    for x in range(70 // n_envs):
+        each = n_envs * x + np.arange(n_envs)
+        rb.add(x=each, h=each, rew=each, done=np.full(n_envs, x % 7 == 6))
+    batch = rb.sample_sequences(5, 4, burn_in=1, indexes=True, fields=["x", "h"])
+    there = batch["mask"]
+    rb.update(batch["row_indexes"][there], h=-batch["x"][there])
+    rows = rb.get_all_transitions(fields=["x", "h"])
+    changed = np.isin(rows["x"], batch["x"][there])
+    assert (rows["h"] == np.where(changed, -rows["x"], rows["x"])).all()
+
+
 def test_padding_of_every_dtype() -> None:
     """Behind the end stand zeros of the dtype, and ``None`` for Python objects."""
     fields: dict[str, Any] = {

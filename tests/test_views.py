@@ -210,8 +210,55 @@ def assert_reads(rb: ReplayBuffer, twin: ReferenceViews, rng: np.random.Generato
     for batch in (distinct, rb.sample(4), out, shuffled, *rb.batches(3)):
         for got in rows_of(batch):
             assert_row(twin.read(by_id[int(got["id"])]), got, f"id {got['id']}")
+    assert_reads_of_some_fields(rb, twin, by_id, rng)
+    assert_reads_of_sequences(rb, twin, rng)
     if twin.several is not None:
         assert_reads_of_other_sizes(rb, twin, by_id, rng)
+
+
+def some_fields(rb: ReplayBuffer, rng: np.random.Generator) -> list[str]:
+    """Names of fields, the number of the step among them."""
+    others = [name for name in rb.schema.names if name != "id" and rng.random() < 0.4]
+    rng.shuffle(others)
+    return [*others, "id"]
+
+
+def assert_reads_of_some_fields(
+    rb: ReplayBuffer, twin: ReferenceViews, by_id: dict[int, int], rng: np.random.Generator
+) -> None:
+    """Each way to draw gives the fields that were asked for, and the names of the rows."""
+    fields = some_fields(rb, rng)
+    named = rb.sample(4, fields=fields, indexes=True)
+    indexes = named.pop("indexes").tolist()
+    for got, index in zip(rows_of(named), indexes, strict=True):
+        assert index == twin.index(by_id[int(got["id"])])
+    everything = rb.get_all_transitions(fields=fields)
+    assert len(everything["id"]) == len(by_id)
+    for batch in (named, everything, *rb.batches(5, fields=fields)):
+        for got in rows_of(batch):
+            assert_row(twin.part(by_id[int(got["id"])], fields), got, f"id {got['id']}")
+
+
+def assert_reads_of_sequences(
+    rb: ReplayBuffer, twin: ReferenceViews, rng: np.random.Generator
+) -> None:
+    """Rows of sequences are as they were added, and named as for ever."""
+    fields, across = some_fields(rb, rng), bool(rng.random() < 0.5)
+    by_id = {int(step.values["id"]): row for row, step in enumerate(twin.rows) if step is not None}
+    length = int(rng.integers(1, max(2, min(6, rb.ring.capacity // rb.n_envs))))
+    try:
+        batch = rb.sample_sequences(3, length, across_episodes=across, fields=fields, indexes=True)
+    except NotEnoughDataError:
+        return
+    assert batch.keys() == {*fields, "row_indexes", "is_first" if across else "mask"}
+    for k, j in np.ndindex(3, length):
+        if not across and not batch["mask"][k, j]:
+            assert batch["row_indexes"][k, j] == -1
+            continue
+        row = by_id[int(batch["id"][k, j])]
+        assert batch["row_indexes"][k, j] == twin.index(row)
+        got = {name: batch[name][k, j, ...] for name in fields}
+        assert_row({name: twin.added(row)[name] for name in fields}, got, f"row {row}")
 
 
 def assert_reads_of_other_sizes(
@@ -222,6 +269,10 @@ def assert_reads_of_other_sizes(
     least, most = sorted(rng.integers(1, twin.several.size, 2, endpoint=True).tolist())
     for got in rows_of(rb.sample(4, nstep=most, gamma=0.25)):
         assert_row(twin.read(by_id[int(got["id"])], most, 0.25), got, f"id {got['id']}")
+    fields = some_fields(rb, rng)
+    for got in rows_of(rb.sample(4, nstep=most, gamma=0.25, fields=fields)):
+        row = by_id[int(got["id"])]
+        assert_row(twin.part(row, fields, size=most, gamma=0.25), got, f"id {got['id']}")
     for got in rows_of(rb.sample(4, nstep=(least, most))):
         row = by_id[int(got["id"])]
         expected = [twin.read(row, size) for size in range(least, most + 1)]
