@@ -638,7 +638,10 @@ cdef class Ring:
 
     def clear(self):
         """Forget all rows."""
-        fresh = [np.empty_like(column.objects) for column in self.boxed]
+        cdef intp_t used = -1
+        while used < self.c_stored():  # rows may come meanwhile
+            used = self.c_stored()
+            fresh = [np.empty_like(column.objects[:used]) for column in self.boxed]
         if self.out.count:
             self.out.c_forget(self.out.c_allocate())
         cdef cnp.ndarray old, new
@@ -647,7 +650,7 @@ cdef class Ring:
             c_swap(
                 <char*> cnp.PyArray_DATA(old),
                 <char*> cnp.PyArray_DATA(new),
-                cnp.PyArray_NBYTES(old),
+                cnp.PyArray_NBYTES(new),
             )
         self.state[REVISION] += 1
         cdef int64_t turns = (self.state[WRITTEN] + self.span - 1) // self.span

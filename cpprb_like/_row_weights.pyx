@@ -74,11 +74,11 @@ cdef class RowWeights:
     # ------------------------------------------------------------------ following the ring
 
     cdef void c_begin(self) noexcept nogil:
-        """Forget all weights if the ring was cleared."""
+        """Forget all weights if the ring was cleared: at a cost for each row that had one."""
         if self.revision == self.ring.state[REVISION]:
             return
         self.revision = self.ring.state[REVISION]
-        self.tree.c_clear(0)
+        self.tree.c_clear_first(min(self.filled, self.ring.capacity))
         self.filled = self.summed = 0
         self.held_rows[:] = -1
         self.completed = self.ring.n_completed

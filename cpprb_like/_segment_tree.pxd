@@ -65,6 +65,7 @@ cdef class SumTree:
     cdef bint c_enter(self, intp_t n) except -1
     cdef int c_leave(self) except -1
     cdef void c_clear(self, intp_t first) noexcept nogil
+    cdef void c_clear_first(self, intp_t n) noexcept nogil
     cdef void c_rebuild(self) noexcept nogil
     cdef intp_t c_check_indexes(self, indexes) except -1
     cdef int c_check_values(self, values, intp_t n) except -1

@@ -255,6 +255,20 @@ cdef class SumTree:
         if self.maxima is not None:
             self.maxima.nodes[:] = 0.0
 
+    cdef void c_clear_first(self, intp_t n) noexcept nogil:
+        """Set all weights to zero, where only the first n leaves are others."""
+        cdef intp_t level, nodes = n, offset
+        for level in range(self.shape.levels if n else 0):
+            offset = self.shape.offset[level]
+            self.nodes[offset : offset + nodes] = 0.0
+            if level >= SIDE_LEVEL:
+                offset -= self.shape.offset[SIDE_LEVEL]
+                if self.minima is not None:
+                    self.minima.nodes[offset : offset + nodes] = 0.0
+                if self.maxima is not None:
+                    self.maxima.nodes[offset : offset + nodes] = 0.0
+            nodes = (nodes + (1 << SHIFT) - 1) >> SHIFT
+
     def rebuild(self):
         """Compute all nodes from the leaves, as after loading nothing but these.
 

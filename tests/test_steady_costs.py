@@ -15,6 +15,7 @@ import pytest
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._goals import FUTURE, choose_rows
+from cpprb_like.priorities import Prioritized
 
 ROWS = 200_000
 FIELDS: dict[str, Any] = {
@@ -168,6 +169,40 @@ def test_an_episode_that_was_cut_is_deleted() -> None:
         lambda: few.episodes.delete(0), lambda: many.episodes.delete(0), turns=30
     ) < 6  # fmt: skip
     assert len(many.episodes) == number - 150
+
+
+@pytest.mark.parametrize("of_objects", [False, True], ids=["priorities", "objects"])
+def test_clearing_few_rows(of_objects: bool) -> None:
+    """A clear, and the prioritized draw after it, wrote to memory of rows that were not there."""
+
+    def clearing(capacity: int) -> Callable[[], object]:
+        if of_objects:
+            objects = ReplayBuffer(capacity, {"x": {"shape": (), "dtype": object}}, seed=0)
+            return lambda: (objects.add(x=None), objects.clear())
+        rb = PrioritizedReplayBuffer(capacity, FIELDS, seed=0)
+        return lambda: (rb.add(x=0, rew=0.0, done=False), rb.sample(1), rb.clear())
+
+    assert ratio(clearing(1000), clearing(5 * ROWS)) < 5
+
+
+@pytest.mark.parametrize("capacity", [1, 63, 64, 1000, 5000])
+def test_weights_after_a_clear(capacity: int) -> None:
+    """However many rows were there, nothing is left of their weights."""
+    rb = PrioritizedReplayBuffer(capacity, FIELDS, seed=0)
+    rng = np.random.default_rng(capacity)
+    sampler = rb.sampler
+    assert isinstance(sampler, Prioritized)
+    for n in (1, capacity // 8, capacity // 2, capacity, 2 * capacity + 1):
+        x = np.arange(n)
+        rb.add(x=x, rew=x, done=x < 0, priorities=rng.random(n) * 5)
+        if n:
+            rb.sample(1)
+        rb.clear()
+        assert sampler.rows.total == 0.0
+        assert sampler.rows.least == np.inf
+        rb.add(x=0, rew=0.0, done=False, priorities=0.5)
+        assert sampler.rows.total == sampler.rows.least == (0.5 + sampler.eps) ** sampler.alpha
+        rb.clear()
 
 
 def test_episodes_one_by_one() -> None:
