@@ -234,13 +234,16 @@ cdef class Column:
         return True
 
     cdef object c_cast(self, PyObject* value, intp_t n_envs):
-        """A value as an array of this column's dtype, shape ``(n, *shape)``, with no memory of
-        anybody else; None if that needs Python.
+        """A value as an array of this column's dtype, shape ``(n, *shape)`` or, for a block of time
+        steps, ``(T, n_envs, *shape)``, with no memory of anybody else; None if that needs Python.
         """
         cdef intp_t rows = self.c_measure(value, n_envs)
         if rows < 0:
             return None
-        cdef cnp.ndarray array = np.empty((rows, *self.shape), self.dtype)
+        cdef tuple leading = (rows,)
+        if n_envs > 1 and rows != n_envs:
+            leading = (rows // n_envs, n_envs)
+        cdef cnp.ndarray array = np.empty((*leading, *self.shape), self.dtype)
         return array if self.c_fill(value, <char*> cnp.PyArray_DATA(array)) else None
 
     def cast(self, value, intp_t n_envs=1):

@@ -186,6 +186,32 @@ def test_a_block_is_its_time_steps_one_by_one(n_envs: int, dtype: str) -> None:
         assert snapshot(at_once) | {"rng": 0} == snapshot(by_step) | {"rng": 0}
 
 
+class Shown:
+    """Numbers that are shown by NumPy's protocol only, as tensors show theirs."""
+
+    def __init__(self, numbers: Any) -> None:
+        self.numbers = numbers
+
+    def __array__(self, *_: object, **__: object) -> Any:
+        return self.numbers
+
+
+@pytest.mark.parametrize("n_envs", [1, 4])
+@pytest.mark.parametrize("steps", [0, 1, 3, 100_000])
+def test_a_block_is_cast_whatever_its_size_and_the_other_fields(steps: int, n_envs: int) -> None:
+    """A block of float64 and of tensors goes into float32 fields, also beyond a megabyte.
+
+    What was cast into an array of its own had lost the axis of environments: "'obs' has -1".
+    """
+    numbers = np.arange(steps * n_envs * 3, dtype=np.float64).reshape(steps, n_envs, 3)
+    rb = ReplayBuffer(400_000, {"obs": {"shape": 3}, "act": {"shape": 3}}, n_envs=n_envs)
+    given = numbers if n_envs > 1 else numbers[:, 0]
+    rb.add(obs=given, act=Shown(given))
+    rows = rb.get_all_transitions()
+    assert np.array_equal(rows["obs"], numbers.reshape(-1, 3).astype(np.float32))
+    assert np.array_equal(rows["act"], rows["obs"])
+
+
 def test_a_block_with_absent_environments_and_priorities() -> None:
     """``add_where`` takes a mask ``(T, n_envs)``, and priorities are given likewise."""
     steps, n_envs = 4, 3
