@@ -408,16 +408,24 @@ cdef class BufferBase:
         cdef Ring ring = self.c_ring
         if ring is None:
             raise RuntimeError(not_initialised(self))
-        cdef cnp.ndarray mask = _read_present(present, ring.n_envs)
-        priorities = fields.pop(PRIORITIES, None) if self.has_priorities else None
-        if priorities is not None:
-            priorities = self._read_priorities(priorities)
-        self.c_check_ring(ring)
+        cdef cnp.ndarray mask = c_read_present(present, ring.n_envs)
+        cdef tuple priorities = None
+        cdef intp_t n
+        given = fields.pop(PRIORITIES, None) if self.has_priorities else None
+        if given is not None:
+            priorities = self._read_priorities(given)
         cdef tuple names = tuple(fields)
         cdef list values = list(fields.values())
-        return self.c_add_otherwise(
-            c_list_items(<PyObject*> values), <PyObject*> names, -1, mask, priorities
-        )
+        cdef PyObject** items = c_list_items(<PyObject*> values)
+        if priorities is None:
+            if self._paused:
+                self.c_wait_for_turn()
+            self.c_check_ring(ring)
+            n = self.c_resolve_call(items, <PyObject*> names, -1)
+            if n == cnp.PyArray_SIZE(mask):
+                return self.c_publish(n, <const uint8_t*> cnp.PyArray_DATA(mask), None)
+        self.c_check_ring(ring)
+        return self.c_add_otherwise(items, <PyObject*> names, -1, mask, priorities)
 
     # ------------------------------------------------------------------ drawing
 
@@ -531,8 +539,20 @@ cdef class BufferBase:
         return 0
 
 
-def _read_present(present, intp_t n_envs):
+cdef cnp.ndarray c_read_present(present, intp_t n_envs):
     """Which environments have a step, as an array of bools that nobody else has."""
+    if (
+        cnp.PyArray_CheckExact(present)
+        and cnp.PyArray_TYPE(<cnp.ndarray> present) == cnp.NPY_BOOL
+        and cnp.PyArray_NDIM(<cnp.ndarray> present) == 1
+        and cnp.PyArray_DIMS(<cnp.ndarray> present)[0] == n_envs
+    ):
+        return <cnp.ndarray> cnp.PyArray_NewCopy(<cnp.ndarray> present, cnp.NPY_CORDER)
+    return _read_present(present, n_envs)
+
+
+def _read_present(present, intp_t n_envs):
+    """The same, of anything that shows its bools. Raises ``ValueError`` for what does not."""
     try:
         mask = np.array(present)
     except ValueError as error:

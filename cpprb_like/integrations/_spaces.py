@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from cpprb_like.integrations._steps import MOST_AXES, Parts
+
 Array: TypeAlias = npt.NDArray[Any]
 Path: TypeAlias = tuple[Any, ...]
 
@@ -41,10 +43,15 @@ class Leaf:
         self.suffix = "".join(f".{key}" for key in path)
         self.shape, self.dtype = _shape_and_dtype(space)
 
-    @property
-    def is_number(self) -> bool:
-        """Whether values are numbers or arrays of them."""
-        return self.dtype.kind in _NUMBERS
+    def parts(self, n_rows: int | None) -> Parts | None:
+        """Return what the short way of a step looks for in a value; None if it is left to Python.
+
+        ``n_rows`` is the length of the leading axis, None for a single value.
+        """
+        shape = self.shape if n_rows is None else (n_rows, *self.shape)
+        if self.dtype.kind not in _NUMBERS or len(shape) > MOST_AXES:
+            return None
+        return Parts(None, None, shape)
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield every leaf below, in the order of the space."""
@@ -94,6 +101,14 @@ class Branch:
         self.children = children
         self.is_dict = is_dict
         self.suffix = "".join(f".{key}" for key in path)
+
+    def parts(self, n_rows: int | None) -> Parts | None:
+        """As ``Leaf.parts``: None if one of the leaves is left to Python."""
+        children = [child.parts(n_rows) for child in self.children.values()]
+        found = tuple(part for part in children if part is not None)
+        if len(found) < len(children):
+            return None
+        return Parts(tuple(self.children) if self.is_dict else None, found, ())
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield every leaf below, in the order of the space."""

@@ -2,6 +2,17 @@ from typing import Any, final
 
 from cpprb_like.buffers import ReplayBuffer
 
+MOST_AXES: int
+
+@final
+class Parts:
+    def __init__(
+        self,
+        keys: tuple[Any, ...] | None,
+        children: tuple[Parts, ...] | None,
+        shape: tuple[int, ...],
+    ) -> None: ...
+
 @final
 class Steps:
     @property
@@ -14,13 +25,15 @@ class Steps:
     def __init__(
         self,
         names: tuple[str, ...],
-        obs_shape: tuple[int, ...] | None,
-        act_shape: tuple[int, ...] | None,
+        obs_parts: Parts | None,
+        one_obs_parts: Parts | None,
+        act_parts: Parts | None,
         n_rows: int | None,
         mode: str,
     ) -> None: ...
     def attach(self, buffer: ReplayBuffer) -> None: ...
     def wait_for(self, envs: Any) -> None: ...
+    def begin(self, obs: object, mask: object, /) -> Any: ...
     def add(
         self,
         action: object,

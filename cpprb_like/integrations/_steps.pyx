@@ -1,10 +1,11 @@
 """Which observation comes before the next step, and the commonest steps by way of compiled code.
 
 ``Steps`` is the state of a recorder. A step of an environment whose observations and actions are
-single arrays of numbers, with nothing odd about it, goes from here to ``add`` of the buffer: that
-takes a few Python statements' time less than the checks take in Python. Every other step is left to
-``gymnasium.py``, and so is the word about whatever is wrong with one. Not here: spaces
-(``_spaces``), and what is no matter of each step.
+arrays of numbers, or dicts and tuples of them, with nothing odd about it, goes from here to ``add``
+of the buffer: that takes a few Python statements' time less than the checks take in Python. So do
+the resets of such environments. Every other one is left to ``gymnasium.py``, and so is the word
+about whatever is wrong with one. Not here: spaces (``_spaces``), and what is no matter of each
+step.
 """
 
 cimport cython
@@ -16,21 +17,88 @@ import numpy as np
 
 cnp.import_array()
 
+MOST_AXES = MOST_DIMS  # of an array that takes the short way
+
 cdef extern from "Python.h":
     object c_call_method "PyObject_VectorcallMethod"(
         PyObject* name, PyObject** args, size_t n_positional, PyObject* names
     )
     PyObject** c_list_items "PySequence_Fast_ITEMS"(PyObject* items)
-
-cdef enum:
-    MOST_VALUES = 8  # of a step, with the buffer and the mask of ``add_where``
+    PyObject* c_look_up "PyDict_GetItemWithError"(PyObject* items, PyObject* key) except? NULL
 
 cdef str ADD = "add", ADD_WHERE = "add_where", FINAL_OBS = "final_obs"
 # Numbers that never change, so that no copy is needed. Their classes, for a subclass may differ.
 cdef frozenset NUMBERS = frozenset(
     {bool, int, float, *(np.dtype(code).type for code in "?bBhHiIlLqQefdg")}
 )
-cdef frozenset BOOLS = frozenset({bool, np.bool_})
+cdef object NUMPY_BOOL = np.bool_
+
+
+@cython.final
+cdef class Parts:
+    """What a value of a space consists of: an array of numbers, or parts in a dict or a tuple.
+
+    Parameters
+    ----------
+    keys : tuple or None
+        Of a dict.
+    children : tuple of Parts or None
+        Parts of a dict, in the order of its keys, or of a tuple.
+    shape : tuple of int
+        Of an array, with the leading axis of environments, if there is one; at most
+        ``MOST_AXES``.
+    """
+
+    def __init__(self, tuple keys, tuple children, tuple shape not None):
+        cdef intp_t axis
+        if len(shape) > MOST_DIMS:
+            raise ValueError(f"expected at most {MOST_DIMS} axes, got {len(shape)}")
+        self.keys = keys
+        self.children = children
+        self.ndim = len(shape)
+        for axis in range(self.ndim):
+            self.dims[axis] = shape[axis]
+
+    cdef bint c_collect(self, value, list into) except -1:
+        """Append the arrays and numbers of a value, leaf by leaf; false if it is not such a value.
+
+        They are those of the caller, not copies.
+        """
+        cdef intp_t k
+        cdef PyObject* found
+        if self.children is None:
+            if not self.c_fits(value):
+                return False
+            into.append(value)
+            return True
+        if self.keys is None:
+            if type(value) is not tuple or len(<tuple> value) != len(self.children):
+                return False
+        elif type(value) is not dict or len(<dict> value) != len(self.keys):
+            return False
+        for k in range(len(self.children)):
+            if self.keys is None:
+                part = (<tuple> value)[k]
+            else:
+                found = c_look_up(<PyObject*> value, <PyObject*> self.keys[k])
+                if found == NULL:
+                    return False
+                part = <object> found
+            if not (<Parts> self.children[k]).c_collect(part, into):
+                return False
+        return True
+
+    cdef bint c_fits(self, value) except -1:
+        """Whether it is an array of numbers of this shape, or a number if the shape is ()."""
+        cdef cnp.ndarray array
+        if not cnp.PyArray_CheckExact(value):
+            return self.ndim == 0 and type(value) in NUMBERS
+        array = <cnp.ndarray> value
+        return (
+            cnp.PyArray_NDIM(array) == self.ndim
+            and (cnp.PyArray_ISNUMBER(array) or cnp.PyArray_ISBOOL(array))
+            and cnp.PyArray_CompareLists(cnp.PyArray_DIMS(array), self.dims, self.ndim)
+        )
 
 
 @cython.final
@@ -40,22 +108,30 @@ cdef class Steps:
     Parameters
     ----------
     names : tuple of str
-        Fields of a step: observation, action, reward, next observation, terminated, truncated.
-    obs_shape, act_shape : tuple of int or None
-        Of one environment's observations and actions, if these are single arrays of numbers.
+        Fields of a step: observation, action, reward, next observation, terminated, truncated;
+        one for each leaf.
+    obs_parts, one_obs_parts, act_parts : Parts or None
+        Of the observations of all environments, of those of one, and of actions; None where not
+        all leaves are arrays of numbers.
     n_rows : int or None
         Number of environments, if arrays have a leading axis for them.
     mode : str
         Name of the autoreset mode.
     """
 
-    def __init__(self, tuple names not None, tuple obs_shape, tuple act_shape, n_rows, str mode):
-        axis = () if n_rows is None else (n_rows,)
+    def __init__(
+        self,
+        tuple names not None,
+        Parts obs_parts,
+        Parts one_obs_parts,
+        Parts act_parts,
+        n_rows,
+        str mode,
+    ):
         self.names = names
-        self.is_plain = obs_shape is not None and act_shape is not None
-        if self.is_plain:
-            self.obs_shape = axis + obs_shape
-            self.act_shape = axis + act_shape
+        self.obs_parts = obs_parts
+        self.one_obs_parts = one_obs_parts
+        self.act_parts = act_parts
         self.is_vector = n_rows is not None
         self.n_envs = n_rows if self.is_vector else 1
         self.resets_at_once = mode == "SAME_STEP"
@@ -76,110 +152,182 @@ cdef class Steps:
         self.n_waiting = np.count_nonzero(envs)
         self.waiting = envs
 
+    def begin(self, obs, mask, /):
+        """Begin new episodes, of all or of those in ``mask``; NotImplemented for odd values."""
+        cdef list first = []
+        cdef cnp.ndarray waiting
+        cdef const uint8_t* chosen
+        cdef intp_t env, n_waiting = 0
+        if self.obs_parts is None or self.buffer is None:
+            return NotImplemented
+        if not self.obs_parts.c_collect(obs, first):
+            return NotImplemented
+        first = c_copies(first, 0)
+        if mask is None:
+            self.buffer.on_episode_end()
+            self.obs = first
+            self.waiting = self.nobody
+            self.n_waiting = 0
+            return None
+        if self.obs is None or not self.is_vector:
+            return NotImplemented
+        chosen = c_flags(mask, self.n_envs)
+        if chosen == NULL:
+            return NotImplemented
+        mask = cnp.PyArray_NewCopy(<cnp.ndarray> mask, cnp.NPY_CORDER)  # calls may change the other
+        chosen = c_bytes(<cnp.ndarray> mask)
+        if not self.c_keep(first, chosen):
+            return NotImplemented
+        waiting = cnp.PyArray_NewCopy(<cnp.ndarray> self.waiting, cnp.NPY_CORDER)
+        for env in range(self.n_envs):
+            if chosen[env]:
+                c_bytes(waiting)[env] = 0
+                self.buffer.on_episode_end(env)
+            n_waiting += c_bytes(waiting)[env] != 0
+        self.obs = first
+        self.waiting = waiting
+        self.n_waiting = n_waiting
+        return None
+
+    cdef bint c_keep(self, list first, const uint8_t* chosen) except -1:
+        """Put into ``first`` what the environments that were not chosen saw last, if it fits."""
+        cdef intp_t k, env, nbytes
+        cdef cnp.ndarray now, before
+        for k in range(len(first)):
+            if not cnp.PyArray_CheckExact(self.obs[k]):
+                return False
+            now, before = <cnp.ndarray> first[k], <cnp.ndarray> self.obs[k]
+            if not (
+                cnp.PyArray_EquivArrTypes(now, before) and cnp.PyArray_IS_C_CONTIGUOUS(before)
+            ):
+                return False
+            nbytes = cnp.PyArray_NBYTES(now) // self.n_envs
+            for env in range(self.n_envs):
+                if not chosen[env]:
+                    memcpy(
+                        <char*> cnp.PyArray_DATA(now) + env * nbytes,
+                        <char*> cnp.PyArray_DATA(before) + env * nbytes,
+                        nbytes,
+                    )
+        return True
+
     def add(self, action, obs, reward, terminated, truncated, info, dict extra not None, /):
         """What ``add`` of the buffer returned; NotImplemented, and nothing done, for odd steps."""
-        if not self.is_plain or self.obs is None or self.buffer is None:
+        # Two places for the buffer and the mask of ``add_where``, then the order of the names. The
+        # observations before the step are the same arrays until the next one.
+        cdef list values = [None, None]
+        cdef intp_t first
+        if self.obs is None or self.buffer is None:
             return NotImplemented
-        if not (c_fits(obs, self.obs_shape) and c_fits(action, self.act_shape)):
+        if self.obs_parts is None or self.act_parts is None:
             return NotImplemented
         if extra and not extra.keys().isdisjoint(self.names):
             return NotImplemented
-        # In the order of the names. The first is the same array until the next step.
-        cdef list values = [self.obs[0], action, reward, obs, terminated, truncated]
-        if self.is_vector:
-            return self.c_add_many(values, info, extra)
-        return self.c_add_one(values, info, extra)
-
-    cdef object c_add_one(self, list values, info, dict extra):
-        """A step of a single environment."""
-        if self.n_waiting or type(values[4]) not in BOOLS or type(values[5]) not in BOOLS:
+        values.extend(self.obs)
+        if not self.act_parts.c_collect(action, values):
             return NotImplemented
-        cdef bint ended = bool(values[4]) or bool(values[5])
+        values.append(reward)
+        first = len(values)
+        if not self.obs_parts.c_collect(obs, values):
+            return NotImplemented
+        if self.is_vector:
+            return self.c_add_many(values, first, terminated, truncated, info, extra)
+        return self.c_add_one(values, first, terminated, truncated, info, extra)
+
+    cdef object c_add_one(
+        self, list values, intp_t first, terminated, truncated, info, dict extra
+    ):
+        """A step of a single environment; its observations begin at ``first``."""
+        if self.n_waiting or not (c_is_bool(terminated) and c_is_bool(truncated)):
+            return NotImplemented
+        cdef bint ended = bool(terminated) or bool(truncated)
         if self.resets_at_once and (ended or has_final(info)):
             return NotImplemented
-        arrived = values[3]
-        if cnp.PyArray_CheckExact(arrived):
-            arrived = cnp.PyArray_NewCopy(<cnp.ndarray> arrived, cnp.NPY_CORDER)
-        slot = self.c_call(None, values, extra)
-        self.obs[0] = arrived
+        cdef list kept = c_copies(values, first)
+        slot = self.c_call(None, values, terminated, truncated, extra)
+        self.obs = kept
         if ended:
             self.waiting = np.True_
             self.n_waiting = 1
         return slot
 
-    cdef object c_add_many(self, list values, info, dict extra):
-        """A step of each environment of several."""
+    cdef object c_add_many(
+        self, list values, intp_t first, terminated, truncated, info, dict extra
+    ):
+        """A step of each environment of several; their observations begin at ``first``."""
         cdef intp_t env, n_ended = 0
-        cdef const uint8_t* terminated = c_flags(values[4], self.n_envs)
-        cdef const uint8_t* truncated = c_flags(values[5], self.n_envs)
-        if terminated == NULL or truncated == NULL or type(info) is not dict:
+        cdef const uint8_t* terminal = c_flags(terminated, self.n_envs)
+        cdef const uint8_t* cut = c_flags(truncated, self.n_envs)
+        if terminal == NULL or cut == NULL or type(info) is not dict:
             return NotImplemented
         if self.n_waiting and not self.resets_next:
             return NotImplemented
-        cdef cnp.ndarray obs = <cnp.ndarray> values[3], ended = <cnp.ndarray> self.nobody
+        cdef cnp.ndarray ended = <cnp.ndarray> self.nobody
         for env in range(self.n_envs):
-            n_ended += (terminated[env] | truncated[env]) != 0
+            n_ended += (terminal[env] | cut[env]) != 0
         if n_ended:
             ended = cnp.PyArray_EMPTY(1, &self.n_envs, cnp.NPY_BOOL, 0)
             for env in range(self.n_envs):
-                c_bytes(ended)[env] = (terminated[env] | truncated[env]) != 0
+                c_bytes(ended)[env] = (terminal[env] | cut[env]) != 0
         final = (<dict> info).get(FINAL_OBS)
         if (final is not None) != (self.resets_at_once and n_ended > 0):
             return NotImplemented
-        if final is not None:
-            values[3] = self.c_with_final(obs, final, c_bytes(ended))
-            if values[3] is None:
-                return NotImplemented
+        # All that may fail comes before the step is written, and the state after it.
+        cdef list kept = c_copies(values, first)
+        if final is not None and not self.c_put_final(values, first, final, c_bytes(ended)):
+            return NotImplemented
         present = None
         if self.n_waiting:
-            present = self.c_present(ended)
+            present = self.c_present(c_bytes(ended))
             if present is None:
                 return NotImplemented
-        # All that may fail comes before the step is written, and the state after it.
-        arrived = cnp.PyArray_NewCopy(obs, cnp.NPY_CORDER)
-        slot = self.c_call(present, values, extra)
-        self.obs[0] = arrived
+        slot = self.c_call(present, values, terminated, truncated, extra)
+        self.obs = kept
         if not self.resets_at_once:
             self.waiting = ended
             self.n_waiting = n_ended
         return slot
 
-    cdef cnp.ndarray c_present(self, cnp.ndarray ended):
+    cdef cnp.ndarray c_present(self, const uint8_t* ended):
         """Which environments step and do not reset; None if one of the latter has ended."""
         cdef intp_t env
         cdef const uint8_t* waiting = c_bytes(<cnp.ndarray> self.waiting)
         cdef cnp.ndarray present = cnp.PyArray_EMPTY(1, &self.n_envs, cnp.NPY_BOOL, 0)
         for env in range(self.n_envs):
-            if waiting[env] and c_bytes(ended)[env]:
+            if waiting[env] and ended[env]:
                 return None
             c_bytes(present)[env] = not waiting[env]
         return present
 
-    cdef object c_call(self, present, list values, dict extra):
+    cdef object c_call(self, present, list values, terminated, truncated, dict extra):
         """Call ``add`` of the buffer, or ``add_where`` if only some environments have a step."""
-        cdef PyObject* args[MOST_VALUES]
-        cdef intp_t k, n = 1
-        if extra:
-            fields = dict(zip(self.names, values))
-            if present is None:
-                return self.buffer.add(**fields, **extra)
-            return self.buffer.add_where(present, **fields, **extra)
-        args[0] = <PyObject*> self.buffer
-        if present is not None:
-            args[1] = <PyObject*> present
-            n = 2
-        for k in range(6):
-            args[n + k] = c_list_items(<PyObject*> values)[k]
-        name = ADD if present is None else ADD_WHERE
-        return c_call_method(<PyObject*> name, args, n, <PyObject*> self.names)
-
-    cdef cnp.ndarray c_with_final(self, cnp.ndarray obs, final, const uint8_t* ended):
-        """Observations with the final ones of those that ended, None if they are not just these."""
-        cdef intp_t env, n_envs = self.n_envs, nbytes
+        cdef tuple names = self.names
         cdef PyObject** items
-        cdef cnp.ndarray found, one
+        values.append(terminated)
+        values.append(truncated)
+        if extra:
+            names += tuple(extra)
+            values.extend(extra.values())
+        if present is None:
+            values[1] = self.buffer
+            items = c_list_items(<PyObject*> values)
+            return c_call_method(<PyObject*> ADD, items + 1, 1, <PyObject*> names)
+        values[0], values[1] = self.buffer, present
+        items = c_list_items(<PyObject*> values)
+        return c_call_method(<PyObject*> ADD_WHERE, items, 2, <PyObject*> names)
+
+    cdef bint c_put_final(
+        self, list values, intp_t first, final, const uint8_t* ended
+    ) except -1:
+        """Put final observations in the place of those that follow them; false if they are not just
+        of the environments that ended.
+        """
+        cdef intp_t k, env, nbytes, n_envs = self.n_envs
+        cdef PyObject** items
+        cdef cnp.ndarray one, column
+        cdef list found, leaves
         if not cnp.PyArray_CheckExact(final):
-            return None
+            return False
         one = <cnp.ndarray> final
         if (
             cnp.PyArray_TYPE(one) != cnp.NPY_OBJECT
@@ -187,47 +335,58 @@ cdef class Steps:
             or cnp.PyArray_DIMS(one)[0] != n_envs
             or not cnp.PyArray_IS_C_CONTIGUOUS(one)
         ):
-            return None
-        items = <PyObject**> cnp.PyArray_DATA(one)
-        found = cnp.PyArray_NewCopy(obs, cnp.NPY_CORDER)
-        nbytes = cnp.PyArray_NBYTES(found) // n_envs
-        for env in range(n_envs):
-            is_none = items[env] == NULL or items[env] == <PyObject*> None
-            if is_none == (ended[env] != 0):
-                return None
-            if is_none:
-                continue
-            if not cnp.PyArray_CheckExact(<object> items[env]):
-                return None
-            one = <cnp.ndarray> items[env]
-            if (
-                not cnp.PyArray_EquivArrTypes(one, found)
-                or cnp.PyArray_NDIM(one) != cnp.PyArray_NDIM(found) - 1
-                or not cnp.PyArray_CompareLists(
-                    cnp.PyArray_DIMS(one), cnp.PyArray_DIMS(found) + 1, cnp.PyArray_NDIM(one)
-                )
-                or not cnp.PyArray_IS_C_CONTIGUOUS(one)
-            ):
-                return None
-            memcpy(<char*> cnp.PyArray_DATA(found) + env * nbytes, cnp.PyArray_DATA(one), nbytes)
-        return found
-
-
-cdef bint c_fits(value, tuple shape) except -1:
-    """Whether it is an array of numbers of this shape, or a number if the shape is ()."""
-    cdef intp_t axis
-    cdef cnp.ndarray array
-    if not cnp.PyArray_CheckExact(value):
-        return len(shape) == 0 and type(value) in NUMBERS
-    array = <cnp.ndarray> value
-    if cnp.PyArray_NDIM(array) != len(shape):
-        return False
-    if not (cnp.PyArray_ISNUMBER(array) or cnp.PyArray_ISBOOL(array)):
-        return False
-    for axis in range(len(shape)):
-        if cnp.PyArray_DIMS(array)[axis] != <intp_t> shape[axis]:
             return False
-    return True
+        items = <PyObject**> cnp.PyArray_DATA(one)
+        found = c_copies(values, first)
+        for env in range(n_envs):
+            item = None if items[env] == NULL else <object> items[env]
+            if (item is None) == (ended[env] != 0):
+                return False
+            if item is None:
+                continue
+            leaves = []
+            if not self.one_obs_parts.c_collect(item, leaves):
+                return False
+            for k in range(len(leaves)):
+                column = <cnp.ndarray> found[k]
+                one = <cnp.ndarray> cnp.PyArray_FROM_O(leaves[k])
+                if not (
+                    cnp.PyArray_EquivArrTypes(one, column) and cnp.PyArray_IS_C_CONTIGUOUS(one)
+                ):
+                    return False
+                nbytes = cnp.PyArray_NBYTES(one)
+                memcpy(
+                    <char*> cnp.PyArray_DATA(column) + env * nbytes, cnp.PyArray_DATA(one), nbytes
+                )
+        values[first:] = found
+        return True
+
+
+cdef list c_copies(list leaves, intp_t first):
+    """The same arrays and numbers from one place on, of which the arrays are nobody else's."""
+    cdef intp_t k
+    cdef list copies = []
+    for k in range(first, len(leaves)):
+        leaf = leaves[k]
+        copies.append(c_copy(<cnp.ndarray> leaf) if cnp.PyArray_CheckExact(leaf) else leaf)
+    return copies
+
+
+cdef cnp.ndarray c_copy(cnp.ndarray array):
+    """A copy; of the usual numbers, side by side, in half the time that NumPy takes."""
+    cdef cnp.ndarray copied
+    if not (cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_ISNOTSWAPPED(array)):
+        return <cnp.ndarray> cnp.PyArray_NewCopy(array, cnp.NPY_CORDER)
+    copied = <cnp.ndarray> cnp.PyArray_EMPTY(
+        cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array), cnp.PyArray_TYPE(array), 0
+    )
+    memcpy(cnp.PyArray_DATA(copied), cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array))
+    return copied
+
+
+cdef inline bint c_is_bool(value):
+    """Whether it is a bool of Python or NumPy."""
+    return type(value) is bool or type(value) is NUMPY_BOOL
 
 
 cdef inline uint8_t* c_bytes(cnp.ndarray array) noexcept:

@@ -1,9 +1,9 @@
 """Record the steps of a Gymnasium environment, single or vector, whatever its spaces and resets.
 
-``GymnasiumRecorder`` decides what goes into the buffer; the commonest steps take the short way of
-``_steps.pyx``. How spaces become fields is the matter of
-``_spaces.py``, what environments say about resets that of ``_autoreset.py``; cpprb's helpers, which
-are public here too, are in ``_env_dict.py``.
+``GymnasiumRecorder`` decides what goes into the buffer; the commonest steps and resets take the
+short way of ``_steps.pyx``. How spaces become fields is the matter of ``_spaces.py``, what
+environments say about resets that of ``_autoreset.py``; cpprb's helpers, which are public here too,
+are in ``_env_dict.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._autoreset import Flags, final_observations, mode_of, with_final
 from cpprb_like.integrations._env_dict import create_before_add_func, create_env_dict
 from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
-from cpprb_like.integrations._spaces import Array, Leaf, field_names, tree_of
+from cpprb_like.integrations._spaces import Array, field_names, tree_of
 from cpprb_like.integrations._steps import Steps
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class GymnasiumRecorder:
     after the reset: environments that overwrite their observations must not be used in it.
 
     A step costs two or three times what ``add`` of the buffer does, if observations and actions are
-    single arrays of numbers; parts of Dict and Tuple spaces are gathered in Python.
+    arrays of numbers, or dicts and tuples of them; text and Python objects are gathered in Python,
+    which takes about ten times that.
 
     Examples
     --------
@@ -146,12 +147,14 @@ class GymnasiumRecorder:
             "terminated",
             "truncated",
         )
-        obs_shape, act_shape = (
-            tree.shape if isinstance(tree, Leaf) and tree.is_number else None
-            for tree in (self._obs_tree, self._act_tree)
+        self._steps = Steps(
+            self._names,
+            self._obs_tree.parts(self._n_rows),
+            self._obs_tree.parts(None),
+            self._act_tree.parts(self._n_rows),
+            self._n_rows,
+            self.autoreset_mode.name,
         )
-        mode = self.autoreset_mode.name
-        self._steps = Steps(self._names, obs_shape, act_shape, self._n_rows, mode)
 
     @property
     def buffer(self) -> ReplayBuffer | None:
@@ -345,6 +348,8 @@ class GymnasiumRecorder:
 
     def _begin(self, obs: object, mask: npt.ArrayLike | None) -> None:
         """Begin new episodes with these observations."""
+        if self._steps.begin(obs, mask) is not NotImplemented:
+            return
         buffer = self._attached()
         arrived = self._obs_tree.collect(obs, "obs", self._n_rows)
         steps = self._steps
@@ -354,7 +359,7 @@ class GymnasiumRecorder:
             if steps.obs is None:
                 raise RuntimeError("the first reset is of all environments: reset(obs), no mask")
             for column, before in zip(arrived, steps.obs, strict=True):
-                column[~chosen] = before[~chosen]
+                column[~chosen] = np.asarray(before)[~chosen]  # a number, or an array
         for env in np.flatnonzero(chosen).tolist():
             buffer.on_episode_end(env)
         steps.obs = arrived
