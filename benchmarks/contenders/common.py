@@ -1,4 +1,4 @@
-"""What contenders have in common: files, imports, and memory that is in use."""
+"""What contenders have in common: files, imports, steps to store, memory that is in use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,13 +19,17 @@ from contender import Cannot
 from measure import Work, compiled
 
 __all__ = [
+    "STEPS",
     "after",
     "give_memory_back",
     "importing",
     "nbytes_of_row",
     "saving_and_loading",
     "saving_to_folders",
+    "storing",
 ]
+
+STEPS = 100  # of an environment, stored one behind the other: few enough to stay in the cache
 
 
 def saving_and_loading(
@@ -64,6 +69,19 @@ def after(preparing: Callable[[], object], doing: Callable[[], object]) -> Work:
             doing()
             seconds += perf_counter() - start
         return seconds
+
+    return work
+
+
+def storing(store: Callable[..., object], steps: Iterable[tuple[Any, ...]]) -> Work:
+    """Work that stores such steps of an environment one behind the other, again and again."""
+    turns = cycle(steps)
+
+    def work(calls: int) -> float:
+        start = perf_counter()
+        for step in islice(turns, calls):
+            store(*step)
+        return perf_counter() - start
 
     return work
 

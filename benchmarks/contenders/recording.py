@@ -1,19 +1,25 @@
-"""From what ``env.step`` returned to a stored step: this package's recorder, and an empty call."""
+"""From what ``env.step`` returned to a stored step: this package's recorder, and an empty call.
+
+All contenders are given real steps of CartPole with random actions, the ends of episodes among
+them. What environments themselves take, for a step or a reset, is no part of it.
+"""
 
 from __future__ import annotations
 
+from itertools import cycle, islice
+from time import perf_counter
 from typing import Any
 
 import gymnasium
+import numpy as np
 from measure import Work, statement
 
 from cpprb_like import GymnasiumRecorder, ReplayBuffer
 
+from .common import STEPS
 from .uniform import floor, ours, shelf
 
 __all__ = ["floor", "ours"]
-
-RECORD = "target.add(action, obs, reward, terminated, truncated, info)"
 
 
 class Empty:
@@ -31,41 +37,72 @@ class Empty:
         """Nothing."""
 
 
-def environment(envs: int) -> Any:
+def environment(envs: int, mode: str) -> Any:
     """CartPole: one, or so many that step together."""
     if envs:
-        return gymnasium.make_vec("CartPole-v1", num_envs=envs, vectorization_mode="sync")
+        options = {"autoreset_mode": gymnasium.vector.AutoresetMode[mode]}
+        return gymnasium.make_vec(
+            "CartPole-v1", num_envs=envs, vectorization_mode="sync", vector_kwargs=options
+        )
     return gymnasium.make("CartPole-v1")
 
 
-def step_of(env: Any) -> dict[str, Any]:
-    """A step in the middle of an episode."""
+def steps_of(env: Any, mode: str) -> tuple[Any, list[tuple[Any, ...]]]:
+    """The first observation, and steps: the arguments of ``add``, and of the reset that follows."""
     env.action_space.seed(0)
-    action = env.action_space.sample()
-    names = ("obs", "reward", "terminated", "truncated", "info")
-    return {"action": action, **dict(zip(names, env.step(action), strict=True))}
+    first, _ = env.reset(seed=0)
+    steps = []
+    for _ in range(STEPS):
+        action = env.action_space.sample()
+        result = env.step(action)
+        ended = np.logical_or(result[2], result[3])
+        reset: tuple[Any, ...] | None = None
+        if mode == "DISABLED" and ended.any():
+            reset = (env.reset()[0],)
+            if ended.ndim:
+                reset = env.reset(options={"reset_mask": ended.copy()})[0], ended
+        steps.append((action, *result, reset))
+    return first, steps
 
 
-def recorder(rows: int, envs: int) -> tuple[GymnasiumRecorder, dict[str, Any]]:
-    """One in the middle of an episode, and the step that follows."""
-    env = environment(envs)
+def recorder(rows: int, envs: int, mode: str) -> tuple[GymnasiumRecorder, list[tuple[Any, ...]]]:
+    """One at the begin of an episode, whose buffer is full, and the steps to come."""
+    env = environment(envs, mode)
     made = GymnasiumRecorder(env)
-    made.attach(ReplayBuffer(rows, made.env_dict, n_envs=made.n_envs, seed=0))
-    made.reset(seed=0)
-    return made, step_of(env)
+    rb = made.attach(ReplayBuffer(rows, made.env_dict, n_envs=made.n_envs, seed=0))
+    axes = (rows // made.n_envs, made.n_envs) if made.n_envs > 1 else (rows,)
+    rb.add(**{name: np.zeros((*axes, *one["shape"])) for name, one in made.env_dict.items()})
+    first, steps = steps_of(env, mode)
+    made.reset(first)
+    return made, steps
 
 
 @ours.does("record")
-def record(rows: int, envs: int) -> Work:
-    """``add`` of the recorder, which keeps a copy of the observation for the next step."""
-    target, step = shelf.get(recorder, rows, envs)
-    return statement(RECORD, target=target, **step)
+def record(rows: int, envs: int, mode: str) -> Work:
+    """``add`` of the recorder, which copies the observation for the next step, and ``reset``."""
+    target, steps = shelf.get(recorder, rows, envs, mode)
+    turns = cycle(steps)
+
+    def work(calls: int) -> float:
+        add, reset = target.add, target.reset
+        start = perf_counter()
+        for action, obs, reward, terminated, truncated, info, first in islice(turns, calls):
+            add(action, obs, reward, terminated, truncated, info)
+            if first is not None:
+                reset(*first)
+        return perf_counter() - start
+
+    return work
 
 
 @floor.does("record")
-def record_floor(rows: int, envs: int) -> Work:
+def record_floor(rows: int, envs: int, mode: str) -> Work:
     """A Python method without a body."""
     del rows
-    env = environment(envs)
-    env.reset(seed=0)
-    return statement(RECORD, target=Empty(), **step_of(env))
+    _, steps = steps_of(environment(envs, mode), mode)
+    names = ("action", "obs", "reward", "terminated", "truncated", "info")
+    return statement(
+        f"target.add({', '.join(names)})",
+        target=Empty(),
+        **dict(zip(names, steps[0][:-1], strict=True)),
+    )

@@ -15,7 +15,7 @@ from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 
-from .common import importing, nbytes_of_row, saving_and_loading
+from .common import STEPS, importing, nbytes_of_row, saving_and_loading, storing
 
 __all__ = ["theirs"]
 
@@ -100,25 +100,35 @@ def add_many(kind: str, rows: int, n: int) -> Work:
     return statement(extend, rb=shelf.get(filled, kind, rows), infos=[[{}]] * n, **steps)
 
 
-def algorithm(rows: int, envs: int) -> tuple[Any, dict[str, Any]]:
-    """A DQN in the middle of an episode, and what its environments return for a step."""
+def algorithm(rows: int, envs: int) -> tuple[Any, list[tuple[Any, ...]]]:
+    """A DQN at the begin of an episode, and what its environments return for its next steps.
+
+    Its buffer is full.
+    """
     env = make_vec_env("CartPole-v1", n_envs=max(1, envs), seed=0)
     model = DQN("MlpPolicy", env, buffer_size=rows, device="cpu", seed=0)
+    rb = model.replay_buffer
+    for column in (rb.observations, rb.next_observations, rb.actions, rb.rewards, rb.dones):
+        column.fill(0)
+    rb.full = True
+    env.action_space.seed(0)
     model._last_obs = env.reset()
-    action = np.zeros(env.num_envs, np.int64)
-    names = ("obs", "reward", "done", "infos")
-    return model, {"action": action, **dict(zip(names, env.step(action), strict=True))}
+    steps = []
+    for _ in range(STEPS):
+        action = np.array([env.action_space.sample() for _ in range(env.num_envs)])
+        steps.append((rb, action, *env.step(action)))
+    return model, steps
 
 
 @theirs.does("record")
-def record(rows: int, envs: int) -> Work:
-    """``_store_transition``, which its algorithms call with what the environments returned."""
-    model, step = shelf.get(algorithm, rows, envs)
-    return statement(
-        "model._store_transition(model.replay_buffer, action, obs, reward, done, infos)",
-        model=model,
-        **step,
-    )
+def record(rows: int, envs: int, mode: str) -> Work:
+    """``_store_transition``, which its algorithms call with what the environments returned.
+
+    Its environments reset in the step that ends an episode, whatever the mode of others.
+    """
+    del mode
+    model, steps = shelf.get(algorithm, rows, envs)
+    return storing(model._store_transition, steps)
 
 
 def for_envs(kind: str, rows: int, envs: int) -> Any:

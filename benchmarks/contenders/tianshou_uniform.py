@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from copy import copy
 from typing import Any
 
 import data
@@ -12,8 +13,9 @@ from contender import Contender, Shelf
 from loop import loop_cases
 from measure import Work, statement
 from tianshou import data as ts
+from tianshou.env import DummyVectorEnv
 
-from .common import importing, nbytes_of_row, saving_and_loading
+from .common import STEPS, importing, nbytes_of_row, saving_and_loading, storing
 
 __all__ = [
     "ADD",
@@ -107,16 +109,66 @@ def add_envs(kind: str, rows: int, envs: int) -> Work:
     return adding(rb, named(data.random_steps(envs, kind)))
 
 
-@theirs.does("record")
-def record(rows: int, envs: int) -> Work:
-    """What its collectors do with a step: a Batch of it, which is added."""
-    many = gymnasium.make_vec("CartPole-v1", num_envs=max(1, envs), vectorization_mode="sync")
+def collected(rows: int, envs: int) -> tuple[Any, list[tuple[Any, ...]]]:
+    """An empty buffer, and steps of its environments with the first observations after them."""
+    many = DummyVectorEnv([lambda: gymnasium.make("CartPole-v1")] * max(1, envs))
+    space = gymnasium.spaces.MultiDiscrete([2] * len(many), seed=0)
     before, _ = many.reset(seed=0)
-    act = np.zeros(many.num_envs, np.int64)
-    after, rew, terminated, truncated, _ = many.step(act)
-    rb = ts.VectorReplayBuffer(rows, many.num_envs)
-    columns = before, act, rew, terminated, truncated, after
-    return adding(rb, dict(zip(FIELDS, columns, strict=True)))
+    steps = []
+    for _ in range(STEPS):
+        act = space.sample()
+        after, rew, terminated, truncated, info = many.step(act)
+        done = np.logical_or(terminated, truncated)
+        first = many.reset(env_id=np.flatnonzero(done))[0] if done.any() else None
+        steps.append((before, act, after, rew, terminated, truncated, info, first))
+        before = after.copy()
+        if first is not None:
+            before[done] = first
+    return ts.VectorReplayBuffer(rows, len(many)), steps
+
+
+@theirs.does("record")
+def record(rows: int, envs: int, mode: str) -> Work:
+    """What its ``Collector`` does in steps 3, 6 and 12 of its loop, without hooks and statistics.
+
+    It resets the environments itself, whatever the mode of others.
+    """
+    del mode
+    rb, steps = shelf.get(collected, rows, envs)
+    ids = np.arange(rb.buffer_num)
+
+    def store(
+        before: Any,
+        act: Any,
+        after: Any,
+        rew: Any,
+        terminated: Any,
+        truncated: Any,
+        info: Any,
+        first: Any,
+    ) -> Any:
+        done = np.logical_or(terminated, truncated)
+        step = ts.Batch(
+            obs=before,
+            act=act,
+            policy=ts.Batch(),
+            obs_next=after,
+            rew=rew,
+            terminated=terminated,
+            truncated=truncated,
+            done=done,
+            info=info,
+        )
+        rb.add(copy(step), buffer_ids=ids)
+        last, _ = copy(after), copy(info)
+        if np.sum(done) > 0:
+            last[np.where(done)[0]] = first
+        return last
+
+    store(*steps[0])  # it takes its memory with the first step
+    for name in FIELDS:
+        getattr(rb, name).fill(0)
+    return storing(store, steps)
 
 
 @theirs.does("sample")
