@@ -80,7 +80,6 @@ cdef class Ring:
     cdef int64_t c_stop(self) noexcept nogil
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil
     cdef bint c_is_open(self, int64_t row) noexcept nogil
-    cdef intp_t c_waiting(self, int64_t* rows) noexcept nogil
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil
     cdef int64_t c_newest_of(self, intp_t stream) noexcept nogil
     cdef intp_t c_slot_of_nth(self, intp_t place, int64_t base) noexcept nogil

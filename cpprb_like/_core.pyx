@@ -190,17 +190,6 @@ cdef class Ring:
             return self.open_rows[self.heads[0]]
         return self.state[WRITTEN]
 
-    cdef intp_t c_waiting(self, int64_t* rows) noexcept nogil:
-        """The ids of the incomplete rows go to ``rows``; returns how many there are."""
-        cdef intp_t stream, k, place, count = 0
-        for stream in range(self.n_envs if self.n_open else 0):
-            for k in range(self.counts[stream]):
-                place = self.heads[stream] + k
-                place -= self.ahead if place >= self.ahead else 0
-                rows[count] = self.open_rows[stream * self.ahead + place]
-                count += 1
-        return count
-
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil:
         """Whether the row in a slot in use can be drawn."""
         return not c_has(self.out, slot)

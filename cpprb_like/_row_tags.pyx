@@ -4,7 +4,7 @@ An index is a public slot, one that users see; or a tag, which tells the row tha
 others there ever are in the ring. The tag of a row is its row id plus the ring's span plus a base,
 which a ``clear`` of the ring moves beyond all tags that were given. Modulo the span it is the
 public slot, and it is no slot itself. Compiled because it looks at every row that is updated. Not
-here: what is kept for the rows (``_row_weights``, ``ranked``), and new values (``_update``).
+here: what is kept for the rows (``_row_weights``), and new values (``_update``).
 """
 
 cimport cython
@@ -13,15 +13,7 @@ cimport numpy as cnp
 from cpprb_like._core cimport REVISION, TAG_BASE, WRITTEN, Ring
 from cpprb_like._typedefs cimport int64_t, intp_t
 
-import numpy as np
-
 cnp.import_array()
-
-
-def waiting_rows(Ring ring not None):
-    """The row ids of the rows that wait for others to follow: int64, in no order."""
-    cdef cnp.ndarray rows = np.empty(ring.ahead * ring.n_envs, np.int64)
-    return rows[: ring.c_waiting(<int64_t*> cnp.PyArray_DATA(rows))]
 
 
 def tag(Ring ring not None, slots):
@@ -104,12 +96,6 @@ cdef class RowTags:
         if self.revision != self.ring.state[REVISION]:
             self.revision = self.ring.state[REVISION]
             self.drawn = 0
-
-    def note_draw(self, int64_t written):
-        """Rows were drawn when so many had been written; slots mean the rows that were there."""
-        self.c_begin()
-        # Behind these nothing was drawn: slots of one environment count rows that are complete.
-        self.drawn = written - (self.ring.n_open if self.ring.n_envs == 1 else 0)
 
     def indexes(self, cnp.ndarray slots, bint tagged):
         """The public slots as a fresh array of int64, or the tags of the rows that are there.

@@ -3,6 +3,7 @@
 from numpy cimport ndarray
 
 from cpprb_like._core cimport Ring
+from cpprb_like._ranks cimport Entry, Ranks
 from cpprb_like._row_tags cimport RowTags
 from cpprb_like._segment_tree cimport MaxTree, MinTree, SumTree
 from cpprb_like._typedefs cimport float64_t, int64_t, intp_t
@@ -13,13 +14,14 @@ cdef class RowWeights:
     cdef readonly SumTree tree
     cdef MinTree minima
     cdef MaxTree maxima              # None: new rows get the greatest weight so far
+    cdef readonly Ranks ranks        # None: a weight follows from the row's own priority
     cdef RowTags tags
     cdef readonly float64_t first    # weight of new rows before any other was given
     cdef float64_t newest_weight     # the greatest so far
     cdef float64_t greatest_priority  # so far
     cdef int64_t revision            # of the ring; all below belongs to it
-    # Rows that are incomplete: ids, -1 where there is none, and what they will weigh. The rows of a
-    # stream have ``ring.ahead`` places.
+    # Rows that are incomplete: ids, -1 where there is none, and what they will weigh (with ranks,
+    # their priorities, as ``newest_weight`` is). The rows of a stream have ``ring.ahead`` places.
     cdef int64_t[::1] held_rows
     cdef float64_t[::1] held
     cdef int64_t completed           # of the rows that the ring completed, those that were seen
@@ -43,8 +45,12 @@ cdef class RowWeights:
     cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil
     cdef void c_catch_up(self) noexcept nogil
     cdef void c_release(self, int64_t row) noexcept nogil
+    cdef void c_take_out(self, intp_t slot) noexcept nogil
     cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil
     cdef intp_t c_hold_incomplete(
         self, intp_t* slots, float64_t* weights, intp_t n
     ) noexcept nogil
     cdef float64_t c_heaviest_held(self) noexcept nogil
+    cdef int c_rank(self, intp_t n) except -1
+    cdef void c_rank_entered(self, Entry* scratch) noexcept nogil
+    cdef int c_check_ranks(self, ndarray leaves, ndarray there, float64_t greatest) except -1

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
+from cpprb_like._ranks import Ranks
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree
 
 _Floats: TypeAlias = NDArray[np.float64]
@@ -14,8 +15,15 @@ class RowWeights:
     ring: Ring
     tree: SumTree
     first: float
+    ranks: Ranks | None
     def __new__(
-        cls, ring: Ring, tree: SumTree, minima: MinTree, maxima: MaxTree | None, first: float
+        cls,
+        ring: Ring,
+        tree: SumTree,
+        minima: MinTree,
+        maxima: MaxTree | None,
+        first: float,
+        ranks: Ranks | None = None,
     ) -> RowWeights: ...
     def follow(self) -> None: ...
     def stage(self, first: int, revision: int, priorities: _Floats, weights: _Floats) -> None: ...

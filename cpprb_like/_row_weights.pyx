@@ -3,20 +3,23 @@
 A row that is added costs nothing here. The next draw or update sees how many rows have come, gives
 them their weight, and sums the nodes above them once. Rows that are incomplete get theirs when the
 ring has noted that they became complete, so the cost is in proportion to the rows that changed.
-Compiled because it looks at every new row and every drawn one. Not here: how weights are summed and
-searched (``_segment_tree``), which rows indexes mean (``_row_tags``), and how a priority becomes a
-weight (``priorities``).
+A weight is a function of the row's own priority, or of its rank among all priorities. Compiled
+because it looks at every new row and every drawn one. Not here: how weights are summed and searched
+(``_segment_tree``), which rows indexes mean (``_row_tags``), and how a priority becomes a weight:
+by itself (``priorities``), or by its rank (``_ranks``).
 """
 
 cimport cython
 cimport numpy as cnp
 
-from libc.math cimport INFINITY
+from libc.math cimport INFINITY, NAN
+from libc.stdlib cimport free, malloc
 from numpy.random cimport bitgen_t
 
 from cpprb_like._arrays cimport c_index
 from cpprb_like._copy cimport c_prefetch_rows
 from cpprb_like._core cimport ABSENT, REVISION, WRITTEN, Ring
+from cpprb_like._ranks cimport Entry, Ranks
 from cpprb_like._row_tags cimport RowTags, c_refuse
 from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
@@ -53,16 +56,21 @@ cdef class RowWeights:
         as the heaviest so far.
     first : float
         What new rows weigh as long as no weight was given.
+    ranks : Ranks, optional
+        Of as many slots as the ring has. With it, every weight that is given to this object, first
+        of all ``first``, is a priority, and NaN stands for a weight of 0; what the row weighs is the
+        weight of its rank among the rows that can be drawn. Draws sort the rows when it is due.
     """
 
     def __cinit__(
         self, Ring ring not None, SumTree tree not None, MinTree minima not None, MaxTree maxima,
-        float64_t first,
+        float64_t first, Ranks ranks=None,
     ):
         self.ring = ring
         self.tree = tree
         self.minima = minima
         self.maxima = maxima
+        self.ranks = ranks
         self.tags = RowTags(ring)
         self.first = self.newest_weight = first
         self.greatest_priority = 1.0
@@ -79,6 +87,8 @@ cdef class RowWeights:
             return
         self.revision = self.ring.state[REVISION]
         self.tree.c_clear_first(min(self.filled, self.ring.capacity))
+        if self.ranks is not None:
+            self.ranks.c_clear()
         self.filled = self.summed = 0
         self.held_rows[:] = -1
         self.completed = self.ring.n_completed
@@ -120,7 +130,7 @@ cdef class RowWeights:
         if self.ring.c_absent() and self.ring.ahead == 0:
             for row in range(self.summed, stop):
                 if self.ring.c_is_absent(<intp_t> (row % capacity)):
-                    self.tree.c_level(0)[row % capacity] = 0.0
+                    self.c_take_out(<intp_t> (row % capacity))
         self.c_sum(self.summed, stop)
         self.summed = stop
 
@@ -151,7 +161,7 @@ cdef class RowWeights:
         if self.filled >= stop:
             return
         row = max(self.filled, stop - capacity)
-        if self.ring.ahead:
+        if self.ring.ahead or self.ranks is not None:
             for row in range(max(row, self.ring.state[WRITTEN] - capacity), stop):
                 self.c_put(row, weight)
             self.filled = stop
@@ -170,11 +180,20 @@ cdef class RowWeights:
         cdef intp_t slot = <intp_t> (row % self.ring.capacity)
         cdef float64_t* leaf = self.tree.c_level(0) + slot
         if self.ring.c_can_draw(slot):
-            leaf[0] = weight + 0.0  # never minus zero
+            if self.ranks is None:
+                leaf[0] = weight + 0.0  # never minus zero
+            else:
+                leaf[0] = self.ranks.c_set(slot, weight)
             return
-        leaf[0] = 0.0
+        self.c_take_out(slot)
         if not self.ring.c_is_absent(slot) and self.ring.c_is_open(row):
             self.c_hold(row, weight)
+
+    cdef void c_take_out(self, intp_t slot) noexcept nogil:
+        """Let a slot weigh nothing."""
+        self.tree.c_level(0)[slot] = 0.0
+        if self.ranks is not None:
+            self.ranks.c_set(slot, NAN)
 
     cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil:
         """Keep what an incomplete row will weigh."""
@@ -228,7 +247,7 @@ cdef class RowWeights:
         self.kept_from = self.ring.c_first()
         if first < stop:
             for row in range(first, stop):
-                self.tree.c_level(0)[row % self.ring.capacity] = 0.0
+                self.c_take_out(<intp_t> (row % self.ring.capacity))
             self.c_sum(first, stop)
 
     cdef float64_t c_heaviest_held(self) noexcept nogil:
@@ -288,12 +307,51 @@ cdef class RowWeights:
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
         for row in range(max(first, self.ring.state[WRITTEN] - capacity), first + n):
-            if self.ring.ahead:
+            if self.ring.ahead or self.ranks is not None:
                 self.c_put(row, weights[row - first])
             else:
                 leaves[row % capacity] = weights[row - first] + 0.0  # never minus zero
         self.filled = max(self.filled, first + n)
         self.summed = min(self.summed, first)
+
+    # ------------------------------------------------------------------ ranks
+
+    cdef int c_rank(self, intp_t n) except -1:
+        """Sort the rows by priority if it is due, unless fewer than n of them can be drawn.
+
+        It is one compiled piece, inside the gate of the tree: whatever interrupts a draw comes
+        before it or after it.
+        """
+        cdef Entry* scratch
+        cdef intp_t room
+        cdef bint locked
+        if self.ranks is None:
+            return 0
+        self.c_sync(self.ring.state[WRITTEN])
+        if not self.ranks.c_is_due() or self.ranks.c_before(self.ranks.groups) < n:
+            return 0
+        room = self.ranks.known
+        scratch = <Entry*> malloc(2 * room * sizeof(Entry))
+        if scratch == NULL:
+            raise MemoryError(f"no memory left to sort {room} priorities")
+        try:
+            locked = self.tree.c_enter(room)
+            if self.ranks.known == room:  # otherwise another call has come in between
+                if locked:
+                    with nogil:
+                        self.c_rank_entered(scratch)
+                else:
+                    self.c_rank_entered(scratch)
+            if locked:
+                self.tree.c_leave()
+        finally:
+            free(scratch)
+        return 0
+
+    cdef void c_rank_entered(self, Entry* scratch) noexcept nogil:
+        """Sort all rows, inside the gate of the tree, and sum their weights."""
+        self.ranks.c_sort(self.tree.c_level(0), scratch)
+        self.tree.c_sum_above(0, self.ranks.known - 1)
 
     # ------------------------------------------------------------------ drawing and updating
 
@@ -314,6 +372,7 @@ cdef class RowWeights:
             raise ValueError(f"n: expected 0 or more, got {n}")
         bit_generator = rng.bit_generator
         cdef bitgen_t* bitgen = c_bit_generator(bit_generator)
+        self.c_rank(1 if replace else max(count, 1))
         cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_INTP)
         cdef cnp.ndarray weights = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_FLOAT64)
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(slots)
@@ -422,6 +481,8 @@ cdef class RowWeights:
             self.c_note(values, given, count)
             if self.ring.n_open:
                 count = self.c_hold_incomplete(slots, given, count)
+            if self.ranks is not None:
+                self.ranks.c_set_many(slots, given, count)
             self.tree.c_set(slots, given, count)
         if locked:
             self.tree.c_leave()
@@ -448,7 +509,8 @@ cdef class RowWeights:
         cdef intp_t k
         cdef float64_t weight = self.newest_weight, priority = self.greatest_priority
         for k in range(n):
-            weight = max(weight, weights[k])
+            if weights[k] > weight:  # not for NaN
+                weight = weights[k]
             priority = max(priority, priorities[k])
         self.newest_weight = weight
         self.greatest_priority = priority
@@ -459,15 +521,23 @@ cdef class RowWeights:
         """All that a new object over an equal ring needs to go on like this one."""
         self.c_sync(self.ring.state[WRITTEN])
         leaves = self.tree.get(np.arange(self.ring.c_stored(), dtype=np.intp))
+        saved = self.tags.save(), leaves, self.newest_weight, self.greatest_priority
+        values = leaves
+        if self.ranks is not None:
+            ranks = self.ranks.save()
+            saved += (ranks,)
+            values = ranks[0]
         cdef intp_t k
         for k in range(self.held_rows.shape[0]):
             if self.held_rows[k] >= 0 and self.ring.c_is_open(self.held_rows[k]):
-                leaves[self.held_rows[k] % self.ring.capacity] = self.held[k]
-        return self.tags.save(), leaves, self.newest_weight, self.greatest_priority
+                values[self.held_rows[k] % self.ring.capacity] = self.held[k]
+        return saved
 
     def load(self, saved):
         """Go on where another object was saved. See ``RowTags.load``."""
-        tags, leaves, newest_weight, greatest_priority = saved
+        tags, leaves, newest_weight, greatest_priority, *ranks = saved
+        if len(ranks) != (self.ranks is not None):
+            raise ValueError("the sampler was saved by another kind of sampler")
         if not self.tags.load(tags):
             return
         there = self.ring.flags() & ABSENT == 0
@@ -483,14 +553,42 @@ cdef class RowWeights:
             raise ValueError(
                 f"weights: expected 0 to {newest_weight}, the greatest so far, and 0 without a step"
             )
+        if ranks:
+            self.ranks.load(ranks[0])
+            self.c_check_ranks(leaves, there, newest_weight)
         np.asarray(self.tree.nodes)[: len(leaves)] = leaves
+        values = leaves if self.ranks is None else self.ranks.priorities
         cdef intp_t slot
         for slot in range(len(leaves) if self.ring.n_open else 0):
             if not self.ring.c_can_draw(slot):
-                self.c_put(self.ring.c_row_at(slot), leaves[slot])
+                self.c_put(self.ring.c_row_at(slot), values[slot])
+        if ranks:
+            self.ranks.changes = ranks[0][3]
         self.tree.rebuild()
         self.newest_weight = newest_weight
         self.greatest_priority = greatest_priority
         self.revision = self.ring.state[REVISION]
         self.filled = self.summed = self.ring.state[WRITTEN]
         self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()
+
+    cdef int c_check_ranks(
+        self, cnp.ndarray leaves, cnp.ndarray there, float64_t greatest
+    ) except -1:
+        """Raise unless the slots that have a weight, and those whose rows are incomplete, have a
+        priority, and no others.
+        """
+        cdef intp_t slot, stored = cnp.PyArray_DIM(leaves, 0)
+        priorities = self.ranks.priorities
+        ranked = ~np.isnan(priorities)
+        if (priorities > greatest).any():
+            raise ValueError(f"priorities: expected at most {greatest}, the greatest so far")
+        if ranked[stored:].any() or (ranked[:stored] & ~there).any():
+            raise ValueError("priorities: expected none where there is no step")
+        if (leaves > 1.0).any():
+            raise ValueError("weights: expected at most 1.0, that of the first rank")
+        for slot in range(stored):
+            if self.ring.c_can_draw(slot) and (leaves[slot] > 0.0) != ranked[slot]:
+                raise ValueError(f"slot {slot}: expected a weight and a priority, or neither")
+            if not self.ring.c_can_draw(slot) and leaves[slot] != 0.0:
+                raise ValueError(f"weight of slot {slot}: expected 0.0, got {leaves[slot]}")
+        return 0

@@ -24,6 +24,7 @@ from cpprb_like._core import (
     FLAG_TRUNCATED,
     Ring,
 )
+from cpprb_like._ranks import Ranks
 from cpprb_like._row_weights import RowWeights
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._take import new_array
@@ -510,6 +511,8 @@ def _check_weights(rows: RowWeights, timeline: _Timeline) -> None:
         slot = int(np.flatnonzero(~sound)[0])
         right = "a finite number of at least 0" if holds_step[slot] else "0: it holds no step"
         _expect(False, f"weight of slot {slot}", right, weights[slot])
+    if rows.ranks is not None:
+        _check_ranks(rows.ranks, weights)
     fresh = SumTree(allocate_floats(tree_size(capacity)), capacity)
     minima = MinTree(allocate_floats(min_tree_size(capacity)), fresh)
     fresh.set_range(0, weights)
@@ -522,3 +525,19 @@ def _check_weights(rows: RowWeights, timeline: _Timeline) -> None:
         if wrong.size:
             k = int(wrong[0])
             _expect(False, f"slot with {targets[k]} before it", int(expected[k]), int(found[k]))
+
+
+def _check_ranks(ranks: Ranks, weights: Array) -> None:
+    """The slots that weigh something have a priority, and each is counted in its group."""
+    priorities = ranks.priorities
+    ranked = ~np.isnan(priorities)
+    wrong = np.flatnonzero(ranked != (weights > 0.0))
+    if wrong.size:
+        slot = int(wrong[0])
+        right = "a number" if weights[slot] > 0.0 else "NaN: it weighs nothing"
+        _expect(False, f"priority of slot {slot}", right, priorities[slot])
+    bottoms = ranks.group_bottoms
+    groups = np.searchsorted(-bottoms, -priorities[ranked])
+    expected, found = np.bincount(groups, minlength=len(bottoms)), ranks.group_counts
+    _expect(np.array_equal(expected, found), "slots of each group of ranks", expected, found)
+    _expect(len(ranks) == found.sum(), "slots with a rank", found.sum(), len(ranks))

@@ -2,15 +2,15 @@
 
 A priority says how much there is to learn from a row: most often the size of its error of temporal
 difference. Samplers of this module keep one for each row, in memory of their own. Not here: the
-trees (``_segment_tree``), how they follow the ring (``_row_weights``), and the buffer whose methods
-users call (``recipes``).
+trees (``_segment_tree``), how they follow the ring (``_row_weights``), draws by rank (``ranked``),
+and the buffer whose methods users call (``recipes``).
 """
 
 from __future__ import annotations
 
 import math
 import numbers
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -158,55 +158,15 @@ def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
     return found
 
 
-class KeptRows(Protocol):
-    """What a sampler keeps for the rows of a ring: see ``RowWeights``."""
+class ByPriority:
+    """What ``Prioritized`` and ``RankBased`` have in common: all but how priorities become weights.
 
-    @property
-    def ring(self) -> Ring:
-        """The rows."""
-        ...
-
-    @property
-    def largest_priority(self) -> float:
-        """The greatest priority that any row was given, 1.0 at first."""
-        ...
-
-    def draw(
-        self, n: int, rng: np.random.Generator, replace: bool, stratified: bool, tagged: bool
-    ) -> tuple[Slots, NDArray[np.int64], Floats, float, float]:
-        """Slots, their indexes and weights; and the least weight and the sum of all."""
-        ...
-
-    def check_draw(self, n: int, replace: bool) -> None:
-        """Raise what ``draw`` would raise, without a draw."""
-        ...
-
-    def get(self, slots: Slots) -> Floats:
-        """The weights of rows."""
-        ...
-
-    def indexes(self, slots: Slots, tagged: bool) -> NDArray[np.int64]:
-        """The indexes of rows."""
-        ...
-
-    def save(self) -> tuple[Any, ...]:
-        """All that a new object over an equal ring needs to go on like this one."""
-        ...
-
-    def load(self, saved: tuple[Any, ...]) -> None:
-        """Go on where another object was saved."""
-        ...
-
-
-Rows = TypeVar("Rows", bound=KeptRows)
-
-
-class ByPriority(Generic[Rows]):
-    """What ``Prioritized`` and ``RankBased`` have in common: all but how priorities become chances.
-
-    Parameters are those of these two; ``alpha`` and ``beta`` are checked here. A subclass says by
-    ``_keep(ring)`` what it keeps for the rows of a ring.
+    Parameters are those of these two; ``alpha`` and ``beta`` are checked here. A subclass makes the
+    ``RowWeights`` of a ring by ``_keep(ring)``, and says by ``_weigh(priorities)`` what these take
+    for rows of such priorities.
     """
+
+    NO_WEIGHT: ClassVar[float] = 0.0  # what ``RowWeights`` takes for a row that is not to be drawn
 
     def __init__(
         self,
@@ -226,12 +186,15 @@ class ByPriority(Generic[Rows]):
         self.probabilities = bool(probabilities)
         self.weights_dtype = read_weights_dtype(weights_dtype)
         self.draws = 0
-        self._rows: Rows | None = None
+        self._rows: RowWeights | None = None
         self._saved: tuple[Any, ...] | None = None
 
     # ------------------------------------------------------------------ memory
 
-    def _keep(self, ring: Ring) -> Rows:
+    def _keep(self, ring: Ring) -> RowWeights:
+        raise NotImplementedError
+
+    def _weigh(self, priorities: Floats) -> Floats:
         raise NotImplementedError
 
     def open(self, ring: Ring) -> None:
@@ -262,8 +225,8 @@ class ByPriority(Generic[Rows]):
         self.__dict__.update(state)
 
     @property
-    def rows(self) -> Rows:
-        """What is kept for the rows."""
+    def rows(self) -> RowWeights:
+        """The weights of the rows."""
         if self._rows is None:
             raise RuntimeError(f"{self!r} belongs to no buffer yet")
         return self._rows
@@ -366,7 +329,10 @@ class ByPriority(Generic[Rows]):
 
         Unless what was read of them at ``moment`` no longer holds.
         """
-        raise NotImplementedError
+        rows, nothing = self.rows, np.zeros(len(slots))
+        tags = rows.indexes(slots, True)
+        if rows.ring.holds(moment, slots):  # then these tags are theirs
+            rows.update(tags, nothing, nothing + self.NO_WEIGHT, True)
 
     def _unit(self, weights: Floats, least: float) -> float:  # noqa: ARG002 (for subclasses)
         """What weighs 1.0, of drawn weights and the least of all."""
@@ -375,8 +341,28 @@ class ByPriority(Generic[Rows]):
     # ------------------------------------------------------------------ priorities
 
     def read_priorities(self, priorities: ArrayLike) -> Floats:
-        """See ``priorities.read_priorities``."""
-        return read_priorities(priorities)
+        """See ``read_priorities``; priorities that are too large for this sampler are refused."""
+        values = read_priorities(priorities)
+        self._weigh(values)
+        return values
+
+    def prepare(self, priorities: ArrayLike) -> tuple[RowWeights, Floats, Floats]:
+        """What keeps the weights, priorities as ``read_priorities`` reads them, and their weights.
+
+        All that ``add`` needs to write rows and weights in one go.
+        """
+        values = read_priorities(priorities)
+        return self.rows, values, self._weigh(values)
+
+    def stage(self, first: int, revision: int, priorities: Floats) -> None:
+        """See ``PrioritySampler.stage``."""
+        self.rows.stage(first, revision, priorities, self._weigh(priorities))
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of rows; see ``PrioritizedReplayBuffer.update_priorities``."""
+        values = read_priorities(priorities)
+        weights = self._weigh(values)
+        self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
 
     def follow(self) -> None:
         """See ``PrioritySampler.follow``; most samplers see absent rows early enough in a draw."""
@@ -389,7 +375,7 @@ class ByPriority(Generic[Rows]):
         return f"{type(self).__name__}(alpha={self.alpha:g}, beta={self.beta})"
 
 
-class Prioritized(ByPriority[RowWeights]):
+class Prioritized(ByPriority):
     """Proportional prioritization: draws in proportion to ``(priority + eps) ** alpha``.
 
     Parameters
@@ -516,20 +502,6 @@ class Prioritized(ByPriority[RowWeights]):
 
     # ------------------------------------------------------------------ priorities
 
-    def read_priorities(self, priorities: ArrayLike) -> Floats:
-        """See ``read_priorities``; priorities that are too large for this sampler are refused."""
-        values = read_priorities(priorities)
-        self._weigh(values)
-        return values
-
-    def prepare(self, priorities: ArrayLike) -> tuple[RowWeights, Floats, Floats]:
-        """What keeps the weights, priorities as ``read_priorities`` reads them, and their weights.
-
-        All that ``add`` needs to write rows and weights in one go.
-        """
-        values = read_priorities(priorities)
-        return self.rows, values, self._weigh(values)
-
     def _weigh(self, priorities: Floats) -> Floats:
         weights, heaviest = weigh(priorities, self.eps, self.alpha)
         if heaviest > self.rows.tree.largest:
@@ -540,27 +512,10 @@ class Prioritized(ByPriority[RowWeights]):
             )
         return weights
 
-    def stage(self, first: int, revision: int, priorities: Floats) -> None:
-        """See ``PrioritySampler.stage``."""
-        self.rows.stage(first, revision, priorities, self._weigh(priorities))
-
     def follow(self) -> None:
         """See ``PrioritySampler.follow``."""
         if self.max_priority == "present":
             self.rows.follow()
-
-    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of rows; see ``PrioritizedReplayBuffer.update_priorities``."""
-        values = read_priorities(priorities)
-        weights = self._weigh(values)
-        self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
-
-    def drop(self, slots: Slots, moment: Moment) -> None:
-        """See ``ByPriority.drop``."""
-        rows, nothing = self.rows, np.zeros(len(slots))
-        tags = rows.indexes(slots, True)
-        if rows.ring.holds(moment, slots):  # then these tags are theirs
-            rows.update(tags, nothing, nothing, True)
 
     def get_max_priority(self) -> float:
         """The priority of new rows: the greatest so far, 1.0 at first and after ``clear``.

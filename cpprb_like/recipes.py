@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._entry import fast_add_with_priorities
 from cpprb_like._row_weights import RowWeights
 from cpprb_like.buffers import Batch, ReplayBuffer
-from cpprb_like.priorities import Prioritized, PrioritySampler
+from cpprb_like.priorities import ByPriority, Prioritized, PrioritySampler
 from cpprb_like.samplers import Reverse
 from cpprb_like.schedules import Schedule
 from cpprb_like.sequences import update_sequence_priorities
@@ -106,7 +106,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         sampler = self.sampler
         if self.n_envs > 1:
             priorities = self._in_time_order(priorities)
-        if isinstance(sampler, Prioritized) and type(sampler).stage is Prioritized.stage:
+        if isinstance(sampler, ByPriority) and type(sampler).stage is ByPriority.stage:
             return sampler.prepare(priorities)
         return None, sampler.read_priorities(priorities), None
 

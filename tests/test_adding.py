@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from strategies import DISGUISES, PLAIN_DTYPES, disguise, random_array
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, SelectiveReplayBuffer, casting
+from cpprb_like.priorities import Prioritized
+from cpprb_like.ranked import RankBased
 
 NUMBER: dict[str, Any] = {"shape": ()}
 
@@ -453,11 +455,14 @@ def look_at(rb: ReplayBuffer) -> Any:
     return {name: column.tolist() for name, column in rows.items()}, weights, rb.capacity
 
 
-def test_an_add_with_priorities_that_is_cut_short_is_whole_or_nothing() -> None:
+@pytest.mark.parametrize("sampler", [Prioritized, RankBased])
+def test_an_add_with_priorities_that_is_cut_short_is_whole_or_nothing(
+    sampler: Callable[[], Any],
+) -> None:
     """Ctrl-C between the rows and their weights left rows with the weight of others."""
 
     def make() -> PrioritizedReplayBuffer:
-        rb = PrioritizedReplayBuffer(8, {"x": NUMBER}, seed=0)
+        rb = PrioritizedReplayBuffer(8, {"x": NUMBER}, seed=0, sampler=sampler())
         rb.add(x=[1, 2, 3], priorities=[1, 2, 3])
         return rb
 

@@ -14,6 +14,7 @@ from strategies import Array
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, priorities
 from cpprb_like.priorities import Prioritized
+from cpprb_like.ranked import RankBased
 from cpprb_like.storage import allocate_floats
 
 DEPTH = 3
@@ -375,3 +376,24 @@ def test_fields_that_are_no_ids(
     """The message says which argument is wrong, and why."""
     with pytest.raises(error, match=words):
         played(9, 5).check(**arguments)
+
+
+def test_ranks_that_do_not_fit_the_weights_are_seen() -> None:
+    """A slot that weighs something has a priority, is counted in its group, and others are not."""
+    sampler = RankBased(1.0)
+    rb = PrioritizedReplayBuffer(9, {"x": {"shape": ()}}, sampler=sampler)
+    rb.add(x=range(5), priorities=range(5))
+    rb.sample(1)
+    rb.check()
+    ranks = sampler.rows.ranks
+    assert ranks is not None
+    _, *rest = ranks.save()
+    priorities = ranks.priorities
+    for slot, wrong in ((2, np.nan), (7, 2.0)):
+        changed = priorities.copy()
+        changed[slot] = wrong
+        ranks.load((changed, *rest))
+        with pytest.raises(AssertionError, match=f"priority of slot {slot}"):
+            rb.check()
+    ranks.load((priorities, *rest))
+    rb.check()

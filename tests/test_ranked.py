@@ -1,4 +1,4 @@
-"""Rank-based draws: probabilities, weights, and the order of rows that come, go and change."""
+"""Rank-based draws: against the twin and the paper, and when ranks are exact."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference_ranked import ReferenceRanked, paper_weights
+from test_adding import cut_everywhere
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer
+from cpprb_like._core import Ring
+from cpprb_like._ranks import Ranks
+from cpprb_like._row_weights import RowWeights
+from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like.priorities import PrioritySampler
 from cpprb_like.ranked import RankBased
+from cpprb_like.storage import allocate_floats
 from cpprb_like.testing import check_sampler
 
 Floats = npt.NDArray[np.float64]
@@ -28,10 +38,38 @@ def buffer(capacity: int, sampler: RankBased, **options: Any) -> PrioritizedRepl
     return PrioritizedReplayBuffer(capacity, X, sampler=protocol, seed=3, **options)
 
 
+def ranks_of(rb: PrioritizedReplayBuffer) -> Ranks:
+    """The ranks that its sampler keeps, up to date with the rows."""
+    rows = cast(RankBased, rb.sampler).rows
+    assert rows.total >= 0.0
+    assert rows.ranks is not None
+    return rows.ranks
+
+
+def priorities_of(rb: PrioritizedReplayBuffer) -> dict[int, float]:
+    """The priority of each slot that can be drawn."""
+    priorities = ranks_of(rb).priorities
+    return {slot: priorities[slot] for slot in np.flatnonzero(~np.isnan(priorities)).tolist()}
+
+
+def weights_of(rb: PrioritizedReplayBuffer) -> dict[int, float]:
+    """The weight of each slot that has one."""
+    weights = cast(RankBased, rb.sampler).rows.get(np.arange(rb.ring.capacity))
+    return {slot: weights[slot] for slot in np.flatnonzero(weights).tolist()}
+
+
+def sort(rb: PrioritizedReplayBuffer) -> None:
+    """Set all priorities to what they are, so that the next draw sorts."""
+    rb.sample(1)  # slots mean the rows that a draw has seen
+    known = priorities_of(rb)
+    slots = np.array([*known])
+    rb.update_priorities(rb.ring.public_slots(slots), list(known.values()))
+    rb.sample(1)
+
+
 def expected_probabilities(priorities: dict[int, float], alpha: float) -> dict[int, float]:
     """The probability of each slot, by the definition."""
-    order = sorted(priorities, key=lambda slot: (-priorities[slot], slot))
-    shares = {slot: rank**-alpha for rank, slot in enumerate(order, 1)}
+    shares = paper_weights(priorities, alpha)
     return {slot: share / sum(shares.values()) for slot, share in shares.items()}
 
 
@@ -45,14 +83,21 @@ def assert_fits(counts: npt.NDArray[np.intp], probabilities: Floats) -> None:
 
 
 def assert_draws_by(rb: PrioritizedReplayBuffer, priorities: dict[int, float]) -> None:
-    """Each drawn row has the probability and the weight that its rank gives it."""
-    sampler = rb.sampler
-    assert isinstance(sampler, RankBased)
+    """Rows have these priorities, and after a sort the chances and weights that the paper says."""
+    rb.check()
+    assert priorities_of(rb) == priorities
+    rb = copy.deepcopy(rb)
+    sort(rb)
+    sampler = cast(RankBased, rb.sampler)
     expected = expected_probabilities(priorities, sampler.alpha)
+    rows = sampler.rows
+    found = {slot: weight / rows.total for slot, weight in weights_of(rb).items()}
+    assert found == pytest.approx(expected, rel=1e-12)
     batch = rb.sample(400, beta=0.8)
     slots = (batch["indexes"] % rb.get_buffer_size()).astype(int).tolist()
     chances = floats([expected[slot] for slot in slots])
-    np.testing.assert_allclose(batch["probabilities"], chances, rtol=1e-12)
+    if sampler.probabilities:
+        np.testing.assert_allclose(batch["probabilities"], chances, rtol=1e-12)
     weights = (chances / min(expected.values())) ** -0.8
     np.testing.assert_allclose(batch["weights"], weights, rtol=1e-12)
     assert batch["weights"].max() <= 1.0
@@ -78,9 +123,8 @@ def test_draws_are_in_proportion_to_the_power_of_the_rank(alpha: float, stratifi
         chances = expected_probabilities(dict(enumerate(priorities.tolist())), alpha)
         drawn = np.concatenate([rb.sample(100)["x"] for _ in range(300)])
         assert_fits(np.bincount(drawn, minlength=30), floats([chances[k] for k in range(30)]))
-        changed = rng.permutation(30)[:12]
-        priorities[changed] = rng.random(12)
-        rb.update_priorities(changed, priorities[changed])
+        priorities = rng.permutation(30) * 1e-3
+        rb.update_priorities(np.arange(30), priorities)
 
 
 def test_strata_have_one_draw_each() -> None:
@@ -104,7 +148,7 @@ def test_draws_without_replacement() -> None:
     assert np.trace(counts) == 0
     assert_fits(counts[different], chances[different])
     assert sorted(rb.sample(5, replace=False)["x"].tolist()) == [0, 1, 2, 3, 4]
-    with pytest.raises(NotEnoughDataError, match="cannot sample 6 distinct rows"):
+    with pytest.raises(NotEnoughDataError, match="cannot draw 6 distinct slots"):
         rb.sample(6, replace=False)
 
 
@@ -118,6 +162,279 @@ def test_only_the_order_of_priorities_counts() -> None:
     for batch in batches[1:]:
         for name in ("x", "weights", "indexes"):
             np.testing.assert_array_equal(batch[name], batches[0][name])
+
+
+# ---- when ranks are new -----------------------------------------------------------------------
+
+
+class Coarse(RankBased):
+    """Ranks are told apart by two binary digits only, so that small buffers have groups too."""
+
+    def _keep(self, ring: Ring) -> RowWeights:
+        tree = SumTree(allocate_floats(tree_size(ring.capacity)), ring.capacity)
+        minima = MinTree(allocate_floats(min_tree_size(ring.capacity)), tree)
+        ranks = Ranks(allocate_floats(ring.capacity), self.alpha, 1)
+        return RowWeights(ring, tree, minima, None, 1.0, ranks)
+
+
+some_priorities = st.one_of(
+    st.sampled_from([0.0, 0.25, 1.0, 1.0, 3.0, 50.0]), st.floats(0, 10, width=32)
+)
+
+
+@given(
+    data=st.data(),
+    capacity=st.integers(1, 40),
+    kind=st.sampled_from([RankBased, Coarse]),
+    alpha=st.sampled_from([0.0, 0.7, 1.3]),
+    n_envs=st.integers(1, 3),
+)
+def test_any_history_gives_the_weights_of_the_twin(
+    data: st.DataObject, capacity: int, kind: type[RankBased], alpha: float, n_envs: int
+) -> None:
+    """Whatever is added, updated, deleted and drawn, and in a copy that goes on, too."""
+    capacity = max(capacity - capacity % n_envs, n_envs)
+    fields = {"x": {"shape": (), "dtype": np.int64}, "done": {"shape": (), "dtype": bool}}
+    sampler: PrioritySampler = kind(alpha, probabilities=True, check_for_update=False)
+    rb = PrioritizedReplayBuffer(capacity, fields, sampler=sampler, seed=1, n_envs=n_envs)
+    bits = 1 if kind is Coarse else 6
+    twin = ReferenceRanked(capacity, alpha, bits)
+    for _ in range(data.draw(st.integers(1, 30), "calls")):
+        call = data.draw(
+            st.sampled_from(["add", "add", "update", "update", "draw", "draw", "delete", "rare"])
+        )
+        if call == "add":
+            times = data.draw(st.integers(1, 2 if n_envs > 1 else capacity + 1), "times")
+            n = times * n_envs
+            step = {"x": np.arange(n), "done": data.draw(st.booleans(), "done") * np.ones(n, bool)}
+            if n_envs > 1:
+                step = {name: value.reshape(times, n_envs) for name, value in step.items()}
+            given_priorities = data.draw(
+                st.none() | st.lists(some_priorities, min_size=n, max_size=n), "priorities"
+            )
+            named = {} if given_priorities is None else {"priorities": given_priorities}
+            there = data.draw(st.lists(st.booleans(), min_size=n, max_size=n), "present")
+            if n_envs > 1 and not all(there):
+                rb.add_where(np.array(there).reshape(times, n_envs), **step, **named)
+                twin.add(n, given_priorities, there)
+            else:
+                rb.add(**step, **named)
+                twin.add(n, given_priorities)
+        elif call == "update" and twin.priorities:
+            slots = data.draw(st.lists(st.sampled_from([*twin.priorities]), max_size=9), "slots")
+            values = [data.draw(some_priorities) for _ in slots]
+            rb.update_priorities(slots, values)
+            twin.update(slots, values)
+        elif call == "delete" and len(rb.episodes) > 1:
+            before = set(rb.ring.present_slots().tolist())
+            with suppress(ValueError):  # it has not ended
+                rb.episodes.delete(0)
+            for slot in before - set(rb.ring.present_slots().tolist()):
+                twin.drop(slot)
+        elif call == "draw" and twin.priorities:
+            batch = rb.sample(5, replace=len(twin.priorities) < 5)
+            twin.draw()
+            assert weights_of(rb) == pytest.approx(twin.weights, rel=1e-11)
+            total = sum(twin.weights.values())
+            slots = batch["indexes"].tolist()
+            chances = [twin.weights[slot] / total for slot in slots]
+            np.testing.assert_allclose(batch["probabilities"], chances, rtol=1e-11)
+            least = min(twin.weights.values()) / total
+            expected = (np.array(chances) / least) ** -0.5
+            np.testing.assert_allclose(batch["weights"], expected, rtol=1e-11)
+        elif call == "rare":
+            if data.draw(st.booleans(), "clear"):
+                rb.clear()
+                twin.clear()
+            else:
+                rb = pickle.loads(pickle.dumps(rb))
+        assert priorities_of(rb) == twin.priorities
+        assert rb.get_max_priority() == twin.greatest
+        rb.check()
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+def test_draws_between_two_sorts_fit_the_weights_of_the_twin(stratified: bool) -> None:
+    """Counts of drawn rows fit weights of which some are as old as the sort, and some are new."""
+    rb = buffer(60, Coarse(stratified=stratified))
+    twin = ReferenceRanked(60, bits=1)
+    priorities = np.random.default_rng(1).permutation(50) * 1.0
+    rb.add(x=np.arange(50), priorities=priorities)
+    twin.add(50, priorities.tolist())
+    rb.sample(1)
+    twin.draw()
+    rb.update_priorities(np.arange(20), priorities[::-1][:20] + 9)
+    twin.update([*range(20)], (priorities[::-1][:20] + 9).tolist())
+    rb.add(x=np.arange(10))
+    twin.add(10)
+    assert weights_of(rb) == pytest.approx(twin.weights)
+    sorted_anew = paper_weights(twin.priorities, 0.7)
+    assert twin.weights != pytest.approx(sorted_anew, rel=0.05)
+    slots = np.concatenate([rb.sample(100)["indexes"] for _ in range(300)])
+    weights = floats([twin.weights[slot] for slot in range(60)])
+    assert_fits(np.bincount(slots, minlength=60), weights / weights.sum())
+
+
+def test_right_after_a_sort_the_probabilities_are_those_of_the_paper() -> None:
+    """``P(i) = rank ** -alpha / sum``, also of ranks that share a group."""
+    n = 3000
+    rb = buffer(n, RankBased(0.7, probabilities=True))
+    order = np.random.default_rng(2).permutation(n)
+    rb.add(x=np.arange(n), priorities=(n - order) ** 3.0)
+    batch = rb.sample(n, replace=False)
+    expected = np.arange(1, n + 1) ** -0.7
+    np.testing.assert_allclose(
+        batch["probabilities"], (expected / expected.sum())[order[batch["x"]]], rtol=1e-12
+    )
+
+
+def test_equal_priorities_are_drawn_uniformly() -> None:
+    """Rows that nothing is known of have one probability; half of them, the sum of their ranks'."""
+    rb = buffer(2000, RankBased(probabilities=True))
+    rb.add(x=np.arange(2000))
+    np.testing.assert_allclose(rb.sample(50)["probabilities"], 1 / 2000, rtol=1e-12)
+    rb.update_priorities(np.arange(1000), np.full(1000, 0.5))
+    rb.update_priorities(np.arange(1000), np.full(1000, 0.5))
+    ranks = np.arange(1, 2001) ** -0.7
+    batch = rb.sample(500)
+    first, second = ranks[:1000].sum() / ranks.sum(), ranks[1000:].sum() / ranks.sum()
+    expected = np.where(batch["x"] < 1000, second, first) / 1000
+    np.testing.assert_allclose(batch["probabilities"], expected, rtol=1e-12)
+
+
+def test_a_priority_gets_the_rank_that_it_has_when_it_is_set() -> None:
+    """Long after a sort, and to a few percent, since by then groups are not as they were."""
+    n = 4000
+    rb = buffer(n, RankBased())
+    rng = np.random.default_rng(0)
+    priorities = rng.exponential(size=n)
+    rb.add(x=np.arange(n), priorities=priorities)
+    rb.sample(1)
+    for slot in rng.permutation(n)[: n - 1].tolist():
+        priorities[slot] = rng.exponential()
+        rb.update_priorities([slot], priorities[[slot]])
+        rank = int((priorities > priorities[slot]).sum()) + 1
+        weight = cast(RankBased, rb.sampler).rows.get(np.array([slot]))[0]
+        assert rank < 100 or weight == pytest.approx(rank**-0.7, rel=0.1)
+
+
+@pytest.mark.parametrize("growth", [1.001, 0.999])
+def test_priorities_that_drift_do_not_crowd_out_the_rest(growth: float) -> None:
+    """Rows are ranked among all, also if each priority since the sort is greater than those before.
+
+    By the priorities at the sort alone each would be the first: all together a hundred times as
+    much as all ranks.
+    """
+    n = 4000
+    rb = buffer(n, RankBased())
+    rng = np.random.default_rng(0)
+    rb.add(x=np.arange(n), priorities=1.0 + rng.random(n))
+    rb.sample(1)
+    for k, slot in enumerate(rng.permutation(n)[: n - 1]):
+        rb.update_priorities([slot], [(2.0 if growth > 1 else 1.0) * growth ** (k + 1)])
+    total = cast(RankBased, rb.sampler).rows.total
+    exact = (np.arange(1, n + 1) ** -0.7).sum()
+    assert 0.3 * exact < total < 1 / (1 - 0.7) * exact
+
+
+def test_a_draw_sorts_when_as_many_priorities_have_changed_as_there_were_rows() -> None:
+    """Not before; and a draw that is refused does not, either."""
+    rb = buffer(20, RankBased())
+    rb.add(x=np.arange(10), priorities=np.arange(10))
+    rb.sample(1)
+    rb.update_priorities(np.arange(9), np.arange(9)[::-1] + 20)
+    kept = weights_of(rb)
+    rb.sample(1)
+    assert weights_of(rb) == kept
+    rb.update_priorities([9], [30])
+    kept = weights_of(rb)
+    with pytest.raises(NotEnoughDataError):
+        rb.sample(11, replace=False)
+    assert weights_of(rb) == kept
+    rb.sample(1)
+    assert weights_of(rb) == pytest.approx(paper_weights(priorities_of(rb), 0.7))
+    assert weights_of(rb) != kept
+
+
+def test_rows_with_incomplete_windows_have_no_rank() -> None:
+    """With n-step returns only rows that can be drawn count, as many as wait for others."""
+    fields = {"x": {"shape": (), "dtype": np.int64}, "r": {"shape": ()}, "done": {"shape": ()}}
+    sampler = RankBased(1.0, probabilities=True)
+    steps = {"size": 4, "rew": "r"}
+    rb = PrioritizedReplayBuffer(60, fields, sampler=sampler, seed=0, Nstep=steps, n_envs=3)
+    rng = np.random.default_rng(0)
+    for k in range(60):
+        rb.add(
+            x=[k] * 3, r=np.ones(3), done=rng.random(3) < 0.1,
+            **({"priorities": rng.random(3)} if k % 2 else {}),
+        )  # fmt: skip
+        rb.check()
+        if not len(rb):
+            continue
+        batch = rb.sample(10)
+        rb.update_priorities(batch["indexes"], rng.random(10))
+        assert len(ranks_of(rb)) == len(rb)
+        assert (ranks_of(rb).priorities > 0).sum() == len(rb)
+    twin = copy.deepcopy(rb)
+    assert twin.sample(30)["probabilities"].tolist() == rb.sample(30)["probabilities"].tolist()
+    sort(rb)
+    expected = expected_probabilities(priorities_of(rb), 1.0)
+    batch = rb.sample(100)
+    chances = [expected[slot] for slot in batch["indexes"].tolist()]
+    np.testing.assert_allclose(batch["probabilities"], chances, rtol=1e-12)
+
+
+def test_calls_that_are_cut_short_are_whole_or_nothing() -> None:
+    """Ctrl-C at any line of ``add``, ``update_priorities``, ``sample``: as before it, or after."""
+
+    def make() -> PrioritizedReplayBuffer:
+        rb = buffer(8, RankBased())
+        rb.add(x=[1, 2, 3], priorities=[1, 2, 3])
+        rb.sample(1)
+        rb.update_priorities([0, 1, 2], [4.0, 9.0, 1.0])
+        return rb
+
+    def look(rb: PrioritizedReplayBuffer) -> Any:
+        rb.check()
+        rows = rb.get_all_transitions()["x"].tolist()
+        return rows, priorities_of(rb), weights_of(rb), rb.get_max_priority()
+
+    for call in (
+        lambda rb: rb.add(x=[4, 5], priorities=[7.0, 8.0]),
+        lambda rb: rb.update_priorities([2, 0], [7.0, 8.0]),
+        lambda rb: rb.sample(2),
+        lambda rb: rb.clear(),
+    ):
+        assert cut_everywhere(make, call, look) > 0
+
+
+def test_ranks_that_cannot_be() -> None:
+    """What is wrong with saved ranks, or with their parameters, is told."""
+    with pytest.raises(ValueError, match="bits: expected 1 to 16, got 0"):
+        Ranks(np.zeros(3), 0.7, 0)
+    ranks = Ranks(np.zeros(3), 0.7)
+    assert len(ranks) == 0
+    sound = np.array([1.0, np.nan, 2.0]), np.array([2.0, 1.0]), 2, 0
+    ranks.load(sound)
+    assert len(ranks) == 2
+    assert ranks.group_counts.tolist() == [1, 1]
+    assert ranks.group_bottoms.tolist() == [2.0, -np.inf]
+    for number, wrong, words in (
+        (0, np.zeros(4), "priorities: expected up to 3 of float64"),
+        (0, np.zeros(2, int), "priorities: expected up to 3 of float64"),
+        (0, np.zeros((1, 2)), "priorities: expected up to 3 of float64"),
+        (0, np.array([1.0, -1.0, 2.0]), "priorities: expected finite numbers of at least 0"),
+        (0, np.array([1.0, np.inf, 2.0]), "priorities: expected finite"),
+        (1, np.array([1.0, 2.0]), "groups: expected priorities that fall"),
+        (1, np.array([2.0, np.nan]), "groups: expected priorities that fall"),
+        (1, np.array([]), "groups"),
+        (1, np.arange(9.0)[::-1], "groups"),
+        (2, 4, "rows at the last sort"),
+        (3, -1, "rows at the last sort"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ranks.load((*sound[:number], wrong, *sound[number + 1 :]))
+    assert len(ranks) == 2
 
 
 # ---- following the ring -----------------------------------------------------------------------
@@ -196,6 +513,7 @@ def test_slots_that_were_overwritten_since_the_last_draw_are_passed_over() -> No
     rb.add(x=[4])
     rb.update_priorities([0, 1], [0.5, 0.5])
     assert_draws_by(rb, {0: 4.0, 1: 0.5, 2: 3.0, 3: 4.0})
+    rb.sample(1)
     rb.update_priorities([0], [0.5])
     assert_draws_by(rb, {0: 0.5, 1: 0.5, 2: 3.0, 3: 4.0})
 
@@ -272,19 +590,12 @@ def test_absent_rows_that_came_and_went_between_two_draws() -> None:
 
 def test_a_clear_by_another_thread_before_the_priorities_arrive() -> None:
     """Priorities of rows that are gone give no chance to slots that nobody has written."""
-
-    class Cleared(PrioritizedReplayBuffer):
-        armed = True
-
-        def _stage(self, first: int, revision: int, priorities: Floats) -> None:
-            if self.armed:
-                self.clear()
-            super()._stage(first, revision, priorities)
-
-    rb = Cleared(8, X, sampler=RankBased(probabilities=True), seed=3)
-    rb.add(x=np.arange(8), priorities=np.arange(8) + 2.0)
+    rb = buffer(8, RankBased(probabilities=True))
+    revision = rb.ring.revision
+    rb.add(x=np.arange(8))
+    rb.clear()
+    rb.sampler.stage(0, revision, np.arange(8) + 2.0)
     assert rb.get_max_priority() == 1.0
-    rb.armed = False
     rb.add(x=[7])
     assert set(rb.sample(20)["x"].tolist()) == {7}
     assert_draws_by(rb, {0: 1.0})
@@ -293,19 +604,20 @@ def test_a_clear_by_another_thread_before_the_priorities_arrive() -> None:
 def test_priorities_that_arrive_late_and_in_another_order() -> None:
     """Rows keep the priorities that they were given, however late and by whom first."""
 
-    class Late(PrioritizedReplayBuffer):
+    class Late(RankBased):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self.waiting: list[tuple[int, int, Floats]] = []
 
-        def _stage(self, first: int, revision: int, priorities: Floats) -> None:
+        def stage(self, first: int, revision: int, priorities: Floats) -> None:
             self.waiting.append((first, revision, priorities))
 
-    rb = Late(6, X, sampler=RankBased(probabilities=True), seed=3)
+    sampler = Late(probabilities=True)
+    rb = buffer(6, sampler)
     for k in range(4):
         rb.add(x=[k, k], priorities=[k + 2.0, 0.25])
-    for first, revision, priorities in rb.waiting[::-1]:
-        rb.sampler.stage(first, revision, priorities)
+    for first, revision, priorities in sampler.waiting[::-1]:
+        RankBased.stage(sampler, first, revision, priorities)
     # Rows 0 and 1 were overwritten by 6 and 7.
     assert_draws_by(rb, {2: 3.0, 3: 0.25, 4: 4.0, 5: 0.25, 0: 5.0, 1: 0.25})
     assert rb.get_max_priority() == 5.0
@@ -426,8 +738,8 @@ def test_it_keeps_the_promises_of_samplers() -> None:
 
 
 def test_memory_is_what_the_documentation_says() -> None:
-    """42 bytes a row."""
-    assert RankBased().nbytes_for(10**6) / 10**6 == pytest.approx(42, abs=0.3)
+    """17 bytes a row."""
+    assert RankBased().nbytes_for(10**6) / 10**6 == pytest.approx(17.3, abs=0.1)
 
 
 def test_threads_add_draw_update_and_clear() -> None:

@@ -16,6 +16,7 @@ import pytest
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._goals import FUTURE, choose_rows
 from cpprb_like.priorities import Prioritized
+from cpprb_like.ranked import RankBased
 
 ROWS = 200_000
 FIELDS: dict[str, Any] = {
@@ -48,10 +49,9 @@ def filled(length: int = 10, rows: int = ROWS, **options: Any) -> ReplayBuffer:
     return rb
 
 
-def stepping(cls: type[BufferT], n_envs: int, nstep: bool) -> tuple[BufferT, Any]:
+def stepping(cls: type[BufferT], n_envs: int, nstep: bool, **options: Any) -> tuple[BufferT, Any]:
     """A buffer of environments, and a time step of them."""
-    options = {"Nstep": STEPS} if nstep else {}
-    rb = cls(ROWS, FIELDS, n_envs=n_envs, seed=0, **options)  # type: ignore[arg-type]
+    rb = cls(ROWS, FIELDS, n_envs=n_envs, seed=0, Nstep=STEPS if nstep else None, **options)
     step = {
         "x": np.zeros(n_envs, int),
         "rew": np.ones(n_envs, "f4"),
@@ -119,10 +119,11 @@ def test_a_window_over_a_long_pause(read: str) -> None:
     assert ratio(reading(usual), reading(case)) < 6
 
 
-def test_priorities_of_many_environments() -> None:
+@pytest.mark.parametrize("sampler", [Prioritized, RankBased])
+def test_priorities_of_many_environments(sampler: Callable[[], Any]) -> None:
     """Each draw and each update went through the newest rows of all environments."""
-    few, _ = stepping(PrioritizedReplayBuffer, 8, True)
-    many, step = stepping(PrioritizedReplayBuffer, 4096, True)
+    few, _ = stepping(PrioritizedReplayBuffer, 8, True, sampler=sampler())
+    many, step = stepping(PrioritizedReplayBuffer, 4096, True, sampler=sampler())
     for _ in range(ROWS // 4096):
         many.add(**step)
     while len(few) < len(many):
