@@ -23,6 +23,7 @@ cdef class ObjectRing:
     cdef PyObject* c_at(self, intp_t age) noexcept
     cdef intp_t c_place(self, intp_t age) noexcept
     cdef int c_use(self, bits) except -1
+    cdef void c_exchange(self, list items) noexcept
     cdef ndarray c_draw(self, intp_t n)
     cdef list c_slice(self, index)
     cdef void c_pick(self, bitgen_t* source, intp_t* out, intp_t n) noexcept

@@ -279,25 +279,34 @@ cdef class ObjectRing:
         """Forget all objects. The generator goes on where it is."""
         cdef list old = [None] * self.max_size  # dies at the end, when the memory is empty
         self.c_check()
-        c_swap(
-            <char*> c_items(<PyObject*> old), <char*> c_items(<PyObject*> self.items), self.max_size * sizeof(PyObject*)
-        )
+        self.c_exchange(old)
         self.index = 0
         self.size = 0
 
+    cdef void c_exchange(self, list items) noexcept:
+        """Put the objects of a list of equal length in place of those that are here."""
+        c_swap(
+            <char*> c_items(<PyObject*> items),
+            <char*> c_items(<PyObject*> self.items),
+            self.max_size * sizeof(PyObject*),
+        )
+
     def load(self, objects, index):
         """Hold the given objects, oldest first; the next one goes to place ``index``."""
-        cdef list given = list(objects)
-        cdef intp_t place, n = PyList_GET_SIZE(given), following = index
+        cdef list given = list(objects), held
+        cdef intp_t age, place, n = PyList_GET_SIZE(given), following = index
         if n > self.max_size or not (
             0 <= following < self.max_size if n == self.max_size else following == n
         ):
             raise ValueError(f"expected at most {self.max_size} objects, got {n} up to {index}")
-        self.clear()
+        held = [None] * self.max_size  # with what was there before it dies, at the very end
+        self.c_check()
+        for age in range(n):
+            place = following - n + age
+            held[place if place >= 0 else place + self.max_size] = given[age]
+        self.c_exchange(held)
         self.index = following
         self.size = n
-        for place in range(n):
-            self.items[self.c_place(place)] = given[place]
 
     @property
     def buffer(self):

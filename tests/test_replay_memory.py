@@ -354,6 +354,31 @@ def test_failed_calls_count_nothing() -> None:
     assert abs(sys.getrefcount(None) - none) < 50 or sys.version_info >= (3, 12)
 
 
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_objects_that_die_see_a_memory_that_is_whole(n: int) -> None:
+    """Finalizers of what ``load`` lets go find the new objects, and may call the memory.
+
+    They ran while it filled itself, found ``None`` in places that were counted, and what they added
+    was lost.
+    """
+    memory = ReplayMemory(3, seed=0)
+    seen: list[Any] = []
+
+    def look() -> None:
+        drawn = set(memory.sample(9).tolist()) if len(memory) else set()
+        assert drawn <= set(memory)
+        seen.append(memory[:])
+        memory.append(f"late {len(seen)}")
+
+    for _ in range(3):
+        memory.append(Thing(look))
+    new = [str(number) for number in range(n)]
+    memory.load(new, n % 3)
+    late = ["late 1", "late 2", "late 3"]
+    assert seen == [(new + late)[:k][-3:] for k in range(n, n + 3)]
+    assert list(memory) == (new + late)[-3:]
+
+
 @pytest.mark.parametrize("cls", [ReplayMemory, ObjectRing, "sub"])
 @pytest.mark.parametrize("how", ["itself", "attribute", "dict", "batch"])
 def test_cycles_through_a_memory_are_collected(cls: Any, how: str) -> None:
