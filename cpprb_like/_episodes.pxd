@@ -1,10 +1,9 @@
 """Attributes and C signatures of ``Starts``."""
 
 from libc.stdint cimport int8_t
-from numpy cimport ndarray
-from numpy.random cimport bitgen_t
 
 from cpprb_like._core cimport Ring
+from cpprb_like._random cimport Bits
 from cpprb_like._typedefs cimport int64_t, intp_t
 
 
@@ -20,4 +19,4 @@ cdef class Starts:
     cdef intp_t c_looked_at(self, int64_t row) noexcept nogil
     cdef int c_what(self, intp_t slot) noexcept nogil
     cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* told) noexcept nogil
-    cdef int c_draw(self, ndarray drawn, bitgen_t* source) except -1
+    cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept

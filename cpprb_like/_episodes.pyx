@@ -217,18 +217,35 @@ cdef class Starts:
             bit_generator.capsule, "BitGenerator"
         )
         cdef cnp.ndarray drawn = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-        with bit_generator.lock:
-            self.c_draw(drawn, source)
-        return drawn
-
-    cdef int c_draw(self, cnp.ndarray drawn, bitgen_t* source) except -1:
+        cdef cnp.ndarray among
         cdef Bits bits = c_bits_of(source)
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(drawn)
-        cdef intp_t k = 0, n = cnp.PyArray_DIM(drawn, 0), stored = self.ring.c_stored()
+        cdef const intp_t* starts
+        cdef intp_t k, kinds
+        # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
+        lock = bit_generator.lock
+        lock.acquire()
+        k = self.c_try(out, n, &bits)
+        lock.release()
+        if k == n:
+            return drawn
+        among = self.slots()
+        kinds = cnp.PyArray_DIM(among, 0)
+        if kinds == 0:
+            self.refuse()
+        starts = <const intp_t*> cnp.PyArray_DATA(among)
+        lock.acquire()
+        while k < n:
+            out[k] = starts[c_bounded(&bits, kinds)]
+            k += 1
+        lock.release()
+        return drawn
+
+    cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept:
+        """Try slots until there are n starts, or that takes too long; how many there are."""
+        cdef intp_t k = 0, stored = self.ring.c_stored()
         # A look at all rows costs about as much as so many tries.
         cdef intp_t left = SPARE_TRIES + min(stored, TRIES * n * min(stored, self.stride))
-        cdef cnp.ndarray among
-        cdef const intp_t* starts
         cdef intp_t[FETCHED] tried
         cdef int8_t[FETCHED] told
         cdef intp_t i, count
@@ -236,23 +253,14 @@ cdef class Starts:
             # As many as are needed if one in a stride is a start.
             count = min(FETCHED, left, (n - k) * min(self.stride, FETCHED))
             for i in range(count):
-                tried[i] = <intp_t> c_bounded(&bits, stored)
+                tried[i] = <intp_t> c_bounded(bits, stored)
             self.c_tell(tried, count, told)
             left -= count
             for i in range(count):
                 if k < n and told[i] == STARTS:
                     out[k] = tried[i]
                     k += 1
-        if k == n:
-            return 0
-        among = self.slots()
-        if cnp.PyArray_DIM(among, 0) == 0:
-            self.refuse()
-        starts = <const intp_t*> cnp.PyArray_DATA(among)
-        while k < n:
-            out[k] = starts[c_bounded(&bits, cnp.PyArray_DIM(among, 0))]
-            k += 1
-        return 0
+        return k
 
     def refuse(self):
         """Raise ``NotEnoughDataError``: a sequence can start nowhere."""

@@ -66,27 +66,38 @@ def choose_rows(EpisodeIndex index not None, cnp.ndarray slots not None, rng, in
     cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
         bit_generator.capsule, "BitGenerator"
     )
-    cdef Bits bits
+    cdef Bits bits = c_bits_of(source)
+    cdef intp_t n = cnp.PyArray_DIM(slots, 0)
+    cdef cnp.ndarray chosen = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef bint there
+    # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
     lock = bit_generator.lock
     lock.acquire()
-    try:
-        bits = c_bits_of(source)
-        return c_choose(index, slots, &bits, strategy)
-    finally:
-        lock.release()
+    there = c_choose(
+        index, <const intp_t*> cnp.PyArray_DATA(slots), <intp_t*> cnp.PyArray_DATA(chosen), n,
+        &bits, strategy,
+    )
+    lock.release()
+    if not there:
+        raise IndexError("slots: rows went away while their goals were chosen")
+    return chosen
 
 
-cdef cnp.ndarray c_choose(EpisodeIndex index, cnp.ndarray slots, Bits* bits, int strategy):
-    """As ``choose_rows``, with the lock of the generator. Rows that came while somebody waited for it
-    are not looked for; a row that was overwritten meanwhile, or cleared, is given back as it is.
+cdef bint c_choose(
+    EpisodeIndex index, const intp_t* given, intp_t* chosen, intp_t n, Bits* bits, int strategy
+) noexcept:
+    """As ``choose_rows``, with the lock of the generator; false if a slot is not in use any more.
+
+    Rows that came while somebody waited for the lock are not looked for; a row that was overwritten
+    meanwhile is given back as it is.
     """
     cdef Ring ring = index.ring
     cdef Bounds bounds
     cdef int64_t row
-    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-    ring.c_check_slots(slots)  # once more, for who waited for the lock
-    cdef const intp_t* given = <const intp_t*> cnp.PyArray_DATA(slots)
-    cdef cnp.ndarray chosen = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef intp_t k, stored = ring.c_stored()
+    for k in range(n):
+        if given[k] >= stored:
+            return False
     if strategy != C_RANDOM:
         index.c_fetch_rows(given, n)
     for k in range(n):
@@ -98,8 +109,8 @@ cdef cnp.ndarray c_choose(EpisodeIndex index, cnp.ndarray slots, Bits* bits, int
                 row = bounds.last
             else:
                 row = c_pick(ring, bits, row if strategy == C_FUTURE else bounds.first, bounds.last)
-        (<intp_t*> cnp.PyArray_DATA(chosen))[k] = <intp_t> (row % ring.capacity)
-    return chosen
+        chosen[k] = <intp_t> (row % ring.capacity)
+    return True
 
 
 cdef int64_t c_pick(Ring ring, Bits* bits, int64_t first, int64_t last) noexcept:

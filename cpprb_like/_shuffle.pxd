@@ -6,7 +6,8 @@ from cpprb_like._typedefs cimport intp_t
 
 cdef class Shuffle:
     cdef intp_t n
-    cdef intp_t drawn                # numbers given out
+    cdef intp_t most                 # numbers that there is room for
+    cdef intp_t drawn                # of these that were given out
     cdef intp_t* places              # hash table: place, -1 for a free entry; or NULL, then ...
     cdef intp_t* numbers             # the number at that place; ... or of each, less the place
     cdef intp_t mask

@@ -28,6 +28,7 @@ cdef class Shuffle:
     def __cinit__(self, intp_t n, intp_t most):
         cdef intp_t size = 4
         self.n = n
+        self.most = most
         self.drawn = 0
         self.shift = 62
         while size < 2 * most:

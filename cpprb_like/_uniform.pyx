@@ -15,6 +15,8 @@ from cpprb_like._random cimport Bits, c_bits_of, c_bounded
 from cpprb_like._shuffle cimport Shuffle
 from cpprb_like._typedefs cimport int64_t, intp_t
 
+import sys
+
 from cpprb_like.errors import NotEnoughDataError
 
 cnp.import_array()
@@ -62,68 +64,97 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
         bit_generator.capsule, "BitGenerator"
     )
     cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-    lock = bit_generator.lock
-    lock.acquire()
-    try:
-        return c_draw_slots(ring, slots, source, replace, newest)
-    finally:
-        lock.release()
-
-
-cdef cnp.ndarray c_draw_slots(
-    Ring ring, cnp.ndarray slots, bitgen_t* source, bint replace, newest
-):
+    cdef intp_t least = sys.maxsize if newest is None else min(newest, sys.maxsize)
+    cdef intp_t spare = 1
+    cdef bint is_drawn = False
     cdef Bits bits = c_bits_of(source)
-    cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
-    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-    cdef intp_t drawable = ring.c_drawable(), among = drawable
-    cdef int64_t first = ring.c_first()
-    if among == 0:
-        raise NotEnoughDataError("cannot sample: the buffer is empty")
-    if newest is not None:
-        if newest < 1:
-            raise ValueError(f"newest: expected at least 1, got {newest}")
-        among = min(among, newest)
-    if not replace and n > among:
-        raise NotEnoughDataError(f"cannot sample {n} distinct rows: the buffer holds {among}")
-    cdef intp_t width = <intp_t> (ring.c_stop() - first)
-    if drawable == width:
-        first = ring.c_stop() - among
-        c_draw(ring, slots, &bits, <intp_t> (first % ring.capacity), among, replace, False)
-    elif among == drawable and 2 * drawable >= width:
-        c_draw(ring, slots, &bits, <intp_t> (first % ring.capacity), width, replace, True)
-    else:
-        c_draw(ring, slots, &bits, NUMBERS, among, replace, False)
-        for k in range(n):
-            values[k] = ring.c_slot_of_nth(drawable - among + values[k], first)
-        if n <= FETCHED_ROWS:
-            c_fetch(ring, values, n)
+    cdef Plan plan
+    cdef Shuffle shuffle = None
+    if least < 1:
+        raise ValueError(f"newest: expected at least 1, got {newest}")
+    lock = bit_generator.lock
+    # While the lock is held nothing is allocated and nothing raised: a finalizer that the garbage
+    # collector runs then would wait for it in vain, if it draws.
+    while not is_drawn:
+        plan = c_plan(ring, least)
+        if plan.among == 0:
+            raise NotEnoughDataError("cannot sample: the buffer is empty")
+        if not replace and n > plan.drawable:
+            raise NotEnoughDataError(
+                f"cannot sample {n} distinct rows: the buffer holds {plan.drawable}"
+            )
+        if not replace:
+            shuffle = Shuffle(plan.among, c_most(&plan, n, spare))
+            spare = min(4 * spare, plan.among)
+        lock.acquire()
+        is_drawn = c_is(&plan, c_plan(ring, least)) and c_draw(ring, slots, &bits, &plan, shuffle)
+        lock.release()
     return slots
 
 
-cdef int c_draw(
-    Ring ring, cnp.ndarray slots, Bits* bits, intp_t first, intp_t among, bint replace,
-    bint skip,
-) except -1:
-    """Fill ``slots`` with some of the ``among`` slots from ``first`` on; if ``skip``, those that
-    cannot be drawn are passed over, which are at most half of them. ``NUMBERS`` as ``first`` asks
-    for numbers below ``among``.
+cdef Plan c_plan(Ring ring, intp_t newest) noexcept:
+    """How to draw among so many newest rows."""
+    cdef Plan plan
+    cdef intp_t drawable = ring.c_drawable()
+    cdef intp_t width = <intp_t> (ring.c_stop() - ring.c_first())
+    plan.oldest = ring.c_first()
+    plan.drawable = plan.among = min(drawable, newest)
+    plan.passed = drawable - plan.drawable
+    plan.skips = False
+    if drawable == width:
+        plan.first = <intp_t> ((ring.c_stop() - plan.among) % ring.capacity)
+    elif plan.passed == 0 and 2 * drawable >= width:
+        plan.first = <intp_t> (plan.oldest % ring.capacity)
+        plan.among = width
+        plan.skips = True
+    else:
+        plan.first = NUMBERS
+    return plan
+
+
+cdef bint c_is(const Plan* plan, Plan other) noexcept:
+    """Whether nothing has come between, while somebody waited for a lock."""
+    return (
+        plan.first == other.first and plan.among == other.among and plan.skips == other.skips
+        and plan.drawable == other.drawable and plan.passed == other.passed
+        and plan.oldest == other.oldest
+    )
+
+
+cdef intp_t c_most(const Plan* plan, intp_t n, intp_t times) noexcept:
+    """How many numbers a shuffle has to give for n distinct slots.
+
+    Half of what it gives can be drawn where slots are passed over: four times as many are enough
+    but for once in a long while.
     """
+    return min(plan.among, times * (4 * n + SPARE_DRAWS)) if plan.skips else n
+
+
+cdef bint c_draw(
+    Ring ring, cnp.ndarray slots, Bits* bits, const Plan* plan, Shuffle shuffle
+) noexcept:
+    """Fill ``slots``, with distinct ones if there is a shuffle; false if that gave too few."""
     cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
-    cdef intp_t k = 0, n = cnp.PyArray_DIM(slots, 0), slot, capacity = ring.capacity
+    cdef intp_t k = 0, n = cnp.PyArray_DIM(slots, 0)
+    cdef intp_t among = plan.among, slot, capacity = ring.capacity
     cdef const char* records = <const char*> ring.c_record(0)
     cdef intp_t stride = ring.record_stride
     cdef intp_t size = stride * (c_window_rows(ring) if ring.n_envs == 1 else 1)
-    cdef bint fetches = n <= FETCHED_ROWS and first != NUMBERS
-    first = 0 if first == NUMBERS else first
-    if replace and not skip:
+    cdef bint fetches = n <= FETCHED_ROWS and plan.first != NUMBERS
+    cdef intp_t first = 0 if plan.first == NUMBERS else plan.first
+    if shuffle is not None:
+        while k < n and shuffle.drawn < shuffle.most:
+            slot = first + shuffle.c_next(bits)
+            values[k] = slot if slot < capacity else slot - capacity
+            k += not plan.skips or ring.c_can_draw(values[k])
+    elif not plan.skips:
         for k in range(n):
             slot = first + <intp_t> c_bounded(bits, among)
             values[k] = slot if slot < capacity else slot - capacity
             if fetches:
                 c_prefetch_rows(records, stride, size, values + k, 1)
-        return 0
-    if replace:
+        k = n
+    else:
         while k < n:
             slot = first + <intp_t> c_bounded(bits, among)
             slot = slot if slot < capacity else slot - capacity
@@ -133,17 +164,9 @@ cdef int c_draw(
             k += 1
             if fetches:
                 c_prefetch_rows(records, stride, size, values + k - 1, 1)
-        return 0
-    # Half of what the shuffle gives can be drawn: four times as many are enough but for once in a
-    # long while.
-    cdef intp_t most = min(among, 4 * n + SPARE_DRAWS) if skip else n
-    cdef Shuffle shuffle
-    while k < n:
-        k = 0
-        shuffle = Shuffle(among, most)
-        while k < n and shuffle.drawn < most:
-            slot = first + shuffle.c_next(bits)
-            values[k] = slot if slot < capacity else slot - capacity
-            k += not skip or ring.c_can_draw(values[k])
-        most = min(among, 4 * most)
-    return 0
+    if plan.first == NUMBERS:
+        for slot in range(k):
+            values[slot] = ring.c_slot_of_nth(plan.passed + values[slot], plan.oldest)
+        if n <= FETCHED_ROWS:
+            c_fetch(ring, values, k)
+    return k == n

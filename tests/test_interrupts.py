@@ -14,6 +14,10 @@ import pytest
 from test_forks import outcome
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._episode_index import EpisodeIndex
+from cpprb_like._episodes import Starts, choose
+from cpprb_like._goals import FUTURE, choose_rows
+from cpprb_like._uniform import draw_uniform
 from cpprb_like.priorities import Prioritized
 from cpprb_like.ranked import RankBased
 
@@ -168,6 +172,83 @@ def test_finalizers_may_call_the_buffer(kind: str) -> None:
         assert_whole(rb)
 
     assert outcome(job) == 0
+
+
+class Watched:
+    """A bit generator, and a lock that tells whether somebody holds it."""
+
+    def __init__(self) -> None:
+        self.bit_generator = self.lock = self
+        self.generator = np.random.PCG64(0)
+        self.capsule = self.generator.capsule
+        self.is_held = False
+
+    def acquire(self) -> None:
+        self.is_held = True
+
+    def release(self) -> None:
+        self.is_held = False
+
+    __enter__ = acquire
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def half_absent() -> ReplayBuffer:
+    """A buffer of two environments, one of which never has a step."""
+    rb = ReplayBuffer(40, FIELDS, n_envs=2, seed=0)
+    for k in range(30):
+        rb.add_where([True, False], x=[k, k], r=[0, 0], done=[0, 0])
+    return rb
+
+
+def test_nothing_is_allocated_or_raised_while_a_generator_is_locked() -> None:
+    """The garbage collector may run wherever an error is made, and with it a finalizer that draws.
+
+    It waited for the lock that its own thread held. (From CPython 3.12 on it runs elsewhere.)
+    """
+    rng: Any = Watched()
+    full, empty = buffer_of("uniform").ring, ReplayBuffer(10, FIELDS).ring
+    absent = half_absent()
+    starts = Starts(full, rows=5, least=1, across=False, stride=1)
+    rare = Starts(full, rows=50, least=50, across=False, stride=1)
+    rows = full.present_slots()
+    calls: list[Callable[[], object]] = [
+        lambda: draw_uniform(full, 20, rng, True),
+        lambda: draw_uniform(full, 20, rng, False),
+        lambda: draw_uniform(full, 20, rng, True, 30),
+        lambda: draw_uniform(absent.ring, 9, rng, False),
+        lambda: draw_uniform(absent.ring, 9, rng, True, 12),
+        lambda: draw_uniform(empty, 1, rng, True),
+        lambda: draw_uniform(full, 1000, rng, False),
+        lambda: draw_uniform(full, 10, rng, True, 0),
+        lambda: choose(10, 5, rng),
+        lambda: starts.draw(10, rng),
+        lambda: rare.draw(10, rng),
+        lambda: choose_rows(EpisodeIndex(full), rows, rng, FUTURE),
+    ]
+    held: list[bool] = []
+
+    def look(phase: str, _: object) -> None:
+        held.append(rng.is_held and phase == "start")
+
+    gc.callbacks.append(look)
+    try:
+        gc.set_threshold(1, 1, 1)
+        errors = 0
+        for call in calls:
+            try:
+                call()
+            except (NotEnoughDataError, ValueError):
+                errors += 1
+            assert not rng.is_held
+    finally:
+        gc.set_threshold(700, 10, 10)
+        gc.callbacks.remove(look)
+    assert errors == 4
+    assert len(held) > 10
+    assert not any(held)
 
 
 @pytest.mark.parametrize("make", [Prioritized, RankBased])
