@@ -371,7 +371,12 @@ cdef class BufferBase:
             if priorities[0] is not None:
                 (<RowWeights> priorities[0]).c_stage(first, priorities[1], priorities[2])
             else:
-                self._stage(first, revision, priorities[1])
+                try:
+                    self._stage(first, revision, priorities[1])
+                except BaseException:
+                    # It cannot fail by itself, so a signal handler raised. The rows are written.
+                    self._stage(first, revision, priorities[1])
+                    raise
         return slot
 
     def add_where(self, present, /, **fields):

@@ -60,7 +60,8 @@ class PrioritySampler(Sampler, Protocol):
         """Take note of the priorities of the rows from row id ``first`` on, just written.
 
         They come from ``read_priorities``, so it cannot fail. If ``ring.revision`` is no longer
-        ``revision``, the rows are gone.
+        ``revision``, the rows are gone. It is called once more for the same rows if a signal
+        handler raised in the middle, as Ctrl-C does: so rows never come without their priorities.
         """
         ...
 

@@ -455,18 +455,36 @@ def look_at(rb: ReplayBuffer) -> Any:
     return {name: column.tolist() for name, column in rows.items()}, weights, rb.capacity
 
 
-@pytest.mark.parametrize("sampler", [Prioritized, RankBased])
+class Own(Prioritized):
+    """A sampler whose hook for new priorities is Python."""
+
+    def stage(self, first: int, revision: int, priorities: Any) -> None:
+        super().stage(first, revision, priorities)
+
+
+@pytest.mark.parametrize("sampler", [Prioritized, RankBased, Own])
+@pytest.mark.parametrize("n_envs", [1, 2])
 def test_an_add_with_priorities_that_is_cut_short_is_whole_or_nothing(
-    sampler: Callable[[], Any],
+    sampler: Any, n_envs: int
 ) -> None:
     """Ctrl-C between the rows and their weights left rows with the weight of others."""
 
     def make() -> PrioritizedReplayBuffer:
-        rb = PrioritizedReplayBuffer(8, {"x": NUMBER}, seed=0, sampler=sampler())
-        rb.add(x=[1, 2, 3], priorities=[1, 2, 3])
+        rb = PrioritizedReplayBuffer(8, {"x": NUMBER}, sampler=sampler(0.5), seed=0, n_envs=n_envs)
+        rb.add(x=[1, 2], priorities=[1, 2])
         return rb
 
-    assert cut_everywhere(make, lambda rb: rb.add(x=[4, 5], priorities=[7.0, 8.0]), look_at) > 3
+    def look(rb: PrioritizedReplayBuffer) -> Any:
+        return look_at(rb), rb.get_max_priority()
+
+    calls: list[Callable[[Any], object]] = [
+        lambda rb: rb.add(x=[4, 5], priorities=[7.0, 8.0]),
+        lambda rb: rb.update_priorities([0, 1], [4.0, 9.0]),
+    ]
+    if n_envs == 2:
+        calls.append(lambda rb: rb.add_where([True, False], x=[4, 5], priorities=[7.0, 8.0]))
+    for call in calls:
+        assert cut_everywhere(make, call, look) > 3
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
