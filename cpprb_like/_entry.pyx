@@ -369,7 +369,7 @@ cdef class BufferBase:
             slot = self.c_ring.c_publish(rows, n, present)
         if priorities is not None:
             if priorities[0] is not None:
-                (<RowWeights> priorities[0]).c_stage(first, priorities[1], priorities[2])
+                (<RowWeights> priorities[0]).c_stage(first, priorities[1], priorities[2], present)
             else:
                 try:
                     self._stage(first, revision, priorities[1])

@@ -6,7 +6,7 @@ from cpprb_like._core cimport Ring
 from cpprb_like._ranks cimport Entry, Ranks
 from cpprb_like._row_tags cimport RowTags
 from cpprb_like._segment_tree cimport MaxTree, MinTree, SumTree
-from cpprb_like._typedefs cimport float64_t, int64_t, intp_t
+from cpprb_like._typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
 
 cdef class RowWeights:
@@ -33,7 +33,9 @@ cdef class RowWeights:
     cdef int c_sync(self, int64_t stop) except -1
     cdef void c_sync_entered(self, int64_t stop) noexcept nogil
     cdef void c_sync_to(self, int64_t stop) noexcept nogil
-    cdef void c_stage(self, int64_t first, ndarray priorities, ndarray weights) noexcept
+    cdef void c_stage(
+        self, int64_t first, ndarray priorities, ndarray weights, const uint8_t* present
+    ) noexcept
     cdef float64_t c_new_weight(self) noexcept nogil
     cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil
     cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil

@@ -26,7 +26,7 @@ from cpprb_like._segment_tree cimport (
     c_check_drawn,
 )
 from cpprb_like._tree_node cimport c_count
-from cpprb_like._typedefs cimport float64_t, int64_t, intp_t
+from cpprb_like._typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
 import numpy as np
 
@@ -276,15 +276,23 @@ cdef class RowWeights:
         """
         cdef bint locked = self.tree.c_enter(0)
         if self.ring.state[REVISION] == revision:
-            self.c_stage(first, priorities, weights)
+            self.c_stage(first, priorities, weights, NULL)
         if locked:
             self.tree.c_leave()
 
-    cdef void c_stage(self, int64_t first, cnp.ndarray priorities, cnp.ndarray weights) noexcept:
-        """As ``stage``, inside the gate of the tree, for rows that are still there."""
+    cdef void c_stage(
+        self, int64_t first, cnp.ndarray priorities, cnp.ndarray weights, const uint8_t* present
+    ) noexcept:
+        """As ``stage``, inside the gate of the tree, for rows that are still there.
+
+        ``present`` says which of them hold a step: also of those that the same call has overwritten,
+        so their flags are gone. NULL if all do, or if it is not known of the latter.
+        """
         cdef const float64_t* values = <const float64_t*> cnp.PyArray_DATA(priorities)
         cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(weights)
         cdef intp_t k, n = cnp.PyArray_DIM(weights, 0)
+        cdef int64_t oldest = self.ring.state[WRITTEN] - self.ring.capacity
+        cdef bint holds_step
         self.c_begin()
         if self.maxima is not None:
             self.c_sync_to(first)
@@ -293,11 +301,15 @@ cdef class RowWeights:
         self.c_fill(first, self.newest_weight)
         self.c_write(first, given, n)
         for k in range(n):
-            if self.ring.c_absent() and self.ring.c_is_absent(
-                <intp_t> ((first + k) % self.ring.capacity)
-            ):
-                continue
-            self.c_note(values + k, given + k, 1)
+            if present != NULL:
+                holds_step = present[k]
+            else:
+                holds_step = first + k < oldest or not (
+                    self.ring.c_absent()
+                    and self.ring.c_is_absent(<intp_t> ((first + k) % self.ring.capacity))
+                )
+            if holds_step:
+                self.c_note(values + k, given + k, 1)
         if self.maxima is not None:
             self.c_sync_to(self.ring.state[WRITTEN])
 

@@ -23,7 +23,7 @@ from cpprb_like._core import Ring
 from cpprb_like._ranks import Ranks
 from cpprb_like._row_weights import RowWeights
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
-from cpprb_like.priorities import PrioritySampler
+from cpprb_like.priorities import Prioritized, PrioritySampler
 from cpprb_like.ranked import RankBased
 from cpprb_like.storage import allocate_floats
 from cpprb_like.testing import check_sampler
@@ -572,6 +572,16 @@ def test_priorities_of_absent_rows_do_not_count() -> None:
     assert rb.get_max_priority() == 1.5
     rb.add(x=[2, 3])
     assert_draws_by(rb, {0: 1.5, 2: 1.5, 3: 1.5})
+
+
+@pytest.mark.parametrize("make", [RankBased, Prioritized])
+def test_priorities_of_absent_rows_that_the_same_call_overwrites(make: Any) -> None:
+    """A block longer than the ring: filler counted as the greatest where a step came after it."""
+    rb = PrioritizedReplayBuffer(3, X, sampler=make(), n_envs=3, seed=0)
+    there = [[False, True, False], [True, False, False]]
+    priorities = [[9.0, 2.0, 9.0], [1.5, 9.0, 9.0]]
+    rb.add_where(there, x=np.arange(6).reshape(2, 3), priorities=priorities)
+    assert rb.get_max_priority() == 2.0
 
 
 def test_absent_rows_that_came_and_went_between_two_draws() -> None:
