@@ -38,7 +38,7 @@ cdef class Ranks:
     cdef void c_set_many(self, const intp_t* slots, float64_t* values, intp_t n) noexcept nogil
     cdef void c_clear(self) noexcept nogil
     cdef void c_forget_groups(self) noexcept nogil
-    cdef bint c_is_due(self) noexcept nogil
+    cdef bint c_is_due(self, float64_t total) noexcept nogil
     cdef void c_sort(self, float64_t* weights, Entry* scratch) noexcept nogil
     cdef void c_weigh(self, float64_t* weights, const Entry* entries, intp_t n) noexcept nogil
     cdef void c_group_all(self, const Entry* entries, intp_t n) noexcept nogil

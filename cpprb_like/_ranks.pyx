@@ -2,7 +2,7 @@
 
 Exact ranks cost a sort, so the slots are sorted only now and then, as in T. Schaul et al.,
 "Prioritized Experience Replay" (2016), appendix B.2.1: when as many priorities have changed as were
-sorted the last time. The sort also divides the slots into groups of neighbouring ranks, about 64 for
+sorted the last time, or a quarter where weights have strayed from those of exact ranks. The sort also divides the slots into groups of neighbouring ranks, about 64 for
 each doubling of the rank. From then on it is known, exactly, how many slots each group has: a slot
 whose priority changes moves from group to group, and gets the mean weight of the ranks that its new
 group has at that time. So a priority that is set has its present rank, to 1 % right after the sort and
@@ -32,6 +32,9 @@ cdef enum:
     CHUNK = 64               # slots whose cache lines are fetched before the first is used
     DIGITS = 8               # a pass of the sort goes by so many bits: 256 lines stay in the cache
     PASSES = 8
+    HASTE = 4                # a sort may come so many times earlier where priorities drift
+
+cdef float64_t STRAY = 0.25  # of the weight of all ranks: while priorities do not drift, it is below 0.05
 
 
 @cython.final
@@ -82,7 +85,7 @@ cdef class Ranks:
             self.sums[cell + 1] = (
                 self.sums[cell] + (self.grid[cell + 1] - self.grid[cell]) * self.shares[cell]
             )
-        self.bottoms = np.empty(count, np.float64)
+        self.bottoms = np.zeros(count, np.float64)
         self.counts = np.empty(count, np.int64)
         self.tree = np.empty(count + 1, np.int64)
         self.c_clear()
@@ -211,9 +214,17 @@ cdef class Ranks:
 
     # ------------------------------------------------------------------ sorting
 
-    cdef bint c_is_due(self) noexcept nogil:
-        """Whether so many priorities have changed that it is time to sort."""
-        return self.changes > 0 and self.changes >= self.ordered
+    cdef bint c_is_due(self, float64_t total) noexcept nogil:
+        """Whether it is time to sort slots of so much weight: as many priorities have changed as
+        were sorted; or a quarter, and all together weigh a quarter more than all ranks, or less.
+        """
+        cdef float64_t expected
+        if self.changes == 0 or HASTE * self.changes < self.ordered:
+            return False
+        expected = self.c_sum(self.c_before(self.groups))
+        return self.changes >= self.ordered or not (
+            total < (1.0 + STRAY) * expected and expected < (1.0 + STRAY) * total
+        )
 
     cdef void c_sort(self, float64_t* weights, Entry* scratch) noexcept nogil:
         """Give each slot that has one the weight of its exact rank, and divide all into groups.
@@ -297,12 +308,10 @@ cdef class Ranks:
             )
         if not ((priorities >= 0.0) & (priorities < INFINITY) | np.isnan(priorities)).all():
             raise ValueError("priorities: expected finite numbers of at least 0")
-        least = 1 if ordered else 0
         if (
             bottoms.dtype != np.float64 or bottoms.ndim != 1
             or not 1 <= len(bottoms) <= self.shares.shape[0]
-            or not (least == 0 or (bottoms >= 0.0).all())
-            or not (bottoms[:-1] > bottoms[1:]).all()
+            or not ((bottoms >= 0.0).all() and (bottoms[:-1] > bottoms[1:]).all())
         ):
             raise ValueError(f"groups: expected priorities that fall, got {bottoms!r}")
         if not (0 <= ordered <= self.capacity and 0 <= changes < 1 << 62):

@@ -340,7 +340,7 @@ cdef class RowWeights:
         if self.ranks is None:
             return 0
         self.c_sync(self.ring.state[WRITTEN])
-        if not self.ranks.c_is_due() or self.ranks.c_before(self.ranks.groups) < n:
+        if not self.ranks.c_is_due(self.tree.c_total()) or self.ranks.c_before(self.ranks.groups) < n:
             return 0
         room = self.ranks.known
         scratch = <Entry*> malloc(2 * room * sizeof(Entry))

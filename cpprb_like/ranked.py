@@ -64,9 +64,10 @@ class RankBased(ByPriority):
 
     Ranks are exact when the rows have been sorted: by the first draw, and by each draw before which
     as many priorities have changed (by updates, new rows and deleted ones) as there were rows at
-    the last sort. In between, a row whose priority changes gets the rank that it has then, to a few
-    percent; the others keep their weights. ``P`` and ``weights`` are those that the draw is made
-    by, however old a rank is, so the correction is exact.
+    the last sort, or a quarter where priorities have drifted so far that all weights together are a
+    quarter more or less than those of all ranks. In between, a row whose priority changes gets the
+    rank that it has then, to a few percent; the others keep their weights. ``P`` and ``weights``
+    are those that the draw is made by, however old a rank is, so the correction is exact.
 
     A draw or an update of n rows costs in proportion to n and the logarithm of the capacity. A draw
     that sorts costs in proportion to the rows: 50 milliseconds for a million, and 32 bytes a

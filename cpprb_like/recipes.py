@@ -103,7 +103,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self, priorities: ArrayLike
     ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]:
         """Priorities for ``add``, and what keeps their weights if no Python is needed for that."""
-        sampler = self.sampler
+        sampler: Any = self.sampler
         if self.n_envs > 1:
             priorities = self._in_time_order(priorities)
         if isinstance(sampler, ByPriority) and type(sampler).stage is ByPriority.stage:

@@ -98,7 +98,7 @@ class ReferenceRanked:
         """That of the rank in the middle of its cell."""
         for first, last in self.cells():
             if first <= rank <= last:
-                return ((first + last) / 2) ** -self.alpha
+                return float(((first + last) / 2) ** -self.alpha)
         raise AssertionError(rank)
 
     def sort(self) -> None:
@@ -112,6 +112,14 @@ class ReferenceRanked:
         self.ordered, self.changes = len(order), 0
 
     def draw(self) -> None:
-        """What a draw does before it draws: it sorts if as many have changed as were sorted."""
-        if self.priorities and self.changes >= max(self.ordered, 1):
+        """What a draw does before it draws: it sorts if as many have changed as were sorted.
+
+        Or a quarter of these, and all rows weigh a quarter more than all ranks, or less.
+        """
+        if not self.priorities or self.changes == 0 or 4 * self.changes < self.ordered:
+            return
+        total = sum(self.weights.values())
+        expected = sum(self.rank_weight(rank) for rank in range(1, len(self.weights) + 1))
+        strays = total >= 1.25 * expected or expected >= 1.25 * total
+        if self.changes >= self.ordered or strays:
             self.sort()
