@@ -14,13 +14,13 @@ from pathlib import Path
 from reports.findings import Results
 from reports.plots import PLOTS
 from reports.summary import summary
-from reports.tables import table
+from reports.tables import page
 
 __all__ = ["BEGIN", "END", "outdated", "update"]
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "benchmarks/results"
-PAGES = {"README.md": summary, "docs/performance.md": table}
+PAGES = {"README.md": summary, "docs/performance.md": page}
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 
 

@@ -14,7 +14,7 @@ from budgets import FLOOR, OURS
 from cases import EFFORTS, cases
 from reports.plots import PLOTS
 from reports.summary import summary
-from reports.tables import missed, table
+from reports.tables import missed, page, table
 from reports.wording import digits, quantity
 
 ROOT = Path(__file__).parents[1]
@@ -181,6 +181,18 @@ def test_results_of_a_case_that_is_gone_are_refused() -> None:
     results["cases"][0]["name"] = "add 1 huge step"
     with pytest.raises(ValueError, match="no such case any more, measure again: add 1 huge step"):
         missed(results)
+
+
+def test_cases_that_are_newer_than_the_results_are_named() -> None:
+    """A page without a case says so; with all cases it says nothing of the kind."""
+    results = run()
+    assert page(results) == table(results)
+    results["cases"] = [found for found in results["cases"] if found["name"] != ADD]
+    below = page(results).removeprefix(table(results))
+    assert below.split("\n\n")[1:] == [
+        "Cases that are newer than these results, not yet measured:",
+        f"- {ADD}",
+    ]
 
 
 def test_no_line_where_promises_are_held_or_others_are_not_there() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from budgets import FLOOR, NO_PEERS, OURS
+from cases import EFFORTS, cases
 
 from .findings import Finding, Loop, Results, everyone, findings, loop, names
 from .wording import called, grid, machine
 
-__all__ = ["missed", "table"]
+__all__ = ["missed", "page", "table"]
 
 LESS = 0.995  # what rounds to the same is no less
 ALONE = (OURS, FLOOR)  # contenders with columns of their own
@@ -25,6 +26,20 @@ def table(results: Results) -> str:
         groups.setdefault(finding.case.group, []).append(finding)
     parts = [_part(group, some, results) for group, some in groups.items()]
     return "\n\n".join([LEGEND, *parts, *_behind(results), _people(results)])
+
+
+def page(results: Results) -> str:
+    """The table of a whole run, and the cases that it lacks, as they have come since."""
+    measured = {found["name"] for found in results["cases"]}
+    lacking = [
+        f"- {case.name}" for case in cases(EFFORTS[results["effort"]]) if case.name not in measured
+    ]
+    parts = [table(results)]
+    if lacking:
+        parts.append(
+            "\n".join(["Cases that are newer than these results, not yet measured:", "", *lacking])
+        )
+    return "\n\n".join(parts)
 
 
 def missed(results: Results) -> list[str]:
