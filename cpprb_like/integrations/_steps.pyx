@@ -384,7 +384,7 @@ cdef cnp.ndarray c_copy(cnp.ndarray array):
     return copied
 
 
-cdef inline bint c_is_bool(value):
+cdef inline bint c_is_bool(value) noexcept:
     """Whether it is a bool of Python or NumPy."""
     return type(value) is bool or type(value) is NUMPY_BOOL
 
