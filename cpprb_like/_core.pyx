@@ -34,6 +34,7 @@ cdef uint64_t ALL_BITS = ~<uint64_t> 0
 cdef enum:
     WRITE_CHUNK = 32              # rows whose records stay in the first cache meanwhile
     LEAST_COMPLETED = 64          # row ids that are kept of those that became complete
+    LONGEST = 1 << 30             # rows of a window on each side, so that sums of two do not overflow
     SPARSE = 8                    # words of bits that are read in the time that finds a slot
 
 # The same numbers for schema.py.
@@ -214,15 +215,7 @@ cdef class Ring:
 
     cdef int64_t c_newest_of(self, intp_t stream) noexcept nogil:
         """The newest row of a stream that holds a step, -1 if none is in the ring."""
-        cdef int64_t row = self.state[WRITTEN] - self.n_envs + stream
-        cdef int64_t oldest = self.state[WRITTEN] - self.c_stored()
-        cdef intp_t slot
-        while row >= oldest:
-            slot = <intp_t> (row % self.capacity)
-            if not self.c_is_absent(slot):
-                return row
-            row -= <int64_t> self.runs.back[slot] * self.n_envs
-        return -1
+        return c_previous(self, self.state[WRITTEN] + stream)
 
     cdef intp_t c_slot_of_nth(self, intp_t place, int64_t base) noexcept nogil:
         """The slot of the row that can be drawn and has so many of these before it, from row
@@ -706,6 +699,105 @@ cdef class Ring:
                 return True
         return False
 
+    def windows(
+        self, cnp.ndarray slots not None, intp_t before, intp_t after, *, str starts=None,
+        bint repeat=True,
+    ):
+        """The rows around each of the given ones in its episode: its window.
+
+        A window ends where the episode does, at the oldest row that is there, and at the write head. Rows that are absent
+        are passed over.
+
+        Parameters
+        ----------
+        slots : ndarray of intp, shape (n,)
+            Slots in use.
+        before, after : int
+            Rows before each and behind it, at most.
+        starts : str, optional
+            A field of one byte that is not 0 in the first row of an episode, for those who learn of the end of an episode
+            with the next row only. By default episodes end where the end fields say, or ``on_episode_end`` did.
+        repeat : bool
+            Whether places outside of the window have its first or last row again; otherwise they are -1.
+
+        Returns
+        -------
+        rows : ndarray of intp, shape (n, before + 1 + after)
+            Slots, oldest first; ``rows[:, before]`` are the given ones.
+        counts : ndarray of intp, shape (n, 2)
+            How many rows of each window lie before the given one, and behind it.
+        flags : ndarray of uint8, shape (n,)
+            Of the last row of each window: 1 where its episode ends there, 2 as it was terminated, 4 truncated, 8 absent.
+
+        Notes
+        -----
+        Cost: proportional to the rows of the windows. What was chosen by it holds as long as ``holds`` says so of the oldest
+        rows of the windows, ``rows[:, 0]``, where they are repeated.
+
+        Raises ``TypeError`` if the slots are no dense 1-d array of intp or there is no such field, ``IndexError`` if one is
+        not in use, ``ValueError`` for other lengths or a field of more bytes.
+        """
+        self.c_check_slots(slots)
+        if not (0 <= before < LONGEST and 0 <= after < LONGEST):
+            raise ValueError(f"before, after: expected 0 to {LONGEST - 1}, got {before}, {after}")
+        cdef const uint8_t* firsts = NULL
+        cdef intp_t stride = 0
+        cdef Column column
+        if starts is not None:
+            column = self._start_column(starts)
+            firsts, stride = &self.arena[column.offset], column.stride
+        cdef intp_t[2] dims
+        cdef intp_t k, i, there, outside, n = cnp.PyArray_DIM(slots, 0)
+        dims[0], dims[1] = n, before + 1 + after
+        cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(2, dims, cnp.NPY_INTP)
+        dims[1] = 2
+        cdef cnp.ndarray counts = cnp.PyArray_SimpleNew(2, dims, cnp.NPY_INTP)
+        cdef cnp.ndarray flags = cnp.PyArray_SimpleNew(1, dims, cnp.NPY_UINT8)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(rows)
+        cdef intp_t* found = <intp_t*> cnp.PyArray_DATA(counts)
+        cdef int64_t row, other
+        for k in range(n):
+            row = self.c_row_at(values[k])
+            out += before
+            out[0] = values[k]
+            other = row
+            there = 0
+            while there < before:
+                if firsts != NULL and firsts[out[-there] * stride]:
+                    break
+                other = c_previous(self, other)
+                if other < 0 or (
+                    firsts == NULL and self.c_flags(<intp_t> (other % self.capacity))[0] & END
+                ):
+                    break
+                there += 1
+                out[-there] = <intp_t> (other % self.capacity)
+            outside = out[-there] if repeat else -1
+            for i in range(there + 1, before + 1):
+                out[-i] = outside
+            found[0] = there
+            other = row
+            there = 0
+            while there < after:
+                if firsts == NULL and self.c_flags(out[there])[0] & END:
+                    break
+                other = self.c_next(other, self.state[WRITTEN])
+                if other < 0 or (
+                    firsts != NULL and firsts[<intp_t> (other % self.capacity) * stride]
+                ):
+                    break
+                there += 1
+                out[there] = <intp_t> (other % self.capacity)
+            (<uint8_t*> cnp.PyArray_DATA(flags))[k] = self.c_flags(out[there])[0]
+            outside = out[there] if repeat else -1
+            for i in range(there + 1, after + 1):
+                out[i] = outside
+            found[1] = there
+            found += 2
+            out += after + 1
+        return rows, counts, flags
+
     def flags(self):
         """Copy of the flags of the slots in use: 1 end, 2 terminated, 4 truncated, 8 absent."""
         last = self.record_offset + self.record_stride - 1
@@ -856,6 +948,15 @@ cdef class Ring:
                 return column
         raise KeyError(name)
 
+    def _start_column(self, str name):
+        """The column of a field that begins episodes."""
+        for column in self.stored_columns:
+            if column.name == name and column.objects is None:
+                if column.nbytes != 1:
+                    raise ValueError(f"starts: expected a field of one byte, got {column.nbytes} of {name!r}")
+                return column
+        raise TypeError(f"starts: expected a field that is stored as it is, got {name!r}")
+
     cdef int c_check_slots(self, slots) except -1:
         """Refuse what are no slots in use."""
         c_check_array(slots, "slots", cnp.NPY_INTP, -1)
@@ -869,3 +970,16 @@ cdef class Ring:
                 f"slots: expected 0 to {stored - 1}, got {slots.min()} to {slots.max()}"
             )
         return 0
+
+
+cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil:
+    """The row of the stream before that holds a step, -1 if there is none in the ring."""
+    cdef int64_t oldest = ring.state[WRITTEN] - ring.c_stored()
+    cdef intp_t slot
+    row -= ring.n_envs
+    while row >= oldest:
+        slot = <intp_t> (row % ring.capacity)
+        if not ring.c_is_absent(slot):
+            return row
+        row -= <int64_t> ring.runs.back[slot] * ring.n_envs
+    return -1

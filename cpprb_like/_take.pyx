@@ -20,7 +20,7 @@ from cpprb_like._column cimport Column
 from cpprb_like._copy cimport (
     CACHED_NBYTES, PIECE, STREAMS, c_gather, c_gather_past_caches, c_prefetch_rows
 )
-from cpprb_like._core cimport END, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
+from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._pool cimport Lease
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
@@ -94,50 +94,6 @@ cdef int c_take_chain(Ring ring, Chain chain, cnp.ndarray slots, cnp.ndarray out
     for k in range(n):
         ids[k] = ring.c_row_at(values[k])
     return chain.c_gather(ids, n, ring.state[WRITTEN], <char*> cnp.PyArray_DATA(out))
-
-
-def take_windows(
-    Ring ring not None, cnp.ndarray slots not None, cnp.ndarray steps not None, intp_t most
-):
-    """For each row, itself and the rows that follow it in its episode: ``steps`` in all, or less.
-
-    ``steps`` are of intp, 1 to ``most``, one for each slot. Returns the slots, shape
-    ``(len(slots), most)``, where behind the last row it is repeated; how many of each row there
-    are; and the slots and flags of the last ones. Raises ``TypeError`` and ``IndexError`` as
-    ``take``, ``ValueError`` for other steps.
-    """
-    ring.c_check_slots(slots)
-    c_check_steps(steps, cnp.PyArray_DIM(slots, 0), most)
-    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-    cdef const intp_t* wanted = <const intp_t*> cnp.PyArray_DATA(steps)
-    cdef intp_t k, i, n = cnp.PyArray_DIM(slots, 0)
-    cdef intp_t[2] dims
-    dims[0], dims[1] = n, most
-    cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(2, dims, cnp.NPY_INTP)
-    cdef cnp.ndarray counts = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-    cdef cnp.ndarray last = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-    cdef cnp.ndarray flags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT8)
-    cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(rows)
-    cdef int64_t row, following
-    for k in range(n):
-        row = ring.c_row_at(values[k])
-        out[0] = values[k]
-        i = 1
-        while i < wanted[k] and not ring.c_flags(out[i - 1])[0] & END:
-            following = ring.c_next(row, ring.state[WRITTEN])
-            if following < 0:
-                break
-            row = following
-            out[i] = <intp_t> (row % ring.capacity)
-            i += 1
-        (<intp_t*> cnp.PyArray_DATA(counts))[k] = i
-        (<intp_t*> cnp.PyArray_DATA(last))[k] = out[i - 1]
-        (<uint8_t*> cnp.PyArray_DATA(flags))[k] = ring.c_flags(out[i - 1])[0]
-        while i < most:
-            out[i] = out[i - 1]
-            i += 1
-        out += most
-    return rows, counts, last, flags
 
 
 cdef int c_check_steps(cnp.ndarray steps, intp_t n, intp_t most) except -1:

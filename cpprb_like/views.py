@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cpprb_like._ahead import Windows, can_sum
 from cpprb_like._column import Column
 from cpprb_like._core import Ring
-from cpprb_like._take import new_array, take, take_chain, take_windows
+from cpprb_like._take import new_array, take, take_chain
 from cpprb_like.derived import NStep
 
 __all__ = ["View", "read_rows"]
@@ -120,8 +120,8 @@ class _Several:
     def _sum_odd(self, slots: Slots, lengths: NDArray[np.intp], gamma: float, batch: Batch) -> None:
         """Sum the rewards that ``Windows`` does not."""
         most = int(lengths.max(initial=1))
-        window, counts, *_ = take_windows(self.ring, slots, lengths, most)
-        within = np.arange(most) < counts[:, np.newaxis]
+        window, counts, _ = self.ring.windows(slots, 0, most - 1)
+        within = np.arange(most) < np.minimum(1 + counts[:, 1], lengths)[:, np.newaxis]
         for column in self._odd:
             if column.name in batch:
                 self._sum_rewards(column, window.ravel(), within, gamma, batch[column.name])

@@ -111,3 +111,30 @@ class ReferenceBuffer:
         """The values of one field at ``slots``."""
         by_slot = self.slots()
         return [by_slot[slot].values[name] for slot in slots]
+
+    def window(
+        self, slot: int, before: int, after: int, starts: str | None = None
+    ) -> tuple[list[int], list[int]]:
+        """The slots of the rows before and behind one in its episode, both from the near one on."""
+        living = range(self.written - self.stored, self.written)
+        (row,) = (k for k in living if k % self.capacity == slot)
+        stream = [k for k in living if k % self.n_envs == row % self.n_envs]
+        steps = [k for k in stream if k == row or not self.history[k].absent]
+
+        def parted(one: int, other: int) -> bool:
+            """Whether an episode ends between two rows."""
+            if starts is None:
+                return self.history[one].end
+            return bool(self.history[other].values[starts])
+
+        place = steps.index(row)
+        earlier, later = [], []
+        for k in range(place, max(place - before, 0), -1):
+            if parted(steps[k - 1], steps[k]):
+                break
+            earlier.append(steps[k - 1] % self.capacity)
+        for k in range(place, min(place + after, len(steps) - 1)):
+            if parted(steps[k], steps[k + 1]):
+                break
+            later.append(steps[k + 1] % self.capacity)
+        return earlier, later
