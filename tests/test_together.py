@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from strategies import Array
 from test_threads import run_together
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.compat import coax, dqn, keras_gym
 from cpprb_like.hindsight import Hindsight
 from cpprb_like.mixture import Mixture
 
@@ -297,3 +299,239 @@ def test_rows_that_were_there_together(
 
     run_together(lambda: change(place), reading, reading, seconds=SECONDS)
     place.rb.check()
+
+
+# ---------------------------------------------------------------------- fronts
+
+FRAME = (20, 30)
+DEPTH = 3  # frames of a view
+SIZE = 40  # steps held by fronts: so few that they are soon overwritten
+GAMMA = 0.5
+
+
+def frames_of(x: Array) -> Array:
+    """A frame for each number, all of it that number."""
+    return np.broadcast_to(x[..., None, None], (*x.shape, *FRAME))
+
+
+def check_views(views: Array, x: Array, oldest: int | None = None) -> None:
+    """Views show steps up to ``x``, and for those before the episode its first one again.
+
+    Or zeros, for these and all before the oldest step that is there.
+    """
+    numbers = views[..., 0, 0, :]
+    assert (views == numbers[..., None, None, :]).all(), "a torn frame"
+    wanted = x[:, None] + np.arange(1 - DEPTH, 1)
+    first = ((x - 1) // EPISODE * EPISODE + 1)[:, None]
+    if oldest is None:
+        expected = np.maximum(wanted, first)
+    else:
+        expected = np.where(wanted < np.maximum(first, oldest), 0, wanted)
+    assert (numbers == expected).all(), "a frame of another step"
+
+
+def find_oldest(*views: Array) -> int:
+    """The oldest step of which some view has a frame."""
+    return min(int(frames[frames > 0].min()) for frames in views)
+
+
+class Berkeley:
+    """Berkeley's buffer of frames: a step is a frame with its number, which is the reward too."""
+
+    def __init__(self) -> None:
+        self.rb = dqn.ReplayBuffer(SIZE, DEPTH, seed=0)
+        self.x = 0
+        for _ in range(SIZE + 5):
+            self.step()
+
+    def step(self) -> None:
+        """A frame, its view, its effect."""
+        self.x += 1
+        idx = self.rb.store_frame(np.full((*FRAME, 1), self.x))
+        check_views(self.rb.encode_recent_observation()[None], np.array([self.x]), 0)
+        self.rb.store_effect(idx, self.x, self.x, self.x % EPISODE == 0)
+
+    def hear_late(self) -> None:
+        """The effect of an older step, told again with another number."""
+        idx = int(np.random.default_rng(self.x).integers(self.rb.num_in_buffer - 1))
+        slot = (self.rb.next_idx + idx) % SIZE
+        assert self.rb.obs is not None
+        x = int(self.rb.obs[slot][0, 0, 0])
+        self.rb.store_effect(slot, -self.x, -self.x, x % EPISODE == 0)
+        self.step()
+
+    def sample(self) -> None:
+        batch = self.rb.sample(20)
+        x = batch.obs[:, 0, 0, -1]
+        oldest = find_oldest(batch.obs, batch.next_obs)
+        check_views(batch.obs, x, oldest)
+        check_views(batch.next_obs, x + 1, oldest)
+        assert len(set(x.tolist())) == 20, "a step twice"
+        assert (batch.action == batch.reward).all(), "an effect in part"
+        assert ((batch.action == x) | (batch.action < 0)).all(), "an effect of another step"
+        assert (batch.done_mask == (x % EPISODE == 0)).all(), "an end of another step"
+
+    def can_sample(self) -> None:
+        assert self.rb.can_sample(SIZE - 1), "a step without a next one"
+
+    def fields(self) -> None:
+        """What is stored, by slot: steps that follow one another but where the newest is."""
+        for stored in (self.rb.obs, self.rb.action, self.rb.reward):
+            assert stored is not None
+            x = np.asarray(stored).reshape(SIZE, -1)[:, 0]
+            whole = (x > 0).all()
+            turns = (np.diff(np.append(x, x[0])) != 1).sum()
+            assert not whole or turns == 1, "steps of several moments"
+
+
+class KerasGym:
+    """keras-gym's buffer; every second episode is cut off, the others are done."""
+
+    def __init__(self) -> None:
+        space = SimpleNamespace(shape=(1,), low=np.zeros(1), high=np.full(1, 1e9), dtype="f8")
+        env = SimpleNamespace(action_space=space, num_frames=DEPTH)
+        self.rb = keras_gym.ExperienceReplayBuffer(env, SIZE, 20, STEPS, GAMMA, random_seed=0)
+        self.x = 0
+        self.fill()
+
+    def fill(self) -> None:
+        while len(self.rb) < SIZE // 2 + 5:
+            self.add()
+
+    def add(self) -> None:
+        self.x += 1
+        episode = (self.x - 1) // EPISODE
+        numbers = np.maximum(self.x + np.arange(1 - DEPTH, 1), episode * EPISODE + 1)
+        done = self.x % EPISODE == 0 and episode % 2 == 0
+        state = np.moveaxis(frames_of(numbers), 0, -1)
+        self.rb.add(state, np.array([float(self.x)]), float(self.x), done, episode)
+
+    def clear(self) -> None:
+        self.rb.clear()
+        self.x += EPISODE - self.x % EPISODE
+        self.fill()
+
+    def sample(self) -> None:
+        states, actions, returns, factors, following, after = self.rb.sample()
+        x = states[:, 0, 0, -1]
+        check_views(states, x)
+        assert (actions[:, 0] == x).all(), "an action of another step"
+        episode, left = (x - 1) // EPISODE, EPISODE - (x - 1) % EPISODE
+        steps = np.minimum(STEPS, left)
+        ended = (episode % 2 == 0) & (left <= STEPS)
+        assert (factors == np.where(ended, 0.0, GAMMA**STEPS)).all(), "another end"
+        sums = [
+            (GAMMA ** np.arange(k) * (first + np.arange(k))).sum()
+            for first, k in zip(x, steps, strict=True)
+        ]
+        assert np.allclose(returns, sums), "a wrong sum"
+        check_views(following[~ended], (x + STEPS)[~ended])
+        assert (after[~ended, 0] == (x + STEPS)[~ended]).all(), "an action of another step"
+
+
+class Coax:
+    """coax's buffer: ``idx`` goes with the number of the transition."""
+
+    def __init__(self) -> None:
+        self.rb: Any = self.make()
+        self.x = 0
+        for _ in range(SIZE // 2):
+            self.add()
+
+    def make(self) -> Any:
+        return coax.SimpleReplayBuffer(SIZE, random_seed=0)
+
+    def batch(self) -> Any:
+        """The next two transitions."""
+        x = self.x + np.arange(1.0, 3.0)
+        self.x += 2
+        wide = np.repeat(x[:, None], WIDE, axis=1)
+        return coax.TransitionBatch(S=wide, A=x, logP=-x, Rn=x, In=x, S_next=wide + 1)
+
+    def add(self) -> None:
+        self.rb.add(self.batch())
+
+    def clear(self) -> None:
+        self.rb.clear()
+        for _ in range(SIZE // 2):
+            self.add()
+
+    def check(self, drawn: Any) -> None:
+        x = drawn.Rn
+        for column in (drawn.S, drawn.S_next - 1, drawn.A[:, None]):
+            assert (column == x[:, None]).all(), "a torn transition"
+        assert len(set((x - drawn.idx).tolist())) == 1, "an idx of another transition"
+
+    def sample(self) -> None:
+        self.check(self.rb.sample(20))
+
+    def iterate(self) -> None:
+        offsets = set()
+        for one in self.rb:
+            self.check(one)
+            offsets.add((one.Rn - one.idx).item())
+        assert len(offsets) <= 1, "transitions from before and after"
+
+
+class CoaxByPriority(Coax):
+    """The same, drawn by priority."""
+
+    def make(self) -> Any:
+        return coax.PrioritizedReplayBuffer(SIZE, random_seed=0)
+
+    def add(self) -> None:
+        batch = self.batch()
+        self.rb.add(batch, Adv=batch.Rn)
+
+    def update(self) -> None:
+        idx = self.rb.sample(20).idx
+        self.rb.update(idx, Adv=idx + 1.0)
+
+
+FRONTS: list[tuple[Any, Any, Any]] = [
+    (place, change, read)
+    for place, changes, readings in [
+        (
+            Berkeley,
+            (Berkeley.step, Berkeley.hear_late),
+            (Berkeley.sample, Berkeley.can_sample, Berkeley.fields),
+        ),
+        (KerasGym, (KerasGym.add, KerasGym.clear), (KerasGym.sample,)),
+        (Coax, (Coax.add, Coax.clear), (Coax.sample, Coax.iterate)),
+        (
+            CoaxByPriority,
+            (CoaxByPriority.add, CoaxByPriority.clear, CoaxByPriority.update),
+            (CoaxByPriority.sample, CoaxByPriority.iterate),
+        ),
+    ]
+    for change in changes
+    for read in readings
+]
+
+
+def check_together(place: Any, change: Any, read: Any, seconds: float) -> None:
+    """Two threads read while one changes."""
+
+    def reading() -> None:
+        try:
+            read(place)
+        except NotEnoughDataError:
+            pass  # cleared a moment ago
+        except RuntimeError as error:  # keras-gym's of the same, and coax's of an iteration
+            if "cannot sample" not in str(error) and "during the iteration" not in str(error):
+                raise
+
+    run_together(lambda: change(place), reading, reading, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "read"),
+    FRONTS,
+    ids=[f"{place.__name__}-{change.__name__}-{read.__name__}" for place, change, read in FRONTS],
+)
+def test_what_a_front_reads_was_there_together(place: Any, change: Any, read: Any) -> None:
+    """The same of the fronts: they read field by field, and counted their rows by themselves.
+
+    So a batch had frames of one moment and actions of another, and rows of the write head.
+    """
+    check_together(place(), change, read, 0.3)

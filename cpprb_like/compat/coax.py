@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,6 @@ class _Buffer:
         self._rows: ReplayBuffer | None = None
         self._parts: list[Any] = []  # of a batch, with the names of fields in place of arrays
         self._kind: Any = TransitionBatch
-        self._changes = 0  # so far, for iterations that are going on
 
     @property
     def capacity(self) -> int:
@@ -68,9 +68,9 @@ class _Buffer:
                 f"got {list(leaves)}"
             )
         rows.add(**leaves, **more)
-        self._changes += 1
         if self._rows is None:
-            self._rows, self._parts, self._kind = rows, parts, type(batch)
+            self._parts, self._kind = parts, type(batch)
+            self._rows = rows  # last, as it says that the others are there
 
     def _batch(self, columns: Columns, idx: Array) -> Any:
         parts = {
@@ -78,13 +78,12 @@ class _Buffer:
         }
         return self._kind(**parts, idx=idx)
 
-    def _number(self, slots: Array) -> Array:
-        """The ``idx`` of the transitions in these slots."""
+    def _number(self, slots: Array, written: int) -> Array:
+        """The ``idx`` of the transitions in these slots, when so many have been written."""
         raise NotImplementedError
 
     def clear(self) -> None:
         """Forget all transitions; memory stays allocated."""
-        self._changes += 1
         if self._rows is not None:
             self._rows.clear()
 
@@ -100,14 +99,21 @@ class _Buffer:
 
         Raises ``RuntimeError`` if transitions are added or forgotten meanwhile.
         """
-        if self._rows is None:
+        rows = self._rows
+        if rows is None:
             return
-        stored, changes = len(self), self._changes
-        for age in range(stored, 0, -1):
-            if self._changes != changes:
-                raise RuntimeError("transitions were added or forgotten during the iteration")
-            slots = np.array([(self._rows.get_next_index() - age) % stored])
-            yield self._batch(self._rows[slots], self._number(slots))
+        written, clears = rows.ring.written, rows.ring.revision
+        for age in range(min(written, self._capacity), 0, -1):
+            slots = np.array([(written - age) % self._capacity])
+            yield rows._consistently(partial(self._read, rows, written, clears, slots))
+
+    def _read(
+        self, rows: ReplayBuffer, written: int, clears: int, slots: Array
+    ) -> tuple[Array, Any]:
+        """The transitions in these slots, if nothing was added or forgotten since."""
+        if rows.ring.written != written or rows.ring.revision != clears:
+            raise RuntimeError("transitions were added or forgotten during the iteration")
+        return slots, self._batch(rows[slots], self._number(slots, written))
 
 
 class SimpleReplayBuffer(_Buffer):
@@ -147,7 +153,6 @@ class SimpleReplayBuffer(_Buffer):
             self._random = random.Random(random_seed)
         except TypeError:
             raise TypeError(f"random_seed: expected an integer, got {random_seed!r}") from None
-        self._written = 0
 
     def _open(self, fields: dict[str, Any]) -> ReplayBuffer:
         return ReplayBuffer(self.capacity, fields, seed=0)  # draws are made here, not there
@@ -169,7 +174,6 @@ class SimpleReplayBuffer(_Buffer):
         """
         parts, leaves = read(transition_batch)
         self._put(transition_batch, parts, leaves)
-        self._written += len(leaves["Rn"])
 
     def sample(self, batch_size: int = 32) -> Any:
         """Draw different transitions.
@@ -187,21 +191,24 @@ class SimpleReplayBuffer(_Buffer):
         TypeError, ValueError
             ``batch_size`` is no integer of at least 1.
         """
-        n, stored = whole("batch_size", batch_size, 1), len(self)
-        if self._rows is None or n > stored:
+        n, rows = whole("batch_size", batch_size, 1), self._rows
+        if rows is None:
+            raise NotEnoughDataError(f"cannot sample {n} transitions: the buffer holds 0")
+        return rows._consistently(partial(self._sample, rows, n))
+
+    def _sample(self, rows: ReplayBuffer, n: int) -> tuple[Array, Any]:
+        """Slots of a batch, and the batch, of rows that nobody changes meanwhile."""
+        written = rows.ring.written
+        stored = min(written, self._capacity)
+        if n > stored:
             raise NotEnoughDataError(f"cannot sample {n} transitions: the buffer holds {stored}")
-        ages = np.array(self._random.sample(range(stored), n))
-        idx = self._written - stored + ages
-        return self._batch(self._rows[idx % self.capacity], idx)
+        idx = written - stored + np.array(self._random.sample(range(stored), n))
+        slots = idx % self._capacity
+        return slots, self._batch(rows[slots], idx)
 
-    def _number(self, slots: Array) -> Array:
-        oldest = self._written - len(self)
-        return oldest + (slots - oldest) % self.capacity
-
-    def clear(self) -> None:
-        """Forget all transitions; memory stays allocated, and the draws go on where they are."""
-        super().clear()
-        self._written = 0
+    def _number(self, slots: Array, written: int) -> Array:
+        oldest = max(0, written - self._capacity)
+        return oldest + (slots - oldest) % self._capacity
 
 
 class PrioritizedReplayBuffer(_Buffer):
@@ -407,7 +414,7 @@ class PrioritizedReplayBuffer(_Buffer):
         except IndexError:
             raise unknown from None
 
-    def _number(self, slots: Array) -> Array:
+    def _number(self, slots: Array, written: int) -> Array:  # noqa: ARG002 (tags count on)
         tags = self._opened()[1].rows.indexes(slots, True)
         return tags.astype(np.int64) - self.capacity
 

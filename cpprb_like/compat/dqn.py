@@ -48,9 +48,7 @@ INT32_MAX = int(np.iinfo(np.int32).max)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 PATIENCE = 50  # repeats, per result found, after which a draw of distinct results is given up
 SIDE_BY_SIDE = 4  # views' worth of frames, of which the newest lie behind each other
-UNSHARED = (
-    4  # references to memory without a view: ours, a name for it, its joined form, and one more
-)
+UNSHARED = 4  # references to memory without a view: ours, a name for it, its joined form, one more
 
 
 class NotEnoughFramesError(NotEnoughDataError, AssertionError):
@@ -70,8 +68,17 @@ class Batch(NamedTuple):
 # What came after a frame; it is stored with the next frame, when that comes. Action, reward, done;
 # whether the next frame is of another episode; whether a transition starts at the frame.
 Effect = tuple[int, float, bool, bool, bool]
-EFFECT = ("action", "reward", "done")
+Pending = tuple[int, Effect, Effect]
+EFFECT = ("last_action", "last_reward", "last_done", "is_first", "is_known")
 NOT_KNOWN: Effect = (0, 0.0, False, False, False)
+CUT_OFF: Effect = (0, 0.0, False, True, False)  # of the frame behind an episode that was truncated
+
+
+# Where the newest frames lie: memory, frames along its first axis; the same with that axis where a
+# view has it; the end of the newest frame; how many frames had ever been stored when this was true;
+# how many of the newest are of one episode. It is replaced as a whole, so that no thread sees a
+# part of a change; a named tuple would cost a tenth of a step.
+Place = tuple[Array, Array, int, int, int]
 
 
 class NewestFrames:
@@ -87,22 +94,25 @@ class NewestFrames:
         Frames of a view.
     shape, dtype
         Of a frame as it is stored.
+    most : int
+        Frames that are there at a time.
     """
 
-    def __init__(self, depth: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._depth = depth if len(shape) > 1 else 1
+    def __init__(self, depth: int, shape: tuple[int, ...], dtype: np.dtype[Any], most: int) -> None:
+        self.depth = depth if len(shape) > 1 else 1
         self._shape, self._dtype = shape, dtype
         self.ndim = len(shape)
         self._blank = None if dtype.kind == "O" else np.zeros((), dtype)
         self._channels = shape[-1] if len(shape) > 2 else 1
-        self._frames, self._joined = self._open()
+        self.is_plain = self._channels == 1 and self.ndim > 1 and depth <= most
+        self._most = most
         self._before = self._open()
-        self._size = len(self._frames)
-        self._end = self._depth - 1  # behind the newest
+        self.size = len(self._before[0])
+        self.place: Place = (*self._open(), self.depth - 1, 0, 0)
 
     def _open(self) -> tuple[Array, Array]:
         """Room for frames, and the same with their axis where a view has it."""
-        frames = np.full((SIDE_BY_SIDE * self._depth, *self._shape), self._blank, self._dtype)
+        frames = np.full((SIDE_BY_SIDE * self.depth, *self._shape), self._blank, self._dtype)
         joined = self._join(frames)
         joined.flags.writeable = False
         return frames, joined
@@ -113,37 +123,42 @@ class NewestFrames:
         joined = np.moveaxis(frames, 0, max(2, ndim - 1)) if ndim > 1 else frames[:]
         return joined[..., 0] if ndim > 2 and self._channels == 1 else joined
 
-    def push(self, frame: Array) -> None:
-        """The newest frame, of a value that can be stored."""
-        end = self._end
-        if end == self._size:
-            end = self._move()
-        self._frames[end] = frame
-        self._end = end + 1
+    def move(self, frames: Array, joined: Array) -> tuple[Array, Array, int]:
+        """Other memory to go on in, behind the frames that the next view needs."""
+        other, other_joined = self._before
+        if sys.getrefcount(other) > UNSHARED:
+            other, other_joined = self._open()
+        kept = self.depth - 1
+        other[:kept] = frames[self.size - kept :]
+        self._before = frames, joined
+        return other, other_joined, kept
 
-    def _move(self) -> int:
-        """Go on in other memory, behind the frames that the next view needs."""
-        frames, joined = self._before
-        if sys.getrefcount(frames) > UNSHARED:
-            frames, joined = self._open()
-        kept = self._depth - 1
-        frames[:kept] = self._frames[self._size - kept :]
-        self._before = self._frames, self._joined
-        self._frames, self._joined, self._end = frames, joined, kept
-        return kept
+    def load(self, window: Array, number: int, run: int) -> None:
+        """The newest frames, ``depth`` of them, from where they are stored."""
+        frames, joined = self._open()
+        frames[: self.depth] = window
+        self.place = (frames, joined, self.depth, number, run)
+
+    def forget(self) -> None:
+        """Say that what is here may be wrong."""
+        self.place = (*self.place[:3], -1, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self._depth, self._shape, self._dtype, self._frames, self._end)
+        frames, _, end, number, run = self.place
+        about = (self.depth, self._shape, self._dtype, self._most)
+        return _restored, (about, frames, (end, number, run))
 
-    def view(self, there: int) -> Array:
-        """The newest frames, joined along their last axis; of those before, zeros."""
-        end, depth, shape = self._end, self._depth, self._shape
+    def view(self, place: Place, there: int) -> Array:
+        """The newest frames, joined along their last axis, where that takes a copy.
+
+        ``there`` are those that are there; in place of the ones before are zeros.
+        """
+        frames, _, end, _, _ = place
+        depth, shape = self.depth, self._shape
         if len(shape) < 2:
-            newest: Array = self._frames[end - 1].copy()
+            newest: Array = frames[end - 1].copy()
             return newest
-        if there >= depth and self._channels == 1:
-            return self._joined[..., end - depth : end]
-        frames = self._frames[end - depth : end].copy()
+        frames = frames[end - depth : end].copy()
         frames[: max(0, depth - there)] = self._blank
         view = self._join(frames)
         if self._channels != 1:
@@ -152,12 +167,12 @@ class NewestFrames:
         return view
 
 
-def _restored(
-    depth: int, shape: tuple[int, ...], dtype: np.dtype[Any], frames: Array, end: int
-) -> NewestFrames:
+def _restored(about: tuple[Any, ...], frames: Array, place: tuple[int, int, int]) -> NewestFrames:
     """Newest frames as they were pickled."""
-    newest = NewestFrames(depth, shape, dtype)
-    newest._frames[...], newest._end = frames, end
+    newest = NewestFrames(*about)
+    memory, joined, *_ = newest.place
+    memory[...] = frames
+    newest.place = (memory, joined, *place)
     return newest
 
 
@@ -200,7 +215,8 @@ class ReplayBuffer:
     RAM of a game, the view is the newest one alone. What was overwritten is not there any more: a
     view never reaches across the write head.
 
-    An object belongs to one thread.
+    One thread stores, and any number of threads may draw and read meanwhile: all of a batch was
+    there at one moment. A call that is interrupted has stored everything or nothing.
 
     Source: the homework on deep Q-learning of Berkeley's CS 294-112, after Mnih et al. (2015),
     "Human-level control through deep reinforcement learning".
@@ -237,10 +253,11 @@ class ReplayBuffer:
         self._rows: cpprb_like.ReplayBuffer | None = None
         self._newest: NewestFrames | None = None
         self._frame_shape: tuple[int, ...] = ()
-        self._stored = 0  # frames so far
-        self._effect = NOT_KNOWN  # of the newest frame
-        self._run = 0  # frames of its episode, whether they are still there or not
-        self._closed: set[int] = set()  # numbers of older frames that no transition starts at
+        # The number of the newest frame, its effect, and that of the next one if that is there: so
+        # what is true follows from the rows, and nothing has to be set right when they are written.
+        self._pending: Pending = (-1, NOT_KNOWN, NOT_KNOWN)
+        # Numbers of frames that no transition may start at: the rows say which of them are such.
+        self._suspects: set[int] = set()
 
     # ------------------------------------------------------------------ storing
 
@@ -265,31 +282,53 @@ class ReplayBuffer:
         MemoryError
             There is no memory for ``size`` such frames.
         """
+        rows, (at, effect, following) = self._rows, self._pending
+        number = 0 if rows is None else rows.ring.written
+        if at != number - 1 or following is not NOT_KNOWN:
+            effect = self._effect(number - 1)
+            self._pending = (number - 1, effect, NOT_KNOWN)
+        return self._store(frame, number, effect)
+
+    def _effect(self, number: int, pending: Pending | None = None) -> Effect:
+        """What is known of a frame, if it is the newest."""
+        at, effect, following = self._pending if pending is None else pending
+        return effect if at == number else following if at == number - 1 else NOT_KNOWN
+
+    def _store(self, frame: ArrayLike, number: int, effect: Effect) -> int:
+        """Store a frame, which has this number, and the effect of the one before it."""
         value = frame if type(frame) is np.ndarray else _frame(frame)
-        rows, newest, stored = self._rows, self._newest, self._stored
+        rows, newest = self._rows, self._newest
         if rows is None or newest is None:
             rows, newest = self._open(value)
         elif value.ndim != newest.ndim:
             raise self._wrong_shape(value)
-        action, reward, done, is_last, is_known = self._effect
+        action, reward, done, is_last, is_known = effect
+        if not is_known and number:
+            self._suspects.add(number - 1)
         try:
             slot = rows.add(
-                obs=value, last_action=action, last_reward=reward, last_done=done, is_first=is_last
+                obs=value,
+                last_action=action,
+                last_reward=reward,
+                last_done=done,
+                is_first=is_last,
+                is_known=is_known,
             )
         except ValueError:
-            if stored and value.shape != self._frame_shape:
+            if number and value.shape != self._frame_shape:
                 raise self._wrong_shape(value) from None
             raise
-        newest.push(value)
-        if stored == 0:
-            self._rows, self._newest, self._frame_shape = rows, newest, value.shape
-        elif not is_known:
-            self._closed.add(stored - 1)
-        if self._closed:
-            self._closed.discard(stored - self.size)
-        self._effect = NOT_KNOWN
-        self._run = 1 if is_last else self._run + 1
-        self._stored = stored + 1
+        frames, joined, end, before, run = newest.place
+        if before == number:  # else they are read from the rows when somebody asks for them
+            if end == newest.size:
+                frames, joined, end = newest.move(frames, joined)
+            frames[end] = value
+            newest.place = (frames, joined, end + 1, number + 1, 1 if is_last else run + 1)
+        if number == 0:
+            self._newest, self._frame_shape = newest, value.shape
+            self._rows = rows  # last, as it says that the others are there
+        if self._suspects:
+            self._suspects.discard(number - self.size)
         return slot  # type: ignore[return-value]  # a row was added
 
     def _wrong_shape(self, frame: Array) -> ValueError:
@@ -331,57 +370,55 @@ class ReplayBuffer:
             ``final_frame`` without ``truncated``, or of a frame that is not the newest. Nothing has
             changed.
         """
+        rows = self._rows
         if (  # what programs do at each step, in half the time of all the questions below
-            type(action) is int
+            rows is not None
+            and type(action) is int
             and type(reward) is float
             and type(done) is bool  # type: ignore[redundant-expr]
             and type(idx) is int
-            and 0 <= idx == (self._stored - 1) % self.size
+            and idx == (newest := rows.ring.written - 1) % self.size
             and -INT32_MAX <= action <= INT32_MAX
             and -FLOAT32_MAX <= reward <= FLOAT32_MAX
-            and self._stored
             and truncated is False
             and final_frame is None
         ):
-            self._effect = (action, reward, done, done, True)
+            self._pending = (newest, (action, reward, done, done, True), NOT_KNOWN)
             return
         slot = whole("idx", idx)
-        rows = self._rows
         if rows is None or not 0 <= slot < self.num_in_buffer:
             raise IndexError(f"idx: expected the slot of a frame, got {idx}")
         is_done, is_cut = _flag("done", done), _flag("truncated", truncated) and not done
-        is_newest = slot == (self._stored - 1) % self.size
+        newest = self._stored - 1
+        is_newest = slot == newest % self.size
         if final_frame is not None and not (is_cut and is_newest):
             raise ValueError("final_frame: expected for the newest frame only, if it is truncated")
         is_last = is_done or (is_cut and final_frame is None)
         effect = (_action(action), _reward(reward), is_done, is_last, is_done or not is_last)
         if not is_newest:
             self._replace(rows, slot, effect)
-            return
-        before, self._effect = self._effect, effect
-        if final_frame is not None:
+        elif final_frame is None:
+            self._pending = (newest, effect, NOT_KNOWN)
+        else:
+            before = self._pending
+            self._pending = (newest, self._effect(newest), CUT_OFF)
             try:
-                self.store_frame(final_frame)
-            except BaseException:
-                self._effect = before
+                self._store(final_frame, newest + 1, effect)
+            except ValueError:
+                self._pending = before
                 raise
-            self._effect = (0, 0.0, False, True, False)
 
     def _replace(self, rows: cpprb_like.ReplayBuffer, slot: int, effect: Effect) -> None:
         """Store the effect of a frame that is not the newest."""
-        action, reward, done, is_last, is_known = effect
-        rows.update(
-            (slot + 1) % self.size,
-            last_action=action,
-            last_reward=reward,
-            last_done=done,
-            is_first=is_last,
-        )
-        age = self._age(slot)
-        number = self._stored - self.num_in_buffer + age
-        (self._closed.discard if is_known else self._closed.add)(number)
-        newest = np.array([self.num_in_buffer - 1])
-        self._run = int((self._windows(rows, newest) >= 0).sum())
+        newest = self._stored - 1
+        number = newest - (newest - slot) % self.size
+        if not effect[-1]:
+            self._suspects.add(number)
+        if self._newest is not None:
+            self._newest.forget()  # its frames may be of another episode then
+        rows.update((slot + 1) % self.size, **dict(zip(EFFECT, effect, strict=True)))
+        if effect[-1]:
+            self._suspects.discard(number)
 
     def _open(self, frame: Array) -> tuple[cpprb_like.ReplayBuffer, NewestFrames]:
         """Rows for frames like the first one, and room for the newest of them."""
@@ -394,10 +431,13 @@ class ReplayBuffer:
                 "last_reward": {"shape": (), "dtype": np.float32},
                 "last_done": {"shape": (), "dtype": np.bool_},
                 "is_first": {"shape": (), "dtype": np.bool_},
+                "is_known": {"shape": (), "dtype": np.bool_},
             },
+            terminated=False,  # an episode ends where the next frame says so
+            truncated=False,
             seed=0,  # never used: the draws are our own
         )
-        return rows, NewestFrames(self.frame_history_len, frame.shape, dtype)
+        return rows, NewestFrames(self.frame_history_len, frame.shape, dtype, self.size)
 
     # ------------------------------------------------------------------ reading
 
@@ -421,17 +461,39 @@ class ReplayBuffer:
         Nobody changes a view as long as it lives, neither can its owner: it shares frames with the
         views after it. Its frames lie behind each other in memory, as those of the original do.
         """
-        if self._newest is None:
+        rows, newest = self._rows, self._newest
+        if rows is None or newest is None:
             raise NotEnoughFramesError("expected a frame to be stored, got none so far")
-        return self._newest.view(min(self._run, self.size))
+        place = newest.place
+        if place[3] != rows.ring.written:
+            place = rows._consistently(partial(self._load, rows, newest))
+        _, joined, end, _, run = place
+        if newest.is_plain and newest.depth <= run:
+            return joined[..., end - newest.depth : end]
+        return newest.view(place, min(run, self.size))
+
+    def _load(self, rows: cpprb_like.ReplayBuffer, newest: NewestFrames) -> tuple[Ints, Place]:
+        """Read the newest frames from where they are stored."""
+        number = rows.ring.written
+        window = self._windows(rows, np.array([number - 1]), newest.depth)
+        newest.load(rows.stack("obs", window, axis=0)[0], number, int((window >= 0).sum()))
+        return np.array([(number - 1) % self.size]), newest.place
 
     def can_sample(self, batch_size: int) -> bool:
         """Whether there are ``batch_size`` different transitions, and a frame at all.
 
         The newest frame starts none, nor does one whose effect has not been stored.
         """
-        n = whole("batch_size", batch_size, 0)
-        return self._rows is not None and n <= self.num_in_buffer - len(self._without_next())
+        n, rows = whole("batch_size", batch_size, 0), self._rows
+        if rows is None:
+            return False
+        most: int = rows._consistently(partial(self._count, rows))
+        return n <= most
+
+    def _count(self, rows: cpprb_like.ReplayBuffer) -> tuple[Ints, int]:
+        """How many transitions there are."""
+        number = rows.ring.written
+        return np.empty(0, np.intp), min(number, self.size) - len(self._without_next(rows, number))
 
     def sample(self, batch_size: int) -> Batch:
         """Draw different transitions, each with the same probability.
@@ -461,30 +523,35 @@ class ReplayBuffer:
         Cost proportional to ``batch_size``, unless that is more than half of the transitions: then
         to the number of frames.
         """
-        rows = self._rows
-        if rows is None or not self.can_sample(batch_size):
-            raise NotEnoughFramesError(
-                f"cannot sample {batch_size} different transitions of {self.num_in_buffer} frames"
-            )
-        ages = self._draw(whole("batch_size", batch_size))
-        windows = self._windows(rows, np.concatenate([ages, ages + 1]))
-        now, following = windows[: len(ages)], windows[len(ages) :]
+        n, rows = whole("batch_size", batch_size, 0), self._rows
+        if rows is None:
+            raise NotEnoughFramesError(f"cannot sample {n} different transitions of 0 frames")
+        batch: Batch = rows._consistently(partial(self._sample, rows, n))
+        return batch
+
+    def _sample(self, rows: cpprb_like.ReplayBuffer, n: int) -> tuple[Ints, Batch]:
+        """Slots of a batch, and the batch, of rows that nobody changes meanwhile."""
+        number = rows.ring.written
+        among = min(number, self.size)
+        without = self._without_next(rows, number)
+        if n > among - len(without):
+            raise NotEnoughFramesError(f"cannot sample {n} different transitions of {among} frames")
+        numbers = number - among + self._draw(n, among, without)
+        windows = self._windows(rows, np.concatenate([numbers, numbers + 1]))
+        now, following = windows[:n], windows[n:]
         next_slots = following[:, -1:]
-        action, reward, done = (
-            rows.stack(name, next_slots).reshape(-1)
-            for name in ("last_action", "last_reward", "last_done")
-        )
-        return Batch(
+        action, reward, done = (rows.stack(name, next_slots).reshape(-1) for name in EFFECT[:3])
+        batch = Batch(
             self._views(rows, now),
             action,
             reward,
             self._views(rows, following),
             done.astype(np.float32),
         )
+        return windows[windows >= 0], batch
 
-    def _draw(self, n: int) -> Ints:
+    def _draw(self, n: int, among: int, without: list[int]) -> Ints:
         """Different frames that a transition starts at, by age: the oldest has 0."""
-        among, without = self.num_in_buffer, self._without_next()
         integers = np.random.randint if self._rng is None else self._rng.integers
         if 2 * (n + len(without)) > among:
             there = np.setdiff1d(np.arange(among), without)
@@ -496,36 +563,46 @@ class ReplayBuffer:
             found.update(dict.fromkeys(integers(0, among, missing).tolist()))
         return np.fromiter(found, np.intp, len(found))[len(without) :]
 
-    def _without_next(self) -> list[int]:
-        """The frames that no transition starts at, by age."""
-        oldest = self._stored - self.num_in_buffer
-        return [self._stored - 1 - oldest, *sorted(number - oldest for number in self._closed)]
+    def _without_next(self, rows: cpprb_like.ReplayBuffer, number: int) -> list[int]:
+        """The frames that no transition starts at, by age, when ``number`` frames were stored."""
+        newest, oldest = number - 1, max(0, number - self.size)
+        suspects = [k for k in sorted(self._suspects) if oldest <= k < newest]
+        if suspects:
+            told = np.array([suspects]) + 1
+            is_known = rows.stack("is_known", told % self.size)[0].tolist()
+            suspects = [k for k, known in zip(suspects, is_known, strict=True) if not known]
+        return [k - oldest for k in (newest, *suspects)]
 
-    def _windows(self, rows: cpprb_like.ReplayBuffer, ages: Ints) -> Ints:
+    def _windows(
+        self, rows: cpprb_like.ReplayBuffer, numbers: Ints, depth: int | None = None
+    ) -> Ints:
         """The slots of the frames of each view, oldest first; -1 for what is not there.
 
-        ``ages`` are those of the newest frames.
+        ``numbers`` are those of the newest frames.
         """
-        back = ages[:, np.newaxis] + np.arange(1 - self.frame_history_len, 1)
-        first = self.next_idx if self.num_in_buffer == self.size else 0
-        slots = np.where(back < 0, -1, (first + back) % self.size)
-        if self.frame_history_len > 1 and len(self._frame_shape) > 1:
-            is_first = rows.stack("is_first", slots[:, 1:])
-            is_before = np.logical_or.accumulate(is_first[:, ::-1], axis=1)[:, ::-1]
-            slots[:, :-1][is_before] = -1
-        return slots
+        if depth is None:
+            depth = self.frame_history_len if len(self._frame_shape) > 1 else 1
+        windows, _, _ = rows.ring.windows(
+            numbers % self.size, depth - 1, 0, starts="is_first", repeat=False
+        )
+        return windows
 
     def _views(self, rows: cpprb_like.ReplayBuffer, windows: Ints) -> Array:
         """The frames of each window, joined along their last axis."""
         shape, n = self._frame_shape, len(windows)
         if len(shape) < 2:
-            return rows.stack("obs", windows[:, -1:], axis=0).reshape(n, *shape)
+            return rows.stack("obs", windows, axis=0).reshape(n, *shape)
         if len(shape) == 2:
             return rows.stack("obs", windows)
         channels = shape[-1] * self.frame_history_len
         return rows.stack("obs", windows, axis=-2).reshape(n, *shape[:-1], channels)
 
     # ------------------------------------------------------------------ state
+
+    @property
+    def _stored(self) -> int:
+        """Frames so far."""
+        return 0 if self._rows is None else self._rows.ring.written
 
     @property
     def num_in_buffer(self) -> int:
@@ -537,10 +614,6 @@ class ReplayBuffer:
         """Slot of the next frame."""
         return self._stored % self.size
 
-    def _age(self, slot: int) -> int:
-        """The age of a frame in a slot."""
-        return (slot - self.next_idx) % self.size if self.num_in_buffer == self.size else slot
-
     @property
     def obs(self) -> StoredField | None:
         """The frames by slot, None before the first one."""
@@ -549,17 +622,17 @@ class ReplayBuffer:
     @property
     def action(self) -> StoredField | None:
         """The actions by slot, None before the first frame."""
-        return self._field("last_action", partial(self._read_effects, "action"))
+        return self._field("last_action", partial(self._read_effects, "last_action"))
 
     @property
     def reward(self) -> StoredField | None:
         """The rewards by slot, None before the first frame."""
-        return self._field("last_reward", partial(self._read_effects, "reward"))
+        return self._field("last_reward", partial(self._read_effects, "last_reward"))
 
     @property
     def done(self) -> StoredField | None:
         """Whether the episode ended, by slot; None before the first frame."""
-        return self._field("last_done", partial(self._read_effects, "done"))
+        return self._field("last_done", partial(self._read_effects, "last_done"))
 
     def _field(self, name: str, read: Callable[[Ints], Array]) -> StoredField | None:
         if self._rows is None:
@@ -575,12 +648,21 @@ class ReplayBuffer:
 
     def _read_effects(self, name: str, slots: Ints) -> Array:
         assert self._rows is not None
-        newest = (self._stored - 1) % self.size
-        older = (slots < self.num_in_buffer) & (slots != newest)
-        following = np.where(older, (slots + 1) % self.size, -1)
-        values = self._rows.stack(f"last_{name}", following[:, np.newaxis]).reshape(-1)
-        values[slots == newest] = self._effect[EFFECT.index(name)]
+        values: Array = self._rows._consistently(partial(self._effects_at, self._rows, name, slots))
         return values
+
+    def _effects_at(
+        self, rows: cpprb_like.ReplayBuffer, name: str, slots: Ints
+    ) -> tuple[Ints, Array]:
+        """What came after the frames in these slots; the newest's before it is written."""
+        pending = self._pending  # first: it may be of an older frame then, but of no newer one
+        number = rows.ring.written
+        newest = (number - 1) % self.size
+        older = (slots < min(number, self.size)) & (slots != newest)
+        following = np.where(older, (slots + 1) % self.size, -1)
+        values = rows.stack(name, following[:, np.newaxis]).reshape(-1)
+        values[slots == newest] = self._effect(number - 1, pending)[EFFECT.index(name)]
+        return following[older], values
 
     def __repr__(self) -> str:
         return (

@@ -7,7 +7,8 @@ here as well.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,14 @@ Rows = NDArray[np.intp]
 
 PATIENCE = 10  # rejected rows for each row of a batch, before all rows are looked at
 CHUNK = 4096  # rows looked at together then
+
+
+class Found(NamedTuple):
+    """Transitions: see ``_look``."""
+
+    rows: Rows
+    last: Rows
+    ended: NDArray[np.bool_]
 
 
 class ExperienceReplayBuffer(ForEnv):
@@ -100,7 +109,9 @@ class ExperienceReplayBuffer(ForEnv):
     returns states that were never written or do not follow each other.
 
     Cost of a batch: proportional to ``batch_size`` as a rule; where nearly every draw is rejected,
-    also to the steps stored. Not for several threads at once.
+    also to the steps stored. One thread adds, and any number of threads may draw and clear
+    meanwhile: all of a batch was there at one moment. A call that is interrupted has done
+    everything or nothing.
 
     Examples
     --------
@@ -138,9 +149,10 @@ class ExperienceReplayBuffer(ForEnv):
         self.random_seed = random_seed
         self._slots = self.capacity + self.bootstrap_n
         self._steps: ReplayBuffer | None = None  # its fields are known from the first step
-        self._written = 0  # steps since the last clear; the number of the next one
-        self._start = 0  # number of the first step of the episode
-        self._episode: Any = None
+        # Which episode goes on, told before its first step is written, so that nothing has to be
+        # set right afterwards: clears so far, the number of the step at which it begins, its id,
+        # and that of the episode before. If there is no such step yet, that one goes on.
+        self._begun: tuple[int, int, Any, Any] = (-1, 0, None, None)
 
     @classmethod
     def from_value_function(
@@ -219,11 +231,18 @@ class ExperienceReplayBuffer(ForEnv):
             hash(episode_id)
         except TypeError:
             raise TypeError(f"episode_id: expected a hashable, got {episode_id!r}") from None
-        start = self._start if episode_id == self._episode else self._written
         steps = self._open(frame) if self._steps is None else self._steps
-        steps.add(s=frame, a=action, r=r, done=done, start=start)
-        self._steps, self._episode, self._start = steps, episode_id, start
-        self._written += 1
+        ring, (told_at, first, episode, before) = steps.ring, self._begun
+        clears, written = ring.revision, ring.written
+        current = episode if written > first else before
+        is_first = not (clears == told_at and written > 0 and episode_id == current)
+        if is_first:
+            self._begun = (clears, written, episode_id, current)
+        elif written <= first:  # what was told then did not happen
+            self._begun = (clears, -1, current, None)
+        steps.add(s=frame, a=action, r=r, done=done, is_first=is_first)
+        if self._steps is None:
+            self._steps = steps
 
     def _newest_frame(self, s: Any) -> Array:
         state = s if type(s) is np.ndarray else _as_state(s)
@@ -243,14 +262,14 @@ class ExperienceReplayBuffer(ForEnv):
             "a": {"shape": action.shape, "dtype": action.dtype},
             "r": {"shape": (), "dtype": np.float64},
             "done": {"shape": (), "dtype": np.bool_},
-            "start": {"shape": (), "dtype": np.int64},  # number of the episode's first step
+            "is_first": {"shape": (), "dtype": np.bool_},  # whether an episode begins here
         }
-        return ReplayBuffer(self._slots, fields, seed=0)  # draws are made here, not there
+        return ReplayBuffer(  # draws are made here, not there
+            self._slots, fields, terminated=False, truncated=False, seed=0
+        )
 
     def clear(self) -> None:
         """Forget all steps; memory stays allocated, and the draws go on where they are."""
-        self._written = self._start = 0
-        self._episode = None
         if self._steps is not None:
             self._steps.clear()
 
@@ -281,107 +300,110 @@ class ExperienceReplayBuffer(ForEnv):
             There are fewer than ``batch_size`` steps, or at none of them is a transition. It is a
             ``ValueError`` and a ``RuntimeError``.
         """
-        batch_size = whole("batch_size", self.batch_size, 1)  # it may have been set
-        if self._steps is None or len(self) < batch_size:
+        batch_size, steps = whole("batch_size", self.batch_size, 1), self._steps  # it may be set
+        if steps is None:
             raise InsufficientCacheError(
-                f"cannot sample {batch_size} transitions: the buffer holds {len(self)}"
+                f"cannot sample {batch_size} transitions: the buffer holds 0"
             )
-        n = self.bootstrap_n
-        rows, starts, last, ended = self._draw(batch_size)
-        ahead = np.arange(n)
-        steps = np.minimum(rows[:, np.newaxis] + ahead, last[:, np.newaxis])
-        counted = rows[:, np.newaxis] + ahead == steps
+        batch: Transitions = steps._consistently(partial(self._sample, steps, batch_size))
+        return batch
+
+    def _sample(self, steps: ReplayBuffer, batch_size: int) -> tuple[Rows, Transitions] | None:
+        """The oldest slots of a batch, and the batch, of rows that nobody changes meanwhile."""
+        written = steps.ring.written
+        held = self._held(written)
+        if held < batch_size:
+            raise InsufficientCacheError(
+                f"cannot sample {batch_size} transitions: the buffer holds {held}"
+            )
+        rows, last, ended = self._draw(steps, written, batch_size)
+        if steps.ring.written != written:
+            return None  # windows that were looked at later than others
+        n, here, every = self.bootstrap_n, self.num_frames - 1, np.arange(len(rows))
+        within = np.arange(n) < (last - here + ended)[:, np.newaxis]
         powers = np.array([self.gamma**k for k in range(n)])
         with np.errstate(over="ignore", invalid="ignore"):
-            rewards = np.where(counted, powers * self._read("r", steps), 0.0)
+            rewards = np.where(within, powers * steps.stack("r", rows[:, here : here + n]), 0.0)
             returns = rewards.cumsum(axis=1)[:, -1]  # one after the other: a sum goes by pairs
-        return (
-            self._states(rows, starts, rows),
-            self._read("a", rows[:, np.newaxis])[..., 0],
+        following = np.minimum(n + np.arange(self.num_frames), last[:, np.newaxis])
+        actions = steps.stack("a", np.stack([rows[:, here], rows[every, last]], axis=1))
+        return np.ascontiguousarray(rows[:, 0]), (
+            self._states(steps, rows[:, : self.num_frames]),
+            np.ascontiguousarray(actions[..., 0]),
             returns,
             np.where(ended, 0.0, self.gamma**n),
-            self._states(rows + n, starts, last),
-            self._read("a", last[:, np.newaxis])[..., 0],
+            self._states(steps, rows[every[:, np.newaxis], following]),
+            np.ascontiguousarray(actions[..., 1]),
         )
 
-    def _draw(self, n: int) -> Rows:
-        """Rows at which a transition is: see ``_look``."""
-        found: list[Rows] = []
+    def _draw(self, steps: ReplayBuffer, written: int, n: int) -> Found:
+        """Slots at which a transition is: see ``_look``."""
+        found: list[Found] = []
         missing, rejected = n, 0
         while missing and rejected < PATIENCE * n:
             # One number for each row that is still missing, as if drawn one by one.
-            drawn = self.random.randint(self._stored, size=missing)
-            rows = (drawn.astype(np.intp) - self._oldest) % self._slots + self._oldest
-            there = self._look(rows)
+            drawn = self.random.randint(min(written, self._slots), size=missing)
+            there = self._look(steps, written, drawn.astype(np.intp))
             found.append(there)
-            rejected += missing - there.shape[1]
-            missing -= there.shape[1]
+            rejected += missing - len(there.rows)
+            missing -= len(there.rows)
         if missing:
-            found.append(self._choose(missing))
-        return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
-
-    def _choose(self, n: int) -> Rows:
-        """As ``_draw``, by a look at all rows."""
-        oldest, written = self._oldest, self._written
-        chunks = (
-            np.arange(first, min(first + CHUNK, written)) for first in range(oldest, written, CHUNK)
+            found.append(self._choose(steps, written, missing))
+        return (
+            found[0] if len(found) == 1 else Found(*map(np.concatenate, zip(*found, strict=True)))
         )
-        there = np.concatenate([self._look(chunk) for chunk in chunks], axis=1)
-        if there.shape[1] == 0:
+
+    def _choose(self, steps: ReplayBuffer, written: int, n: int) -> Found:
+        """As ``_draw``, by a look at all rows."""
+        stored = min(written, self._slots)
+        every = np.arange(written - stored, written) % self._slots
+        chunks = (every[start : start + CHUNK] for start in range(0, stored, CHUNK))
+        here = self.num_frames - 1
+        there = np.concatenate(
+            [self._look(steps, written, chunk).rows[:, here] for chunk in chunks]
+        )
+        if len(there) == 0:
             raise InsufficientCacheError(
                 f"cannot sample: no step has {self.bootstrap_n} more of its episode behind it, or "
                 "its end by done"
             )
-        return there[:, self.random.randint(there.shape[1], size=n)]
+        return self._look(steps, written, there[self.random.randint(len(there), size=n)])
 
-    def _look(self, rows: Rows) -> Rows:
-        """Of the given rows those at which a transition is.
+    def _look(self, steps: ReplayBuffer, written: int, slots: Rows) -> Found:
+        """Of the given slots those at which a transition is.
 
-        In four lines: the row, the first of its episode, the one after the steps or the one that is
-        done, and whether it is done.
+        Their windows; the place in each of the row after the steps, or of the one that is done; and
+        whether it is done.
         """
-        n = self.bootstrap_n
-        ahead = np.minimum(rows[:, np.newaxis] + np.arange(n + 1), self._written - 1)
-        starts = self._read("start", ahead)
-        same = starts == starts[:, :1]
-        ends = self._read("done", ahead[:, :n]) & same[:, :n]
-        ended = ends.any(axis=1)
-        there = ended | (same[:, n] & (rows + n < self._written))
+        n, here = self.bootstrap_n, self.num_frames - 1
+        rows, counts, _ = steps.ring.windows(slots, here, n, starts="is_first")
+        following = counts[:, 1]
+        ends = steps.stack("done", rows[:, here : here + n])
+        ends &= np.arange(n) <= following[:, np.newaxis]
+        ended = np.logical_or.reduce(ends, axis=1)
         # Frames before the oldest row: gone if the ring is full. With a few free slots they may not
         # be missed, but keras-gym, going round the ring, meets the newest row, and rejects as well.
-        free = self._slots - self._stored
-        there &= rows >= self._oldest + self.num_frames - 1 - free
-        last = rows + np.where(ended, ends.argmax(axis=1), n)
-        found = np.empty((4, len(rows)), np.intp)
-        found[:] = rows, starts[:, 0], last, ended
-        return found[:, there]
+        stored = min(written, self._slots)
+        ages = (slots - (written - stored)) % self._slots
+        there = ended | (following == n)
+        there &= ages >= here - (self._slots - stored)
+        last = here + np.where(ended, ends.argmax(axis=1), n)
+        return Found(rows[there], last[there], ended[there])
 
-    def _states(self, rows: Rows, starts: Rows, last: Rows) -> Array:
-        """The frames up to the given rows, none before the start nor behind the last."""
-        frames = rows[:, np.newaxis] + np.arange(1 - self.num_frames, 1)
-        frames = np.maximum(frames, starts[:, np.newaxis])
-        frames = np.minimum(frames, last[:, np.newaxis])
-        states = self._read("s", frames)
+    def _states(self, steps: ReplayBuffer, slots: Rows) -> Array:
+        """The stacks of the frames at these slots; of one frame, that alone."""
+        states = steps.stack("s", slots)
         return states[..., 0] if self.num_frames == 1 else states
-
-    def _read(self, name: str, rows: Rows) -> Array:
-        """A field of rows, along the last axis."""
-        assert self._steps is not None
-        return self._steps.stack(name, rows % self._slots)
 
     # ------------------------------------------------------------------ sizes
 
-    @property
-    def _stored(self) -> int:
-        return min(self._written, self._slots)
-
-    @property
-    def _oldest(self) -> int:
-        return self._written - self._stored
+    def _held(self, written: int) -> int:
+        """Steps that count, when so many have been written."""
+        return max(0, min(written, self._slots) - self.bootstrap_n)
 
     def __len__(self) -> int:
         """Steps stored, without the newest ``bootstrap_n``; at most ``capacity``."""
-        return max(0, self._stored - self.bootstrap_n)
+        return 0 if self._steps is None else self._held(self._steps.ring.written)
 
     def __bool__(self) -> bool:
         return len(self) > 0
