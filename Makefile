@@ -1,7 +1,7 @@
 # make demo    train an agent on CartPole with this buffer, and show what it learned
 # make test    run all tests; ARGS="-k ring -x" goes to pytest
 # make test-tf-agents    run the tests that need TF-Agents, on CPython 3.10 or 3.11, in an environment of their own
-# make test-torch    run the tests that need PyTorch and pandas, in an environment of their own
+# make test-torch    run the tests that need PyTorch, JAX and pandas, in an environment of their own
 # make dev     the development set-up: everything below without another install
 # make lint typecheck debug bench cliffs bench-report guard wheel clean: see CONTRIBUTING.md
 #
@@ -55,13 +55,14 @@ test-tf-agents:
 		"tf-agents==0.19.*" "tensorflow==2.15.*" "numpy==1.26.*" "pytest>=9.0" "hypothesis>=6.100"
 	$(TF_BIN)/pytest tests/tf_agents $(ARGS)
 
-# Tensors in and out, and the front of ReAgent; TORCH="torch==2.13.0", for instance, takes another build than the newest.
+# Tensors in and out, those of JAX too, and the front of ReAgent; TORCH="torch==2.13.0", for instance, takes another build than the newest.
 test-torch:
 	$(PYTHON) -m venv "$(TORCH_VENV)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check . \
-		pandas dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	$(TORCH_BIN)/pytest tests/compat/test_reagent*.py tests/test_out.py tests/test_prioritized_misuse.py tests/test_docs.py $(ARGS)
+		jax pandas dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
+	$(TORCH_BIN)/pytest tests/compat/test_reagent*.py tests/test_out.py tests/test_tensors.py \
+		tests/test_prioritized_misuse.py tests/test_docs.py $(ARGS)
 
 dev:
 	$(call environment,dev)

@@ -27,6 +27,7 @@ from functools import partial
 import numpy as np
 
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.foreign import read_array
 from cpprb_like.memory import require
 
 cnp.import_array()
@@ -268,7 +269,7 @@ cdef class BufferBase:
         array = column.c_cast(given, n_envs)
         if array is None and column.kind != NO_NUMBER and not isinstance(value, PLAIN_TYPES):
             try:
-                read = np.asarray(value)  # tensors, memoryviews and what else shows its numbers
+                read = read_array(value)  # tensors, memoryviews and what else shows its numbers
             except MemoryError:
                 raise
             except Exception:

@@ -33,6 +33,7 @@ from cpprb_like._uniform import draw_uniform
 from cpprb_like.checking import check_buffer, check_memory
 from cpprb_like.derived import NStep, check_nstep, derive, read_gamma, read_nstep
 from cpprb_like.episodes import Episodes
+from cpprb_like.foreign import read_array
 from cpprb_like.forks import BUFFER, GENERATOR, OneProcess, tell, watch
 from cpprb_like.frame_axes import AxisCheck
 from cpprb_like.samplers import Extra, Sampler, Seed, Slots, Uniform, generator
@@ -634,7 +635,7 @@ class ReplayBuffer(BufferBase):
         Negative numbers count from the last slot in use. Raises ``IndexError`` for slots that are
         not in use or hold no step.
         """
-        single = not isinstance(index, slice) and np.ndim(index) == 0
+        single = not isinstance(index, slice) and np.ndim(read_array(index)) == 0
         batch = self._read(lambda: resolve(self.ring, index))
         return {name: values[0] for name, values in batch.items()} if single else batch
 

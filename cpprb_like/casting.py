@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like.foreign import read_array
+
 __all__ = ["as_array", "cast"]
 
 Array = NDArray[Any]
@@ -46,7 +48,9 @@ def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:
         return np.array(value, dtype=object)
     if dtype.names is not None:
         return np.array(value, dtype=_with_object_leaves(dtype))
-    array = np.asarray(value)
+    array = read_array(value)
+    if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
+        return array  # which is of a dtype of its own
     if (array.dtype.kind == "f" and dtype.kind in "iu") or array.dtype.kind in "SU":
         return np.array(
             value, dtype=object

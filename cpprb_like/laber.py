@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like.foreign import read_array
 from cpprb_like.samplers import Seed, generator
 from cpprb_like.schedules import value_at, whole
 
@@ -200,7 +201,7 @@ class LaBERmax(_LaBER):
 def _rows(name: str, values: ArrayLike, n: int) -> Array:
     """The values as an array of n rows, or an error."""
     try:
-        array = np.asarray(values)
+        array = read_array(values)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     if array.ndim == 0 or len(array) != n:

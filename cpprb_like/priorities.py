@@ -20,6 +20,7 @@ from cpprb_like._episodes import Starts
 from cpprb_like._priorities import as_indexes, as_priorities, importance, weigh
 from cpprb_like._row_weights import RowWeights
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
+from cpprb_like.foreign import read_array
 from cpprb_like.samplers import Extra, Sampler, Slots
 from cpprb_like.schedules import Schedule, check, value_at, whole, whole_numbers
 from cpprb_like.storage import allocate_floats
@@ -550,9 +551,13 @@ def _one_of(name: str, value: object, words: tuple[str, str]) -> None:
 
 def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:
     try:
-        return np.asarray(values)
+        return read_array(values)
     except ValueError as error:  # rows of several lengths
         raise ValueError(f"{name}: {error}") from None
+    except (BufferError, RuntimeError, TypeError) as error:  # of a tensor that NumPy cannot read
+        raise TypeError(
+            f"{name}: expected numbers, got {type(values).__name__}: {error}"
+        ) from error
 
 
 def _number(name: str, value: Any) -> float:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._entry import fast_add_with_priorities
 from cpprb_like._row_weights import RowWeights
 from cpprb_like.buffers import Batch, ReplayBuffer
+from cpprb_like.foreign import read_array
 from cpprb_like.priorities import ByPriority, Prioritized, PrioritySampler
 from cpprb_like.samplers import Reverse
 from cpprb_like.schedules import Schedule
@@ -113,9 +114,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
         """Those of a block of time steps as a row of numbers."""
         try:
-            given = np.asanyarray(priorities)
-        except ValueError:
-            return priorities  # of several lengths, which is for the sampler to say
+            # A masked array stays one, for the sampler to refuse.
+            given = priorities if isinstance(priorities, np.ndarray) else read_array(priorities)
+        except (BufferError, RuntimeError, TypeError, ValueError):
+            return priorities  # which is for the sampler to say
         is_block = given.shape[1:] in ((self.n_envs,), (self.n_envs, 1))
         if is_block:
             return given.reshape(-1)

@@ -18,6 +18,7 @@ from cpprb_like._column import Column
 from cpprb_like._core import Ring
 from cpprb_like._episodes import Starts
 from cpprb_like._windows import take_sequences
+from cpprb_like.foreign import read_array
 from cpprb_like.memory import require
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.schedules import Schedule, check, whole
@@ -285,12 +286,12 @@ def update_sequence_priorities(
     check("eta", eta, 0, 1)
     if callable(eta):
         raise TypeError(f"eta: expected a number, got {eta!r}")
-    errors = np.asarray(td_errors)
+    errors = read_array(td_errors)
     if errors.dtype.kind not in "fiu":
         raise TypeError(f"td_errors: expected numbers, got {errors.dtype}")
     if errors.ndim != 2 or errors.shape[1] == 0:
         raise ValueError(f"td_errors: expected shape (n, steps), got {errors.shape}")
-    there = np.ones(errors.shape, np.bool_) if mask is None else np.asarray(mask)
+    there = np.ones(errors.shape, np.bool_) if mask is None else read_array(mask)
     if there.dtype != np.bool_:
         raise TypeError(f"mask: expected bools, got {there.dtype}")
     if there.shape != errors.shape:

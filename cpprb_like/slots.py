@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
+from cpprb_like.foreign import read_array
 from cpprb_like.schedules import whole_numbers
 
 __all__ = ["resolve"]
@@ -27,7 +28,7 @@ def resolve(ring: Ring, index: Any) -> Slots:
             return slots
         slots = slots[slots >= 0]
         return slots[~ring.absent_at(slots)]
-    wanted = np.atleast_1d(np.asarray(index))
+    wanted = np.atleast_1d(read_array(index))
     if wanted.dtype.kind == "f" and wanted.size:
         wanted = whole_numbers("slots", wanted)
     if isinstance(index, (tuple, bool, np.bool_)):

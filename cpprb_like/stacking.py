@@ -18,7 +18,7 @@ from cpprb_like._column import Column
 from cpprb_like._core import Ring
 from cpprb_like._frames import COPIED_AT_ONCE, newest_frame, take_stacks
 from cpprb_like._take import new_array
-from cpprb_like.foreign import as_out
+from cpprb_like.foreign import as_out, read_array
 from cpprb_like.memory import require
 from cpprb_like.views import read_rows
 
@@ -160,7 +160,7 @@ def _read_slots(slots: ArrayLike) -> Slots:
     """A copy, which no other thread can change while it is read."""
     if type(slots) is np.ndarray and slots.ndim == 2 and slots.shape[1] and slots.dtype == np.intp:
         return slots.copy()
-    given = np.asarray(slots)
+    given = read_array(slots)
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"slots: expected integers, got {given.dtype}")
     if given.ndim != 2 or given.shape[1] == 0:
