@@ -462,6 +462,7 @@ class Own(Prioritized):
         super().stage(first, revision, priorities)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
 @pytest.mark.parametrize("sampler", [Prioritized, RankBased, Own])
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_an_add_with_priorities_that_is_cut_short_is_whole_or_nothing(

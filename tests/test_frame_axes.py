@@ -47,6 +47,7 @@ def fill(rb: Any, stacks: NDArray[np.uint8]) -> Any:
         ((84, 84, 4), 2),
         ((4, 84, 84), 0),  # Gymnasium
         ((4, 84, 84, 3), 0),  # of coloured frames
+        ((3, 84, 84, 3), 3),  # of frames of which nobody knows
         ((84, 84, 3, 4), 3),
         ((3, 84, 84, 4), 3),
         ((4, 84, 84, 1), 0),
