@@ -1,6 +1,8 @@
 """Which rows sequences can start at.
 
-Compiled because starts are found by trying rows. Not here: how sequences are read (``_windows``),
+Starts are found by trying rows as long as they are common. Where they are rare they are kept in a
+set, which follows the ring from then on. Compiled because it looks at every row that is tried, or
+new. Not here: how sequences are read (``_windows``),
 what they are good for (``sequences``), and starts by priority (``priorities``).
 """
 
@@ -11,8 +13,10 @@ from libc.stdint cimport int8_t
 from numpy.random cimport bitgen_t
 
 from cpprb_like._copy cimport c_prefetch
-from cpprb_like._core cimport ABSENT, END, WRITTEN, Ring
+from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, REVISION, UPDATES, WRITTEN, Ring
+from cpprb_like._episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._random cimport Bits, c_bits_of, c_bounded
+from cpprb_like._slot_set cimport SlotSet, c_has
 from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
 
 import numpy as np
@@ -25,6 +29,7 @@ cdef enum:
     TRIES = 32               # for each start, and for each row from one to the next
     SPARE_TRIES = 256
     FETCHED = 32             # flags that are fetched before the first of them is looked at
+    SPARSE = 8               # words of bits that are read in the time that finds a slot
 
 cdef enum:  # what a row is
     NEVER = -1               # no sequence will ever start there
@@ -59,10 +64,12 @@ cdef class Starts:
     A sequence is a row and up to ``rows - 1`` rows that follow it in its stream; absent rows are
     passed over.
 
+    It may serve many calls, from any number of threads.
+
     Parameters
     ----------
-    ring : Ring
-        The rows.
+    index : EpisodeIndex
+        The episodes of the ring.
     rows : int
         Of a sequence, at least 1.
     least : int
@@ -75,31 +82,43 @@ cdef class Starts:
     """
 
     def __cinit__(
-        self, Ring ring not None, *, intp_t rows, intp_t least, bint across, intp_t stride
+        self, EpisodeIndex index not None, *, intp_t rows, intp_t least, bint across, intp_t stride
     ):
         if not (1 <= least <= rows and stride >= 1):
             raise ValueError(
                 f"expected 1 <= least <= rows and 1 <= stride, got {least}, {rows}, {stride}"
             )
-        self.ring = ring
+        self.index = index
+        self.ring = index.ring
         self.rows = rows
         self.least = least
         self.across = across
         self.stride = stride
+        self.kept = SlotSet(self.ring.capacity)
+
+    @property
+    def nbytes(self):
+        """Bytes of memory: none until starts were rare, then a quarter of a byte a slot."""
+        return self.kept.nbytes + (0 if self.streams is None else self.streams.nbytes)
+
+    cdef int c_prepare(self) except -1:
+        """To be called before the methods below: what they will ask the index is up to date."""
+        if self.ring.c_absent() and (self.across or self.stride > 1):
+            self.index.c_sync_rows()
+        return 0
 
     # ------------------------------------------------------------------ one row
 
     cdef bint c_is_first(self, int64_t row) noexcept nogil:
         """Whether an episode begins at a row; not if that row is gone which would tell."""
-        cdef int64_t oldest = self.ring.c_first()
+        cdef Bounds bounds
         cdef uint8_t flags
-        row -= self.ring.n_envs
-        while row >= oldest:
-            flags = self.ring.c_flags(<intp_t> (row % self.ring.capacity))[0]
-            if not flags & ABSENT or flags & END:
-                return flags & END
-            row -= self.ring.n_envs
-        return row < 0
+        if row - self.ring.n_envs < self.ring.c_first():
+            return row < self.ring.n_envs
+        flags = self.ring.c_flags(<intp_t> ((row - self.ring.n_envs) % self.ring.capacity))[0]
+        if not flags & ABSENT or flags & END:
+            return flags & END
+        return self.index.c_find_row(row, &bounds) and bounds.first == row and bounds.is_known
 
     cdef bint c_is_on_stride(self, int64_t row) noexcept nogil:
         """Whether a row is one of those that may be starts, whatever follows."""
@@ -139,6 +158,7 @@ cdef class Starts:
 
         1 if a sequence can start there, 0 if rows have to follow first, -1 if none ever can.
         """
+        self.c_prepare()
         self.ring.c_check_slots(slots)
         cdef intp_t n = cnp.PyArray_DIM(slots, 0)
         cdef cnp.ndarray told = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT8)
@@ -160,33 +180,40 @@ cdef class Starts:
             start = end
 
     def slots(self):
-        """All slots at which a sequence can start, newest first. Looks at all rows."""
-        cdef Ring ring = self.ring
-        cdef intp_t n = <intp_t> (ring.state[WRITTEN] - ring.c_first()), count = 0
+        """All slots at which a sequence can start, ascending.
+
+        Cost: in proportion to these, to the rows that came since such a look at all rows, some 20 ns
+        each, and to the slots divided by 64.
+        """
+        self.c_follow()
+        cdef intp_t k, place, slot = 0, count = 0, n = self.kept.count
         cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-        # Of each stream: rows of the sequence from here on, and whether its episode has ended.
-        cdef intp_t[::1] following = np.zeros(ring.n_envs, np.intp)
-        cdef uint8_t[::1] ended = np.zeros(ring.n_envs, np.uint8)
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(found)
-        cdef int64_t row = ring.state[WRITTEN], oldest = ring.state[WRITTEN] - n
-        cdef intp_t slot, stream
-        cdef uint8_t flags
-        while row > oldest:
-            row -= 1
-            slot = <intp_t> (row % ring.capacity)
-            flags = ring.c_flags(slot)[0]
-            if flags & ABSENT:
-                continue
-            stream = <intp_t> (row % ring.n_envs)
-            if flags & END and not self.across:
-                following[stream] = 0
-                ended[stream] = True
-            following[stream] += 1
-            if following[stream] >= (self.least if ended[stream] else self.rows):
-                if self.c_is_on_stride(row):
-                    out[count] = slot
-                    count += 1
+        if n * SPARSE < self.kept.words:
+            for k in range(n):
+                out[k] = self.kept.c_at(k)
+        else:
+            k = 0
+            while k < n:
+                if self.kept.bits[slot >> 6] == 0:
+                    slot = (slot | 63) + 1
+                    continue
+                if c_has(self.kept, slot):
+                    out[k] = slot
+                    k += 1
+                slot += 1
+        for k in range(n):
+            if self.c_check(out[k]):
+                out[count] = out[k]
+                count += 1
         return found[:count].copy()
+
+    def few(self, intp_t most):
+        """Whether it is known without a try that a sequence can start at no more slots than these."""
+        if self.kept.memory is None or self.kept.count > most:
+            return False
+        self.c_follow()
+        return self.kept.count <= most
 
     def draw(self, intp_t n, rng):
         """Draw n slots at which a sequence can start, each with the same probability.
@@ -210,35 +237,32 @@ cdef class Starts:
         Notes
         -----
         Slots are tried until a sequence can start there; if that takes some dozens of tries for each
-        of them, the rest is drawn from ``slots()``. Both give the same distribution.
+        of them, the rest is drawn from a set of all starts. Both give the same distribution. The
+        first call for which starts are too rare looks at all rows; one after it at those that have
+        come since, some 20 ns each.
         """
         bit_generator = rng.bit_generator
         cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
             bit_generator.capsule, "BitGenerator"
         )
         cdef cnp.ndarray drawn = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray among
         cdef Bits bits = c_bits_of(source)
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(drawn)
-        cdef const intp_t* starts
-        cdef intp_t k, kinds
-        # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
+        cdef intp_t k = 0
         lock = bit_generator.lock
-        lock.acquire()
-        k = self.c_try(out, n, &bits)
-        lock.release()
-        if k == n:
-            return drawn
-        among = self.slots()
-        kinds = cnp.PyArray_DIM(among, 0)
-        if kinds == 0:
-            self.refuse()
-        starts = <const intp_t*> cnp.PyArray_DATA(among)
-        lock.acquire()
-        while k < n:
-            out[k] = starts[c_bounded(&bits, kinds)]
-            k += 1
-        lock.release()
+        self.c_prepare()
+        # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
+        if not self.few(self.ring.c_stored() // TRIES // self.stride):
+            lock.acquire()
+            k = self.c_try(out, n, &bits)
+            lock.release()
+        if k < n:
+            self.c_follow()
+            lock.acquire()
+            k = self.c_choose(out, k, n, &bits)
+            lock.release()
+            if k < n:
+                self.refuse()
         return drawn
 
     cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept:
@@ -261,6 +285,148 @@ cdef class Starts:
                     out[k] = tried[i]
                     k += 1
         return k
+
+    cdef intp_t c_choose(self, intp_t* out, intp_t k, intp_t n, Bits* bits) noexcept:
+        """Draw the k-th to the n-th start from those that are kept; how many there are then."""
+        cdef intp_t slot
+        while k < n and self.kept.count:
+            slot = self.kept.c_at(<intp_t> c_bounded(bits, self.kept.count))
+            if self.c_check(slot):
+                out[k] = slot
+                k += 1
+        return k
+
+    # ------------------------------------------------------------------ starts that are kept
+
+    # No start is ever missing from the set. What is in it and was overwritten, hidden, or is no
+    # start any more for another reason, is found out, and removed, when it is drawn.
+
+    cdef int c_follow(self) except -1:
+        """Look at the rows that have come since the last call, the first time at all."""
+        cdef Ring ring = self.ring
+        cdef int64_t row, first
+        cdef intp_t stream, slot
+        cdef cnp.ndarray memory = None, streams = None
+        self.c_prepare()
+        while self.c_is_over():
+            if memory is None:
+                memory, streams = self.kept.c_allocate(), np.empty(3 * ring.n_envs, np.int64)
+                self.c_prepare()  # last: rows may have come meanwhile
+            else:
+                self.c_begin(memory, streams)
+        first = ring.c_first()
+        row = max(self.seen, first)
+        stream, slot = <intp_t> (row % ring.n_envs), <intp_t> (row % ring.capacity)
+        while row < ring.state[WRITTEN]:
+            if c_has(self.kept, slot):
+                self.kept.c_remove(slot)
+            if not ring.c_flags(slot)[0] & ABSENT:
+                self.c_see(row, stream, slot)
+            row += 1
+            stream = stream + 1 if stream + 1 < ring.n_envs else 0
+            slot = slot + 1 if slot + 1 < ring.capacity else 0
+        self.seen, self.first = row, first
+        if self.edits != ring.state[UPDATES]:
+            self.edits = ring.state[UPDATES]
+            for stream in range(0 if self.across else ring.n_envs):
+                if self.waiting[stream] >= 0 and ring.state[EPISODE_LENS + stream] == 0:
+                    self.c_end(stream)
+        return 0
+
+    cdef bint c_is_over(self) noexcept:
+        """Whether what is kept is of no use."""
+        return self.kept.memory is None or (
+            self.revision != self.ring.state[REVISION] or self.ring.c_first() < self.first
+        )
+
+    cdef void c_begin(self, cnp.ndarray memory, cnp.ndarray streams) noexcept:
+        """Begin anew, over fresh memory."""
+        cdef intp_t stream
+        self.kept.c_forget(memory)
+        self.streams = streams
+        self.waiting = <int64_t*> cnp.PyArray_DATA(self.streams)
+        self.counts = self.waiting + self.ring.n_envs
+        self.newest = self.counts + self.ring.n_envs
+        for stream in range(self.ring.n_envs):
+            self.waiting[stream] = self.newest[stream] = -1
+            self.counts[stream] = 0
+        self.seen = self.first = 0
+        self.revision = self.ring.state[REVISION]
+        self.edits = self.ring.state[UPDATES]
+
+    cdef void c_see(self, int64_t row, intp_t stream, intp_t slot) noexcept:
+        """A row has come that holds a step."""
+        cdef Ring ring = self.ring
+        cdef int64_t last = self.newest[stream]
+        if self.waiting[stream] >= 0:
+            if last < ring.c_first():
+                self.waiting[stream] = -1
+            elif not self.across and ring.c_flags(<intp_t> (last % ring.capacity))[0] & END:
+                self.c_end(stream)  # by hand, after it was seen
+            elif self.waiting[stream] < ring.c_first():
+                self.c_wait_from(stream, ring.c_first())
+        if self.waiting[stream] < 0:
+            self.waiting[stream], self.counts[stream] = row, 0
+        self.newest[stream] = row
+        self.counts[stream] += 1
+        if self.counts[stream] >= self.rows:
+            self.c_keep(self.waiting[stream])
+            self.c_move_on(stream)
+        if not self.across and ring.c_flags(slot)[0] & END and self.waiting[stream] >= 0:
+            self.c_end(stream)
+
+    cdef void c_end(self, intp_t stream) noexcept:
+        """The episode of the rows that wait has ended: some are starts, the others never will be."""
+        if self.newest[stream] < self.ring.c_first():
+            self.waiting[stream] = -1
+            return
+        self.c_wait_from(stream, max(self.waiting[stream], self.ring.c_first()))
+        while self.waiting[stream] >= 0 and self.counts[stream] >= self.least:
+            self.c_keep(self.waiting[stream])
+            self.c_move_on(stream)
+        self.waiting[stream] = -1
+
+    cdef void c_wait_from(self, intp_t stream, int64_t row) noexcept:
+        """The rows of a stream from this one on wait for others: count them."""
+        cdef Ring ring = self.ring
+        row += (stream + ring.n_envs - row % ring.n_envs) % ring.n_envs
+        if row <= self.newest[stream] and ring.c_is_absent(<intp_t> (row % ring.capacity)):
+            row = ring.c_next(row, self.newest[stream] + 1)
+        self.waiting[stream] = row if row <= self.newest[stream] else -1
+        self.counts[stream] = 0
+        while 0 <= row <= self.newest[stream]:
+            self.counts[stream] += 1
+            row = ring.c_next(row, self.newest[stream] + 1)
+
+    cdef void c_move_on(self, intp_t stream) noexcept:
+        """The oldest row of a stream that waited is known."""
+        self.counts[stream] -= 1
+        self.waiting[stream] = self.ring.c_next(self.waiting[stream], self.newest[stream] + 1)
+
+    cdef void c_keep(self, int64_t row) noexcept:
+        """Keep a row that has enough others behind it."""
+        if self.c_is_on_stride(row):
+            self.kept.c_add(<intp_t> (row % self.ring.capacity))
+
+    cdef bint c_check(self, intp_t slot) noexcept:
+        """Whether a slot that is kept is a start; if it is not, it goes."""
+        cdef int64_t row
+        cdef intp_t stream
+        cdef int what
+        if slot >= self.ring.c_stored():  # cleared meanwhile
+            self.kept.c_remove(slot)
+            return False
+        what = self.c_what(slot)
+        if what == STARTS:
+            return True
+        self.kept.c_remove(slot)
+        row = self.ring.c_row_at(slot)
+        stream = <intp_t> (row % self.ring.n_envs)
+        if what == WAITS and row < self.seen and (  # rows that followed it were deleted
+            self.waiting[stream] < 0 or row < self.waiting[stream]
+        ):
+            self.c_wait_from(stream, row)
+        return False
 
     def refuse(self):
         """Raise ``NotEnoughDataError``: a sequence can start nowhere."""

@@ -22,6 +22,7 @@ cdef class SlotSet:
     cdef void c_count(self, intp_t slot, intp_t change) noexcept nogil
     cdef intp_t c_free_before(self, intp_t slot) noexcept nogil
     cdef intp_t c_free_at(self, intp_t place) noexcept nogil
+    cdef intp_t c_at(self, intp_t place) noexcept nogil
 
 
 cdef inline bint c_has(SlotSet slots, intp_t slot) noexcept nogil:

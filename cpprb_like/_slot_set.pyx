@@ -1,7 +1,7 @@
 """A set of slots, and which slots are left.
 
-The k-th slot that is not in the set is found in a time in proportion to the logarithm of their
-number, so a draw costs the same whether few slots are in it or nearly all. One bit for each slot,
+The k-th slot that is in the set, or is not, is found in a time in proportion to the logarithm of
+their number, so a draw costs the same whether few slots are in it or nearly all. One bit for each slot,
 and a Fenwick tree of how many bits of each word are set: a quarter of a byte a slot. Compiled
 because a draw asks for every row. Not here: which slots these are (``_core``).
 """
@@ -92,25 +92,11 @@ cdef class SlotSet:
 
     cdef intp_t c_free_at(self, intp_t place) noexcept nogil:
         """The slot that is not in the set and has so many of these before it."""
-        cdef intp_t word = 0, step = self.top, left = place, free, width = 32, shift = 0
-        cdef uint64_t bits
-        if self.count == 0:
-            return place
-        while step:
-            if word + step <= self.words:
-                free = (step << 6) - self.counts[word + step]
-                if free <= left:
-                    left -= free
-                    word += step
-            step >>= 1
-        bits = ~self.bits[word]
-        while width:
-            free = c_ones(bits >> shift & ((<uint64_t> 1 << width) - 1))
-            if free <= left:
-                left -= free
-                shift += width
-            width >>= 1
-        return (word << 6) + shift
+        return place if self.count == 0 else c_search(self, place, True)
+
+    cdef intp_t c_at(self, intp_t place) noexcept nogil:
+        """The slot that is in the set and has so many of these before it."""
+        return c_search(self, place, False)
 
     # ------------------------------------------------------------------ for tests
 
@@ -140,6 +126,11 @@ cdef class SlotSet:
         self._check(place, self.capacity - self.count - 1)
         return self.c_free_at(place)
 
+    def at(self, intp_t place):
+        """The slot that is in the set and has so many of these before it."""
+        self._check(place, self.count - 1)
+        return self.c_at(place)
+
     def _check(self, intp_t number, intp_t most):
         if not 0 <= number <= most:
             raise IndexError(f"expected 0 to {most}, got {number}")
@@ -151,3 +142,26 @@ cdef inline intp_t c_ones(uint64_t word) noexcept nogil:
     word = (word & <uint64_t> 0x3333333333333333) + (word >> 2 & <uint64_t> 0x3333333333333333)
     word = (word + (word >> 4)) & <uint64_t> 0x0F0F0F0F0F0F0F0F
     return <intp_t> (word * <uint64_t> 0x0101010101010101 >> 56)
+
+
+cdef inline intp_t c_search(SlotSet slots, intp_t place, bint free) noexcept nogil:
+    """The slot that is in the set, or is not if ``free``, and has so many of these before it."""
+    cdef intp_t word = 0, step = slots.top, left = place, count, width = 32, shift = 0
+    cdef uint64_t bits
+    while step:
+        if word + step <= slots.words:
+            count = slots.counts[word + step]
+            if free:
+                count = (step << 6) - count
+            if count <= left:
+                left -= count
+                word += step
+        step >>= 1
+    bits = ~slots.bits[word] if free else slots.bits[word]
+    while width:
+        count = c_ones(bits >> shift & ((<uint64_t> 1 << width) - 1))
+        if count <= left:
+            left -= count
+            shift += width
+        width >>= 1
+    return (word << 6) + shift

@@ -70,6 +70,8 @@ def take_sequences(
     cdef Sequences sequences = Sequences.__new__(Sequences)
     cdef Column column
     cdef Chain chain
+    if starts.across:
+        starts.c_prepare()
     ring.c_check_slots(slots)
     cdef Moment moment = ring.c_now()
     sequences.starts, sequences.slots, sequences.single = starts, slots, single

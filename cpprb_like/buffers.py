@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -26,6 +26,7 @@ from cpprb_like._column import Column
 from cpprb_like._core import Ring
 from cpprb_like._entry import BufferBase, fast_add, not_initialised
 from cpprb_like._episode_index import EpisodeIndex
+from cpprb_like._episodes import Starts
 from cpprb_like._epoch import Epoch
 from cpprb_like._row_tags import tag
 from cpprb_like._take import take
@@ -59,11 +60,12 @@ Batch = dict[str, NDArray[Any]]
 Found = TypeVar("Found")
 
 # Attributes that are no part of a pickle.
-REBUILT = ("_layout", "_arena", "_view", "_take", "_episodes", "_updatable")
+REBUILT = ("_layout", "_arena", "_view", "_take", "_episodes", "_starts", "_updatable")
 SHARED_FILE = (
     "the rows lie in a file that the parent process writes to; a forked process can only read "
     "them. Copy the buffer (copy.deepcopy) for rows of its own"
 )
+SHAPES = 8  # of sequences, whose starts are kept where they are rare
 MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
 
 
@@ -170,6 +172,7 @@ class ReplayBuffer(BufferBase):
     _nstep: NStep | None
     _view: View
     _episodes: EpisodeIndex
+    _starts: Callable[..., Starts]
     _take: Any
     _updatable: Updatable
 
@@ -270,12 +273,14 @@ class ReplayBuffer(BufferBase):
         stacks = [chain for chain in ring.chains if isinstance(chain, FrameStack)]
         if stacks:
             reading = AxisCheck(view.take, stacks)
+        index = EpisodeIndex(ring)
         attributes = {
             "_layout": layout,
             "_arena": arena,
             "_nstep": nstep,
             "_view": view,
-            "_episodes": EpisodeIndex(ring),
+            "_episodes": index,
+            "_starts": lru_cache(SHAPES)(partial(Starts, index)),
             "_take": reading,
             "_updatable": updatable_fields(layout.schema, ring),
             "sampler": sampler,

@@ -287,7 +287,8 @@ class ByPriority:
         exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
         rows = self.rows
         found: list[tuple[Slots, Floats]] = []
-        missing, tries, tried = n, n, 0
+        missing, tried = n, 0
+        tries = 0 if starts.few(TRIES * n) else n  # these weigh no more than so many tries
         most = max(TRIES * n, int(TRIES_PER_ROW * rows.ring.stored)) + SPARE_TRIES
         while missing and tries:
             # Strata only where all are kept: the first few of a stratified draw are no fair draw.
@@ -316,7 +317,7 @@ class ByPriority:
         return slots, extra
 
     def _choose(self, starts: Starts, n: int, rng: np.random.Generator) -> tuple[Slots, Floats]:
-        """As ``draw_starts``, by a look at all rows."""
+        """As ``draw_starts``, by a look at all starts."""
         among = starts.slots()
         weights = self.rows.get(among)
         sums = weights.cumsum()

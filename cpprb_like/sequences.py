@@ -48,6 +48,9 @@ class Buffer(Protocol):
         """The sampler."""
         ...
 
+    @property
+    def _starts(self) -> Callable[..., Starts]: ...
+
     def _check_batch_size(
         self, batch_size: int, columns: tuple[Column, ...] | None = None
     ) -> int: ...
@@ -145,10 +148,15 @@ def sample_sequences(
     With priorities and ``Nstep``, a row that waits for the steps of ``Nstep`` starts no sequence.
 
     Cost proportional to ``batch_size * T``, and to ``batch_size * stride`` tries for a start.
-    Where starts are very rare among the rows, at less than about one in ``32 * stride``, all rows
-    are looked at. With priorities the tries go by weight: as many for each sequence as the weights
-    of all rows are times those of the starts, 0.1 us each; where they would be more than 64 for
-    each sequence and than an eighth of the rows, all rows are looked at, 20 ns a row.
+    Where starts are very rare among the rows, at less than about one in ``32 * stride``, they are
+    kept in a set: the first batch of such a shape looks at all rows, some 20 ns each, and the next
+    ones at those that were added since; after ``on_episode_end`` or ``update`` also once at each
+    environment, 1 ns. The sets of the last eight shapes are kept, a quarter of a byte a row each.
+
+    With priorities the tries go by weight: as many for each sequence as the weights of all rows are
+    times those of the starts, 0.1 us each; where they would be more than 64 for each sequence and
+    than an eighth of the rows, all starts are looked at, 20 ns each. Where these are few, that is
+    done at once.
 
     Source: Kapturowski, Ostrovski, Quan, Munos and Dabney (2019), "Recurrent Experience Replay in
     Distributed Reinforcement Learning" (R2D2), section 2.3 and section 3 on stored states and
@@ -179,8 +187,7 @@ def sample_sequences(
     if not isinstance(across_episodes, (bool, np.bool_)):
         raise TypeError(f"across_episodes: expected a bool, got {across_episodes!r}")
     across = bool(across_episodes)
-    starts = Starts(
-        ring,
+    starts = self._starts(
         rows=rows,
         least=rows if across else warm_up + 1,
         across=across,

@@ -125,7 +125,7 @@ def test_each_row_is_told_apart(case: dict[str, Any]) -> None:
     rb = ReplayBuffer(capacity, FIELDS, n_envs=case["n_envs"], next_of="obs", seed=0)
     history = History(rb, np.random.default_rng(case["seed"]), case["p_end"])
     starts = Starts(
-        rb.ring,
+        rb._episodes,
         rows=case["length"] + case["burn_in"],
         least=case["burn_in"] + 1,
         across=case["across"],
@@ -150,6 +150,58 @@ def test_each_row_is_told_apart(case: dict[str, Any]) -> None:
         never = now
 
 
+@given(CASES, st.sampled_from([0.1, 0.6]), st.floats(0.05, 1.0))
+def test_starts_that_are_kept_are_all_there_are(
+    case: dict[str, Any], p_absent: float, share: float
+) -> None:
+    """A set that follows the ring now and then misses no start, whatever was ended or deleted."""
+    capacity = max(case["capacity"], case["n_envs"])
+    rb = ReplayBuffer(capacity, FIELDS, n_envs=case["n_envs"], next_of="obs", seed=0)
+    history = History(rb, np.random.default_rng(case["seed"]), case["p_end"], p_absent)
+    rows = min(case["length"] + case["burn_in"], capacity // case["n_envs"])
+    least = rows if case["across"] else min(case["burn_in"] + 1, rows)
+    shape = {"across": case["across"], "stride": case["stride"]}
+    starts = Starts(rb._episodes, rows=rows, least=least, **shape)
+    for _ in range(60):
+        history.play(1)
+        if history.rng.random() > share:
+            continue
+        expected = starts_of(history, rows, least=least, **shape)
+        slots = {step.row % capacity for step in history.alive() if step.x in expected}
+        assert set(starts.slots().tolist()) == slots
+        assert starts.few(len(slots))
+        assert not starts.few(len(slots) - 1)
+        if slots:
+            assert set(starts.draw(20, history.rng).tolist()) <= slots
+        else:
+            with pytest.raises(NotEnoughDataError):
+                starts.draw(1, history.rng)
+
+
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized])
+def test_rare_starts_are_equally_likely(sampler: Any) -> None:
+    """Where one row in a thousand is a start, all are drawn, old and new, and none that is gone."""
+    options = {} if sampler is Uniform else {"sampler": sampler()}
+    rb = episodes_of([3] * 2000 + [10, 12, 3, 14], capacity=6039, **options)
+    for turn in range(4):
+        starts = Starts(rb._episodes, rows=9, least=9, across=False, stride=1)
+        among = rb[starts.slots()]["x"]
+        assert len(among) == [12, 13, 11, 12][turn]
+        drawn = np.concatenate(
+            [rb.sample_sequences(40, 1, burn_in=8)["x"][:, 0] for _ in range(100)]
+        )
+        counts = np.array([(drawn == x).sum() for x in among])
+        assert counts.sum() == len(drawn)
+        statistic = chi_square_of(counts, np.full(len(among), 4000 / len(among)))
+        assert statistic < len(among) + 5 * np.sqrt(2 * len(among))
+        if turn == 0:  # one more, of an episode that has not ended
+            rb.add(x=np.arange(7000, 7009), done=np.zeros(9, bool))
+        elif turn == 1:  # the one of ten rows goes
+            assert rb.episodes.delete(2000 - 3) == 10
+        elif turn == 2:
+            rb.add(x=7009, done=True)
+
+
 def episodes_of(lengths: list[int], **options: Any) -> ReplayBuffer:
     """A buffer of one environment with episodes of these lengths, and the steps 0, 1, 2, ..."""
     capacity = options.pop("capacity", sum(lengths))
@@ -168,7 +220,7 @@ def test_starts_are_uniform(length: int, stride: int, n: int) -> None:
     """Each start has the same probability: a few are found by tries, many in a list of all."""
     rb = episodes_of([30, 7, 200, 63])
     rb.add(x=np.arange(1000, 1050), done=np.zeros(50, bool))  # wraps, and has not ended
-    starts = Starts(rb.ring, rows=length, least=1, across=False, stride=stride)
+    starts = Starts(rb._episodes, rows=length, least=1, across=False, stride=stride)
     among = rb[starts.slots()]["x"]
     counts = np.zeros(2000)
     times = (60 if n == 2 else 400) * len(among) // n
@@ -198,7 +250,7 @@ def test_starts_are_drawn_by_priority(stride: int, stratified: bool, rare: bool)
     weights = np.array([1.0 + i % 5 for i in range(63)])
     weights[60:] = [1.0, 10.0**6 if rare else 20.0, 5.0]
     rb.update_priorities(np.arange(60), weights[:60])
-    starts = Starts(rb.ring, rows=6, least=3, across=False, stride=stride)
+    starts = Starts(rb._episodes, rows=6, least=3, across=False, stride=stride)
     among = np.sort(starts.slots())
     counts = np.zeros(63)
 
@@ -514,7 +566,7 @@ def test_names_and_samplers_that_do_not_go_with_sequences() -> None:
     with pytest.raises(ValueError, match=r"no fields, got \['indexes'\]"):
         rb.sample_sequences(1, 1)
     with pytest.raises(ValueError, match="stride"):
-        Starts(rb.ring, rows=1, least=1, across=False, stride=0)
+        Starts(rb._episodes, rows=1, least=1, across=False, stride=0)
     with pytest.raises(ValueError, match="among"):
         choose(1, 0, np.random.default_rng(0))
 

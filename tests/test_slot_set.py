@@ -25,6 +25,7 @@ def test_the_slots_that_are_left_are_found_by_their_number(
     left = [slot for slot in range(capacity) if slot not in twin]
     assert slots.count == len(twin)
     assert [slots.free_at(place) for place in range(len(left))] == left
+    assert [slots.at(place) for place in range(len(twin))] == sorted(twin)
     before = [sum(other < slot for other in left) for slot in range(capacity + 1)]
     assert [slots.free_before(slot) for slot in range(capacity + 1)] == before
     assert [slot in slots for slot in range(capacity)] == [slot in twin for slot in range(capacity)]
@@ -41,7 +42,7 @@ def test_slots_that_are_none_are_refused() -> None:
     """Numbers beyond the slots, and ranks beyond those that are left."""
     slots = SlotSet(4)
     slots.add(1)
-    for call, number in [(slots.add, 4), (slots.remove, -1), (slots.free_at, 3)]:
+    for call, number in [(slots.add, 4), (slots.remove, -1), (slots.free_at, 3), (slots.at, 1)]:
         with pytest.raises(IndexError):
             call(number)
     with pytest.raises(IndexError):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
-from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._goals import FUTURE, choose_rows
+from cpprb_like._windows import take_sequences
 from cpprb_like.priorities import Prioritized
 from cpprb_like.ranked import RankBased
 
@@ -172,16 +174,66 @@ def test_an_episode_that_was_cut_is_deleted() -> None:
     assert len(many.episodes) == number - 150
 
 
+@pytest.mark.parametrize("prioritized", [False, True], ids=["", "prioritized"])
+@pytest.mark.parametrize("any_start", [True, False], ids=["few", "none"])
+def test_sequences_where_hardly_an_episode_is_long_enough(
+    prioritized: bool, any_start: bool
+) -> None:
+    """Each batch looked at all rows, also to find out that there is no start at all."""
+    cls = PrioritizedReplayBuffer if prioritized else ReplayBuffer
+    usual, case = cls(ROWS, FIELDS, seed=0), cls(ROWS, FIELDS, seed=0)
+    x = np.arange(ROWS)
+    done = x % 5 == 4
+    done[ROWS // 2 : ROWS // 2 + 20 * any_start] = False
+    usual.add(x=x, rew=x, done=x % 200 == 199)
+    case.add(x=x, rew=x, done=done)
+
+    def read(rb: ReplayBuffer, done: bool) -> None:
+        rb.add(x=0, rew=0.0, done=done)
+        with nullcontext() if any_start or rb is usual else pytest.raises(NotEnoughDataError):
+            rb.sample_sequences(16, 1, burn_in=15)
+
+    assert ratio(lambda: read(usual, False), lambda: read(case, True), turns=20) < 6
+
+
+def test_whether_an_episode_begins_behind_a_pause() -> None:
+    """The rows of the pause were walked over one by one, for each sequence that begins there."""
+    both = []
+    for paused in (False, True):
+        rb = ReplayBuffer(ROWS, FIELDS, n_envs=2, seed=0)
+        step = {"x": np.zeros(2, int), "rew": np.ones(2, "f4"), "done": np.zeros(2, bool)}
+        for t in range(ROWS // 2):
+            rb.add_where(np.array([True, not paused or t < 10 or t > ROWS // 2 - 10]), **step)
+        both.append(rb._starts(rows=4, least=4, across=True, stride=1))
+    usual, case = both
+    slots = np.full(32, ROWS - 17, np.intp)
+    assert case.tell(slots).all()
+    assert ratio(
+        lambda: take_sequences(usual, slots, frozenset()),
+        lambda: take_sequences(case, slots, frozenset()),
+    ) < 4  # fmt: skip
+
+
 @pytest.mark.parametrize("of_objects", [False, True], ids=["priorities", "objects"])
 def test_clearing_few_rows(of_objects: bool) -> None:
     """A clear, and the prioritized draw after it, wrote to memory of rows that were not there."""
 
-    def clearing(capacity: int) -> Callable[[], object]:
-        if of_objects:
-            objects = ReplayBuffer(capacity, {"x": {"shape": (), "dtype": object}}, seed=0)
-            return lambda: (objects.add(x=None), objects.clear())
-        rb = PrioritizedReplayBuffer(capacity, FIELDS, seed=0)
-        return lambda: (rb.add(x=0, rew=0.0, done=False), rb.sample(1), rb.clear())
+    def clearing(capacity: int) -> Callable[[], None]:
+        rb = (
+            ReplayBuffer(capacity, {"x": {"shape": (), "dtype": object}}, seed=0)
+            if of_objects
+            else PrioritizedReplayBuffer(capacity, FIELDS, seed=0)
+        )
+
+        def call() -> None:
+            if of_objects:
+                rb.add(x=None)
+            else:
+                rb.add(x=0, rew=0.0, done=False)
+                rb.sample(1)
+            rb.clear()
+
+        return call
 
     assert ratio(clearing(1000), clearing(5 * ROWS)) < 5
 

@@ -194,7 +194,7 @@ def test_every_start_in_turn(n_envs: int) -> None:
     twin = Twin(rb, rng, 0.1, 0.1)
     twin.add(145 // n_envs)
     for across in (False, True):
-        starts = Starts(rb.ring, rows=9, least=9 if across else 1, across=across, stride=1)
+        starts = Starts(rb._episodes, rows=9, least=9 if across else 1, across=across, stride=1)
         slots = np.sort(starts.slots())
         found = take_sequences(starts, slots, frozenset())
         assert found is not None
@@ -208,7 +208,7 @@ def test_what_is_no_sequence() -> None:
     """Slots that are not in use, or no dense array of intp, are an error."""
     rb = ReplayBuffer(10, {"x": {"shape": (), "dtype": "i8"}, "done": {}}, seed=0)
     rb.add(x=np.arange(6), done=np.zeros(6))
-    starts = Starts(rb.ring, rows=3, least=1, across=False, stride=1)
+    starts = Starts(rb._episodes, rows=3, least=1, across=False, stride=1)
     assert take_sequences(starts, np.array([0, 3], np.intp), frozenset()) is not None
     with pytest.raises(IndexError, match="10"):
         take_sequences(starts, np.array([10], np.intp), frozenset())
