@@ -9,15 +9,16 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, SupportsIndex, overload
+from typing import Any, ClassVar, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like.compat.reagent import _checkpoint, _settings
-from cpprb_like.compat.reagent._draws import Draws, marks
+from cpprb_like.compat.reagent._draws import Draws, Plan, marks
 from cpprb_like.compat.reagent._elements import (
     DenseMetadata,
     ElementMetadata,
@@ -43,6 +44,22 @@ Array = NDArray[Any]
 Slots = NDArray[np.intp]
 Tensor = Any  # of PyTorch, which type checkers need not have
 Element = Any  # InferredElement or ReplayElement: which one, depends on the constructor
+
+
+class Pending(NamedTuple):
+    """What is true beside the rows once a step is written; told before it is.
+
+    The rows say whether it was, so whoever comes next can do what an interrupt left undone.
+    """
+
+    rows: Store
+    written: int  #: of the rows' ring, when the step is there
+    add_count: int
+    episode_steps: int
+    between_episodes: bool
+    plan: Plan
+    slots: Slots  #: of all rows that the step takes
+    priorities: NDArray[np.float64] | None  #: theirs
 
 
 class ReplayBuffer:
@@ -77,11 +94,6 @@ class ReplayBuffer:
         Where fields are declared, as until July 2020: the shapes and dtypes of all fields. See the
         signatures.
 
-    Attributes
-    ----------
-    add_count : ndarray of int, shape ()
-        Rows ever written, those of zeros included.
-
     Raises
     ------
     InputError
@@ -95,7 +107,9 @@ class ReplayBuffer:
     Notes
     -----
     Steps become *valid*, which is to say that they can be drawn, when the ``update_horizon`` steps
-    after them are there, or the episode has ended. For one thread at a time.
+    after them are there, or the episode has ended. One thread adds, and any number of threads may
+    draw and read meanwhile: all of a batch was there at one moment. An ``add`` that is interrupted
+    has added everything or nothing.
 
     Source: the replay memory of Dopamine (Castro et al., 2018), with ReAgent's changes.
 
@@ -154,13 +168,14 @@ class ReplayBuffer:
     def __init__(self, *args: Any, **options: Any) -> None:
         need("torch")
         self._settings = _settings.read_settings(self._inferred, args, options)
-        self.add_count: NDArray[np.int64] = np.array(0)
-        self._draws = self._new_draws()
-        self._rows: Store | None = None
+        self._pending: Pending | None = None
+        self._add_count: NDArray[np.int64] = np.array(0)
+        self._valid = self._new_draws()
+        self._kept: Store | None = None
         self._episode_steps = 0  # of the episode that the newest row belongs to
         self._between_episodes = True
         if self._settings.elements is not None:
-            self._rows = self._new_store(dict(self._settings.elements))
+            self._kept = self._new_store(dict(self._settings.elements))
 
     @classmethod
     def create_from_env(
@@ -247,7 +262,7 @@ class ReplayBuffer:
         -----
         Cost: one copy of the values, and at most ``stack_size + update_horizon`` flags.
         """
-        self._write(self._by_name(args, fields))
+        self._write(self._by_name(args, fields), None)
 
     def _by_name(self, args: Sequence[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
         """Values by position as values by name."""
@@ -262,8 +277,8 @@ class ReplayBuffer:
             raise NamesError(f"Add expects {names}, got {len(args)} values and {list(fields)}")
         return {**taken, **fields}
 
-    def _write(self, fields: dict[str, Any]) -> tuple[Slots, int]:
-        """Add a step. Returns the slots of all rows that were written, and that of the step."""
+    def _write(self, fields: dict[str, Any], priority: float | None) -> None:
+        """Add a step."""
         settings = self._settings
         truncated = fields.pop("truncated", False)
         final = fields.pop("final_observation", None)
@@ -278,18 +293,75 @@ class ReplayBuffer:
                 raise InputError("final_observation: the step is neither terminal nor truncated")
             kind = rows.elements["observation"]
             final = kind.read("final_observation", final, strict=settings.strict)
-        padding = settings.stack_size - 1 if self._between_episodes else 0
         flags = TERMINAL if is_terminal else TRUNCATED * is_end
         flags |= FINAL_FOLLOWS * (final is not None)
-        written = rows.add(step, flags, padding, final)
-        slots = (int(self.cursor()) + np.arange(written)) % settings.replay_capacity
-        self._rows = rows
-        self.add_count += written
-        self._episode_steps = 1 if self._between_episodes else self._episode_steps + 1
-        self._between_episodes = is_end
-        is_known = is_terminal or final is not None
-        self._draws.mark(marks(settings, slots.tolist(), padding, self._episode_steps, is_known))
-        return slots, int(slots[padding])
+        rows.rows._hold(False, self._put, rows, step, flags, final, priority)
+
+    def _put(
+        self, rows: Store, step: dict[str, Any], flags: int, final: Any, priority: float | None
+    ) -> None:
+        """Write the rows of a step and what goes with them; other threads that write wait."""
+        settings = self._settings
+        self._settle()
+        padding = settings.stack_size - 1 if self._between_episodes else 0
+        n = padding + 1 + (final is not None)
+        slots = (int(self.cursor()) + np.arange(n)) % settings.replay_capacity
+        episode_steps = 1 if self._between_episodes else self._episode_steps + 1
+        is_known = bool(flags & TERMINAL) or final is not None
+        changes = marks(settings, slots.tolist(), padding, episode_steps, is_known)
+        self._pending = Pending(
+            rows,
+            rows.rows.ring.written + n,
+            int(self._add_count) + n,
+            episode_steps,
+            flags != 0,
+            self._valid.plan(changes),
+            slots,
+            None if priority is None else np.where(np.arange(n) == padding, priority, 0.0),
+        )
+        try:
+            rows.add(step, flags, padding, final)
+        except ValueError:
+            self._pending = None
+            raise
+        self._settle()
+
+    def _settle(self) -> None:
+        """Do what a step that was written leaves to do; nobody else writes meanwhile."""
+        pending = self._pending
+        if pending is not None and pending.rows.rows.ring.written == pending.written:
+            self._follow(pending)
+            self._pending = None
+
+    def _follow(self, pending: Pending) -> None:
+        """Do it. It may be done twice."""
+        self._kept = pending.rows
+        self._add_count[...] = pending.add_count
+        self._episode_steps = pending.episode_steps
+        self._between_episodes = pending.between_episodes
+        self._valid.follow(pending.plan)
+
+    def _catch_up(self) -> None:
+        """Wait for a step that is being written, or do what an interrupt has left to do."""
+        pending = self._pending
+        if pending is not None:
+            pending.rows.rows._hold(False, self._settle)
+
+    @property
+    def _rows(self) -> Store | None:
+        self._catch_up()
+        return self._kept
+
+    @property
+    def _draws(self) -> Draws:
+        self._catch_up()
+        return self._valid
+
+    @property
+    def add_count(self) -> NDArray[np.int64]:
+        """Rows ever written, those of zeros included: an int of shape ()."""
+        self._catch_up()
+        return self._add_count
 
     def _read_step(self, rows: Store, fields: Mapping[str, Any]) -> dict[str, Any]:
         if fields.keys() != rows.elements.keys():
@@ -309,7 +381,7 @@ class ReplayBuffer:
         """
         if self._rows is not None:
             raise InputError(f"the fields are fixed already: {list(self._rows.elements)}")
-        self._rows = self._new_store(infer_step(fields))
+        self._kept = self._new_store(infer_step(fields))
 
     # ------------------------------------------------------------------ state
 
@@ -345,7 +417,7 @@ class ReplayBuffer:
         slot = int(self._draws.slots(operator.index(idx)))
         if is_valid and slot >= self.add_count:
             raise IndexError(f"idx: expected a slot that was written, got {slot}")
-        self._draws.mark([(slot, bool(is_valid))])
+        self._valid.follow(self._valid.plan([(slot, bool(is_valid))]))
 
     def get_storage_signature(self) -> list[Element]:
         """The fields that are stored: their names and kinds, or as they were declared.
@@ -415,13 +487,19 @@ class ReplayBuffer:
         -----
         Cost: proportional to ``batch_size`` and the logarithm of the capacity.
         """
-        return need("torch").from_numpy(self._draw(batch_size).astype(np.int64, copy=False))
+        n, rows = whole("batch_size", batch_size, 0), self._rows
+        slots: Slots
+        if rows is None:
+            slots = self._draw(n)
+        else:
+            slots = rows.rows._consistently(partial(self._choose, rows, lambda: self._draw(n)))
+        return need("torch").from_numpy(slots.astype(np.int64, copy=False))
 
-    def _draw(self, batch_size: SupportsIndex) -> Slots:
-        n = whole("batch_size", batch_size, 0)
-        if self._draws.count == 0:
+    def _draw(self, n: int) -> Slots:
+        count = self._valid.count
+        if count == 0:
             raise NotEnoughDataError(f"Cannot sample {n}: there are no valid indices so far")
-        return self._draws.nth(need("torch").randint(self._draws.count, (n,)).numpy())
+        return self._valid.nth(need("torch").randint(count, (n,)).numpy())
 
     def sample_all_valid_transitions(self) -> Any:
         """All transitions that can be drawn, each once, in the order of their slots.
@@ -436,7 +514,7 @@ class ReplayBuffer:
         NotEnoughDataError
             Nothing was ever added. It is a ``RuntimeError``.
         """
-        return self._batch(np.flatnonzero(self._draws.flags))
+        return self._batch(lambda: np.flatnonzero(self._valid.flags))
 
     def sample_transition_batch(
         self, batch_size: SupportsIndex | None = None, indices: Any = None
@@ -473,26 +551,52 @@ class ReplayBuffer:
             ``indices`` are no integers in one dimension, or not ``batch_size`` of them.
         """
         if indices is None:
-            return self._batch(self._draw(self._batch_size if batch_size is None else batch_size))
+            n = whole("batch_size", self._batch_size if batch_size is None else batch_size, 0)
+            self._catch_up()
+            return self._batch(lambda: self._draw(n))
         slots = self._draws.slots(indices)
         if slots.ndim != 1:
             raise InputError(f"indices: expected one dimension, got shape {slots.shape}")
         if batch_size is not None and len(slots) != whole("batch_size", batch_size, 0):
             raise InputError(f"indices: expected {batch_size}, got {len(slots)}")
-        wrong = slots[~self._draws.flags[slots]]
-        if wrong.size:
-            raise IndexError(f"indices: expected valid ones, got {wrong[0]}")
-        return self._batch(slots)
+
+        def choose() -> Slots:
+            wrong = slots[~self._valid.flags[slots]]
+            if wrong.size:
+                raise IndexError(f"indices: expected valid ones, got {wrong[0]}")
+            return slots
+
+        return self._batch(choose)
 
     sample_transition_batch_tensor = sample_transition_batch
 
-    def _batch(self, slots: Slots) -> Any:
+    def _batch(self, choose: Callable[[], Slots]) -> Any:
+        """The transitions from the slots that are chosen, of rows that nobody changes meanwhile."""
         rows = self._rows
         if rows is None:
+            choose()  # which may have something to say itself
             raise NotEnoughDataError("cannot sample: nothing was ever added")
-        elements = self._elements(rows)
-        batch = read_transitions(self._settings, rows, slots, elements, self._values)
-        return batch_type(tuple(self._names(rows)))(**batch, **self._beside(slots))
+        return rows.rows._consistently(partial(self._read, rows, choose))
+
+    def _choose(self, rows: Store, choose: Callable[[], Slots]) -> tuple[Slots, Slots] | None:
+        """The slots that are chosen, twice; None if what they are chosen by has changed."""
+        self._catch_up()
+        pending, written = self._pending, rows.rows.ring.written
+        slots = choose()
+        if self._pending is not pending or rows.rows.ring.written != written:
+            return None
+        return slots, slots
+
+    def _read(self, rows: Store, choose: Callable[[], Slots]) -> tuple[Slots, Any] | None:
+        """Slots of a batch, the oldest of each stack among them, and the batch."""
+        chosen = self._choose(rows, choose)
+        if chosen is None:
+            return None
+        slots, _ = chosen
+        batch = read_transitions(self._settings, rows, slots, self._elements(rows), self._values)
+        oldest = rows.place(slots - (self._stack_size - 1))
+        found = batch_type(tuple(self._names(rows)))(**batch, **self._beside(slots))
+        return np.concatenate([slots, oldest[oldest >= 0]]), found
 
     def _elements(self, rows: Store) -> dict[str, ElementMetadata]:
         """The fields that are given out."""
@@ -577,11 +681,12 @@ class ReplayBuffer:
         self, rows: Store | None, words: Mapping[str, Any], arrays: Mapping[str, Array]
     ) -> None:
         """Take over what was loaded; it has been checked."""
-        self._rows = rows
-        self.add_count = np.array(arrays["add_count"], np.int64)
+        self._pending = None
+        self._kept = rows
+        self._add_count = np.array(arrays["add_count"], np.int64)
         self._episode_steps = int(words["episode_steps"])
         self._between_episodes = bool(words["between_episodes"])
-        self._draws.load(arrays["is_index_valid"])
+        self._valid.load(arrays["is_index_valid"])
 
     def __copy__(self) -> ReplayBuffer:
         """A buffer is copied whole: nothing of it can be shared."""

@@ -8,7 +8,7 @@ of the slots (``_transitions``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from cpprb_like.compat.reagent._errors import InputError
 from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.compat.reagent._sum_tree import SumTree
 
-__all__ = ["Draws", "marks"]
+__all__ = ["Draws", "Plan", "marks"]
 
 Floats = NDArray[np.float64]
 Slots = NDArray[np.intp]
@@ -26,6 +26,14 @@ Slots = NDArray[np.intp]
 def _alike(slots: Slots) -> Floats:
     """Every slot counts the same."""
     return np.ones(len(slots))
+
+
+class Plan(NamedTuple):
+    """Flags that are to change: their slots, what they will be, and how many will be set."""
+
+    slots: Slots
+    flags: NDArray[np.bool_]
+    total: int
 
 
 class Draws:
@@ -66,16 +74,23 @@ class Draws:
             raise IndexError(f"indices: expected 0 to {len(self.flags) - 1}, got {indices!r}")
         return slots
 
-    def mark(self, marks: Iterable[tuple[int, bool]]) -> None:
-        """Set or clear flags, in this order."""
-        changed = []
-        for slot, is_valid in marks:
-            if self.flags[slot] != is_valid:
-                self.flags[slot] = is_valid
-                self.count += 1 if is_valid else -1
-                changed.append(slot)
-        if changed:
-            self.weigh(np.array(changed, np.intp))
+    def plan(self, marks: Iterable[tuple[int, bool]]) -> Plan:
+        """What setting or clearing flags, in this order, comes to."""
+        wanted = dict(marks)
+        changed = {slot: to for slot, to in wanted.items() if bool(self.flags[slot]) != to}
+        more = sum(1 if to else -1 for to in changed.values())
+        return Plan(
+            np.fromiter(changed, np.intp, len(changed)),
+            np.fromiter(changed.values(), np.bool_, len(changed)),
+            self.count + more,
+        )
+
+    def follow(self, plan: Plan) -> None:
+        """Set and clear the flags. If it is interrupted, it has to be done again."""
+        self.flags[plan.slots] = plan.flags
+        self.count = plan.total
+        if len(plan.slots):
+            self.weigh(plan.slots)
 
     def weigh(self, slots: Slots) -> None:
         """Take note of weights that have changed."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like.compat.reagent import _settings
-from cpprb_like.compat.reagent._buffer import Element, ReplayBuffer, Tensor
+from cpprb_like.compat.reagent._buffer import Element, Pending, ReplayBuffer, Tensor
 from cpprb_like.compat.reagent._draws import Draws
 from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata, column
 from cpprb_like.compat.reagent._errors import InputError
@@ -20,7 +20,6 @@ from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.compat.reagent._store import Store
 from cpprb_like.compat.reagent._sum_tree import SumTree
 from cpprb_like.priorities import read_priorities
-from cpprb_like.schedules import whole
 
 __all__ = ["PrioritizedReplayBuffer"]
 
@@ -151,8 +150,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         given = self._by_name(args, fields if priority is None else {**fields, PRIORITY: priority})
         value = self._read_priority(given.pop(PRIORITY, None))
-        slots, step = self._write(given)
-        self.sum_tree.set_many(slots, np.where(slots == step, value, 0.0))
+        self._write(given, value)
+
+    def _follow(self, pending: Pending) -> None:
+        super()._follow(pending)
+        if pending.priorities is not None:
+            self.sum_tree.set_many(pending.slots, pending.priorities)
 
     def _read_priority(self, priority: Any) -> float:
         if priority is None:
@@ -250,8 +253,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         return super().sample_index_batch(batch_size)
 
-    def _draw(self, batch_size: SupportsIndex) -> Slots:
-        return self._draws.stratified(whole("batch_size", batch_size, 0))
+    def _draw(self, n: int) -> Slots:
+        return self._valid.stratified(n)
 
     def _names(self, rows: Store | None) -> list[str]:
         more = [] if self._is_declared else ["probabilities"]

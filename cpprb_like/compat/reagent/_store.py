@@ -46,8 +46,8 @@ class Store:
             self.rows = ReplayBuffer(
                 capacity,
                 declared | {FLAGS: {"shape": (), "dtype": np.uint8}},
-                terminated=False,  # where episodes end stands in the flags
-                truncated=False,
+                terminated=False,
+                truncated=FLAGS,  # any of them: the last step, which its final observation follows
                 seed=0,
             )
         except (TypeError, ValueError) as error:

@@ -15,6 +15,7 @@ __all__ = ["Windows", "invalid_range", "stacks"]
 
 Slots = NDArray[np.intp]
 
+RING_END = 1  # of the flags that a ring has
 EVERY = np.arange(8)  # flags of a row
 IS_END = (EVERY & END) != 0
 IS_TERMINAL = (EVERY & TERMINAL) != 0
@@ -48,17 +49,14 @@ class Windows:
     @classmethod
     def of(cls, store: Store, slots: Slots, horizon: int) -> Windows:
         """The windows of rows that are stored."""
-        counted = np.arange(horizon)
-        ahead = store.place(slots[:, np.newaxis] + counted)
-        flags = store.read(FLAGS, ahead)
-        ends = IS_END[flags]
-        ends[:, -1] = True
-        steps = ends.argmax(axis=1) + 1
-        flat = np.arange(0, ahead.size, horizon) + (steps - 1)
-        last = flags.ravel()[flat]
+        inside, counts, flags = store.rows.ring.windows(slots, 0, horizon - 1, repeat=False)
+        following = counts[:, 1]
+        is_end = (flags & RING_END) != 0
+        steps = np.where(is_end, following + 1, horizon)
+        last = store.read(FLAGS, store.place(slots[:, np.newaxis] + following[:, np.newaxis]))[:, 0]
         return cls(
             first=slots,
-            inside=np.where(counted < steps[:, np.newaxis], ahead, -1),
+            inside=inside,
             steps=steps,
             terminal=IS_TERMINAL[last],
             next=np.where(IS_OVER[last], -1, store.place(slots + steps)),
