@@ -73,7 +73,12 @@ def _episodes(effort: Effort) -> Iterator[Cliff]:
     yield _cliff("delete an episode: many rows", 3.0, "episode_delete", **sizes)
     yield _cliff("add, sample an episode: many rows", 3.0, "episode_sample", **sizes)
     yield _cliff("list of episodes: with returns", 2.0, "episode_returns", **sizes)
+    yield _cliff("clear a few rows: many there could be, prioritized", 3.0, "clear_few", **sizes)
+    for prioritized, what in ((False, ""), (True, ", prioritized")):
+        options = {"rows": effort.rows, "prioritized": prioritized}
+        yield _cliff(f"sequences, hardly a start: sample 16{what}", 3.0, "rare_starts", **options)
     rows = {"rows": effort.rows}
+    yield _cliff("goals, hardly a row left: sample 32", 3.0, "goals_of_few", **rows)
     yield _cliff("first batch of an epoch: permutation", 1.0, "epoch_begins", **rows)
 
 

@@ -276,19 +276,21 @@ cdef class ObjectRing:
             n -= count
 
     def clear(self):
-        """Forget all objects. The generator goes on where it is."""
-        cdef list old = [None] * self.max_size  # dies at the end, when the memory is empty
+        """Forget all objects, at a cost for each of them. The generator goes on where it is."""
+        cdef list old = [None] * self.size  # dies at the end, when the memory is empty
+        while PyList_GET_SIZE(old) < self.size:  # more came meanwhile
+            old = [None] * self.size
         self.c_check()
         self.c_exchange(old)
         self.index = 0
         self.size = 0
 
     cdef void c_exchange(self, list items) noexcept:
-        """Put the objects of a list of equal length in place of those that are here."""
+        """Put the objects of a list in the first places, and those that are there into the list."""
         c_swap(
             <char*> c_items(<PyObject*> items),
             <char*> c_items(<PyObject*> self.items),
-            self.max_size * sizeof(PyObject*),
+            PyList_GET_SIZE(items) * sizeof(PyObject*),
         )
 
     def load(self, objects, index):
@@ -367,7 +369,7 @@ cdef class ObjectRing:
         return found
 
     def __iter__(self):
-        """The objects that are there now, oldest first."""
+        """The objects that are there now, oldest first: of a list of them, 10 ns each."""
         return iter(self[:])
 
 

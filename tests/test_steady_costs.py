@@ -18,6 +18,7 @@ from cpprb_like import (
     NotEnoughDataError,
     PrioritizedReplayBuffer,
     ReplayBuffer,
+    ReplayMemory,
     SelectiveReplayBuffer,
 )
 from cpprb_like._goals import FUTURE, choose_rows
@@ -254,6 +255,22 @@ def test_clearing_few_rows(of_objects: bool) -> None:
         return call
 
     assert ratio(clearing(1000), clearing(5 * ROWS)) < 5
+
+
+def test_clearing_few_objects() -> None:
+    """A clear of a memory of objects made a list of as many as there could be."""
+
+    def clearing(max_size: int) -> Callable[[], None]:
+        memory: ReplayMemory[int] = ReplayMemory(max_size)
+
+        def call() -> None:
+            memory.append(1)
+            memory.clear()
+            assert len(memory) == 0
+
+        return call
+
+    assert ratio(clearing(100), clearing(5 * ROWS)) < 3
 
 
 @pytest.mark.parametrize("capacity", [1, 63, 64, 1000, 5000])

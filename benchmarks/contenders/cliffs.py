@@ -15,6 +15,7 @@ from data import DEPTH, FRAME, GAME, filling, game, one_step, random_steps, taki
 from measure import Work, compiled, statement
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.hindsight import Hindsight
 
 from .originals import side_by_side
 
@@ -175,6 +176,61 @@ def epoch_begins(place: int, rows: int) -> Work:
     rb = shelf.get(with_episodes, rows)
     work = ("rng.permutation(rows)", "batch = next(rb.batches(256))")[place]
     return statement(work, rb=rb, rows=rows, rng=np.random.default_rng(0))
+
+
+def rare_starts(rows: int, prioritized: bool) -> tuple[ReplayBuffer, ReplayBuffer]:
+    """Episodes of 200 steps; and of 10 steps, too short for a sequence, but one."""
+    make: Any = PrioritizedReplayBuffer if prioritized else ReplayBuffer
+    both = [make(rows, SMALL, seed=0) for _ in range(2)]
+    steps, last = filling(rows, "small"), random_steps(20 * EPISODE)
+    at = np.arange(len(steps["done"]))
+    for rb, length in zip(both, (20 * EPISODE, EPISODE), strict=True):
+        while rb.ring.written < rows:
+            rb.add(**steps | {"done": at % length == length - 1})
+        rb.on_episode_end()
+        rb.add(**last | {"done": np.arange(20 * EPISODE) == 20 * EPISODE - 1})
+    return both[0], both[1]
+
+
+@cliff("rare_starts")
+def sequences_of_rare_starts(place: int, rows: int, prioritized: bool) -> Work:
+    """16 sequences of 20 steps, none shorter."""
+    rb = shelf.get(rare_starts, rows, prioritized)[place]
+    return statement("batch = rb.sample_sequences(16, 1, burn_in=19)", rb=rb)
+
+
+def few_left(rows: int) -> tuple[Hindsight, Hindsight]:
+    """Hindsight over all rows, and where all but the last episode are deleted."""
+    both = []
+    for deleted in (False, True):
+        rb = with_episodes(rows)
+        for _ in range(len(rb.episodes) - 1 if deleted else 0):
+            rb.episodes.delete(0)
+        options: Any = {"goal": "act", "achieved": "obs", "strategy": "random"}
+        options["goal_func"] = lambda values: np.zeros(len(values), np.int64)
+        both.append(Hindsight(rb, lambda achieved, *_: np.zeros(len(achieved)), **options))
+    return both[0], both[1]
+
+
+@cliff("goals_of_few")
+def goals_of_few_rows(place: int, rows: int) -> Work:
+    """32 rows with goals of any others."""
+    return statement("batch = her.sample(32)", her=shelf.get(few_left, rows)[place])
+
+
+def cleared(few: int, many: int) -> tuple[PrioritizedReplayBuffer, PrioritizedReplayBuffer]:
+    """Empty buffers of different size."""
+    return PrioritizedReplayBuffer(few, SMALL), PrioritizedReplayBuffer(many, SMALL)
+
+
+@cliff("clear_few")
+def clear_few(place: int, few: int, many: int) -> Work:
+    """A step comes, is drawn, and forgotten."""
+    return statement(
+        "rb.add(**step)\nbatch = rb.sample(1)\nrb.clear()",
+        rb=shelf.get(cleared, few, many)[place],
+        step=one_step("small"),
+    )
 
 
 # ------------------------------------------------------------------ many fields, and their names
