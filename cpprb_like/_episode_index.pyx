@@ -10,6 +10,7 @@ here: what is read of episodes (``episodes``), and draws among their rows (``_go
 
 cimport cython
 cimport numpy as cnp
+from libc.stdlib cimport qsort
 from libc.string cimport memmove
 
 from cpprb_like._copy cimport c_prefetch
@@ -27,6 +28,11 @@ cdef enum:
 cdef enum:  # in place of a record
     NO_RECORD = -1
     CUT = -2                 # the episode is the one of which the first rows were overwritten
+
+
+cdef int c_compare(const void* one, const void* other) noexcept nogil:
+    cdef intp_t first = (<const intp_t*> one)[0], second = (<const intp_t*> other)[0]
+    return (first > second) - (first < second)
 
 
 @cython.final
@@ -49,6 +55,7 @@ cdef class EpisodeIndex:
         self.records = np.empty(ring.n_envs, np.intp)
         self.cut_firsts = np.empty(ring.n_envs, np.int64)
         self.cut_lasts = np.empty(ring.n_envs, np.int64)
+        self.cut = np.empty(ring.n_envs, np.intp)
         self.c_forget()
 
     @property
@@ -102,11 +109,19 @@ cdef class EpisodeIndex:
 
     cdef int c_sync_numbers(self) except -1:
         """As ``c_sync``, for those who ask for episodes by number."""
+        cdef intp_t* cut = <intp_t*> cnp.PyArray_DATA(self.cut)
+        cdef intp_t stream, k = 0
         self.c_sync()
+        # In C, for NumPy's sort lets other threads run.
         if not self.cut_is_sorted:
-            firsts = np.asarray(self.cut_firsts)
-            order = np.argsort(firsts, kind="stable")[len(firsts) - self.n_cut :]
-            self.cut, self.cut_is_sorted = order.astype(np.intp), True
+            for stream in range(self.ring.n_envs):
+                if self.cut_firsts[stream] >= 0:
+                    cut[k] = <intp_t> self.cut_firsts[stream]
+                    k += 1
+            qsort(cut, k, sizeof(intp_t), c_compare)
+            for k in range(k):
+                cut[k] %= self.ring.n_envs
+            self.cut_is_sorted = True
         return 0
 
     cdef int c_sync_rows(self) except -1:
@@ -460,8 +475,7 @@ cdef class EpisodeIndex:
             return 0
         self.cut_firsts[stream] = -1
         self.n_cut -= 1
-        if self.cut_is_sorted:
-            self.cut = self.cut[self.cut != stream]
+        self.cut_is_sorted = False
         if self.records[stream] == CUT:
             self.records[stream] = NO_RECORD
         return 0
