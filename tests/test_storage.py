@@ -15,7 +15,7 @@ import pytest
 from helpers import refused, snapshot
 from strategies import assert_same
 
-from cpprb_like import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer, storage
 from cpprb_like.priorities import Prioritized
 from cpprb_like.ranked import RankBased
 
@@ -128,6 +128,46 @@ def test_one_file_is_open_in_one_buffer_only(prefix: str, mode: Any) -> None:
     assert open_elsewhere() == "opened\n"
     again = ReplayBuffer(7, fields, mmap_prefix=prefix, mmap_mode=mode)
     assert len(again) == (7 if mode == "r+" else 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file keeps its name there")
+def test_a_file_that_is_replaced_while_it_is_opened(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opened the old file and locks it then has a file without a name: that is refused."""
+    fields = {"x": {"shape": ()}}
+    ReplayBuffer(7, fields, mmap_prefix=prefix)
+    path, lock = Path(f"{prefix}.dat"), storage._lock
+
+    def lock_late(file: Any, of: Path) -> None:
+        if of == path:
+            other = path.with_name("other")
+            other.write_bytes(path.read_bytes())
+            other.replace(path)
+        lock(file, of)
+
+    monkeypatch.setattr(storage, "_lock", lock_late)
+    for mode in ("r+", "w"):
+        with pytest.raises(BlockingIOError, match="another buffer has this file open"):
+            ReplayBuffer(7, fields, mmap_prefix=prefix, mmap_mode=mode)
+
+
+def test_a_file_that_cannot_be_made_leaves_nothing_behind(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, for instance: the unfinished file is gone, and the old one is as it was."""
+    fields = {"x": {"shape": ()}}
+    ReplayBuffer(7, fields, mmap_prefix=prefix).add(x=5)
+    before = {path: path.read_bytes() for path in files(prefix)}
+
+    def fail(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("cpprb_like.storage.mmap.mmap", fail)
+    for name, mode in ((f"{prefix}2", "x"), (prefix, "w")):
+        with pytest.raises(OSError, match="No space left"):
+            ReplayBuffer(7, fields, mmap_prefix=name, mmap_mode=mode)  # type: ignore[arg-type]
+        assert {path: path.read_bytes() for path in files(prefix)} == before
 
 
 KILLED = """
