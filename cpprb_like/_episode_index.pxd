@@ -62,4 +62,5 @@ cdef class EpisodeIndex:
     cdef intp_t c_length(self, Bounds* bounds) noexcept
     cdef uint8_t c_ends(self, const Bounds* bounds) noexcept
     cdef int c_forget_one(self, int64_t first) except -1
+    cdef void c_unlist(self, int64_t first) noexcept
     cdef intp_t c_list(self, int64_t first, int64_t last, intp_t* slots, intp_t most) noexcept

@@ -473,9 +473,22 @@ cdef class EpisodeIndex:
             self.gone.c_prepare()
             self.gone.c_add(place)
             return 0
+        if self.cut_is_sorted:
+            self.c_unlist(first)
         self.cut_firsts[stream] = -1
         self.n_cut -= 1
-        self.cut_is_sorted = False
         if self.records[stream] == CUT:
             self.records[stream] = NO_RECORD
         return 0
+
+    cdef void c_unlist(self, int64_t first) noexcept:
+        """Take the stream whose cut episode begins at a row out of the sorted list."""
+        cdef intp_t* cut = <intp_t*> cnp.PyArray_DATA(self.cut)
+        cdef intp_t low = 0, high = self.n_cut - 1, middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.cut_firsts[cut[middle]] < first:
+                low = middle + 1
+            else:
+                high = middle
+        memmove(cut + low, cut + low + 1, (self.n_cut - 1 - low) * sizeof(intp_t))

@@ -142,11 +142,16 @@ cdef bint c_draw(
     cdef intp_t size = stride * (c_window_rows(ring) if ring.n_envs == 1 else 1)
     cdef bint fetches = n <= FETCHED_ROWS and plan.first != NUMBERS
     cdef intp_t first = 0 if plan.first == NUMBERS else plan.first
-    if shuffle is not None:
+    if shuffle is not None and not plan.skips:
+        for k in range(n):
+            slot = first + shuffle.c_next(bits)
+            values[k] = slot if slot < capacity else slot - capacity
+        k = n
+    elif shuffle is not None:
         while k < n and shuffle.drawn < shuffle.most:
             slot = first + shuffle.c_next(bits)
             values[k] = slot if slot < capacity else slot - capacity
-            k += not plan.skips or ring.c_can_draw(values[k])
+            k += ring.c_can_draw(values[k])
     elif not plan.skips:
         for k in range(n):
             slot = first + <intp_t> c_bounded(bits, among)

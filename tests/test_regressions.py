@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers import refused
 
-from cpprb_like import NotEnoughDataError, ReplayBuffer, memory
+from cpprb_like import NotEnoughDataError, ReplayBuffer, memory, storage
 from cpprb_like._take import take
 from cpprb_like.samplers import Uniform
 
@@ -121,6 +121,7 @@ def test_negative_slots_of_a_small_dtype() -> None:
 def test_promised_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two buffers, each of which would fit alone, are not promised the same memory."""
     size, step = 1000, {"x": {"shape": 10_000, "dtype": "u1"}}
+    monkeypatch.setattr(storage, "_arenas", [])  # those of other tests' buffers count as well
     first = ReplayBuffer(size, step)
     monkeypatch.setattr(memory, "available_nbytes", lambda: int(first.nbytes * 1.5))
     with pytest.raises(MemoryError, match="other buffers have yet to fill"):

@@ -176,7 +176,10 @@ def test_an_episode_that_was_cut_is_deleted() -> None:
         for t in range(rb.capacity // n + 3):
             done = np.full(n, t % 10 == 9)
             rb.add(x=np.zeros(n, int), rew=np.ones(n, "f4"), done=done)
+            if t == 9:
+                len(rb.episodes)  # from now on the index knows of episodes, and that they are cut
     number = len(many.episodes)
+    assert not many.episodes.list()[0].complete
     assert ratio(
         lambda: few.episodes.delete(0), lambda: many.episodes.delete(0), turns=30
     ) < 6  # fmt: skip
