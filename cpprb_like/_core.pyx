@@ -705,8 +705,8 @@ cdef class Ring:
     ):
         """The rows around each of the given ones in its episode: its window.
 
-        A window ends where the episode does, at the oldest row that is there, and at the write head. Rows that are absent
-        are passed over.
+        A window ends where the episode does, at the oldest row that is there, and at the write
+        head. Rows that are absent are passed over.
 
         Parameters
         ----------
@@ -715,8 +715,9 @@ cdef class Ring:
         before, after : int
             Rows before each and behind it, at most.
         starts : str, optional
-            A field of one byte that is not 0 in the first row of an episode, for those who learn of the end of an episode
-            with the next row only. By default episodes end where the end fields say, or ``on_episode_end`` did.
+            A field of one byte that is not 0 in the first row of an episode, for those who learn of
+            the end of an episode with the next row only. By default episodes end where the end
+            fields say, or ``on_episode_end`` did.
         repeat : bool
             Whether places outside of the window have its first or last row again; otherwise they are -1.
 
@@ -727,15 +728,17 @@ cdef class Ring:
         counts : ndarray of intp, shape (n, 2)
             How many rows of each window lie before the given one, and behind it.
         flags : ndarray of uint8, shape (n,)
-            Of the last row of each window: 1 where its episode ends there, 2 as it was terminated, 4 truncated, 8 absent.
+            Of the last row of each window: 1 where its episode ends there, 2 as it was terminated, 4
+            truncated, 8 absent.
 
         Notes
         -----
-        Cost: proportional to the rows of the windows. What was chosen by it holds as long as ``holds`` says so of the oldest
-        rows of the windows, ``rows[:, 0]``, where they are repeated.
+        Cost: proportional to the rows of the windows. What was chosen by it holds as long as
+        ``holds`` says so of the oldest rows of the windows, ``rows[:, 0]``, where they are repeated.
 
-        Raises ``TypeError`` if the slots are no dense 1-d array of intp or there is no such field, ``IndexError`` if one is
-        not in use, ``ValueError`` for other lengths or a field of more bytes.
+        Raises ``TypeError`` if the slots are no dense 1-d array of intp or there is no such field,
+        ``IndexError`` if one is not in use, ``ValueError`` for other lengths or a field of more
+        bytes.
         """
         self.c_check_slots(slots)
         if not (0 <= before < LONGEST and 0 <= after < LONGEST):

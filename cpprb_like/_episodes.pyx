@@ -186,7 +186,7 @@ cdef class Starts:
         each, and to the slots divided by 64.
         """
         self.c_follow()
-        cdef intp_t k, place, slot = 0, count = 0, n = self.kept.count
+        cdef intp_t k, slot = 0, count = 0, n = self.kept.count
         cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(found)
         if n * SPARSE < self.kept.words:

@@ -2,14 +2,15 @@
 
 Exact ranks cost a sort, so the slots are sorted only now and then, as in T. Schaul et al.,
 "Prioritized Experience Replay" (2016), appendix B.2.1: when as many priorities have changed as were
-sorted the last time, or a quarter where weights have strayed from those of exact ranks. The sort also divides the slots into groups of neighbouring ranks, about 64 for
-each doubling of the rank. From then on it is known, exactly, how many slots each group has: a slot
-whose priority changes moves from group to group, and gets the mean weight of the ranks that its new
-group has at that time. So a priority that is set has its present rank, to 1 % right after the sort and
-to a few percent before the next; and all together weigh about what all ranks do, however priorities
-drift. Only the weights of slots that were not touched are as old as the sort. Compiled because each update searches two groups, and each sort
-looks at all slots. Not here: where the weights are summed and drawn from, and which rows of a ring
-have a rank (``_row_weights``).
+sorted the last time, or a quarter where weights have strayed from those of exact ranks. The sort
+also divides the slots into groups of neighbouring ranks, about 64 for each doubling of the rank.
+From then on it is known, exactly, how many slots each group has: a slot whose priority changes
+moves from group to group, and gets the mean weight of the ranks that its new group has at that
+time. So a priority that is set has its present rank, to 1 % right after the sort and to a few
+percent before the next; and all together weigh about what all ranks do, however priorities drift.
+Only the weights of slots that were not touched are as old as the sort. Compiled because each update
+searches two groups, and each sort looks at all slots. Not here: where the weights are summed and
+drawn from, and which rows of a ring have a rank (``_row_weights``).
 """
 
 cimport cython

@@ -198,17 +198,17 @@ cdef class RowWeights:
     cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil:
         """Keep what an incomplete row will weigh."""
         cdef intp_t first = <intp_t> (row % self.ring.n_envs) * self.ring.ahead
-        cdef intp_t place, free = first
+        cdef intp_t place, spare = first
         cdef int64_t other
         for place in range(first, first + self.ring.ahead):
             other = self.held_rows[place]
             if other == row:
-                free = place
+                spare = place
                 break
             if other < 0 or not self.ring.c_is_open(other):
-                free = place
-        self.held_rows[free] = row
-        self.held[free] = weight
+                spare = place
+        self.held_rows[spare] = row
+        self.held[spare] = weight
 
     cdef void c_release(self, int64_t row) noexcept nogil:
         """Give a row that has become complete its weight, unless it was left out since."""

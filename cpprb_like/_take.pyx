@@ -22,7 +22,7 @@ from cpprb_like._copy cimport (
 )
 from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._pool cimport Lease
-from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._typedefs cimport int64_t, intp_t
 
 cnp.import_array()
 

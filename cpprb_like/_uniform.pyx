@@ -13,7 +13,7 @@ from cpprb_like._copy cimport c_prefetch_rows
 from cpprb_like._core cimport Ring, c_fetch, c_window_rows
 from cpprb_like._random cimport Bits, c_bits_of, c_bounded
 from cpprb_like._shuffle cimport Shuffle
-from cpprb_like._typedefs cimport int64_t, intp_t
+from cpprb_like._typedefs cimport intp_t
 
 import sys
 

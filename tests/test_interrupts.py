@@ -211,8 +211,8 @@ def test_nothing_is_allocated_or_raised_while_a_generator_is_locked() -> None:
     rng: Any = Watched()
     full, empty = buffer_of("uniform").ring, ReplayBuffer(10, FIELDS).ring
     absent = half_absent()
-    starts = Starts(full, rows=5, least=1, across=False, stride=1)
-    rare = Starts(full, rows=50, least=50, across=False, stride=1)
+    starts = Starts(EpisodeIndex(full), rows=5, least=1, across=False, stride=1)
+    rare = Starts(EpisodeIndex(full), rows=50, least=50, across=False, stride=1)
     rows = full.present_slots()
     calls: list[Callable[[], object]] = [
         lambda: draw_uniform(full, 20, rng, True),

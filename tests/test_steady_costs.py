@@ -264,7 +264,7 @@ def test_clearing_few_objects() -> None:
     """A clear of a memory of objects made a list of as many as there could be."""
 
     def clearing(max_size: int) -> Callable[[], None]:
-        memory: ReplayMemory[int] = ReplayMemory(max_size)
+        memory = ReplayMemory(max_size)
 
         def call() -> None:
             memory.append(1)
