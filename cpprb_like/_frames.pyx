@@ -7,9 +7,10 @@ conversion (``stacking``); and stacks of which only frames are stored (``_chain`
 
 cimport numpy as cnp
 from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
 
 from cpprb_like._column cimport Column
-from cpprb_like._copy cimport c_interleave, c_pick
+from cpprb_like._copy cimport PIECE, c_copy, c_interleave, c_pick
 from cpprb_like._core cimport Ring
 from cpprb_like._take cimport c_new_array
 from cpprb_like._typedefs cimport intp_t
@@ -102,9 +103,35 @@ cdef void c_stack(
     intp_t n, intp_t depth, const char** frames, const char* zeros,
 ) noexcept nogil:
     cdef intp_t i, _
+    if outer == 1:
+        c_copy_runs(to, start, stride, size, slots, n * depth)
+        return
     for _ in range(n):
         for i in range(depth):
             frames[i] = zeros if slots[i] < 0 else start + slots[i] * stride
         c_interleave(to, frames, depth, outer, size // outer)
         slots += depth
         to += depth * size
+
+
+cdef void c_copy_runs(
+    char* to, const char* start, intp_t stride, intp_t size, const intp_t* slots, intp_t n
+) noexcept nogil:
+    """Whole values, one after the other; zeros for slots below 0.
+
+    Those in consecutive slots, as in a stack, are one copy where nothing lies between them.
+    """
+    cdef intp_t count, k = 0
+    cdef bint are_one = size >= PIECE and stride == size
+    while k < n:
+        count = 1
+        if slots[k] < 0:
+            memset(to, 0, size)
+        elif are_one:
+            while k + count < n and slots[k + count] == slots[k] + count:
+                count += 1
+            memcpy(to, start + slots[k] * stride, count * size)
+        else:
+            c_copy(to, start + slots[k] * stride, size)
+        to += count * size
+        k += count

@@ -22,7 +22,7 @@ from cpprb_like.foreign import as_out, read_array
 from cpprb_like.memory import require
 from cpprb_like.views import read_rows
 
-__all__ = ["newest_frame", "stack_rows"]
+__all__ = ["CHECKED_NBYTES", "newest_frame", "stack_rows", "take_stacks"]
 
 Array = NDArray[Any]
 Slots = NDArray[np.intp]

@@ -29,7 +29,7 @@ from cpprb_like.compat.reagent._elements import (
 )
 from cpprb_like.compat.reagent._errors import InputError, NamesError, need
 from cpprb_like.compat.reagent._settings import Settings
-from cpprb_like.compat.reagent._store import FINAL_FOLLOWS, TERMINAL, TRUNCATED, Store
+from cpprb_like.compat.reagent._store import FINAL_FOLLOWS, TERMINAL, TRUNCATED, Read, Store
 from cpprb_like.compat.reagent._transitions import (
     batch_type,
     read_transitions,
@@ -223,7 +223,7 @@ class ReplayBuffer:
         """Rows for these fields, or ``InputError``."""
         check_elements(elements, self._settings.stack_size)
         store = Store(self._settings.replay_capacity, elements)
-        batch_type(tuple(self._names(store)))
+        batch_type(self._names(store))
         return store
 
     # ------------------------------------------------------------------ adding
@@ -439,10 +439,10 @@ class ReplayBuffer:
 
     def get_transition_elements(self) -> list[str]:
         """The names of what a batch consists of; the fixed ones before the fields are known."""
-        return self._names(self._rows)
+        return list(self._names(self._rows))
 
-    def _names(self, rows: Store | None) -> list[str]:
-        return transition_names([] if rows is None else self._elements(rows))
+    def _names(self, rows: Store | None) -> tuple[str, ...]:
+        return transition_names(() if rows is None else tuple(self._elements(rows)))
 
     # Names that users of ReAgent read although they are private.
 
@@ -593,18 +593,21 @@ class ReplayBuffer:
         if chosen is None:
             return None
         slots, _ = chosen
-        batch = read_transitions(self._settings, rows, slots, self._elements(rows), self._values)
-        oldest = rows.place(slots - (self._stack_size - 1))
-        found = batch_type(tuple(self._names(rows)))(**batch, **self._beside(slots))
-        return np.concatenate([slots, oldest[oldest >= 0]]), found
+        read = self._reader(rows)
+        batch = read_transitions(self._settings, rows, slots, self._elements(rows), read)
+        found = batch_type(self._names(rows))(**batch, **self._beside(slots))
+        depth = self._settings.stack_size
+        if depth > 1:
+            slots = np.concatenate([slots, (slots - (depth - 1)) % self._settings.replay_capacity])
+        return slots, found
 
     def _elements(self, rows: Store) -> dict[str, ElementMetadata]:
         """The fields that are given out."""
         return rows.elements
 
-    def _values(self, rows: Store, name: str, slots: Slots) -> Array:
-        """Values of a field, see ``Store.read``."""
-        return rows.read(name, slots)
+    def _reader(self, rows: Store) -> Read:
+        """What reads the values of a field, see ``Store.reader``."""
+        return rows.reader()
 
     def _beside(self, slots: Slots) -> dict[str, Any]:  # noqa: ARG002 (derived classes need them)
         """What is given out beside the fields."""

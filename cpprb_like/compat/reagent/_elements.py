@@ -67,6 +67,10 @@ class ElementMetadata(ABC):
     def output(self, stacks: Array) -> Any:
         """Drawn values, shape ``(n, stack, *shape)``, as callers get them: never one axis alone."""
 
+    def output_parts(self, stacks: Array, n: int) -> tuple[Any, Any]:
+        """The first n drawn values, and the others."""
+        return self.output(stacks[:n]), self.output(stacks[n:])
+
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
         """Values of several lists one after the other, each list by itself."""
         parts = np.split(stacks, np.cumsum(lengths)[:-1]) if len(lengths) else []
@@ -107,20 +111,23 @@ class DenseMetadata(ElementMetadata):
         return value
 
     def output(self, stacks: Array) -> Any:
-        if stacks.shape[1] == 1 and not self.shape:
-            return need("torch").from_numpy(stacks)
-        return self._tensor(stacks)
+        return need("torch").from_numpy(self._turned(stacks))
 
-    def _tensor(self, stacks: Array) -> Any:
-        """The stacks along the last axis, or without an axis if they are of one value."""
-        if stacks.shape[1] == 1:
-            values = stacks[:, 0]
-        else:
-            values = stacks.transpose(AXES[stacks.ndim])
-        return need("torch").from_numpy(values)
+    def output_parts(self, stacks: Array, n: int) -> tuple[Any, Any]:
+        tensor, values = need("torch").from_numpy, self._turned(stacks)
+        return tensor(values[:n]), tensor(values[n:])
+
+    def _turned(self, stacks: Array) -> Array:
+        """The frames along the last axis; without an axis for one of them, but never one alone."""
+        if stacks.shape[1] != 1:
+            return stacks.transpose(AXES[stacks.ndim])
+        return stacks[:, 0] if self.shape else stacks
 
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
-        return list(self._tensor(stacks).split(lengths.tolist())) if len(lengths) else []
+        if not len(lengths):
+            return []
+        values = stacks[:, 0] if stacks.shape[1] == 1 else self._turned(stacks)
+        return list(need("torch").from_numpy(values).split(lengths.tolist()))
 
     def description(self) -> dict[str, Any]:
         return {"kind": "dense", "shape": list(self.shape), "dtype": self.dtype.str}

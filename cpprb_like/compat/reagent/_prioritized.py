@@ -17,7 +17,7 @@ from cpprb_like.compat.reagent._draws import Draws
 from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata, column
 from cpprb_like.compat.reagent._errors import InputError
 from cpprb_like.compat.reagent._settings import Settings
-from cpprb_like.compat.reagent._store import Store
+from cpprb_like.compat.reagent._store import Read, Store
 from cpprb_like.compat.reagent._sum_tree import SumTree
 from cpprb_like.priorities import read_priorities
 
@@ -256,9 +256,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _draw(self, n: int) -> Slots:
         return self._valid.stratified(n)
 
-    def _names(self, rows: Store | None) -> list[str]:
-        more = [] if self._is_declared else ["probabilities"]
-        return [*super()._names(rows), "sampling_probabilities", *more]
+    def _names(self, rows: Store | None) -> tuple[str, ...]:
+        more = () if self._is_declared else ("probabilities",)
+        return (*super()._names(rows), "sampling_probabilities", *more)
 
     @property
     def _is_declared(self) -> bool:
@@ -269,9 +269,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """With the priorities, which are no declared field."""
         return rows.elements if self._is_declared else {**rows.elements, PRIORITY: KIND}
 
-    def _values(self, rows: Store, name: str, slots: Slots) -> Array:
-        if name != PRIORITY:
-            return super()._values(rows, name, slots)
+    def _reader(self, rows: Store) -> Read:
+        read_field = super()._reader(rows)
+        return lambda name, slots: (
+            self._priorities(slots) if name == PRIORITY else read_field(name, slots)
+        )
+
+    def _priorities(self, slots: Slots) -> Array:
+        """The priorities of slots of any shape, 0 for the slot -1."""
         there = slots >= 0
         priorities = np.zeros(slots.shape, np.float32)
         priorities[there] = self.sum_tree.get_many(slots[there])

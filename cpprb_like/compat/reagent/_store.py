@@ -6,7 +6,7 @@ rows may be drawn (``_draws``), and what a batch is made of (``_windows``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from cpprb_like import ReplayBuffer
 from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata
 from cpprb_like.compat.reagent._errors import InputError, need
+from cpprb_like.stacking import CHECKED_NBYTES, take_stacks
 
-__all__ = ["END", "FINAL_FOLLOWS", "FLAGS", "TERMINAL", "TRUNCATED", "Store"]
+__all__ = ["END", "FINAL_FOLLOWS", "FLAGS", "TERMINAL", "TRUNCATED", "Read", "Store"]
 
 Array = NDArray[Any]
 Slots = NDArray[np.intp]
+Read = Callable[[str, Slots], Array]
 
 FLAGS = "$flags"  # of a row; no name of a user's, which are names of Python
 TERMINAL = 1  # the last step of an episode
@@ -93,13 +95,15 @@ class Store:
     @property
     def stored(self) -> int:
         """Slots that were ever written."""
-        return len(self.rows)
+        return self.rows.ring.stored
 
     def place(self, slots: Slots) -> Slots:
         """Numbers of slots around the end of the ring; -1 for slots that hold nothing."""
-        places = slots % self.rows.capacity
-        if self.stored < self.rows.capacity:
-            places[places >= self.stored] = -1
+        ring = self.rows.ring
+        capacity, stored = ring.capacity, ring.stored
+        places = slots % capacity
+        if stored < capacity:
+            places[places >= stored] = -1
         return places
 
     def read(self, name: str, slots: Slots) -> Array:
@@ -108,6 +112,22 @@ class Store:
         The slot -1 stands for zeros, or ``None`` where the field holds lists.
         """
         return self.rows.stack(name, slots, axis=0)
+
+    def reader(self) -> Read:
+        """``read``, for those who see to it themselves that what they read was there at one moment.
+
+        It asks less of its arguments: slots are a dense array.
+        """
+        stack, ring = self.rows.stack, self.rows.ring
+        columns = {column.name: column for column in ring.columns if column.objects is None}
+
+        def read(name: str, slots: Slots) -> Array:
+            column = columns.get(name)
+            if column is None or slots.size * column.nbytes >= CHECKED_NBYTES:
+                return stack(name, slots, axis=0)
+            return take_stacks(ring, column, slots, 0)
+
+        return read
 
     def all_rows(self, name: str) -> Array:
         """A field at all slots, zeros or ``None`` where nothing was written; a copy."""

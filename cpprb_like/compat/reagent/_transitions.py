@@ -6,7 +6,7 @@ Not here: which rows they are made of (``_windows``), and which transitions are 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from cpprb_like.compat.reagent._elements import REQUIRED_KEYS, ElementMetadata, column
 from cpprb_like.compat.reagent._errors import InputError
 from cpprb_like.compat.reagent._settings import Settings
-from cpprb_like.compat.reagent._store import Store
+from cpprb_like.compat.reagent._store import Read, Store
 from cpprb_like.compat.reagent._windows import Windows, stacks
 
 __all__ = ["batch_type", "read_transitions", "transition_names"]
 
 Array = NDArray[Any]
 Slots = NDArray[np.intp]
-Read = Callable[[Store, str, Slots], Array]
 
 
-def transition_names(elements: Iterable[str]) -> list[str]:
+@lru_cache(maxsize=64)
+def transition_names(elements: tuple[str, ...]) -> tuple[str, ...]:
     """The names of what a batch consists of, for a buffer of these fields."""
     extras = [name for name in elements if name not in REQUIRED_KEYS]
-    return [
+    return (
         *("state", "action", "reward", "next_state", "next_action", "next_reward"),
         *("terminal", "indices", "step"),
         *(f"{prefix}{name}" for name in extras for prefix in ("", "next_")),
-    ]
+    )
 
 
 @lru_cache(maxsize=64)
@@ -56,14 +56,13 @@ def read_transitions(
 
     ``elements`` are the fields that are given out, and ``read`` reads one of them.
     """
-    windows = Windows.of(rows, slots, settings.update_horizon)
+    windows = Windows.of(rows, read, slots, settings.update_horizon)
     batch = _pairs(settings, rows, windows, elements, read)
-    return batch | {
-        "reward": _rewards(settings, rows, windows, batch.get("reward")),
-        "terminal": column(windows.terminal),
-        "indices": column(slots.astype(np.int64)),
-        "step": column(windows.steps),
-    }
+    batch["reward"] = _rewards(settings, rows, windows, read, batch.get("reward"))
+    batch["terminal"] = column(windows.terminal)
+    batch["indices"] = column(slots.astype(np.int64))
+    batch["step"] = column(windows.steps)
+    return batch
 
 
 def _pairs(
@@ -77,35 +76,36 @@ def _pairs(
     depth, n = settings.stack_size, len(windows.first)
     line = None
     if settings.return_as_timeline_format:
-        slots = stacks(rows, windows.first, depth)
         line = stacks(rows, windows.timeline(rows, ahead=True), depth)
+        slots = stacks(rows, windows.first, depth)
     else:
         slots = stacks(rows, np.concatenate([windows.first, windows.next]), depth)
     pairs = {}
     for name, kind in elements.items():
-        if name != "terminal":
-            out = "state" if name == "observation" else name
-            values = read(rows, name, slots)
-            if out != "reward" or line is not None or settings.return_everything_as_stack:
-                pairs[out] = kind.output(values[:n])  # else it is a sum
-            pairs[f"next_{out}"] = (
-                kind.output(values[n:])
-                if line is None
-                else kind.output_lists(read(rows, name, line), windows.steps)
-            )
+        if name == "terminal":
+            continue
+        out = "state" if name == "observation" else name
+        if line is not None:
+            pairs[out] = kind.output(read(name, slots))
+            pairs[f"next_{out}"] = kind.output_lists(read(name, line), windows.steps)
+        elif name == "reward" and not settings.return_everything_as_stack:  # it is a sum
+            pairs["next_reward"] = kind.output(read(name, slots[n:]))
+        else:
+            pairs[out], pairs[f"next_{out}"] = kind.output_parts(read(name, slots), n)
     return pairs
 
 
-def _rewards(settings: Settings, rows: Store, windows: Windows, stacked: Any) -> Any:
+def _rewards(settings: Settings, rows: Store, windows: Windows, read: Read, stacked: Any) -> Any:
     """The rewards of the transitions; ``stacked`` are those at the first steps."""
     if settings.return_as_timeline_format:
         line = stacks(rows, windows.timeline(rows, ahead=False), settings.stack_size)
-        return rows.elements["reward"].output_lists(rows.read("reward", line), windows.steps)
+        return rows.elements["reward"].output_lists(read("reward", line), windows.steps)
     if settings.return_everything_as_stack:
         return stacked
-    rewards = rows.read("reward", windows.inside).astype(np.float64)
+    rewards = read("reward", windows.inside).astype(np.float64)
     powers = _powers(settings.gamma, settings.update_horizon)
-    return column(np.einsum("nh...,h->n...", rewards, powers).astype(np.float32))
+    total = rewards @ powers if rewards.ndim == 2 else np.einsum("nh...,h->n...", rewards, powers)
+    return column(total.astype(np.float32))
 
 
 @lru_cache(maxsize=8)
