@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import cpprb_like
+from cpprb_like.compat._arrays import as_numbers
 from cpprb_like.compat._dqn_fields import StoredField
 from cpprb_like.compat._dqn_schedules import (
     LinearSchedule,
@@ -296,7 +297,7 @@ class ReplayBuffer:
 
     def _store(self, frame: ArrayLike, number: int, effect: Effect) -> int:
         """Store a frame, which has this number, and the effect of the one before it."""
-        value = frame if type(frame) is np.ndarray else _frame(frame)
+        value = frame if type(frame) is np.ndarray else as_numbers("frame", frame)
         rows, newest = self._rows, self._newest
         if rows is None or newest is None:
             rows, newest = self._open(value)
@@ -723,17 +724,6 @@ def sample_n_unique(sampling_f: Callable[[], Result], n: int) -> list[Result]:
         if repeats > PATIENCE * (len(results) + PATIENCE):
             raise RuntimeError(f"n: expected {n} different results, found only {len(results)}")
     return results
-
-
-def _frame(value: ArrayLike) -> Array:
-    """An array of numbers; of Python objects only where it is one already."""
-    try:
-        frame = np.asarray(value)
-    except ValueError as error:  # rows of several lengths
-        raise ValueError(f"frame: {error}") from None
-    if frame.dtype.hasobject and not hasattr(value, "dtype"):
-        raise TypeError(f"frame: expected an array, got {type(value).__name__}")
-    return frame
 
 
 def _flag(name: str, value: object) -> bool:

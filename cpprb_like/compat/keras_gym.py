@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like import ReplayBuffer
+from cpprb_like.compat._arrays import as_numbers
 from cpprb_like.compat._keras_caches import MonteCarloCache, NStepCache, Transitions
 from cpprb_like.compat._keras_env import (
     ActionSpaceError,
@@ -410,14 +411,11 @@ class ExperienceReplayBuffer(ForEnv):
 
 
 def _as_state(s: Any) -> Array:
-    """An array of numbers; of Python objects only where it is one already."""
+    """An array of numbers."""
     try:
-        state = np.asarray(s)
-    except ValueError as error:  # rows of several lengths
-        raise NumpyArrayCheckError(f"s: {error}") from None
-    if state.dtype.hasobject and not hasattr(s, "dtype"):
-        raise NumpyArrayCheckError(f"s: expected an array, got {type(s).__name__}")
-    return state
+        return as_numbers("s", s)
+    except (TypeError, ValueError) as error:
+        raise NumpyArrayCheckError(str(error)) from None
 
 
 def _read_capacity(capacity: Any) -> int:
