@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like.compat.reagent._elements import REQUIRED_KEYS, ElementMetadata, column
-from cpprb_like.compat.reagent._errors import InputError
+from cpprb_like.compat.reagent._errors import InputError, need
 from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.compat.reagent._store import Read, Store
 from cpprb_like.compat.reagent._windows import Windows, stacks
@@ -59,9 +59,10 @@ def read_transitions(
     windows = Windows.of(rows, read, slots, settings.update_horizon)
     batch = _pairs(settings, rows, windows, elements, read)
     batch["reward"] = _rewards(settings, rows, windows, read, batch.get("reward"))
-    batch["terminal"] = column(windows.terminal)
-    batch["indices"] = column(slots.astype(np.int64))
-    batch["step"] = column(windows.steps)
+    tensor = need("torch").from_numpy
+    batch["terminal"] = tensor(windows.terminal[:, np.newaxis])
+    batch["indices"] = tensor(slots.astype(np.int64)[:, np.newaxis])
+    batch["step"] = tensor(windows.steps[:, np.newaxis])
     return batch
 
 

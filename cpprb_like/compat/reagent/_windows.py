@@ -15,7 +15,7 @@ __all__ = ["Windows", "invalid_range", "stacks"]
 
 Slots = NDArray[np.intp]
 
-RING_END = 1  # of the flags that a ring has
+GOES_ON = np.arange(16) & 1 == 0  # by the flags that a ring has
 EVERY = np.arange(8)  # flags of a row
 IS_END = (EVERY & END) != 0
 IS_TERMINAL = (EVERY & TERMINAL) != 0
@@ -50,7 +50,8 @@ class Windows(NamedTuple):
         """The windows of rows that are stored."""
         inside, counts, flags = store.rows.ring.windows(slots, 0, horizon - 1, repeat=False)
         following = counts[:, 1]
-        steps = np.where(flags & RING_END, following + 1, horizon)
+        steps = following + 1
+        steps[GOES_ON.take(flags)] = horizon
         last = read(FLAGS, store.place(slots + following)[:, np.newaxis])[:, 0]
         behind = store.place(slots + steps)
         behind[IS_OVER.take(last)] = -1
