@@ -24,7 +24,7 @@ RUN := $(BIN)/python
 TF_BIN := $(TF_VENV)/$(SCRIPTS)
 TORCH_BIN := $(TORCH_VENV)/$(SCRIPTS)
 
-COMPILED := $(subst /,.,$(basename $(wildcard cpprb_like/*.pyx cpprb_like/integrations/*.pyx)))
+COMPILED := $(subst /,.,$(basename $(wildcard cpprb_like/*.pyx cpprb_like/*/*.pyx)))
 
 # $(call environment,EXTRA)
 define environment
@@ -34,7 +34,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo test test-tf-agents test-torch dev lint format typecheck debug asan bench cliffs bench-report guard wheel clean
+.PHONY: demo test test-tf-agents test-torch dev lint format typecheck debug asan bench cliffs bench-report guard wheel api clean
 
 demo:
 	$(call environment,demo)
@@ -61,8 +61,8 @@ test-torch:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check . \
 		jax pandas dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	$(TORCH_BIN)/pytest tests/compat/test_reagent*.py tests/test_out.py tests/test_tensors.py \
-		tests/test_prioritized_misuse.py tests/test_docs.py $(ARGS)
+	$(TORCH_BIN)/pytest tests/compat/test_reagent*.py tests/buffers/test_out.py tests/buffers/test_tensors.py \
+		tests/samplers/test_prioritized_misuse.py tests/project/test_docs.py $(ARGS)
 
 dev:
 	$(call environment,dev)
@@ -118,6 +118,11 @@ guard:
 bench-report:
 	$(call environment,test)
 	$(RUN) benchmarks/report.py $(ARGS)
+
+# docs/api.md, from the docstrings of the built package.
+api:
+	$(call environment,test)
+	$(RUN) tools/api_page.py
 
 # The sdist, and a wheel from nothing but the sdist; then a buffer and the tests run on the wheel, outside the tree and
 # where there is no compiler.

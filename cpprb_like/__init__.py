@@ -6,24 +6,31 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.buffers import (
+    Hindsight,
+    Mixture,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    ReplayMemory,
+    ReverseReplayBuffer,
+    create_buffer,
+)
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.recipes import PrioritizedReplayBuffer, ReverseReplayBuffer, create_buffer
+from cpprb_like.samplers import LaBERlazy, LaBERmax, LaBERmean
 
 if TYPE_CHECKING:
-    from cpprb_like.hindsight import Hindsight
-    from cpprb_like.hindsight_copies import HindsightReplayBuffer
+    from cpprb_like.compat.cpprb import (
+        HindsightReplayBuffer,
+        MPPrioritizedReplayBuffer,
+        MPReplayBuffer,
+        SelectiveReplayBuffer,
+        train,
+    )
     from cpprb_like.integrations.gymnasium import (
         GymnasiumRecorder,
         create_before_add_func,
         create_env_dict,
     )
-    from cpprb_like.laber import LaBERlazy, LaBERmax, LaBERmean
-    from cpprb_like.mixture import Mixture
-    from cpprb_like.processes import MPPrioritizedReplayBuffer, MPReplayBuffer
-    from cpprb_like.replay_memory import ReplayMemory
-    from cpprb_like.selective import SelectiveReplayBuffer
-    from cpprb_like.training import train
 
 __all__ = [
     "GymnasiumRecorder",
@@ -49,23 +56,16 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-# Names that few programs ask for, and their modules, which are imported only then: so importing the
-# package takes a fifth less.
+# Names of the outer rooms, which are imported when they are asked for.
 _LATER = {
     "GymnasiumRecorder": "integrations.gymnasium",
-    "Hindsight": "hindsight",
-    "HindsightReplayBuffer": "hindsight_copies",
-    "LaBERlazy": "laber",
-    "LaBERmax": "laber",
-    "LaBERmean": "laber",
-    "MPPrioritizedReplayBuffer": "processes",
-    "MPReplayBuffer": "processes",
-    "Mixture": "mixture",
-    "ReplayMemory": "replay_memory",
-    "SelectiveReplayBuffer": "selective",
+    "HindsightReplayBuffer": "compat.cpprb",
+    "MPPrioritizedReplayBuffer": "compat.cpprb",
+    "MPReplayBuffer": "compat.cpprb",
+    "SelectiveReplayBuffer": "compat.cpprb",
     "create_before_add_func": "integrations.gymnasium",
     "create_env_dict": "integrations.gymnasium",
-    "train": "training",
+    "train": "compat.cpprb",
 }
 _OF_GYMNASIUM = "integrations.gymnasium"
 
@@ -74,9 +74,7 @@ if find_spec("gymnasium") is None:  # a star import asks for each of these names
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is asked for, or the module of one."""
-    if name in _LATER.values():
-        return import_module(f"{__name__}.{name}")
+    """Import a name when it is asked for."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

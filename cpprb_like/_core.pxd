@@ -2,13 +2,13 @@
 
 from numpy cimport ndarray
 
-from cpprb_like._absent_runs cimport AbsentRuns
-from cpprb_like._chain cimport Rows
-from cpprb_like._column cimport Column
-from cpprb_like._copy cimport c_prefetch_rows
-from cpprb_like._pool cimport Pool
-from cpprb_like._slot_set cimport SlotSet, c_has
-from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._store.absent_runs cimport AbsentRuns
+from cpprb_like._store.chained cimport Rows
+from cpprb_like._store.column cimport Column
+from cpprb_like._c.copying cimport c_prefetch_rows
+from cpprb_like._c.pool cimport Pool
+from cpprb_like._store.slot_set cimport SlotSet, c_has
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
 cdef enum:  # words of the header

@@ -5,8 +5,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from cpprb_like._chain import Chain
-from cpprb_like._column import Column
+from cpprb_like._store.chained import Chain
+from cpprb_like._store.column import Column
 
 N_STATE_WORDS: Final[int]
 FLAG_TERMINATED: Final[int]

@@ -2,23 +2,23 @@
 
 It writes rows into memory that it is given, and knows which rows follow one another and which can
 be drawn. Compiled because moving a small row costs less than any Python statement. Not here: where
-the memory comes from (``storage``), what a row means (``schema``), how rows are read (``_take``),
-which are drawn (``_uniform``, ``samplers``), and the calls that users make (``_entry``,
-``buffers``).
+the memory comes from (``_store.arenas``), what a row means (``_store.schema``), how rows are read
+(``_store.gather``), which are drawn (``samplers._uniform_draws``, ``samplers._base``), and the
+calls that users make (``buffers._entry``, ``buffers._replay``).
 """
 
 cimport cython
 cimport numpy as cnp
 from libc.string cimport memcpy, memset
 
-from cpprb_like._absent_runs cimport AbsentRuns
-from cpprb_like._arrays cimport c_check_array
-from cpprb_like._chain cimport Chain, Rows
-from cpprb_like._column cimport Column
-from cpprb_like._copy cimport c_copy, c_scatter, c_swap
-from cpprb_like._pool cimport Pool
-from cpprb_like._slot_set cimport SlotSet, c_has
-from cpprb_like._typedefs cimport int64_t, intp_t, uint8_t, uint64_t
+from cpprb_like._store.absent_runs cimport AbsentRuns
+from cpprb_like._c.arrays cimport c_check_array
+from cpprb_like._store.chained cimport Chain, Rows
+from cpprb_like._store.column cimport Column
+from cpprb_like._c.copying cimport c_copy, c_scatter, c_swap
+from cpprb_like._c.pool cimport Pool
+from cpprb_like._store.slot_set cimport SlotSet, c_has
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint64_t
 
 import numpy as np
 

@@ -3,7 +3,8 @@
 Trees over arrays that somebody else allocated: a leaf for each slot, and above it nodes that hold
 the sum of eight nodes below, or bounds of what lies below. Compiled because an update or a draw
 touches a node on each level. Not here: how nodes lie in memory and the arithmetic on them
-(``_tree_node``), which slots have a weight (``_row_weights``), and what it means (``priorities``).
+(``_c.tree_node``), which slots have a weight (``samplers._row_weights``), and what it means
+(``samplers._prioritized``).
 """
 
 cimport cython
@@ -11,14 +12,14 @@ cimport numpy as cnp
 from libc.math cimport INFINITY
 from numpy.random cimport bitgen_t
 
-from cpprb_like._arrays cimport c_check_array, c_index
-from cpprb_like._copy cimport c_prefetch
-from cpprb_like._gate cimport Gate
-from cpprb_like._tree_node cimport (
+from cpprb_like._c.arrays cimport c_check_array, c_index
+from cpprb_like._c.copying cimport c_prefetch
+from cpprb_like._c.gate cimport Gate
+from cpprb_like._c.tree_node cimport (
     CHUNK, SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_measure, c_most,
     c_settle, c_sum_at, c_sum_of, c_sum_range,
 )
-from cpprb_like._typedefs cimport float64_t, intp_t
+from cpprb_like._c.typedefs cimport float64_t, intp_t
 
 import numpy as np
 

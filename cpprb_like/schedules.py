@@ -12,10 +12,9 @@ import operator
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from cpprb_like._c.checks import as_int
 
 __all__ = [
     "Constant",
@@ -24,8 +23,6 @@ __all__ = [
     "Schedule",
     "check",
     "value_at",
-    "whole",
-    "whole_numbers",
 ]
 
 
@@ -106,7 +103,7 @@ class Linear:
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", _finite("start", self.start))
         object.__setattr__(self, "stop", _finite("stop", self.stop))
-        object.__setattr__(self, "steps", whole("steps", self.steps, 1))
+        object.__setattr__(self, "steps", as_int("steps", self.steps, 1))
 
     def __call__(self, t: float, /) -> float:
         """The number at time ``t``."""
@@ -151,7 +148,7 @@ class Piecewise:
         if not pairs:
             raise ValueError("points: expected at least one, got none")
         read = tuple(
-            (whole(f"time of point {number}", t), _finite(f"value of point {number}", value))
+            (as_int(f"time of point {number}", t), _finite(f"value of point {number}", value))
             for number, (t, value) in enumerate(pairs)
         )
         for number in range(1, len(read)):
@@ -261,42 +258,6 @@ def value_at(
     """
     number = value(t) if callable(value) else value
     return _read(name, number, (least, most, above), value)
-
-
-def whole(name: str, value: object, least: float = -math.inf) -> int:
-    """``value`` as a Python int of at least ``least``; ``TypeError`` or ``ValueError`` otherwise.
-
-    Examples
-    --------
-    >>> from cpprb_like.schedules import whole
-    >>> whole("stride", 300, 1)
-    300
-    """
-    if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # whatever has no index is refused
-    except TypeError:
-        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
-    if number < least:
-        raise ValueError(f"{name}: expected at least {least}, got {number}")
-    return number
-
-
-def whole_numbers(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
-    """An array of floats as integers; ``TypeError`` if one of them is no whole number.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from cpprb_like.schedules import whole_numbers
-    >>> whole_numbers("indexes", np.array([3.0, 4.0]))
-    array([3, 4])
-    """
-    sound = (np.trunc(values) == values) & (np.abs(values) < 2.0**63)
-    if not sound.all():
-        raise TypeError(f"{name}: expected integers, got {values[~sound].flat[0]}")
-    return values.astype(np.int64)
 
 
 def _finite(name: str, value: object) -> float:

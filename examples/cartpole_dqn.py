@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tqdm import trange
 
 from cpprb_like import GymnasiumRecorder, PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.priorities import Prioritized
+from cpprb_like.samplers import Prioritized
 from cpprb_like.schedules import Linear
 
 CAPACITY, BATCH, WARM_UP = 20_000, 64, 1_000  # steps held, steps drawn, steps before learning

@@ -22,13 +22,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-ALLOWED = re.compile(r"cpprb_like/([\w/]+\.pyi?|py\.typed|(\w+/)*_\w+\.[\w.-]+\.(so|pyd))")
+ALLOWED = re.compile(r"cpprb_like/([\w/]+\.pyi?|py\.typed|(\w+/)*\w+\.[\w.-]+\.(so|pyd))")
 # The same as for cibuildwheel, see pyproject.toml.
 TEST_SOURCES = (
     *("tests", "examples", "benchmarks", "docs"),
     *("pyproject.toml", "Makefile", "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"),
 )
-NOT_FOR_WHEELS = ("tests/test_architecture.py", "tests/test_packaging.py")  # they look at the tree
+# They look at the tree.
+NOT_FOR_WHEELS = ("tests/project/test_architecture.py", "tests/project/test_packaging.py")
 USE = """
 import pathlib, sys
 import numpy as np

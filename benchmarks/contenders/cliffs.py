@@ -15,7 +15,7 @@ from data import DEPTH, FRAME, GAME, filling, game, one_step, random_steps, taki
 from measure import Work, compiled, statement
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.hindsight import Hindsight
+from cpprb_like.buffers import Hindsight
 
 from .originals import side_by_side
 

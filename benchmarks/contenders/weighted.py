@@ -20,7 +20,7 @@ from measure import Work, compiled, statement
 
 from cpprb_like import PrioritizedReplayBuffer
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
-from cpprb_like.storage import allocate_floats
+from cpprb_like._store.arenas import allocate_floats
 
 from .uniform import ADD, env_dict, filled, floor, ours, shelf
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from cpprb_like._c.checks import as_int
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
 from cpprb_like.integrations._specs import Array, Flags, SpecNest
-from cpprb_like.schedules import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -410,8 +410,8 @@ def _specs_of(env: Any) -> tuple[Any, Any, Any, Any]:
 
 def _batch_size_of(env: Any, given: int | None) -> int | None:
     """Return the length of the leading axis; None for a single environment."""
-    own = whole("batch_size", env.batch_size, 1) if getattr(env, "batched", False) else None
-    n_envs = own if given is None else whole("n_envs", given, 1)
+    own = as_int("batch_size", env.batch_size, 1) if getattr(env, "batched", False) else None
+    n_envs = own if given is None else as_int("n_envs", given, 1)
     if own is not None and own != n_envs:
         raise ValueError(f"n_envs: the environment has batch_size={own}, got {given}")
     return n_envs

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_adding import cut_everywhere
+from interruptions import cut_everywhere
 
 from cpprb_like.compat.dqn import ReplayBuffer
 from cpprb_like.compat.keras_gym import ExperienceReplayBuffer

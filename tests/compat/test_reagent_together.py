@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_adding import cut_everywhere
-from test_together import FRAME, SIZE, check_together, frames_of
+from beside_writers import FRAME, SIZE, check_together, frames_of
+from interruptions import cut_everywhere
 
 torch: Any = pytest.importorskip("torch")
 

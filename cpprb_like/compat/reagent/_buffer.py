@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, SupportsIndex, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpprb_like._c.checks import as_int
 from cpprb_like.compat.reagent import _checkpoint, _settings
 from cpprb_like.compat.reagent._draws import Draws, Plan, marks
 from cpprb_like.compat.reagent._elements import (
@@ -36,7 +37,6 @@ from cpprb_like.compat.reagent._transitions import (
     transition_names,
 )
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.schedules import whole
 
 __all__ = ["ReplayBuffer"]
 
@@ -487,7 +487,7 @@ class ReplayBuffer:
         -----
         Cost: proportional to ``batch_size`` and the logarithm of the capacity.
         """
-        n, rows = whole("batch_size", batch_size, 0), self._rows
+        n, rows = as_int("batch_size", batch_size, 0), self._rows
         slots: Slots
         if rows is None:
             slots = self._draw(n)
@@ -551,13 +551,13 @@ class ReplayBuffer:
             ``indices`` are no integers in one dimension, or not ``batch_size`` of them.
         """
         if indices is None:
-            n = whole("batch_size", self._batch_size if batch_size is None else batch_size, 0)
+            n = as_int("batch_size", self._batch_size if batch_size is None else batch_size, 0)
             self._catch_up()
             return self._batch(lambda: self._draw(n))
         slots = self._draws.slots(indices)
         if slots.ndim != 1:
             raise InputError(f"indices: expected one dimension, got shape {slots.shape}")
-        if batch_size is not None and len(slots) != whole("batch_size", batch_size, 0):
+        if batch_size is not None and len(slots) != as_int("batch_size", batch_size, 0):
             raise InputError(f"indices: expected {batch_size}, got {len(slots)}")
 
         def choose() -> Slots:

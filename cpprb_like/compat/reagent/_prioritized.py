@@ -19,7 +19,7 @@ from cpprb_like.compat.reagent._errors import InputError
 from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.compat.reagent._store import Read, Store
 from cpprb_like.compat.reagent._sum_tree import SumTree
-from cpprb_like.priorities import read_priorities
+from cpprb_like.samplers._prioritized import read_priorities
 
 __all__ = ["PrioritizedReplayBuffer"]
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from cpprb_like._c.checks import as_int
 from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata, ReplayElement
 from cpprb_like.compat.reagent._errors import InputError
-from cpprb_like.schedules import whole
 
 __all__ = ["Settings", "declare_spaces", "read_settings"]
 
@@ -72,12 +72,12 @@ def uniform(
     if not _is_finite(gamma):
         raise InputError(f"gamma: expected a finite number, got {gamma!r}")
     settings = Settings(
-        stack_size=whole("stack_size", stack_size, 1),
-        replay_capacity=whole("replay_capacity", replay_capacity, 1),
-        batch_size=whole("batch_size", batch_size, 0),
+        stack_size=as_int("stack_size", stack_size, 1),
+        replay_capacity=as_int("replay_capacity", replay_capacity, 1),
+        batch_size=as_int("batch_size", batch_size, 0),
         return_everything_as_stack=bool(return_everything_as_stack),
         return_as_timeline_format=bool(return_as_timeline_format),
-        update_horizon=whole("update_horizon", update_horizon, 1),
+        update_horizon=as_int("update_horizon", update_horizon, 1),
         gamma=float(gamma),
         strict=bool(strict),
     )
@@ -173,7 +173,7 @@ def declared(
 def _declaration(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> DenseMetadata:
     if not isinstance(shape, (tuple, list)):
         raise InputError(f"{name}: expected a tuple as its shape, got {shape!r}")
-    lengths = tuple(whole(f"{name}: shape", length) for length in shape)
+    lengths = tuple(as_int(f"{name}: shape", length) for length in shape)
     return DenseMetadata(lengths, np.dtype(dtype).newbyteorder("="))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cpprb_like import ReplayBuffer
 from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata
 from cpprb_like.compat.reagent._errors import InputError, need
-from cpprb_like.stacking import CHECKED_NBYTES, take_stacks
+from cpprb_like.views._stacking import CHECKED_NBYTES, take_stacks
 
 __all__ = ["END", "FINAL_FOLLOWS", "FLAGS", "TERMINAL", "TRUNCATED", "Read", "Store"]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cpprb_like.compat.reagent._errors import InputError
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.trees import new_sum_tree
+from cpprb_like.samplers import new_sum_tree
 
 __all__ = ["SumTree"]
 

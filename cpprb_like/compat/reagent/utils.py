@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like._c.checks import as_int
 from cpprb_like.compat.reagent._buffer import ReplayBuffer
 from cpprb_like.compat.reagent._errors import InputError, need
-from cpprb_like.schedules import whole
 
 __all__ = ["DEFAULT_DS", "replay_buffer_to_pre_timeline_df"]
 
@@ -88,7 +88,7 @@ def replay_buffer_to_pre_timeline_df(
         table["action"] = list(map(str, chosen))
         possible: Iterable[Any] = sorted(set(chosen))
         if n_actions is not None:
-            possible = range(whole("n_actions", n_actions, 1))
+            possible = range(as_int("n_actions", n_actions, 1))
             other = [action for action in chosen if action not in possible]
             if other:
                 raise InputError(f"n_actions: expected more than {other[0]}, got {n_actions}")

@@ -1,0 +1,60 @@
+"""Integers and discount factors among the arguments of a call, and the sentence for what is none.
+
+Not here: numbers that may be a schedule (``schedules``), values of fields (``_store.casting``).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def as_int(name: str, value: object, least: float = -math.inf) -> int:
+    """``value`` as a Python int of at least ``least``; ``TypeError`` or ``ValueError`` otherwise.
+
+    Examples
+    --------
+    >>> from cpprb_like._c.checks import as_int
+    >>> as_int("stride", 300, 1)
+    300
+    """
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # whatever has no index is refused
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name}: expected at least {least}, got {number}")
+    return number
+
+
+def as_ints(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+    """An array of floats as integers; ``TypeError`` if one of them is no whole number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like._c.checks import as_ints
+    >>> as_ints("indexes", np.array([3.0, 4.0]))
+    array([3, 4])
+    """
+    sound = (np.trunc(values) == values) & (np.abs(values) < 2.0**63)
+    if not sound.all():
+        raise TypeError(f"{name}: expected integers, got {values[~sound].flat[0]}")
+    return values.astype(np.int64)
+
+
+def as_discount(name: str, gamma: object) -> float:
+    """A discount factor: a number from 0 to 1."""
+    if isinstance(gamma, (bool, np.bool_)) or not isinstance(gamma, numbers.Real):
+        raise TypeError(f"{name}: expected a number, got {gamma!r}")
+    number: Any = gamma  # an int of hundreds of digits is no float
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"{name}: expected 0 to 1, got {gamma}")
+    return float(gamma)

@@ -1,0 +1,81 @@
+"""Arrays of other libraries, as NumPy arrays over the same memory: what is read, and written into.
+
+Not here: what becomes of the values of such an array (``_store.casting``, ``_store.column``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["as_out", "read_array"]
+
+CPU_DEVICES = (1, 3)  # DLPack's numbers of plain memory, and of that which a GPU can read too
+
+
+def read_array(value: Any) -> NDArray[Any]:
+    """``np.asarray(value)``, and for tensors all that this takes.
+
+    A tensor that requires gradients is read as its ``detach()``, and an object that offers only
+    DLPack by that. It may share memory with ``value``. Whatever the value's own methods raise
+    passes: of a tensor on another device, or of a dtype that NumPy has not.
+    """
+    if getattr(value, "requires_grad", False) is True:
+        value = value.detach()
+    kind = type(value)
+    if hasattr(kind, "__array__"):
+        array = value.__array__()  # np.asarray tries four other ways first, for 0.4 us
+        if type(array) is np.ndarray:
+            return array
+    elif hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__"):
+        return _read_by_dlpack(value)
+    return np.asarray(value)
+
+
+def _read_by_dlpack(tensor: Any) -> NDArray[Any]:
+    device, _ = tensor.__dlpack_device__()
+    if device not in CPU_DEVICES:
+        raise TypeError(
+            f"expected one on the CPU, as tensor.cpu() is, got one on {_place_of(tensor)}"
+        )
+    return np.from_dlpack(tensor)
+
+
+def _place_of(tensor: Any) -> object:
+    return getattr(tensor, "device", "another device")
+
+
+def as_out(name: str, value: object) -> NDArray[Any]:
+    """An array over the memory of ``value``: an array, or a tensor or buffer on the CPU.
+
+    Tensors come by DLPack, other objects by the buffer protocol. ``TypeError`` for anything else,
+    subclasses of arrays among it, for which writing may mean something else.
+    """
+    if type(value) is np.ndarray:
+        return value
+    if not isinstance(value, np.ndarray):
+        if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+            return _by_dlpack(name, value)
+        try:
+            return np.asarray(memoryview(value))  # type: ignore[arg-type]  # or it is refused
+        except TypeError:
+            pass
+    raise TypeError(f"{name}: expected an array, got {type(value).__name__}")
+
+
+def _by_dlpack(name: str, tensor: Any) -> NDArray[Any]:
+    try:
+        device, _ = tensor.__dlpack_device__()
+        array: NDArray[Any] | None = np.from_dlpack(tensor) if device in CPU_DEVICES else None
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"{name}: expected a tensor that NumPy can share: {error}") from error
+    if array is None:
+        raise TypeError(f"{name}: expected a tensor on the CPU, got one on {_place_of(tensor)}")
+    if not array.flags.writeable:
+        # NumPy takes what comes by an older DLPack as read-only; the tensor itself knows better.
+        own = np.asarray(tensor)
+        if own.ctypes.data == array.ctypes.data and own.flags.writeable:
+            return own.reshape(array.shape)
+    return array

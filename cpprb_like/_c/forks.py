@@ -1,0 +1,106 @@
+"""Locks across ``os.fork``: none is held in the child by a thread that it has not got.
+
+A fork copies the memory of all threads, but of the threads only the one that forks. What another
+thread is in the middle of would stay half-done in the child, and what it holds would stay locked.
+So the thread that forks takes every lock of this package first, in the order in which calls take
+them. Not here: what the locks are for (``gate``, ``buffers._replay``, ``samplers._base``).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+__all__ = ["BUFFER", "GENERATOR", "TREE", "OneProcess", "tell", "watch"]
+
+BUFFER, GENERATOR, TREE = range(3)  # in the order in which calls take them
+PATIENCE = 5.0  # seconds; a lock that is held for longer is made anew in the child
+
+
+_watched: dict[tuple[int, int], weakref.ref[Any]] = {}
+_told: dict[int, weakref.WeakMethod[Callable[[], None]]] = {}
+_ours = threading.local()  # the locks that a thread took to fork
+
+
+def watch(lock: Any, level: int) -> None:
+    """Have a lock free in every child, as long as it lives.
+
+    It is one of ``threading``, or has the same ``acquire``, ``release`` and ``_at_fork_reinit``.
+    """
+    key = level, id(lock)
+    if key not in _watched:
+        _watched[key] = weakref.ref(lock, partial(_forget, _watched, key))
+
+
+def tell(method: Callable[[], None]) -> None:
+    """Call a method in every child, as long as its object lives; it may only set attributes."""
+    key = id(method.__self__)  # type: ignore[attr-defined]
+    _told[key] = weakref.WeakMethod(method, partial(_forget, _told, key))
+
+
+def _forget(known: dict[Any, Any], key: Any, _: object) -> None:
+    known.pop(key, None)
+
+
+def _living() -> list[Any]:
+    """The locks, in the order in which they are taken."""
+    known = _watched.copy()  # in one go, whatever other threads watch meanwhile
+    found = [known[key]() for key in sorted(known)]
+    return [lock for lock in found if lock is not None]
+
+
+def _take_all() -> None:
+    until = time.monotonic() + PATIENCE
+    taken: list[Any] = []
+    _ours.taken = taken
+    for lock in _living():
+        if lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            taken.append(lock)  # noqa: PERF401 (what raises here must find those that were taken)
+
+
+def _give_back() -> None:
+    for lock in reversed(_ours.taken):
+        lock.release()
+    _ours.taken = []
+
+
+def _renew() -> None:
+    taken = {id(lock) for lock in _ours.taken}
+    for lock in _living():
+        if id(lock) not in taken:
+            lock._at_fork_reinit()
+    _give_back()
+    for ref in _told.copy().values():
+        method = ref()
+        if method is not None:
+            method()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_take_all, after_in_parent=_give_back, after_in_child=_renew)
+
+
+class OneProcess:
+    """A reentrant lock that only the process which made it can take.
+
+    For what a child would share with its parent without a lock between the two.
+    """
+
+    def __init__(self, refusal: str) -> None:
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._refusal = refusal
+        watch(self._lock, BUFFER)
+
+    def __enter__(self) -> bool:
+        if os.getpid() != self._process:
+            raise RuntimeError(self._refusal)
+        return self._lock.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()

@@ -1,0 +1,259 @@
+"""Numbers of one kind as those of another, unless that changes what they mean.
+
+Rounding to a narrower float is no such change; overflow, a fraction or NaN in an integer, and
+anything but 0 and 1 in a bool, are. Compiled because most programs compute in other numbers than
+they store, at every step. Not here: shapes (``_store.column``), and numbers that are no native ones
+of up to 8 bytes (``_store.casting``).
+"""
+
+cimport numpy as cnp
+from cpython.object cimport PyObject
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from numpy cimport float32_t, float64_t
+
+from cpprb_like._c.typedefs cimport intp_t
+
+import numpy as np
+
+cnp.import_array()
+
+cdef extern from *:
+    """
+    #define CPPRB_TYPE_OF(value) ((PyObject *)Py_TYPE(value))
+    """
+    PyObject* c_type "CPPRB_TYPE_OF"(PyObject* value)
+
+# Bools are called ``char``, which is neither of the integers of a byte.
+ctypedef fused given_t:
+    char
+    int8_t
+    int16_t
+    int32_t
+    int64_t
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+    float32_t
+    float64_t
+
+ctypedef fused wanted_t:
+    char
+    int8_t
+    int16_t
+    int32_t
+    int64_t
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+    float32_t
+    float64_t
+
+
+ctypedef fused unsigned_t:
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+
+
+# Types of NumPy's scalars, the commonest first: two C types may be one kind of number.
+cdef str NUMBERS = "fd?lqihbLQIHB"
+cdef tuple SCALAR_TYPES = tuple([np.dtype(char).type for char in NUMBERS])
+cdef intp_t[13] SCALAR_KINDS
+
+
+cdef intp_t c_kind_of(int typenum) noexcept nogil:
+    """The kind of number that a NumPy type is."""
+    if typenum == cnp.NPY_BOOL:
+        return BOOL
+    if typenum == cnp.NPY_FLOAT:
+        return FLOAT32
+    if typenum == cnp.NPY_DOUBLE:
+        return FLOAT64
+    if typenum == cnp.NPY_BYTE:
+        return INT8
+    if typenum == cnp.NPY_SHORT:
+        return INT16
+    if typenum == cnp.NPY_INT:
+        return INT32
+    if typenum == cnp.NPY_LONG:
+        return INT64 if sizeof(long) == 8 else INT32
+    if typenum == cnp.NPY_LONGLONG:
+        return INT64
+    if typenum == cnp.NPY_UBYTE:
+        return UINT8
+    if typenum == cnp.NPY_USHORT:
+        return UINT16
+    if typenum == cnp.NPY_UINT:
+        return UINT32
+    if typenum == cnp.NPY_ULONG:
+        return UINT64 if sizeof(long) == 8 else UINT32
+    if typenum == cnp.NPY_ULONGLONG:
+        return UINT64
+    return NO_NUMBER
+
+
+cdef intp_t place
+for place in range(13):
+    SCALAR_KINDS[place] = c_kind_of(np.dtype(NUMBERS[place]).num)
+
+
+cdef intp_t c_kind_of_scalar(PyObject* value) noexcept:
+    """The kind of number that a NumPy scalar is; a subclass in Python may be anything."""
+    cdef intp_t k
+    for k in range(13):
+        if c_type(value) == <PyObject*> SCALAR_TYPES[k]:
+            return SCALAR_KINDS[k]
+    return NO_NUMBER
+
+
+cdef intp_t c_size_of(intp_t kind) noexcept nogil:
+    """Bytes of a number."""
+    if kind == BOOL or kind == INT8 or kind == UINT8:
+        return 1
+    if kind == INT16 or kind == UINT16:
+        return 2
+    return 4 if kind == INT32 or kind == UINT32 or kind == FLOAT32 else 8
+
+
+cdef inline bint c_cast_one(given_t value, wanted_t* to) noexcept nogil:
+    """Store a number; false if it means another one then."""
+    cdef float64_t most
+    cdef bint inside
+    if wanted_t is char:
+        to[0] = value != 0
+        return given_t is char or value == 0 or value == 1
+    elif given_t is char:
+        to[0] = <wanted_t> (value != 0)
+        return True
+    elif wanted_t is float64_t:
+        to[0] = <wanted_t> value
+        return True
+    elif wanted_t is float32_t:
+        to[0] = <wanted_t> value
+        if given_t is float64_t:  # a difference to itself is 0 unless it is infinite or NaN
+            return not ((to[0] - to[0] != 0) & (value - value == 0))
+        else:
+            return True
+    elif given_t is float64_t or given_t is float32_t:
+        # 2 ** bits: the type's own limits are no floats where it is wide.
+        most = 2.0 * <float64_t> (<uint64_t> 1 << (8 * sizeof(wanted_t) - 2))
+        if wanted_t in unsigned_t:
+            inside = 0.0 <= value < 2.0 * most
+        else:
+            inside = -most <= value < most
+        to[0] = <wanted_t> (value if inside else 0)
+        return inside and <float64_t> to[0] == value
+    else:
+        to[0] = <wanted_t> value
+        return (<given_t> to[0] == value) & ((to[0] < 0) == (value < 0))
+
+
+cdef inline bint c_cast_all(
+    given_t of, wanted_t as_, const char* values, intp_t stride, char* to, intp_t n
+) noexcept nogil:
+    """As ``c_cast_run``; the kinds are those of the first two arguments."""
+    cdef given_t value
+    cdef wanted_t* out = <wanted_t*> to
+    cdef bint sound = True
+    cdef intp_t k
+    if stride == sizeof(given_t):  # known to the compiler: many numbers at a time
+        for k in range(n):
+            memcpy(&value, values + k * sizeof(given_t), sizeof(given_t))
+            sound &= c_cast_one[given_t, wanted_t](value, out + k)
+        return sound
+    for k in range(n):
+        memcpy(&value, values + k * stride, sizeof(given_t))
+        sound &= c_cast_one[given_t, wanted_t](value, out + k)
+    return sound
+
+
+cdef bint c_cast_to(
+    given_t of, intp_t wanted, const char* values, intp_t stride, char* to, intp_t n
+) noexcept nogil:
+    """As ``c_cast_run``; the kind that is given is that of the first argument."""
+    if wanted == FLOAT32:
+        return c_cast_all[given_t, float32_t](of, 0, values, stride, to, n)
+    if wanted == FLOAT64:
+        return c_cast_all[given_t, float64_t](of, 0, values, stride, to, n)
+    if wanted == BOOL:
+        return c_cast_all[given_t, char](of, 0, values, stride, to, n)
+    if wanted == INT8:
+        return c_cast_all[given_t, int8_t](of, 0, values, stride, to, n)
+    if wanted == INT16:
+        return c_cast_all[given_t, int16_t](of, 0, values, stride, to, n)
+    if wanted == INT32:
+        return c_cast_all[given_t, int32_t](of, 0, values, stride, to, n)
+    if wanted == INT64:
+        return c_cast_all[given_t, int64_t](of, 0, values, stride, to, n)
+    if wanted == UINT8:
+        return c_cast_all[given_t, uint8_t](of, 0, values, stride, to, n)
+    if wanted == UINT16:
+        return c_cast_all[given_t, uint16_t](of, 0, values, stride, to, n)
+    if wanted == UINT32:
+        return c_cast_all[given_t, uint32_t](of, 0, values, stride, to, n)
+    if wanted == UINT64:
+        return c_cast_all[given_t, uint64_t](of, 0, values, stride, to, n)
+    return False
+
+
+cdef bint c_cast_run(
+    intp_t given, intp_t wanted, const char* values, intp_t stride, char* to, intp_t n
+) noexcept nogil:
+    """Store n numbers that lie ``stride`` bytes apart side by side; false if one of them would
+    mean another number then. ``to`` is aligned, ``values`` need not be.
+    """
+    if given == FLOAT64:
+        return c_cast_to[float64_t](0, wanted, values, stride, to, n)
+    if given == FLOAT32:
+        return c_cast_to[float32_t](0, wanted, values, stride, to, n)
+    if given == INT64:
+        return c_cast_to[int64_t](0, wanted, values, stride, to, n)
+    if given == INT32:
+        return c_cast_to[int32_t](0, wanted, values, stride, to, n)
+    if given == BOOL:
+        return c_cast_to[char](0, wanted, values, stride, to, n)
+    if given == UINT8:
+        return c_cast_to[uint8_t](0, wanted, values, stride, to, n)
+    if given == INT8:
+        return c_cast_to[int8_t](0, wanted, values, stride, to, n)
+    if given == INT16:
+        return c_cast_to[int16_t](0, wanted, values, stride, to, n)
+    if given == UINT16:
+        return c_cast_to[uint16_t](0, wanted, values, stride, to, n)
+    if given == UINT32:
+        return c_cast_to[uint32_t](0, wanted, values, stride, to, n)
+    if given == UINT64:
+        return c_cast_to[uint64_t](0, wanted, values, stride, to, n)
+    return False
+
+
+cdef bint c_cast_block(
+    intp_t given, intp_t wanted, const char* values, intp_t ndim, const intp_t* dims,
+    const intp_t* strides, char* to,
+) noexcept nogil:
+    """As ``c_cast_run``, for an array of any strides, whose numbers are stored in its order."""
+    cdef intp_t k, axis, size = 1
+    while ndim and dims[ndim - 1] == 1:
+        ndim -= 1
+    # Axes that lie dense behind one another are one.
+    cdef intp_t run = 1, inner = ndim
+    while inner and (inner == ndim or strides[inner - 1] == dims[inner] * strides[inner]):
+        inner -= 1
+        run *= dims[inner]
+    if inner == 0:
+        return c_cast_run(
+            given, wanted, values, strides[ndim - 1] if ndim else c_size_of(given), to, run
+        )
+    for axis in range(1, ndim):
+        size *= dims[axis]
+    size *= c_size_of(wanted)
+    for k in range(dims[0]):
+        if not c_cast_block(
+            given, wanted, values + k * strides[0], ndim - 1, dims + 1, strides + 1, to + k * size
+        ):
+            return False
+    return True

@@ -1,0 +1,76 @@
+"""Random order, in a time in proportion to the numbers that are asked for.
+
+Compiled because a draw without replacement asks it for every row. Not here: bounded random integers
+(``random_integers``).
+"""
+
+cimport cython
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+from cpprb_like._c.random_integers cimport Bits, c_bounded
+from cpprb_like._c.typedefs cimport intp_t, uint64_t
+
+
+cdef enum:
+    DENSE = 4                # an array takes less time than a table of this part of the numbers
+
+
+@cython.final
+cdef class Shuffle:
+    """The numbers 0 to n - 1 in random order, one at a time, at most ``most`` of them.
+
+    Fisher-Yates over an array that is imagined; a hash table holds the places that differ from
+    their number. If most of the numbers may be asked for, an array holds by how much each differs:
+    it is zero at first, so nobody has to fill it, and a million numbers take 10 ms and not 90.
+    """
+
+    def __cinit__(self, intp_t n, intp_t most):
+        cdef intp_t size = 4
+        self.n = n
+        self.most = most
+        self.drawn = 0
+        self.shift = 62
+        while size < 2 * most:
+            size *= 2
+            self.shift -= 1
+        if DENSE * most >= n:
+            self.numbers = <intp_t*> calloc(max(n, 1), sizeof(intp_t))
+            if self.numbers == NULL:
+                raise MemoryError(f"no memory left to draw {most} distinct rows")
+            return
+        self.mask = size - 1
+        self.places = <intp_t*> malloc(2 * size * sizeof(intp_t))
+        if self.places == NULL:
+            raise MemoryError(f"no memory left to draw {most} distinct rows")
+        self.numbers = self.places + size
+        memset(self.places, 0xFF, size * sizeof(intp_t))
+
+    def __dealloc__(self):
+        free(self.places if self.places != NULL else self.numbers)
+
+    cdef intp_t c_next(self, Bits* bits) noexcept nogil:
+        """The next number; at most ``most`` calls."""
+        cdef intp_t place = self.drawn + <intp_t> c_bounded(bits, self.n - self.drawn)
+        cdef intp_t here, head, number, moved
+        if self.places == NULL:
+            number = place + self.numbers[place]
+            self.numbers[place] = self.drawn + self.numbers[self.drawn] - place
+            self.drawn += 1
+            return number
+        here = self.c_find(place)
+        head = self.c_find(self.drawn)
+        number = self.numbers[here] if self.places[here] == place else place
+        moved = self.numbers[head] if self.places[head] == self.drawn else self.drawn
+        self.places[here] = place
+        self.numbers[here] = moved
+        self.drawn += 1
+        return number
+
+    cdef intp_t c_find(self, intp_t place) noexcept nogil:
+        """Where a place is in the table, or the free entry where it belongs."""
+        cdef uint64_t mixed = <uint64_t> place * <uint64_t> 0x9E3779B97F4A7C15
+        cdef intp_t entry = <intp_t> (mixed >> self.shift)
+        while self.places[entry] != -1 and self.places[entry] != place:
+            entry = (entry + 1) & self.mask
+        return entry

@@ -1,0 +1,77 @@
+"""Attributes and C signatures of the fields that are chained."""
+
+from numpy cimport ndarray
+
+from cpprb_like._store.overflow cimport Aside
+from cpprb_like._store.column cimport Column
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+
+
+cdef struct Rows:            # that are being written
+    char** values            # of each column, by its place; dense
+    intp_t n
+    int64_t first            # row id
+    int64_t oldest           # row id of the oldest row that is in the ring afterwards
+    const uint8_t* flags     # of the slots, after the rows were written
+    intp_t flag_stride
+    uint8_t absent           # the flag of a row without a step
+
+
+cdef class Chain:
+    cdef readonly str name           # of the field
+    cdef intp_t place                # of the field among the addresses of a call
+    cdef intp_t capacity
+    cdef intp_t n_envs
+    cdef readonly intp_t nbytes      # of a value
+    cdef ndarray latest              # the value of the newest row of each stream
+    cdef ndarray seen                # whether there is one
+    cdef tuple asides                # what is kept aside
+
+    cdef int c_reserve(self, Rows* rows) except -1
+    cdef void c_write(self, Rows* rows) noexcept nogil
+    cdef int c_gather(self, const int64_t* rows, intp_t n, int64_t written, char* to) except -1
+    cdef void c_clear(self) noexcept nogil
+    cdef const char* c_before(self, Rows* rows, intp_t k, const char* values) noexcept nogil
+    cdef void c_keep_latest(self, Rows* rows, const char* values) noexcept nogil
+
+
+cdef class FrameStack(Chain):
+    cdef readonly intp_t depth       # frames of a value
+    cdef intp_t outer                # runs of bytes of a frame ...
+    cdef intp_t inner                # ... and the length of one
+    cdef intp_t frame_nbytes
+    cdef intp_t n_frames             # in the circle
+    cdef uint8_t[::1] frames         # the newest frame of each row
+    cdef char* frame_data            # of ``frames``
+    cdef Aside older                 # all frames but the newest of stacks that did not slide
+    cdef uint8_t[::1] runs           # of each slot: rows before it whose frames are part of its value
+    cdef readonly tuple shape        # of a value
+    cdef intp_t[::1] lengths         # the same
+    cdef readonly intp_t axis        # of the frames
+    cdef readonly intp_t compared    # stacks that were not the one before, up to COMPARED ...
+    cdef intp_t[::1] counts          # ... and for each axis: how many of them were it, moved on
+
+    cdef void c_compare(self, const char* before, const char* value) noexcept nogil
+    cdef const char* c_frame(self, int64_t row) noexcept nogil
+    cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil
+    cdef bint c_is_moved_on(self, const char** frames, const char* value) noexcept nogil
+    cdef void c_split(self, const char* value, intp_t frame, char* to) noexcept nogil
+    cdef void c_join(self, const char** frames, char* to) noexcept nogil
+    cdef void c_point(self, int64_t row, const char** frames) noexcept nogil
+
+
+cdef class NextOf(Chain):
+    cdef Column column               # the field whose next value this is, ...
+    cdef FrameStack stack            # ... or this one
+    cdef uint8_t[::1] arena
+    cdef uint8_t[::1] marks          # of each slot: where the next value is
+    cdef Aside whole                 # next values
+    cdef Aside newest                # newest frames of next values
+
+    cdef intp_t c_source(self) noexcept nogil
+    cdef bint c_is_kept(self, Rows* rows, intp_t k) noexcept nogil
+    cdef bint c_is_own(self, Rows* rows, intp_t k, const char* promised) noexcept nogil
+    cdef void c_keep(self, Rows* rows, intp_t k, const char* promised) noexcept nogil
+    cdef void c_point(self, int64_t row, const char** frames) noexcept nogil
+    cdef const char* c_whole(self, int64_t row) noexcept nogil
+    cdef const char* c_promised(self, int64_t row) noexcept nogil

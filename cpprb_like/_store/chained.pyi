@@ -1,0 +1,51 @@
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self, disjoint_base
+
+from cpprb_like._store.column import Column
+
+@disjoint_base
+class Chain:
+    name: str
+    nbytes: int
+    @property
+    def overflow_nbytes(self) -> int: ...
+    def save(self) -> tuple[Any, ...]: ...
+    def load(self, saved: tuple[Any, ...]) -> None: ...
+
+COMPARED_STACKS: int
+
+@final
+class FrameStack(Chain):
+    depth: int
+    shape: tuple[int, ...]
+    axis: int
+    compared: int
+    def __new__(
+        cls,
+        name: str,
+        nbytes: int,
+        capacity: int,
+        n_envs: int,
+        shape: tuple[int, ...],
+        axis: int,
+        frames: NDArray[np.uint8],
+        runs: NDArray[np.uint8],
+    ) -> Self: ...
+    @property
+    def follows(self) -> list[int]: ...
+
+@final
+class NextOf(Chain):
+    def __new__(
+        cls,
+        name: str,
+        nbytes: int,
+        capacity: int,
+        n_envs: int,
+        source: Column | FrameStack,
+        arena: NDArray[np.uint8],
+        marks: NDArray[np.uint8],
+    ) -> Self: ...

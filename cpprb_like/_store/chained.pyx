@@ -1,0 +1,485 @@
+"""Fields whose values mostly repeat what another row of their stream holds.
+
+The next observation of a step is the observation of the step after it, and a stack of frames is the
+stack before it, moved on by one frame: so little of them is stored. Whether it is so is seen by
+comparing the bytes, row by row, when they are added; of a value that does not follow, what no other
+row holds is kept aside. So whatever was added is what is read, wherever episodes end. Compiled
+because it looks at every row. Not here: what is done with the values (``views._view``), and fields
+that are stored as they are (``_core``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
+
+from cpprb_like._store.overflow cimport Aside
+from cpprb_like._store.column cimport Column
+from cpprb_like._c.copying cimport c_interleave, c_pick
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+
+import math
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    DEEPEST = 256            # frames of a stack: ``runs`` are bytes
+    COMPARED = 64            # stacks after which it is known along which axes they follow
+
+cdef enum:  # where the next value of a row is
+    FOLLOWS = 0              # the next row has it
+    KEPT_WHOLE = 1
+    KEPT_FRAME = 2           # it is the row's own stack, moved on by the frame that was kept
+
+
+COMPARED_STACKS = COMPARED
+
+
+cdef class Chain:
+    """A field whose value may follow from what another row of its stream holds.
+
+    Parameters
+    ----------
+    name : str
+        Of the field.
+    nbytes : int
+        Of a value.
+    capacity, n_envs : int
+        Of the ring.
+    """
+
+    def __cinit__(self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, *_):
+        self.name = name
+        self.nbytes = nbytes
+        self.capacity = capacity
+        self.n_envs = n_envs
+        self.latest = np.zeros((n_envs, nbytes), np.uint8)
+        self.seen = np.zeros(n_envs, np.uint8)
+
+    cdef int c_reserve(self, Rows* rows) except -1:
+        """Make room for what of these rows, or of rows before them, will have to be kept aside."""
+        return 0
+
+    cdef void c_write(self, Rows* rows) noexcept nogil:
+        """Write the values of rows that are being added; there is room for what is kept aside."""
+
+    cdef int c_gather(
+        self, const int64_t* rows, intp_t n, int64_t written, char* to
+    ) except -1:
+        """Copy the values of rows in the ring, of which ``written`` were written so far.
+
+        Begins with the interpreter lock held, and copies without it; whether the rows were
+        overwritten meanwhile is up to the caller.
+        """
+        return 0
+
+    cdef void c_clear(self) noexcept nogil:
+        """Forget all rows."""
+        cdef intp_t stream
+        for stream in range(self.n_envs):
+            (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = False
+
+    cdef const char* c_before(self, Rows* rows, intp_t k, const char* values) noexcept nogil:
+        """The value of the row before row k in its stream, or NULL; ``values`` are the new ones."""
+        cdef intp_t stream
+        if k >= self.n_envs:
+            return values + (k - self.n_envs) * self.nbytes
+        stream = <intp_t> ((rows.first + k) % self.n_envs)
+        if not (<const uint8_t*> cnp.PyArray_DATA(self.seen))[stream]:
+            return NULL
+        return <const char*> cnp.PyArray_DATA(self.latest) + stream * self.nbytes
+
+    cdef void c_keep_latest(self, Rows* rows, const char* values) noexcept nogil:
+        """Keep the newest value of each stream."""
+        cdef intp_t k, stream
+        for k in range(max(0, rows.n - self.n_envs), rows.n):
+            stream = <intp_t> ((rows.first + k) % self.n_envs)
+            memcpy(
+                <char*> cnp.PyArray_DATA(self.latest) + stream * self.nbytes,
+                values + k * self.nbytes,
+                self.nbytes,
+            )
+            (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = True
+
+    @property
+    def overflow_nbytes(self):
+        """Bytes of memory for values that no neighbouring row holds, used or not."""
+        return sum([aside.total_nbytes for aside in self.asides])
+
+    def save(self):
+        """What a new object needs to go on like this one, besides its memory."""
+        return self.latest.copy(), self.seen.copy(), [aside.save() for aside in self.asides]
+
+    def load(self, saved):
+        """Go on where another object was saved; ``ValueError`` if that is none of this kind."""
+        latest, seen, kept = saved
+        shapes = (self.n_envs, self.nbytes), (self.n_envs,)
+        if (latest.shape, seen.shape) != shapes or (latest.dtype, seen.dtype) != (np.uint8,) * 2:
+            raise ValueError(f"field {self.name!r}: expected newest values of shape {shapes}")
+        self.latest[...], self.seen[...] = latest, seen
+        for aside, values in zip(self.asides, kept, strict=True):
+            aside.load(values)
+
+
+@cython.final
+cdef class FrameStack(Chain):
+    """A field whose value is a stack of the newest frames: only the newest of them is stored.
+
+    Of a value that is not the one before it moved on by a frame, the others are kept aside.
+
+    Parameters
+    ----------
+    name, nbytes, capacity, n_envs
+        See ``Chain``.
+    shape : tuple of int
+        Of a value.
+    axis : int
+        Of the frames, ``depth`` of them: 1 to 256. A value is ``outer`` times ``depth`` times
+        ``inner`` bytes.
+    frames : ndarray of uint8, shape ((capacity + (depth - 1) * n_envs) * outer * inner,)
+        Memory; rows that are no longer in the ring lend their frames to those that are.
+    runs : ndarray of uint8, shape (capacity,)
+        Memory.
+    """
+
+    def __cinit__(
+        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, tuple shape, intp_t axis,
+        uint8_t[::1] frames, uint8_t[::1] runs,
+    ):
+        if not 0 <= axis < len(shape) or not 1 <= shape[axis] <= DEEPEST:
+            raise ValueError(f"axis: expected one of 1 to {DEEPEST} frames, got {axis} of {shape}")
+        self.shape = shape
+        self.axis = axis
+        self.depth = depth = shape[axis]
+        self.outer = math.prod(shape[:axis])
+        self.inner = nbytes // max(1, self.outer * depth)
+        self.frame_nbytes = self.outer * self.inner
+        self.n_frames = capacity + (depth - 1) * n_envs
+        if depth * self.frame_nbytes != nbytes:
+            raise ValueError(f"shape: expected one of {nbytes} bytes, got {shape}")
+        self.counts = np.zeros(len(shape), np.intp)
+        self.lengths = np.array(shape, np.intp)
+        if frames.shape[0] != self.n_frames * self.frame_nbytes or runs.shape[0] != capacity:
+            raise ValueError("frames, runs: of a wrong length")
+        self.older = Aside(nbytes - self.frame_nbytes)
+        self.asides = (self.older,)
+        self.frames = frames
+        self.frame_data = <char*> cnp.PyArray_DATA(np.asarray(frames))  # there may be no bytes
+        self.runs = runs
+
+    cdef int c_reserve(self, Rows* rows) except -1:
+        cdef const char* values = rows.values[self.place]
+        cdef const char* before
+        cdef intp_t k, count = 0
+        if rows.n == 1:
+            return self.older.c_reserve(1)
+        for k in range(max(0, rows.n - self.n_frames), rows.n):
+            before = self.c_before(rows, k, values)
+            count += before == NULL or not self.c_is_slide(before, values + k * self.nbytes)
+        return self.older.c_reserve(count)
+
+    cdef void c_clear(self) noexcept nogil:
+        Chain.c_clear(self)
+        self.older.c_clear()
+
+    cdef void c_write(self, Rows* rows) noexcept nogil:
+        cdef const char* values = rows.values[self.place]
+        cdef const char* before
+        cdef const char* value
+        cdef char* kept
+        cdef intp_t k, frame
+        cdef int64_t row, needed = rows.first + rows.n - self.n_frames
+        cdef uint8_t run
+        self.older.c_drop(needed)
+        for k in range(rows.n):
+            row = rows.first + k
+            value = values + k * self.nbytes
+            before = self.c_before(rows, k, values)
+            if before != NULL and self.compared < COMPARED:
+                self.c_compare(before, value)
+            if before != NULL and self.c_is_slide(before, value):
+                run = self.runs[(row - self.n_envs) % self.capacity]
+                run = run + 1 if run + 1 < self.depth else run
+            else:
+                run = 0
+                if row >= needed:
+                    kept = self.older.c_push(row)
+                    for frame in range(self.depth - 1):
+                        self.c_split(value, frame, kept + frame * self.frame_nbytes)
+            self.runs[row % self.capacity] = run
+            self.c_split(value, self.depth - 1, <char*> self.c_frame(row))
+        self.c_keep_latest(rows, values)
+
+    cdef void c_compare(self, const char* before, const char* value) noexcept nogil:
+        """Count along which axes a stack is the one before it, moved on by a frame.
+
+        One that is the same as before moves on along any axis, if it has one colour: it tells
+        nothing.
+        """
+        cdef intp_t axis, o, start, depth, overlap, inner = self.nbytes
+        cdef bint follows
+        if memcmp(before, value, self.nbytes) == 0:
+            return
+        self.compared += 1
+        for axis in range(self.counts.shape[0]):  # no length is 0, or they would be the same
+            depth = self.lengths[axis]
+            inner //= depth
+            overlap = (depth - 1) * inner
+            follows = depth > 1
+            for o in range(self.nbytes // (depth * inner)):
+                start = o * depth * inner
+                follows = follows and memcmp(before + start + inner, value + start, overlap) == 0
+            self.counts[axis] += follows
+
+    @property
+    def follows(self):
+        """Of the stacks that were compared: for each axis how many follow along it."""
+        return np.asarray(self.counts).tolist()
+
+    cdef const char* c_frame(self, int64_t row) noexcept nogil:
+        """Where the newest frame of a row is."""
+        return self.frame_data + row % self.n_frames * self.frame_nbytes
+
+    cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil:
+        """Whether the older frames of a value are the newer frames of the one before."""
+        cdef intp_t o, size = self.depth * self.inner, overlap = size - self.inner
+        cdef uint8_t differs = 0
+        cdef const uint8_t* b = <const uint8_t*> before
+        cdef const uint8_t* v = <const uint8_t*> value
+        if size == 4 and self.inner == 1:  # four frames of bytes, frames last
+            for o in range(0, 4 * self.outer, 4):
+                differs |= (b[o + 1] ^ v[o]) | (b[o + 2] ^ v[o + 1]) | (b[o + 3] ^ v[o + 2])
+            return differs == 0
+        for o in range(self.outer):
+            if memcmp(before + o * size + self.inner, value + o * size, overlap):
+                return False
+        return True
+
+    cdef bint c_is_moved_on(self, const char** frames, const char* value) noexcept nogil:
+        """As ``c_is_slide``, where the frames of the value before lie apart from each other."""
+        cdef intp_t frame, o, inner = self.inner, size = self.depth * inner
+        cdef const char* a
+        cdef const char* b
+        cdef bint differs
+        for frame in range(self.depth - 1):
+            a = frames[frame + 1]
+            b = value + frame * inner
+            for o in range(self.outer):
+                if inner == 1:
+                    differs = a[o] != b[o * size]
+                else:
+                    differs = memcmp(a + o * inner, b + o * size, inner) != 0
+                if differs:
+                    return False
+        return True
+
+    cdef void c_split(self, const char* value, intp_t frame, char* to) noexcept nogil:
+        """Copy one frame out of a value."""
+        cdef intp_t o, inner = self.inner, size = self.depth * inner
+        value += frame * inner
+        if inner == 1:
+            c_pick(to, value, size, self.outer)
+        else:
+            for o in range(self.outer):
+                memcpy(to + o * inner, value + o * size, inner)
+
+    cdef void c_join(self, const char** frames, char* to) noexcept nogil:
+        """Make a value of its frames, oldest first."""
+        c_interleave(to, frames, self.depth, self.outer, self.inner)
+
+    cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
+        """Find the frames of the value of a row, oldest first."""
+        cdef intp_t run = self.runs[row % self.capacity], age
+        cdef const char* kept = NULL
+        if run < self.depth - 1:
+            kept = self.older.c_find(row - run * self.n_envs)
+        # Memory that was damaged (a mapped file, say) gives wrong frames, but only those there are.
+        if run * self.n_envs > row:
+            run = <intp_t> (row // self.n_envs)
+        for age in range(self.depth):
+            if age > run and kept != NULL:
+                frames[self.depth - 1 - age] = (
+                    kept + (self.depth - 1 - (age - run)) * self.frame_nbytes
+                )
+            else:
+                frames[self.depth - 1 - age] = self.c_frame(
+                    row - min(age, run) * self.n_envs
+                )
+
+    cdef int c_gather(
+        self, const int64_t* rows, intp_t n, int64_t written, char* to
+    ) except -1:
+        cdef intp_t k, depth = self.depth
+        cdef const char** frames = <const char**> malloc((1 + n * depth) * sizeof(char*))
+        if frames == NULL:
+            raise MemoryError("no memory left to gather rows")
+        memory = self.older.values  # stays as it is while it is held
+        for k in range(n):
+            self.c_point(rows[k], frames + k * depth)
+        with nogil:
+            for k in range(n):
+                self.c_join(frames + k * depth, to + k * self.nbytes)
+        free(frames)
+        del memory
+        return 0
+
+
+@cython.final
+cdef class NextOf(Chain):
+    """The next value of a field: what the next row of the stream holds, or was kept aside.
+
+    Of a stack that is that of its own row moved on by a frame, only this frame is kept.
+
+    Parameters
+    ----------
+    name, nbytes, capacity, n_envs
+        See ``Chain``.
+    source : Column or FrameStack
+        The field whose next value this is.
+    arena : ndarray of uint8
+        Where a ``Column`` lies.
+    marks : ndarray of uint8, shape (capacity,)
+        Memory.
+    """
+
+    def __cinit__(
+        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, source, uint8_t[::1] arena,
+        uint8_t[::1] marks,
+    ):
+        if marks.shape[0] != capacity:
+            raise ValueError(f"marks: expected {capacity}, got {marks.shape[0]}")
+        self.column = source if isinstance(source, Column) else None
+        self.stack = source if isinstance(source, FrameStack) else None
+        self.whole = Aside(nbytes)
+        self.newest = Aside(0 if self.stack is None else self.stack.frame_nbytes)
+        self.asides = (self.whole, self.newest)
+        self.arena = arena
+        self.marks = marks
+
+    cdef intp_t c_source(self) noexcept nogil:
+        return self.stack.place if self.column is None else self.column.place
+
+    cdef bint c_is_kept(self, Rows* rows, intp_t k) noexcept nogil:
+        """Whether the row before row k stays in the ring and row k is not what came after it."""
+        cdef int64_t row = rows.first + k - self.n_envs
+        cdef const char* promised = self.c_before(rows, k, rows.values[self.place])
+        if promised == NULL or row < rows.oldest:
+            return False
+        if rows.flags[row % self.capacity * rows.flag_stride] & rows.absent:
+            return False
+        return memcmp(
+            promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
+        ) != 0
+
+    cdef bint c_is_own(self, Rows* rows, intp_t k, const char* promised) noexcept nogil:
+        """Whether what the row before row k promised is its own stack, moved on by a frame."""
+        cdef const char* frames[DEEPEST]
+        if self.stack is None:
+            return False
+        if k >= self.n_envs:
+            return self.stack.c_is_slide(
+                self.c_before(rows, k, rows.values[self.stack.place]), promised
+            )
+        self.stack.c_point(rows.first + k - self.n_envs, frames)
+        return self.stack.c_is_moved_on(frames, promised)
+
+    cdef int c_reserve(self, Rows* rows) except -1:
+        cdef const char* values = rows.values[self.place]
+        cdef const char* promised
+        cdef intp_t k, whole = 0, frames = 0
+        if rows.n == 1:
+            whole = frames = 1
+        for k in range(max(0, rows.n - self.capacity), rows.n if rows.n > 1 else 0):
+            promised = self.c_before(rows, k, values)
+            if promised != NULL and memcmp(
+                promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
+            ):
+                if self.c_is_own(rows, k, promised):
+                    frames += 1
+                else:
+                    whole += 1
+        self.whole.c_reserve(whole)
+        return self.newest.c_reserve(frames)
+
+    cdef void c_clear(self) noexcept nogil:
+        Chain.c_clear(self)
+        self.whole.c_clear()
+        self.newest.c_clear()
+
+    cdef void c_write(self, Rows* rows) noexcept nogil:
+        cdef const char* values = rows.values[self.place]
+        cdef intp_t k
+        self.whole.c_drop(rows.oldest)
+        self.newest.c_drop(rows.oldest)
+        for k in range(rows.n):
+            if self.c_is_kept(rows, k):
+                self.c_keep(rows, k, self.c_before(rows, k, values))
+            self.marks[(rows.first + k) % self.capacity] = FOLLOWS
+        self.c_keep_latest(rows, values)
+
+    cdef void c_keep(self, Rows* rows, intp_t k, const char* promised) noexcept nogil:
+        """Keep aside what the row before row k promised. The stacks of all rows were written."""
+        cdef int64_t row = rows.first + k - self.n_envs
+        if self.c_is_own(rows, k, promised):
+            self.marks[row % self.capacity] = KEPT_FRAME
+            self.stack.c_split(promised, self.stack.depth - 1, self.newest.c_push(row))
+        else:
+            self.marks[row % self.capacity] = KEPT_WHOLE
+            memcpy(self.whole.c_push(row), promised, self.nbytes)
+
+    cdef const char* c_whole(self, int64_t row) noexcept nogil:
+        """Where the next value of a row is as a whole, or NULL: then ``c_point`` finds its frames."""
+        cdef const char* kept = NULL
+        if self.marks[row % self.capacity] == KEPT_WHOLE:
+            kept = self.whole.c_find(row)
+        if kept != NULL or self.column is None:
+            return kept
+        return <const char*> &self.arena[0] + (
+            self.column.offset + (row + self.n_envs) % self.capacity * self.column.stride
+        )
+
+    cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
+        """Find the frames of the next value of a row, oldest first."""
+        cdef intp_t frame
+        cdef const char* kept = NULL
+        if self.marks[row % self.capacity] == KEPT_FRAME:
+            kept = self.newest.c_find(row)
+        self.stack.c_point(row if kept != NULL else row + self.n_envs, frames)
+        if kept != NULL:
+            for frame in range(self.stack.depth - 1):
+                frames[frame] = frames[frame + 1]
+            frames[self.stack.depth - 1] = kept
+
+    cdef int c_gather(
+        self, const int64_t* rows, intp_t n, int64_t written, char* to
+    ) except -1:
+        cdef intp_t k, depth = 1 if self.stack is None else self.stack.depth
+        cdef const char** values = <const char**> malloc((1 + n * (1 + depth)) * sizeof(char*))
+        cdef const char** frames = values + n
+        if values == NULL:
+            raise MemoryError("no memory left to gather rows")
+        memory = self.whole.values, self.newest.values  # stay as they are while they are held
+        below = None if self.stack is None else self.stack.older.values
+        for k in range(n):
+            if rows[k] + self.n_envs >= written:  # the next row will overwrite it: copied at once
+                values[k] = to + k * self.nbytes
+                memcpy(to + k * self.nbytes, self.c_promised(rows[k]), self.nbytes)
+                continue
+            values[k] = self.c_whole(rows[k])
+            if values[k] == NULL:
+                self.c_point(rows[k], frames + k * depth)
+        with nogil:
+            for k in range(n):
+                if values[k] == NULL:
+                    self.stack.c_join(frames + k * depth, to + k * self.nbytes)
+                elif values[k] != to + k * self.nbytes:
+                    memcpy(to + k * self.nbytes, values[k], self.nbytes)
+        free(values)
+        del memory, below
+        return 0
+
+    cdef const char* c_promised(self, int64_t row) noexcept nogil:
+        """The next value of the newest row of a stream."""
+        return <const char*> cnp.PyArray_DATA(self.latest) + row % self.n_envs * self.nbytes

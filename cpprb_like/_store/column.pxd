@@ -1,0 +1,37 @@
+"""Attributes and C signatures of ``Column``."""
+
+from cpython.object cimport PyObject
+from numpy cimport NPY_MAXDIMS, dtype, ndarray
+
+from cpprb_like._c.typedefs cimport intp_t
+
+
+cdef class Column:
+    cdef readonly str name
+    cdef readonly dtype dtype
+    cdef readonly tuple shape        # of one row
+    cdef readonly ndarray objects    # (capacity, *shape) for Python objects, else None
+    cdef readonly intp_t offset      # of row 0 in the arena
+    cdef readonly intp_t stride      # bytes from row to row
+    cdef readonly intp_t nbytes      # of one row
+    cdef intp_t kind                 # of number that it holds, if its dtype is one, else NO_NUMBER
+    cdef intp_t number               # the same for a field of one number, else NO_NUMBER
+    cdef object scalar_type          # type of the NumPy scalars of this dtype
+    cdef bint is_structured          # has fields of its own
+    cdef bint is_boxed               # holds Python objects
+    cdef bint takes_scalars          # shape is (1,): takes () for one row, and (N,) for N rows
+    cdef intp_t ndim                 # of one row
+    cdef intp_t[NPY_MAXDIMS] dims    # of one row
+    cdef intp_t place                # its number among the addresses of a call: arena columns first
+
+    cdef intp_t c_rows(self, const intp_t* dims, intp_t ndim, intp_t n_envs) noexcept
+    cdef intp_t c_locate(
+        self, PyObject* value, bint converted, intp_t n_envs, char* scratch, intp_t* address
+    ) noexcept
+    cdef intp_t c_measure(self, PyObject* value, intp_t n_envs) noexcept
+    cdef bint c_fill(self, PyObject* value, char* to) noexcept
+    cdef bint c_fill_part(
+        self, PyObject* value, const intp_t* dims, intp_t ndim, char** to
+    ) noexcept
+    cdef object c_cast(self, PyObject* value, intp_t n_envs)
+    cdef bint c_same_dtype(self, PyObject* value, bint converted) noexcept

@@ -1,0 +1,237 @@
+"""Options of a buffer that say what is derived from the rows -> frozen specs.
+
+Not here: how the values are stored (``schema``, ``chained``) and read (``views._view``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from cpprb_like._c.checks import as_discount, as_int
+from cpprb_like._store.frame_axes import likely_axis
+from cpprb_like._store.schema import Field, Schema, Stack
+
+__all__ = ["NStep", "check_nstep", "derive", "read_nstep"]
+
+DEEPEST = 256  # frames of a stack
+REWARD_NAMES = ("rew", "reward", "rewards")
+MOST_STEPS = 1 << 20  # of an n-step return
+NSTEP_KEYS = ("size", "gamma", "rew", "next", "discount")
+
+
+@dataclass(frozen=True)
+class NStep:
+    """Sums of rewards over several steps, and what follows them."""
+
+    size: int  # the most steps
+    gamma: float
+    rewards: tuple[str, ...]
+    ahead: tuple[str, ...]  # fields that come from the last of the steps
+    discount: bool
+    discount_shape: tuple[int, ...]  # of a row
+
+
+def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
+    """The schema with fields of next values, and with stacks of which only frames are stored.
+
+    Parameters
+    ----------
+    schema : Schema
+        What ``env_dict`` declares.
+    next_of : None, str or iterable of str
+        Names of fields whose next value, ``next_<name>``, is not stored.
+    stack_compress : None, str, iterable of str, or dict of str to int
+        Names of fields that are stacks of frames, and the axis of the frames; that which their
+        shape tells.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option names no field, or one that cannot be that; the message says why.
+    """
+    schema = _with_next(schema, _read_names("next_of", next_of, schema))
+    axes: dict[str, object]
+    if isinstance(stack_compress, Mapping):
+        _read_names("stack_compress", list(stack_compress), schema)
+        axes = dict(stack_compress)
+    else:
+        names = _read_names("stack_compress", stack_compress, schema)
+        shapes = {field.name: field.shape for field in schema.fields}
+        axes = {name: likely_axis(shapes[name]) if shapes[name] else -1 for name in names}
+    by_name = {field.name: field for field in schema.fields}
+    derived = [name for name in axes if name in dict(schema.next_of)]
+    if derived:
+        raise ValueError(f"stack_compress: {derived} come from next_of and are not stored at all")
+    stacks = [_read_stack(by_name[name], axis) for name, axis in axes.items()]
+    return replace(schema, stacks=tuple(stacks))
+
+
+def _read_names(option: str, names: object, schema: Schema) -> list[str]:
+    if names is None:
+        return []
+    if isinstance(names, str):
+        names = [names]
+    if not isinstance(names, Iterable) or (isinstance(names, Mapping) and names):
+        raise TypeError(f"{option}: expected names of fields, got {names!r}")
+    try:
+        given = list(names)
+    except TypeError:
+        raise TypeError(f"{option}: expected names of fields, got {names!r}") from None
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"{option}: expected names of fields, got {name!r}")
+        if name not in schema.names:
+            raise ValueError(f"{option}: expected some of {list(schema.names)}, got {name!r}")
+        (field,) = [field for field in schema.fields if field.name == name]
+        if field.dtype.hasobject:
+            raise ValueError(f"{option}: field {name!r} holds Python objects; expected numbers")
+    if len(set(given)) != len(given):
+        raise ValueError(f"{option}: expected each name once, got {given}")
+    return given
+
+
+def _with_next(schema: Schema, names: list[str]) -> Schema:
+    fields = list(schema.fields)
+    pairs = []
+    for name in names:
+        (source,) = [field for field in fields if field.name == name]
+        following = Field(f"next_{name}", source.dtype, source.shape)
+        declared = [field for field in fields if field.name == following.name]
+        if declared and declared[0] != following:
+            raise ValueError(
+                f"next_of={name!r}: field {following.name!r} is declared with "
+                f"{declared[0].dtype} of shape {declared[0].shape}; expected {source.dtype} of "
+                f"shape {source.shape} like {name!r}, or no declaration"
+            )
+        if not declared:
+            fields.append(following)
+        pairs.append((following.name, name))
+    both = [following for following, _ in pairs if following in names]
+    if both:
+        raise ValueError(f"next_of: {both} are next values themselves")
+    return replace(schema, fields=tuple(fields), next_of=tuple(pairs))
+
+
+def _read_stack(field: Field, axis: object) -> Stack:
+    number = as_int(f"stack_compress[{field.name!r}]", axis)
+    ndim = len(field.shape)
+    if ndim == 0 or not -ndim <= number < ndim:
+        raise ValueError(
+            f"stack_compress: field {field.name!r} of shape {field.shape} has no axis {number}"
+        )
+    number %= ndim
+    depth = field.shape[number]
+    if not 1 <= depth <= DEEPEST:
+        raise ValueError(
+            f"stack_compress: field {field.name!r}: expected 1 to {DEEPEST} frames along axis "
+            f"{number}, got {depth}"
+        )
+    return Stack(field.name, number, depth)
+
+
+def read_nstep(options: object, schema: Schema) -> NStep | None:
+    """``Nstep``: a dict with ``size`` and maybe ``gamma``, ``rew``, ``next`` and ``discount``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is none of that; names no field, or a reward that is no float; or leaves open what can be
+        meant in several ways.
+    """
+    if options is None or options is False or (isinstance(options, Mapping) and not options):
+        return None
+    if not isinstance(options, Mapping):
+        raise TypeError(f"Nstep: expected a dict such as {{'size': 3}}, got {options!r}")
+    unknown = [key for key in options if key not in NSTEP_KEYS]
+    if unknown or "size" not in options:
+        raise ValueError(
+            f"Nstep: expected size and some of {list(NSTEP_KEYS[1:])}, got {options!r}"
+        )
+    size = as_int("Nstep['size']", options["size"], 1)
+    if size > MOST_STEPS:
+        raise ValueError(f"Nstep['size']: expected 1 to {MOST_STEPS} steps, got {size}")
+    given = options.get("rew")
+    rewards = _read_names("Nstep['rew']", _rewards(schema) if given is None else given, schema)
+    for field in schema.fields:
+        if field.name in rewards and field.dtype.kind != "f":
+            raise ValueError(
+                f"Nstep['rew']: expected fields of floats, got {field.name!r} of {field.dtype}"
+            )
+    given = options.get("next")
+    if given is None:
+        given = [name for name in _nexts(schema) if name not in rewards]
+    ahead = _read_names("Nstep['next']", given, schema)
+    both = [name for name in ahead if name in rewards]
+    if both:
+        raise ValueError(f"Nstep: {both} are both 'rew' and 'next'")
+    for option, field in schema.near_ends():
+        remedy = f"say {option}={field.name!r} if it does, or {option}=False if no field does"
+        if not field.can_end:
+            remedy = f"expected one bool or number, got shape {field.shape}, or {option}=False"
+        raise ValueError(
+            f"Nstep: field {field.name!r} ends no episode, so that n-step returns would run on "
+            f"into the next one; {remedy}"
+        )
+    ends = [schema.names[number] for number, _, _ in schema.end_fields()]
+    summed = [name for name in ends if name in rewards]
+    if summed:
+        raise ValueError(f"Nstep['rew']: {summed} end episodes; expected rewards")
+    discount = options.get("discount", False)
+    if not isinstance(discount, bool):
+        raise TypeError(f"Nstep['discount']: expected a bool, got {discount!r}")
+    if discount and "discount" in schema.names:
+        raise ValueError("Nstep['discount']: there is a field of this name")
+    shapes = {field.shape for field in schema.fields if field.name in rewards}
+    return NStep(
+        size,
+        as_discount("Nstep['gamma']", options.get("gamma", 0.99)),
+        tuple(rewards),
+        (*ahead, *(name for name in ends if name not in ahead)),
+        discount,
+        (1,) if (1,) in shapes else (),
+    )
+
+
+def check_nstep(nstep: NStep | None, incomplete: int, n_envs: int) -> None:
+    """Raise ``ValueError`` unless the numbers, which somebody else wrote, fit a buffer."""
+    size: int = 1
+    shape: tuple[int, ...] = ()
+    if nstep is not None:
+        size, shape = as_int("Nstep['size']", nstep.size, 1), nstep.discount_shape
+        as_discount("Nstep['gamma']", nstep.gamma)
+    if (size - 1) * n_envs != incomplete or shape not in ((), (1,)):
+        raise ValueError(f"Nstep: {nstep} does not fit slots for {incomplete} incomplete rows")
+
+
+def _rewards(schema: Schema) -> list[str]:
+    """The reward, where ``Nstep`` does not name it: what can only be meant."""
+    found = [name for name in schema.names if name in REWARD_NAMES]
+    ends = [number for number, _, _ in schema.end_fields()]
+    floats = [
+        field
+        for number, field in enumerate(schema.fields)
+        if field.dtype.kind == "f" and number not in ends
+    ]
+    if not floats:
+        return []  # nothing can be summed
+    if len(found) != 1:
+        raise ValueError(
+            "Nstep: expected 'rew', the fields of rewards to be summed up ([] for none), as "
+            f"{'none' if not found else 'more than one'} of the fields {list(schema.names)} is "
+            f"called {' or '.join(map(repr, REWARD_NAMES))}"
+        )
+    return found
+
+
+def _nexts(schema: Schema) -> list[str]:
+    """The fields of next values, where ``Nstep`` does not name them: ``next_x`` beside ``x``."""
+    found = [name for name in schema.names if name.startswith("next_")]
+    alone = [name for name in found if name.removeprefix("next_") not in schema.names]
+    if alone:
+        raise ValueError(
+            f"Nstep: expected 'next', the fields that come from the last of the steps ([] for "
+            f"none): of {alone} it is not clear, as nothing but the name says that they are next "
+            "values"
+        )
+    return found

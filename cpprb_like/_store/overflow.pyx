@@ -1,0 +1,119 @@
+"""Values of a few rows that the ring has no place for, in the order of their rows.
+
+A queue: values come for newer and newer rows, and the oldest go with their rows. Compiled because
+every row that is added or drawn may ask for one. Not here: which values these are (``chained``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.string cimport memcpy
+from numpy cimport ndarray
+
+from cpprb_like._c.typedefs cimport int64_t, intp_t
+
+import numpy as np
+
+cnp.import_array()
+
+
+cdef void c_copy_part(
+    ndarray to, intp_t start, ndarray source, intp_t first, intp_t n, intp_t size
+) noexcept:
+    """Copy n items of so many bytes from one array to another."""
+    memcpy(
+        <char*> cnp.PyArray_DATA(to) + start * size,
+        <const char*> cnp.PyArray_DATA(source) + first * size,
+        n * size,
+    )
+
+
+@cython.final
+cdef class Aside:
+    """Values of ``nbytes`` bytes, each for a row id.
+
+    Memory is proportional to the most values that were there at one time.
+    """
+
+    def __cinit__(self, intp_t nbytes):
+        self.nbytes = nbytes
+        self.rows = np.empty(0, np.int64)
+        self.values = np.empty(0, np.uint8)
+
+    @property
+    def total_nbytes(self):
+        """Bytes of memory, used or not."""
+        return self.rows.nbytes + self.values.nbytes
+
+    cdef int c_reserve(self, intp_t n) except -1:
+        """Make room for n more values. No Python code runs, and the interpreter lock is kept.
+
+        Old memory stays as it is for those who hold it: they may be copying from it.
+        """
+        cdef intp_t room, nbytes, first
+        cdef ndarray rows, values
+        if self.count + n <= self.room:
+            return 0
+        room = max(self.room + self.room // 8, self.count + n)
+        nbytes = room * self.nbytes
+        rows = cnp.PyArray_SimpleNew(1, &room, cnp.NPY_INT64)
+        values = cnp.PyArray_SimpleNew(1, &nbytes, cnp.NPY_UINT8)
+        first = min(self.count, self.room - self.head)
+        c_copy_part(rows, 0, self.rows, self.head, first, sizeof(int64_t))
+        c_copy_part(rows, first, self.rows, 0, self.count - first, sizeof(int64_t))
+        c_copy_part(values, 0, self.values, self.head, first, self.nbytes)
+        c_copy_part(values, first, self.values, 0, self.count - first, self.nbytes)
+        self.rows, self.values, self.room, self.head = rows, values, room, 0
+        return 0
+
+    cdef intp_t c_place(self, intp_t number) noexcept nogil:
+        cdef intp_t place = self.head + number
+        return place if place < self.room else place - self.room
+
+    cdef char* c_push(self, int64_t row) noexcept nogil:
+        """Where to write the value of a row that is newer than all others; there must be room."""
+        cdef intp_t place = self.c_place(self.count)
+        (<int64_t*> cnp.PyArray_DATA(self.rows))[place] = row
+        self.count += 1
+        return <char*> cnp.PyArray_DATA(self.values) + place * self.nbytes
+
+    cdef void c_drop(self, int64_t before) noexcept nogil:
+        """Forget the values of the rows before this one."""
+        cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
+        while self.count and rows[self.head] < before:
+            self.head = self.c_place(1)
+            self.count -= 1
+
+    cdef char* c_find(self, int64_t row) noexcept nogil:
+        """The value of a row; NULL if there is none."""
+        cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
+        cdef intp_t low = 0, high = self.count, middle
+        while low < high:
+            middle = (low + high) // 2
+            if rows[self.c_place(middle)] < row:
+                low = middle + 1
+            else:
+                high = middle
+        if low == self.count or rows[self.c_place(low)] != row:
+            return NULL
+        return <char*> cnp.PyArray_DATA(self.values) + self.c_place(low) * self.nbytes
+
+    cdef void c_clear(self) noexcept nogil:
+        self.head = self.count = 0
+
+    def save(self):
+        """Row ids and values, oldest first."""
+        places = (self.head + np.arange(self.count)) % max(self.room, 1)
+        return self.rows[places], self.values.reshape(self.room, self.nbytes)[places]
+
+    def load(self, saved):
+        """Hold what was saved, and nothing else; ``ValueError`` if these are no rows and values."""
+        rows, values = saved
+        if (rows.dtype, rows.ndim) != (np.int64, 1) or (
+            (values.dtype, values.shape) != (np.uint8, (len(rows), self.nbytes))
+        ):
+            raise ValueError(f"values kept aside: expected {self.nbytes} bytes for each row")
+        self.c_clear()
+        self.c_reserve(len(rows))
+        self.rows[: len(rows)] = rows
+        self.values[: values.size] = values.ravel()
+        self.count = len(rows)

@@ -1,0 +1,54 @@
+"""Indexes of rows: made, and resolved; attributes of ``RowTags``."""
+
+from numpy cimport ndarray
+
+from cpprb_like._core cimport TAG_BASE, WRITTEN, Ring
+from cpprb_like._c.typedefs cimport int64_t, intp_t
+
+
+cdef enum:  # what is no slot
+    GONE = -1        # the row was overwritten, left out or cleared
+    NO_ROW = -2      # there never was such a row, or it holds no step
+
+
+cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint tagged) noexcept nogil:
+    """The slot of the row that a tag names, if such are taken, or that a public slot holds now; or
+    one of the above.
+    """
+    cdef int64_t row, base = ring.state[TAG_BASE], written = ring.state[WRITTEN]
+    cdef intp_t slot = <intp_t> index
+    if index >= ring.span:
+        row = index - ring.span - base
+        if not tagged or row >= written:
+            return NO_ROW
+        if row < 0 or row < ring.c_first():
+            return GONE
+        slot = <intp_t> (row % ring.capacity)
+    elif slot < 0:
+        return NO_ROW
+    elif ring.ahead:
+        row = ring.c_row_of_public(slot)
+        if row < ring.c_first():
+            return NO_ROW if row < 0 else GONE
+        slot = <intp_t> (row % ring.capacity)
+    elif slot >= ring.c_stored():
+        return NO_ROW
+    return NO_ROW if ring.c_absent() and ring.c_is_absent(slot) else slot
+
+
+cdef ndarray c_tag(Ring ring, ndarray slots)
+cdef ndarray c_tag_ids(Ring ring, ndarray rows)
+cdef ndarray c_find_rows(Ring ring, const int64_t[::1] indexes)
+cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1
+
+
+cdef class RowTags:
+    cdef readonly Ring ring
+    cdef int64_t revision            # of the ring; what is below belongs to it
+    cdef int64_t drawn               # rows written when rows were drawn last
+
+    cdef void c_begin(self) noexcept nogil
+    cdef ndarray c_indexes(self, ndarray slots, bint tagged)
+    cdef intp_t c_find(
+        self, const int64_t* indexes, intp_t n, bint tagged, intp_t* slots, intp_t* places
+    ) noexcept nogil

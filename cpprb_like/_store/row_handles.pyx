@@ -1,0 +1,181 @@
+"""Which rows the indexes of a batch mean when they come back with new priorities or values.
+
+An index is a public slot, one that users see; or a tag, which tells the row that was drawn from all
+others there ever are in the ring. The tag of a row is its row id plus the ring's span plus a base,
+which a ``clear`` of the ring moves beyond all tags that were given. Modulo the span it is the
+public slot, and it is no slot itself. Compiled because it looks at every row that is updated. Not
+here: what is kept for the rows (``samplers._row_weights``), and new values (``replace``).
+"""
+
+cimport cython
+cimport numpy as cnp
+
+from cpprb_like._core cimport REVISION, TAG_BASE, WRITTEN, Ring
+from cpprb_like._c.typedefs cimport int64_t, intp_t
+
+cnp.import_array()
+
+
+def tag(Ring ring not None, slots):
+    """The tags of the rows in the given slots, a dense 1-d array of intp: int64, shape (n,).
+
+    Raises ``IndexError`` if a slot is not in use.
+    """
+    ring.c_check_slots(slots)
+    return c_tag(ring, slots)
+
+
+cdef cnp.ndarray c_tag(Ring ring, cnp.ndarray slots):
+    """As ``tag``, for slots that are in use."""
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+    cdef cnp.ndarray tags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
+    cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(tags)
+    for k in range(n):
+        out[k] = ring.state[TAG_BASE] + ring.span + ring.c_row_at(values[k])
+    return tags
+
+
+def without_row(Ring ring not None, const int64_t[::1] indexes, bint tagged):
+    """The places of the indexes that name no row and never did: an array of intp.
+
+    The indexes are slots; if ``tagged``, they may be tags too.
+    """
+    cdef intp_t k, n = indexes.shape[0], count = 0
+    cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    for k in range(n):
+        if c_slot_of(ring, indexes[k], tagged) == NO_ROW:
+            (<intp_t*> cnp.PyArray_DATA(places))[count] = k
+            count += 1
+    return places[:count]
+
+
+cdef cnp.ndarray c_tag_ids(Ring ring, cnp.ndarray rows):
+    """The tags of rows, of an array of row ids of any shape."""
+    return rows + (<object> ring.state[TAG_BASE] + ring.span)
+
+
+cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):
+    """The slots of the rows that tags name, or that slots hold now: intp; -1 for one that is gone.
+
+    Raises ``IndexError`` for a slot that holds no step, and for a tag that no row got.
+    """
+    cdef intp_t k, n = indexes.shape[0]
+    cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(slots)
+    for k in range(n):
+        out[k] = c_slot_of(ring, indexes[k], True)
+        if out[k] == NO_ROW:
+            c_refuse(ring, indexes[k], k)
+    return slots
+
+
+cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1:
+    raise IndexError(
+        f"indexes[{place}]: expected a slot from 0 to {ring.public_stored - 1} that holds a "
+        f"step, got {index}"
+    )
+
+
+@cython.final
+cdef class RowTags:
+    """Indexes of the rows that a sampler draws from a ring.
+
+    Parameters
+    ----------
+    ring : Ring
+        The rows.
+    """
+
+    def __cinit__(self, Ring ring not None):
+        self.ring = ring
+        self.revision = ring.state[REVISION]
+
+    cdef void c_begin(self) noexcept nogil:
+        """Begin with an empty ring if it was cleared."""
+        if self.revision != self.ring.state[REVISION]:
+            self.revision = self.ring.state[REVISION]
+            self.drawn = 0
+
+    def indexes(self, cnp.ndarray slots, bint tagged):
+        """The public slots as a fresh array of int64, or the tags of the rows that are there.
+
+        ``slots`` are a dense 1-d array of intp, and in use.
+        """
+        return self.c_indexes(slots, tagged)
+
+    cdef cnp.ndarray c_indexes(self, cnp.ndarray slots, bint tagged):
+        if tagged:
+            return c_tag(self.ring, slots)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
+        for k in range(n):
+            (<int64_t*> cnp.PyArray_DATA(indexes))[k] = self.ring.c_public_slot(values[k])
+        return indexes
+
+    def find(self, cnp.ndarray indexes, bint tagged):
+        """The slots of the rows that are still there, and the places of these in ``indexes``.
+
+        ``indexes`` are public slots, as a dense 1-d array of int64. If ``tagged``, they may be tags;
+        rows that were overwritten since they got their tag are left out, and slots that were
+        overwritten since the last draw. Raises ``IndexError`` for a slot that holds no step.
+        """
+        cdef intp_t n = cnp.PyArray_DIM(indexes, 0), count
+        cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        count = self.c_find(
+            <const int64_t*> cnp.PyArray_DATA(indexes), n, tagged,
+            <intp_t*> cnp.PyArray_DATA(slots), <intp_t*> cnp.PyArray_DATA(places),
+        )
+        if count < 0:
+            c_refuse(self.ring, indexes[-1 - count], -1 - count)
+        return slots[:count], places[:count]
+
+    cdef intp_t c_find(
+        self, const int64_t* indexes, intp_t n, bint tagged, intp_t* slots, intp_t* places
+    ) noexcept nogil:
+        """As ``find``: how many rows there are. Below 0: -1 less the place of a bad index."""
+        self.c_begin()
+        cdef intp_t k, slot, count = 0
+        cdef int64_t span = self.ring.span
+        cdef bint passes_newer = tagged and self.drawn
+        for k in range(n):
+            slot = c_slot_of(self.ring, indexes[k], tagged)
+            if slot == NO_ROW:
+                return -1 - k
+            if slot == GONE:
+                continue
+            if passes_newer and indexes[k] < span and self.ring.c_row_at(slot) >= self.drawn:
+                continue
+            slots[count] = slot
+            places[count] = k
+            count += 1
+        return count
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self):
+        """All that a new object over an equal ring needs to go on like this one."""
+        self.c_begin()
+        rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[REVISION]
+        return *rows, self.drawn
+
+    def load(self, saved):
+        """Go on where another object was saved, and return true.
+
+        A ring without rows may be another one: then this begins anew, and returns false. Raises
+        ``ValueError`` for another ring that has rows.
+        """
+        rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[REVISION]
+        *known, drawn = saved
+        if rows != tuple(known):
+            if len(self.ring):
+                raise ValueError("the sampler keeps priorities of the rows of another buffer")
+            return False
+        if not 0 <= drawn <= self.ring.state[WRITTEN]:
+            raise ValueError(
+                f"rows at the last draw: expected 0 to {self.ring.state[WRITTEN]}, got {drawn}"
+            )
+        self.revision, self.drawn = self.ring.state[REVISION], drawn
+        return True

@@ -1,0 +1,30 @@
+"""Attributes and C signatures of ``SlotSet``."""
+
+from numpy cimport ndarray
+
+from cpprb_like._c.typedefs cimport intp_t, uint64_t
+
+
+cdef class SlotSet:
+    cdef readonly intp_t capacity    # slots that there are
+    cdef readonly intp_t count       # slots in the set
+    cdef ndarray memory              # what the two below point into; None until a slot is added
+    cdef uint64_t* bits              # of each slot, whether it is in the set
+    cdef intp_t* counts              # Fenwick tree over the words of ``bits``, from place 1 on
+    cdef intp_t words
+    cdef intp_t top                  # the greatest power of two that is at most ``words``
+
+    cdef ndarray c_allocate(self)
+    cdef int c_prepare(self) except -1
+    cdef void c_forget(self, ndarray memory) noexcept
+    cdef void c_add(self, intp_t slot) noexcept nogil
+    cdef void c_remove(self, intp_t slot) noexcept nogil
+    cdef void c_count(self, intp_t slot, intp_t change) noexcept nogil
+    cdef intp_t c_free_before(self, intp_t slot) noexcept nogil
+    cdef intp_t c_free_at(self, intp_t place) noexcept nogil
+    cdef intp_t c_at(self, intp_t place) noexcept nogil
+
+
+cdef inline bint c_has(SlotSet slots, intp_t slot) noexcept nogil:
+    """Whether a slot is in the set."""
+    return slots.count != 0 and slots.bits[slot >> 6] >> (slot & 63) & 1

@@ -1,0 +1,167 @@
+"""A set of slots, and which slots are left.
+
+The k-th slot that is in the set, or is not, is found in a time in proportion to the logarithm of
+their number, so a draw costs the same whether few slots are in it or nearly all. One bit for each slot,
+and a Fenwick tree of how many bits of each word are set: a quarter of a byte a slot. Compiled
+because a draw asks for every row. Not here: which slots these are (``_core``).
+"""
+
+cimport cython
+cimport numpy as cnp
+
+from cpprb_like._c.typedefs cimport intp_t, uint64_t
+
+import numpy as np
+
+cnp.import_array()
+
+
+@cython.final
+cdef class SlotSet:
+    """Some of the slots 0 to ``capacity - 1``; none at first, and then it has no memory.
+
+    Parameters
+    ----------
+    capacity : int
+        How many slots there are, at least 1.
+    """
+
+    def __cinit__(self, intp_t capacity):
+        if capacity < 1:
+            raise ValueError(f"capacity: expected at least 1, got {capacity}")
+        self.capacity = capacity
+        self.words = (capacity + 63) >> 6
+        self.top = 1
+        while 2 * self.top <= self.words:
+            self.top *= 2
+
+    @property
+    def nbytes(self):
+        """Bytes of memory."""
+        return 0 if self.memory is None else self.memory.nbytes
+
+    cdef cnp.ndarray c_allocate(self):
+        """Memory of an empty set. It is zero, so what is never touched takes no room."""
+        return np.zeros(2 * self.words + 1, np.intp)
+
+    cdef int c_prepare(self) except -1:
+        """Make sure that slots can be added."""
+        if self.memory is None:
+            self.c_forget(self.c_allocate())
+        return 0
+
+    cdef void c_forget(self, cnp.ndarray memory) noexcept:
+        """Be empty, over fresh memory."""
+        self.memory = memory
+        self.bits = <uint64_t*> cnp.PyArray_DATA(memory)
+        self.counts = <intp_t*> cnp.PyArray_DATA(memory) + self.words
+        self.count = 0
+
+    cdef void c_add(self, intp_t slot) noexcept nogil:
+        """Add a slot, unless it is in the set."""
+        cdef uint64_t bit = <uint64_t> 1 << (slot & 63)
+        if not self.bits[slot >> 6] & bit:
+            self.bits[slot >> 6] |= bit
+            self.c_count(slot, 1)
+
+    cdef void c_remove(self, intp_t slot) noexcept nogil:
+        """Remove a slot, if it is in the set."""
+        cdef uint64_t bit = <uint64_t> 1 << (slot & 63)
+        if self.bits[slot >> 6] & bit:
+            self.bits[slot >> 6] ^= bit
+            self.c_count(slot, -1)
+
+    cdef void c_count(self, intp_t slot, intp_t change) noexcept nogil:
+        cdef intp_t place = (slot >> 6) + 1
+        self.count += change
+        while place <= self.words:
+            self.counts[place] += change
+            place += place & -place
+
+    cdef intp_t c_free_before(self, intp_t slot) noexcept nogil:
+        """How many of the slots before this one, which may be ``capacity``, are not in the set."""
+        cdef intp_t place = slot >> 6, found = slot
+        if self.count == 0:
+            return slot
+        if slot & 63:
+            found -= c_ones(self.bits[place] & ((<uint64_t> 1 << (slot & 63)) - 1))
+        while place > 0:
+            found -= self.counts[place]
+            place -= place & -place
+        return found
+
+    cdef intp_t c_free_at(self, intp_t place) noexcept nogil:
+        """The slot that is not in the set and has so many of these before it."""
+        return place if self.count == 0 else c_search(self, place, True)
+
+    cdef intp_t c_at(self, intp_t place) noexcept nogil:
+        """The slot that is in the set and has so many of these before it."""
+        return c_search(self, place, False)
+
+    # ------------------------------------------------------------------ for tests
+
+    def add(self, intp_t slot):
+        """Add a slot. Raises ``IndexError`` if there is no such slot, as the methods below."""
+        self._check(slot, self.capacity - 1)
+        self.c_prepare()
+        self.c_add(slot)
+
+    def remove(self, intp_t slot):
+        """Remove a slot, if it is in the set."""
+        self._check(slot, self.capacity - 1)
+        if self.count:
+            self.c_remove(slot)
+
+    def __contains__(self, intp_t slot):
+        self._check(slot, self.capacity - 1)
+        return c_has(self, slot)
+
+    def free_before(self, intp_t slot):
+        """How many of the slots before this one are not in the set."""
+        self._check(slot, self.capacity)
+        return self.c_free_before(slot)
+
+    def free_at(self, intp_t place):
+        """The slot that is not in the set and has so many of these before it."""
+        self._check(place, self.capacity - self.count - 1)
+        return self.c_free_at(place)
+
+    def at(self, intp_t place):
+        """The slot that is in the set and has so many of these before it."""
+        self._check(place, self.count - 1)
+        return self.c_at(place)
+
+    def _check(self, intp_t number, intp_t most):
+        if not 0 <= number <= most:
+            raise IndexError(f"expected 0 to {most}, got {number}")
+
+
+cdef inline intp_t c_ones(uint64_t word) noexcept nogil:
+    """How many bits are set."""
+    word -= word >> 1 & <uint64_t> 0x5555555555555555
+    word = (word & <uint64_t> 0x3333333333333333) + (word >> 2 & <uint64_t> 0x3333333333333333)
+    word = (word + (word >> 4)) & <uint64_t> 0x0F0F0F0F0F0F0F0F
+    return <intp_t> (word * <uint64_t> 0x0101010101010101 >> 56)
+
+
+cdef inline intp_t c_search(SlotSet slots, intp_t place, bint free) noexcept nogil:
+    """The slot that is in the set, or is not if ``free``, and has so many of these before it."""
+    cdef intp_t word = 0, step = slots.top, left = place, count, width = 32, shift = 0
+    cdef uint64_t bits
+    while step:
+        if word + step <= slots.words:
+            count = slots.counts[word + step]
+            if free:
+                count = (step << 6) - count
+            if count <= left:
+                left -= count
+                word += step
+        step >>= 1
+    bits = ~slots.bits[word] if free else slots.bits[word]
+    while width:
+        count = c_ones(bits >> shift & ((<uint64_t> 1 << width) - 1))
+        if count <= left:
+            left -= count
+            shift += width
+        width >>= 1
+    return (word << 6) + shift

@@ -1,0 +1,91 @@
+"""A buffer's rows by value, as they are pickled and copied.
+
+Rows in use are views of the buffer's memory, and records go as they lie there, so that pickling
+does not copy them first. Not here: the attributes of the buffer (``buffers._replay``) and the
+memory (``arenas``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._c.checks import as_int
+from cpprb_like._core import Ring
+from cpprb_like._store.schema import Layout, read_n_envs, read_size
+
+__all__ = ["check_layout", "load", "save"]
+
+
+def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring) -> dict[str, Any]:
+    """All rows, and what the ring knows of them."""
+    stored = ring.stored
+    return {
+        "layout": layout,
+        "state": layout.state(arena).copy(),
+        "records": layout.records(arena)[:stored],
+        "columns": {number: rows[:stored] for number, rows in _beside_records(layout, arena, ring)},
+        "blocks": {name: layout.block(arena, name) for name, _, _ in layout.blocks},
+        "chains": [chain.save() for chain in ring.chains],
+    }
+
+
+def check_layout(layout: object) -> Layout:
+    """A layout that is one: every number of it follows from its fields and its capacity."""
+    if not isinstance(layout, Layout):
+        raise ValueError(f"layout: expected one, got {type(layout).__name__}")
+    n_envs = read_n_envs(layout.n_envs, read_size(layout.size))
+    incomplete = as_int("slots for incomplete rows", layout.capacity - layout.size, 0)
+    beside = as_int("beside", layout.beside, 0)
+    for field in layout.schema.fields:
+        for length in field.shape:
+            as_int(f"shape of field {field.name!r}", length, 0)
+    for stack in layout.schema.stacks:
+        (shape,) = [field.shape for field in layout.schema.fields if field.name == stack.name]
+        if not 0 <= stack.axis < len(shape) or shape[stack.axis] != stack.depth:
+            raise ValueError(f"stack of field {stack.name!r}: {stack} does not fit {shape}")
+    if layout != Layout.of(layout.schema, layout.size, n_envs, beside, incomplete):
+        raise ValueError("layout: its numbers contradict each other")
+    return layout
+
+
+def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
+    """Fill a fresh ring over fresh memory with what was saved; ``ring.rebuild()`` has to follow.
+
+    Raises ``ValueError`` if the parts do not fit. Whether the numbers in the header agree with the
+    rows is to be asked afterwards, before the ring is used: see ``checking.check_memory``.
+    """
+    layout: Layout = saved["layout"]
+    state = layout.state(arena)
+    _fill("state", state, saved["state"])
+    stored = min(int(state[0]), layout.capacity)
+    if stored < 0:
+        raise ValueError(f"rows written: expected a number, got {state[0]}")
+    _fill("records", layout.records(arena)[:stored], saved["records"])
+    for number, rows in _beside_records(layout, arena, ring):
+        _fill(f"column {number}", rows[:stored], saved["columns"][number])
+    for name, _, _ in layout.blocks:
+        _fill(name, layout.block(arena, name), saved["blocks"][name])
+    for chain, chained in zip(ring.chains, saved["chains"], strict=True):
+        chain.load(chained)
+
+
+def _fill(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:
+    if type(values) is not np.ndarray or values.dtype != to.dtype or values.shape != to.shape:
+        got = f"{getattr(values, 'dtype', type(values))} of shape {np.shape(values)}"
+        raise ValueError(f"{what}: expected {to.dtype} of shape {to.shape}, got {got}")
+    to[...] = values
+
+
+def _beside_records(
+    layout: Layout, arena: NDArray[np.uint8], ring: Ring
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Fields that have rows of their own: their numbers, and the rows."""
+    for number, column in enumerate(ring.columns):
+        if column.objects is not None:
+            yield number, column.objects
+        elif column in ring.stored_columns and not layout.in_record(number):
+            yield number, layout.rows(arena, number)

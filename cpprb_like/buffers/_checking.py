@@ -1,0 +1,543 @@
+"""Whether a buffer holds, and gives, what it should: whatever is known twice is compared.
+
+Rows are put in order of time by NumPy here, from the header and the flags alone, and what the
+compiled core and the views say is compared with that. For tests and for hunting defects; ``sample``
+checks nothing of this. Not here: whether a file belongs to a layout (``_store.arenas``), and
+whether a sampler keeps the promises of its protocol (``testing``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import (
+    FLAG_ABSENT,
+    FLAG_DONE,
+    FLAG_END,
+    FLAG_TERMINATED,
+    FLAG_TRUNCATED,
+    Ring,
+)
+from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
+from cpprb_like._store.arenas import allocate_floats
+from cpprb_like._store.chained import Chain, FrameStack, NextOf
+from cpprb_like._store.derived import NStep
+from cpprb_like._store.gather import new_array
+from cpprb_like._store.schema import Field, Layout
+from cpprb_like.samplers._ranks import Ranks
+from cpprb_like.samplers._row_weights import RowWeights
+from cpprb_like.views._view import View, read_rows
+
+__all__ = ["Checkable", "check_buffer", "check_memory"]
+
+Array = NDArray[Any]
+CHUNK = 4096  # rows that are read at once
+MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 64 bits
+
+
+class Checkable(Protocol):
+    """What ``check_buffer`` needs of a buffer."""
+
+    sampler: Any
+    _layout: Layout
+    _arena: NDArray[np.uint8]
+    _nstep: NStep | None
+    _view: View
+
+    @property
+    def ring(self) -> Ring:
+        """The rows."""
+        ...
+
+    def _hold(self, pauses: bool, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What the call gives, while other threads that write wait."""
+        ...
+
+
+def check_buffer(self: Checkable, step_id: str | None = None, *, stack: str | None = None) -> None:
+    """Verify that the buffer is sound: its memory, and what is read of every row.
+
+    Without arguments: the header against the flags of the rows, the flags against the fields that
+    end episodes, the sizes, what fields of ``next_of`` and ``stack_compress`` keep for each row,
+    the sums over several steps, and the weights of rows that are drawn by priority. With
+    ``step_id`` also that each row is read with its right neighbours.
+
+    Parameters
+    ----------
+    step_id : str, optional
+        A field of one integer that numbers the steps of each environment: within an episode each is
+        one more than the one before. If there is a field ``next_<step_id>``, it is one more than
+        ``step_id`` in every row.
+    stack : str, optional
+        A field of shape ``(depth,)`` that is the stack of the newest ids: the last is ``step_id``,
+        each one before is one less, and the first id of the episode where the episode has none.
+
+    Raises
+    ------
+    AssertionError
+        Something is wrong; the message names the row, what was expected and what came.
+    TypeError, ValueError
+        A field is unknown, or is none of that kind.
+
+    Notes
+    -----
+    Cost: proportional to the rows; all rows of ids are read at once, and all fields if there is
+    ``Nstep``. Other threads that add wait meanwhile. Values that are stored once and that nothing
+    refers to, such as rewards, cannot be verified.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> fields = {"t": {"shape": (), "dtype": "i8"}, "done": {"shape": (), "dtype": bool}}
+    >>> rb = ReplayBuffer(4, fields, next_of="t")
+    >>> rb.add(t=[0, 1, 2], next_t=[1, 2, 3], done=[False, False, True])
+    0
+    >>> rb.check(step_id="t")
+    >>> rb.add(t=[0, 2], next_t=[1, 3], done=[False, False])
+    3
+    >>> rb.check(step_id="t")
+    Traceback (most recent call last):
+      ...
+    AssertionError: row 4 (slot 0, environment 0): field 't': expected 1, got 2
+    """
+    names = _IdFields(self._layout, step_id, stack)
+    self._hold(True, _check_all, self, names)
+
+
+def _check_all(self: Checkable, names: _IdFields) -> None:
+    _check_header(self._layout, self._arena)
+    timeline = _Timeline(self._layout, self._arena, self.ring.ahead)
+    _check_flags(timeline, self._layout, self._arena)
+    _check_lengths(timeline, self._layout, self._arena)
+    _check_sizes(timeline, self.ring)
+    for chain in self.ring.chains:
+        _check_chain(chain, timeline, self._layout, self._arena)
+    names.check(timeline, self.ring)
+    if self._nstep is not None:
+        _check_steps(timeline, self.ring, self._view, self._nstep)
+    rows = getattr(self.sampler, "rows", None)
+    if isinstance(rows, RowWeights):
+        _check_weights(rows, timeline)
+
+
+def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:
+    """Raise ``ValueError`` unless the header of an arena, which somebody else wrote, can be used.
+
+    Its numbers are compared with each other and with the rows, and what the fields of ``ring`` that
+    are not stored as they are keep with the rows, too. Cost: proportional to the rows.
+    """
+    try:
+        _check_header(layout, arena)
+        extent = _Extent(layout, arena)
+        for first in range(0, min(extent.written, extent.capacity), CHUNK):
+            _check_flags_of(layout, arena, first, min(first + CHUNK, extent.written))
+        for stream in range(layout.n_envs):
+            _check_length(extent, layout, arena, stream)
+        for chain in () if ring is None else ring.chains:
+            _check_chain(chain, extent, layout, arena)
+    except AssertionError as error:
+        raise ValueError(f"the header contradicts the rows; it was damaged: {error}") from None
+
+
+class _Extent:
+    """Which rows are in the ring."""
+
+    def __init__(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
+        self.capacity, self.n_envs = layout.capacity, layout.n_envs
+        self.written = int(layout.state(arena)[0])
+        self.oldest = max(0, self.written - self.capacity)
+
+
+class _Timeline(_Extent):
+    """The rows in the ring that hold a step: stream by stream, oldest first."""
+
+    def __init__(self, layout: Layout, arena: NDArray[np.uint8], ahead: int) -> None:
+        super().__init__(layout, arena)
+        ids = np.arange(self.oldest, self.written)
+        flags = layout.flags(arena)[ids % self.capacity]
+        self.absent = ids[flags & FLAG_ABSENT != 0]
+        present = flags & FLAG_ABSENT == 0
+        ids, flags = ids[present], flags[present]
+        order = np.argsort(ids % self.n_envs, kind="stable")
+        self.ids: NDArray[np.int64] = ids[order].astype(np.int64)
+        self.flags: NDArray[np.uint8] = flags[order]
+        self.slots = np.ascontiguousarray(self.ids % self.capacity, np.intp)
+        self.streams = self.ids % self.n_envs
+        ended = self.flags & FLAG_END != 0
+        n = len(self.ids)
+        first_of_stream = np.ones(n, np.bool_)
+        first_of_stream[1:] = self.streams[1:] != self.streams[:-1]
+        self.begins = first_of_stream.copy()  # an episode, or what is left of one
+        self.begins[1:] |= ended[:-1]
+        # Of a deleted row before it, nobody knows whether it belonged to the episode.
+        is_known = ~np.isin(self.ids - self.n_envs, self.absent)
+        if self.written > self.capacity:
+            is_known &= ~first_of_stream
+        self.is_first = self.begins & is_known
+        starts = np.flatnonzero(self.begins)
+        episode = np.cumsum(self.begins) - 1
+        stops = np.append(starts[1:], n)
+        self.age = np.arange(n) - starts[episode] if n else np.empty(0, np.intp)
+        self.left = stops[episode] - 1 - np.arange(n) if n else np.empty(0, np.intp)
+        self.complete = ended[stops[episode] - 1] if n else np.empty(0, np.bool_)
+        finished = (self.left >= ahead) | self.complete
+        incomplete = self.ids[~finished]
+        while True:  # those that are older than the newest ``size`` complete rows are left out
+            first = self.written - layout.size - len(incomplete)
+            if len(incomplete) == 0 or incomplete.min() >= first:
+                break
+            incomplete = incomplete[incomplete >= first]
+        self.drawable = finished & (self.ids >= first)
+
+    def read(self, ring: Ring, name: str) -> Array:
+        """The values of a field, as they were added, in the order of time."""
+        (column,) = [column for column in ring.columns if column.name == name]
+        out = {name: new_array(ring, column, len(self.slots))}
+        read_rows(ring, self.slots, out)
+        return out[name]
+
+    def require(self, sound: Array, what: str, expected: Array, got: Array) -> None:
+        """Raise ``AssertionError`` that names the first row that is not sound."""
+        if sound.all():
+            return
+        k = int(np.flatnonzero(~sound)[0])
+        raise AssertionError(
+            f"row {self.ids[k]} (slot {self.slots[k]}, environment {self.streams[k]}): {what}: "
+            f"expected {np.broadcast_to(expected, (len(sound), *expected.shape[1:]))[k]}, "
+            f"got {got[k]}"
+        )
+
+
+def _expect(sound: bool, what: str, expected: object, got: object) -> None:
+    if not sound:
+        raise AssertionError(f"{what}: expected {expected}, got {got}")
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
+    written, absent, revision, base, updates, *_ = layout.state(arena).tolist()
+    several = f" that is a multiple of {layout.n_envs}" if layout.n_envs > 1 else ""
+    sound = 0 <= written < MOST and written % layout.n_envs == 0
+    _expect(sound, "rows written", f"a number{several}", written)
+    sound = 0 <= base < MOST and base % layout.span == 0
+    _expect(sound, "what tags count from", f"a multiple of {layout.span}", base)
+    sound = 0 <= revision < MOST and 0 <= updates < MOST
+    _expect(sound, "clears and updates", "numbers", (revision, updates))
+    stored = layout.flags(arena)[: min(written, layout.capacity)]
+    counted = int(np.count_nonzero(stored & FLAG_ABSENT))
+    _expect(absent == counted, "absent rows", counted, absent)
+    # The row of a deleted episode is absent, and still says whether the episode ended there.
+    ends = [0, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED, FLAG_TERMINATED | FLAG_TRUNCATED]
+    known = FLAG_ABSENT | np.array(ends)
+    wrong = np.flatnonzero((stored & FLAG_ABSENT != 0) & ~np.isin(stored, known))
+    if wrong.size:
+        slot = int(wrong[0])
+        _expect(False, f"flags of the absent row in slot {slot}", known, int(stored[slot]))
+
+
+def _check_flags(timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]) -> None:
+    """The flags say what the fields that end episodes say, or that the episode was cut off."""
+    fields = layout.schema.fields
+    for number, _, _ in layout.schema.end_fields():
+        if fields[number].dtype.kind == "b":
+            stored = layout.rows(arena, number)[timeline.slots]
+            is_bool = np.asarray((stored <= 1).all(axis=1))
+            what = f"field {fields[number].name!r}"
+            timeline.require(is_bool, what, np.array(["0 or 1"]), stored)
+    expected = _flags_by_fields(layout, arena, timeline.slots)
+    cut_off = (expected & FLAG_END == 0) & (timeline.flags == FLAG_TRUNCATED)
+    timeline.require((timeline.flags == expected) | cut_off, "flags", expected, timeline.flags)
+
+
+def _flags_by_fields(layout: Layout, arena: NDArray[np.uint8], slots: Any) -> NDArray[np.uint8]:
+    """The flags of rows that hold a step, as the fields that end episodes have them."""
+    expected = np.zeros(len(layout.flags(arena)[slots]), np.uint8)
+    for number, _, meaning in layout.schema.end_fields():
+        stored = np.ascontiguousarray(layout.rows(arena, number)[slots])
+        kind = layout.schema.fields[number].dtype
+        kind = np.dtype(np.uint8) if kind.kind == "b" else kind  # whatever stands in the byte
+        set_here = np.asarray((stored.view(kind) != 0).any(axis=1))
+        expected[set_here] |= meaning
+    done = expected & FLAG_DONE != 0
+    expected &= ~np.uint8(FLAG_DONE)
+    expected[done & (expected & FLAG_TRUNCATED == 0)] |= FLAG_TERMINATED
+    expected[done] |= FLAG_END
+    return expected
+
+
+def _check_flags_of(layout: Layout, arena: NDArray[np.uint8], first: int, stop: int) -> None:
+    """As ``_check_flags``, of consecutive slots."""
+    flags = layout.flags(arena)[first:stop]
+    expected = _flags_by_fields(layout, arena, slice(first, stop))
+    cut_off = (expected & FLAG_END == 0) & (flags == FLAG_TRUNCATED)
+    wrong = np.flatnonzero((flags & FLAG_ABSENT == 0) & (flags != expected) & ~cut_off)
+    if wrong.size:
+        k = int(wrong[0])
+        _expect(False, f"flags of the row in slot {first + k}", int(expected[k]), int(flags[k]))
+
+
+def _check_length(extent: _Extent, layout: Layout, arena: NDArray[np.uint8], stream: int) -> None:
+    """As ``_check_lengths``, of one stream, from its newest row back to the last end."""
+    flags = layout.flags(arena)
+    length = int(layout.state(arena)[-layout.n_envs + stream])
+    row, known, is_over = extent.written - extent.n_envs + stream, 0, False
+    while row >= extent.oldest and not is_over:
+        stop = max(extent.oldest - 1, row - CHUNK * extent.n_envs)
+        here = flags[np.arange(row, stop, -extent.n_envs) % extent.capacity]
+        ends = np.flatnonzero(here & FLAG_END)
+        is_over = ends.size > 0
+        known += int(np.count_nonzero(here[: ends[0] if is_over else None] & FLAG_ABSENT == 0))
+        row -= len(here) * extent.n_envs
+    most = known if is_over or extent.oldest == 0 else extent.written // extent.n_envs
+    expected = f"{known} to {most}"
+    _expect(known <= length <= most, f"episode of environment {stream}: steps", expected, length)
+
+
+def _check_lengths(timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]) -> None:
+    """The episode of each stream is as long as the flags say, or longer if it began before."""
+    lengths = layout.state(arena)[-layout.n_envs :]
+    for stream in range(layout.n_envs):
+        here = np.flatnonzero(timeline.streams == stream)
+        length = int(lengths[stream])
+        known, begins_here, most = 0, False, timeline.written // layout.n_envs
+        if here.size:
+            newest = int(here[-1])
+            is_open = not timeline.flags[newest] & FLAG_END
+            known = int(timeline.age[newest]) + 1 if is_open else 0
+            start = newest - int(timeline.age[newest])
+            begins_here = not is_open or bool(timeline.is_first[start])
+        elif timeline.written <= layout.capacity:
+            begins_here = True
+        absent = timeline.absent[timeline.absent % layout.n_envs == stream]
+        if absent.size and not (here.size and absent[-1] < timeline.ids[here[-1]] and begins_here):
+            begins_here = False
+        sound = length == known if begins_here else known <= length <= most
+        expected = known if begins_here else f"{known} to {most}"
+        _expect(sound, f"episode of environment {stream}: steps", expected, length)
+
+
+def _check_sizes(timeline: _Timeline, ring: Ring) -> None:
+    slots = np.sort(timeline.slots[timeline.drawable])
+    _expect(len(ring) == len(slots), "rows that can be drawn", len(slots), len(ring))
+    found = ring.present_slots()
+    _expect(np.array_equal(found, slots), "slots of these rows", slots, found)
+
+
+def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray[np.uint8]) -> None:
+    """What is kept for each row of a field that is not stored as it is, before it is followed."""
+    ids = np.arange(timeline.oldest, timeline.written)
+    what = f"field {chain.name!r}"
+    queues = [rows for rows, _ in chain.save()[2]]
+    for kept in queues:
+        _expect(bool((np.diff(kept) > 0).all()), f"{what}: rows kept", "ascending", kept)
+        sound = kept.size == 0 or bool(0 <= kept[0] <= kept[-1] < timeline.written)
+        _expect(sound, f"{what}: rows kept", f"0 to {timeline.written - 1}", kept)
+    seen = chain.save()[1] != 0
+    _expect(bool((seen == (timeline.written > 0)).all()), f"{what}: newest", "of all", seen)
+    if isinstance(chain, NextOf):
+        marks = layout.block(arena, f"marks of {chain.name}")[ids % timeline.capacity]
+        expected = np.zeros(len(ids), np.intp)
+        for mark, kept in enumerate(queues, 1):
+            expected[np.isin(ids, kept)] = mark
+        _require_rows(marks == expected, ids, timeline, f"{what}: mark", expected, marks)
+    elif isinstance(chain, FrameStack):
+        (kept,) = queues
+        runs = layout.block(arena, f"runs of {chain.name}")[ids % timeline.capacity].astype(int)
+        deepest = chain.depth - 1
+        is_kept = np.isin(ids - runs * timeline.n_envs, kept) | (runs == deepest)
+        expected = np.where(np.isin(ids, kept), 0, deepest)
+        later = slice(timeline.n_envs, None)
+        follows = np.minimum(runs[: -timeline.n_envs] + 1, deepest)
+        expected[later] = np.where(np.isin(ids[later], kept), 0, follows)
+        sound = is_kept & (runs <= deepest)
+        sound[later] &= runs[later] == expected[later]
+        _require_rows(sound, ids, timeline, f"{what}: rows that its stack goes on", expected, runs)
+
+
+def _require_rows(
+    sound: Array, ids: Array, timeline: _Extent, what: str, expected: Array, got: Array
+) -> None:
+    if not sound.all():
+        k = int(np.flatnonzero(~sound)[0])
+        place = f"slot {ids[k] % timeline.capacity}, environment {ids[k] % timeline.n_envs}"
+        _expect(False, f"row {ids[k]} ({place}): {what}", int(expected[k]), int(got[k]))
+
+
+# ---------------------------------------------------------------------- readings
+
+
+class _IdFields:
+    """The fields of step ids."""
+
+    def __init__(self, layout: Layout, step_id: str | None, stack: str | None) -> None:
+        self.by_name = {field.name: field for field in layout.schema.fields}
+        self.step_id, self.stack = step_id, stack
+        if step_id is None:
+            if stack is not None:
+                raise ValueError(f"stack={stack!r}: expected step_id too")
+            return
+        self._numbers("step_id", step_id, ((), (1,)))
+        self.following = f"next_{step_id}"
+        if self.following in self.by_name:
+            self._numbers("step_id", self.following, ((), (1,)))
+        if stack is not None:
+            depth = self._numbers("stack", stack, None).shape
+            if len(depth) != 1 or depth[0] == 0:
+                raise ValueError(f"stack: expected a field of shape (depth,), got {depth}")
+
+    def _numbers(self, option: str, name: object, shapes: tuple[Any, ...] | None) -> Field:
+        if not isinstance(name, str):
+            raise TypeError(f"{option}: expected the name of a field, got {name!r}")
+        if name not in self.by_name:
+            raise ValueError(f"{option}: expected one of {list(self.by_name)}, got {name!r}")
+        field = self.by_name[name]
+        if field.dtype.kind not in "iuf" or (shapes is not None and field.shape not in shapes):
+            raise ValueError(
+                f"{option}: expected a field of whole numbers, got {name!r}, "
+                f"{field.dtype} of shape {field.shape}"
+            )
+        return field
+
+    def check(self, timeline: _Timeline, ring: Ring) -> None:
+        """Each row is the one after the one before, and is read with its right neighbours."""
+        if self.step_id is None or not timeline.ids.size:
+            return
+        ids = _as_numbers(timeline.read(ring, self.step_id)).reshape(-1)
+        expected = ids.copy()
+        expected[1:] = np.where(timeline.begins[1:], ids[1:], ids[:-1] + 1)
+        timeline.require(ids == expected, f"field {self.step_id!r}", expected, ids)
+        if self.following in self.by_name:
+            following = _as_numbers(timeline.read(ring, self.following)).reshape(-1)
+            what = f"field {self.following!r}"
+            timeline.require(following == ids + 1, what, ids + 1, following)
+        if self.stack is not None:
+            found = _as_numbers(timeline.read(ring, self.stack))
+            depth = found.shape[1]
+            # The oldest row knows best where an episode began that began before it.
+            oldest = np.arange(len(ids)) - timeline.age
+            before = np.minimum(found[:, 0], ids)
+            least = np.where(timeline.is_first, ids, before)[oldest]
+            stacks = np.maximum(ids[:, None] - np.arange(depth)[::-1], least[:, None])
+            timeline.require((found == stacks).all(axis=1), f"field {self.stack!r}", stacks, found)
+
+
+def _as_numbers(values: Array) -> Array:
+    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
+
+
+def _check_steps(timeline: _Timeline, ring: Ring, view: View, nstep: NStep) -> None:
+    """Sums and last values over several steps are those of the rows themselves."""
+    chosen = np.flatnonzero(timeline.drawable)
+    steps = np.minimum(timeline.left[chosen] + 1, nstep.size)
+    plain = {name: timeline.read(ring, name) for name in (*nstep.rewards, *nstep.ahead)}
+    for start in range(0, len(chosen), CHUNK):
+        here, counts = chosen[start : start + CHUNK], steps[start : start + CHUNK]
+        slots = np.ascontiguousarray(timeline.slots[here])
+        batch = view.take(slots)
+        require = partial(_require_some, timeline, here)
+        for name in nstep.ahead:
+            values = plain[name][here + counts - 1]
+            what = f"field {name!r} {_after(nstep)}"
+            require(_same(batch[name], values), what, values, batch[name])
+        for name in nstep.rewards:
+            wide = np.result_type(plain[name].dtype, np.float64)
+            sizes = np.abs(plain[name])
+            largest = sizes.max(initial=0, where=np.isfinite(sizes))
+            total = np.zeros((len(here), *plain[name].shape[1:]), wide)
+            with np.errstate(over="ignore", invalid="ignore"):
+                for k in range(nstep.size):
+                    power = wide.type(nstep.gamma) ** k
+                    within = np.flatnonzero((k < counts) & (power != 0.0))
+                    total[within] += power * plain[name][here[within] + k].astype(wide)
+                rounded = total.astype(plain[name].dtype)
+                precision = 8 * float(np.finfo(rounded.dtype).eps)
+                close = np.isclose(batch[name], rounded, rtol=precision, atol=0.0, equal_nan=True)
+                # Terms that cancel leave the rounding of the largest of them.
+                close |= np.abs(batch[name] - rounded) <= 1e-9 * largest
+            require(_rows(close), f"field {name!r} {_after(nstep)}", rounded, batch[name])
+        if nstep.discount:
+            terminated = timeline.flags[here + counts - 1] & FLAG_TERMINATED == FLAG_TERMINATED
+            factor = np.where(terminated, 0.0, nstep.gamma**counts).astype(np.float32)
+            got = batch["discount"].reshape(-1)
+            require(got == factor, f"discount {_after(nstep)}", factor, got)
+
+
+def _after(nstep: NStep) -> str:
+    return f"over {nstep.size} steps"
+
+
+def _require_some(
+    timeline: _Timeline, chosen: Array, sound: Array, what: str, expected: Array, got: Array
+) -> None:
+    if not sound.all():
+        k = int(np.flatnonzero(~sound)[0])
+        row = int(chosen[k])
+        place = f"slot {timeline.slots[row]}, environment {timeline.streams[row]}"
+        _expect(False, f"row {timeline.ids[row]} ({place}): {what}", expected[k], got[k])
+
+
+def _same(left: Array, right: Array) -> NDArray[np.bool_]:
+    """Which rows hold the same bytes."""
+    shape = (len(left), left.nbytes // max(len(left), 1))
+    bytes_left, bytes_right = (
+        np.ascontiguousarray(values).view(np.uint8).reshape(shape) for values in (left, right)
+    )
+    return np.asarray((bytes_left == bytes_right).all(axis=1))
+
+
+def _rows(sound: Array) -> Array:
+    return np.asarray(sound.reshape(len(sound), -1).all(axis=1))
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def _check_weights(rows: RowWeights, timeline: _Timeline) -> None:
+    """Slots without a step weigh nothing, and searches find each row by its share of the sum."""
+    total, least = rows.total, rows.least  # brings all up to date
+    capacity = timeline.capacity
+    weights = rows.tree.get(np.arange(capacity, dtype=np.intp))
+    holds_step = np.zeros(capacity, np.bool_)
+    holds_step[timeline.slots] = True
+    sound = (weights >= 0.0) & (weights < np.inf) & (holds_step | (weights == 0.0))
+    if not sound.all():
+        slot = int(np.flatnonzero(~sound)[0])
+        right = "a finite number of at least 0" if holds_step[slot] else "0: it holds no step"
+        _expect(False, f"weight of slot {slot}", right, weights[slot])
+    if rows.ranks is not None:
+        _check_ranks(rows.ranks, weights)
+    fresh = SumTree(allocate_floats(tree_size(capacity)), capacity)
+    minima = MinTree(allocate_floats(min_tree_size(capacity)), fresh)
+    fresh.set_range(0, weights)
+    _expect(total == fresh.total, "sum of all weights", fresh.total, total)
+    _expect(least == minima.min, "least weight", minima.min, least)
+    if total > 0.0:
+        targets = np.minimum(np.cumsum(weights) - weights / 2, np.nextafter(total, 0.0))
+        expected, found = fresh.find(targets), rows.tree.find(targets)
+        wrong = np.flatnonzero(expected != found)
+        if wrong.size:
+            k = int(wrong[0])
+            _expect(False, f"slot with {targets[k]} before it", int(expected[k]), int(found[k]))
+
+
+def _check_ranks(ranks: Ranks, weights: Array) -> None:
+    """The slots that weigh something have a priority, and each is counted in its group."""
+    priorities = ranks.priorities
+    ranked = ~np.isnan(priorities)
+    wrong = np.flatnonzero(ranked != (weights > 0.0))
+    if wrong.size:
+        slot = int(wrong[0])
+        right = "a number" if weights[slot] > 0.0 else "NaN: it weighs nothing"
+        _expect(False, f"priority of slot {slot}", right, priorities[slot])
+    bottoms = ranks.group_bottoms
+    groups = np.searchsorted(-bottoms, -priorities[ranked])
+    expected, found = np.bincount(groups, minlength=len(bottoms)), ranks.group_counts
+    _expect(np.array_equal(expected, found), "slots of each group of ranks", expected, found)
+    _expect(len(ranks) == found.sum(), "slots with a rank", found.sum(), len(ranks))

@@ -1,0 +1,47 @@
+"""Attributes and C signatures of ``BufferBase``."""
+
+from cpython.object cimport PyObject
+
+from numpy cimport ndarray
+
+from cpprb_like._store.column cimport Column
+from cpprb_like._core cimport Ring
+from cpprb_like.samplers._row_weights cimport RowWeights
+from cpprb_like._c.typedefs cimport intp_t, uint8_t
+
+
+cdef class BufferBase:
+    cdef Ring c_ring                 # None before there are rows
+    cdef readonly object _gate       # RLock held by whoever needs writers to wait
+    cdef public bint _paused         # somebody holds the gate
+    cdef bint is_plain               # rows are stored as they are, and can be drawn at once
+    cdef bint has_priorities         # ``add`` takes priorities as well
+    cdef tuple names                 # field names, in declared order
+    cdef dict numbers                # of the fields, by name
+    cdef tuple further               # names of columns that readings add to a batch
+    cdef intp_t n_fields
+    cdef intp_t n_streams            # the ring's n_envs
+    cdef PyObject** name_items       # of ``names``
+    cdef PyObject** column_items     # of the ring's columns
+    cdef intp_t[::1] sources         # addresses of the values of the call in progress
+    cdef uint8_t[::1] scratch        # room for one scalar of each field
+    cdef list rooms                  # arrays of bytes for what is cast of each field, or None
+
+    cdef int c_wait_for_turn(self) except -1
+    cdef int c_check_ring(self, Ring ring) except -1
+    cdef intp_t c_find(self, PyObject* name) noexcept
+    cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2
+    cdef intp_t c_resolve_cast(self, intp_t number, PyObject* value) except -2
+    cdef intp_t c_resolve_call(self, PyObject** values, PyObject* names, intp_t other) except -2
+    cdef list c_convert_call(self, Ring ring, PyObject** values, PyObject* names, intp_t other)
+    cdef object c_convert(self, Column column, intp_t number, value)
+    cdef object c_add_otherwise(
+        self, PyObject** values, PyObject* names, intp_t other, ndarray present, tuple priorities
+    )
+    cdef bint c_begin(self, RowWeights weights) except -1
+    cdef int c_refuse_counts(self, list values) except -1
+    cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities)
+    cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
+    cdef int c_check_extra(self, extra, intp_t n) except -1
+    cdef list c_check_out(self, out, intp_t n, tuple columns)
+    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns)

@@ -1,0 +1,63 @@
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from typing_extensions import disjoint_base
+
+from cpprb_like._c.forks import OneProcess
+from cpprb_like._core import Ring
+from cpprb_like._store.column import Column
+
+_Take: TypeAlias = Callable[
+    [NDArray[np.intp], list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
+]
+_T = TypeVar("_T")
+
+@disjoint_base
+class BufferBase:
+    @property
+    def ring(self) -> Ring: ...
+    _gate: RLock | OneProcess
+    _paused: bool
+    def _attach(
+        self,
+        ring: Ring,
+        gate: RLock | OneProcess,
+        further: tuple[str, ...],
+        attributes: dict[str, Any],
+    ) -> None: ...
+    def _hold(self, pauses: bool, call: Callable[..., _T], *arguments: Any) -> _T: ...
+    def _end_episodes(self, first: int, stop: int) -> None: ...
+    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None: ...
+    def _check_batch_size(
+        self, batch_size: int, columns: tuple[Column, ...] | None = None
+    ) -> int: ...
+    def _sample(
+        self,
+        draw: Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]],
+        batch_size: int,
+        replace: bool,
+        out: dict[str, NDArray[Any]] | None,
+        take: _Take | None = None,
+        columns: tuple[Column, ...] | None = None,
+    ) -> dict[str, NDArray[Any]]: ...
+    def _arrays_of(
+        self, out: dict[str, Any], n: int, columns: tuple[Column, ...] | None
+    ) -> list[NDArray[Any]]: ...
+    def _draw(
+        self,
+        draw: Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]],
+        n: int,
+        replace: bool,
+        arrays: list[NDArray[Any]] | None,
+        take: _Take | None,
+        columns: tuple[Column, ...] | None,
+    ) -> dict[str, NDArray[Any]] | None: ...
+
+def not_initialised(buffer: object) -> str: ...
+def fast_add(self: BufferBase, /, **fields: Any) -> int | None: ...
+def fast_add_with_priorities(
+    self: BufferBase, /, *, priorities: ArrayLike | None = None, **fields: Any
+) -> int | None: ...

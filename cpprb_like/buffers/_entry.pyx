@@ -1,0 +1,726 @@
+"""The calls that agent code makes at every step.
+
+``BufferBase`` takes the keywords of ``add`` apart and hands addresses to the ring, and has the rows
+copied that a sampler draws. It is compiled because a step of five numbers takes less time to store
+than one Python statement to run. Not here: numbers of other kinds than declared
+(``_store.column``), the values that need Python to convert them (``_store.schema``,
+``_store.casting``), what a batch may be asked for, and everything that is not called at every step
+(``_replay``).
+"""
+
+cimport numpy as cnp
+from cpython.number cimport PyNumber_AsSsize_t
+from cpython.object cimport PyObject, PyObject_GenericSetAttr
+from cpython.unicode cimport (
+    PyUnicode_CheckExact, PyUnicode_Compare, PyUnicode_FromObject, PyUnicode_GET_LENGTH
+)
+
+from cpprb_like._store.column cimport Column
+from cpprb_like._core cimport REVISION, WRITTEN, Moment, Ring
+from cpprb_like._c.number_casts cimport NO_NUMBER
+from cpprb_like.samplers._row_weights cimport RowWeights
+from cpprb_like._store.gather cimport c_fill, c_find_arrays, c_take
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+
+import sys
+from functools import partial
+
+import numpy as np
+
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like._c.machine_memory import require
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    """
+    /* The items of a tuple, without counting a reference to each. */
+    #define CPPRB_ITEMS(tuple) (((PyTupleObject *)(tuple))->ob_item)
+    """
+    ctypedef struct PyMethodDef:
+        const char* ml_name
+        void* ml_meth
+        int ml_flags
+        const char* ml_doc
+    ctypedef struct PyTypeObject:
+        pass
+    int METH_FASTCALL
+    int METH_KEYWORDS
+    object PyDescr_NewMethod(PyTypeObject* type, PyMethodDef* method)
+    PyObject** c_items "CPPRB_ITEMS"(PyObject* tuple)
+    Py_ssize_t c_length "PyTuple_GET_SIZE"(PyObject* tuple)
+    PyObject** c_list_items "PySequence_Fast_ITEMS"(PyObject* items)
+    PyObject* c_look_up "PyDict_GetItemWithError"(PyObject* items, PyObject* name) noexcept
+    intp_t c_as_ssize_t "PyLong_AsSsize_t"(PyObject* number) noexcept
+
+cdef enum:
+    SCRATCH_NBYTES = 8               # the widest number
+    FEW_NAMES = 8                    # as many as are faster compared than looked up
+    PRIORITIES_LENGTH = 10
+    CACHE_LINE = 64
+    MOST_ROOM = 1 << 20              # bytes that are kept for casts of a field from call to call
+    BATCH_CHECK_NBYTES = 1 << 28     # batches from here on are compared with the memory left
+
+cdef str PRIORITIES = "priorities"   # the keyword of those buffers whose rows have them
+cdef object MISSING = object()
+# What NumPy reads otherwise than by a protocol, and what may hide masked entries.
+cdef tuple PLAIN_TYPES = (np.ndarray, np.generic, list, tuple, str, bytes, int, float, complex)
+
+
+cdef class BufferBase:
+    """The calls that a buffer gets at every step. ``ReplayBuffer`` is the class to use.
+
+    A subclass gives it a ``Ring`` by ``_attach``, and has the methods ``_convert(number, value)``
+    for the values that do not match their declaration, and ``_check_names(given)``. One whose rows
+    have priorities has ``_read_priorities(values)`` too, which gives a ``RowWeights`` or None, an
+    array with a priority for each row, and one with the weights of these. Where there is no
+    ``RowWeights``, ``_stage(first, revision, priorities)`` is called when the rows from row id
+    ``first`` on have been written to a ring of that revision.
+    """
+
+    def _attach(
+        self, Ring ring not None, gate not None, tuple further not None, dict attributes not None
+    ):
+        """Hold the rows of a ring from now on, and these attributes: all of it or nothing.
+
+        ``further`` names the columns that batches have beside the fields, whatever the sampler.
+        """
+        cdef tuple names = tuple([column.name for column in ring.columns])
+        cdef dict numbers = {name: number for number, name in enumerate(names)}
+        cdef intp_t n_fields = len(names)
+        cdef bint has_priorities = hasattr(self, "_read_priorities")
+        sources = np.zeros(n_fields, np.intp)
+        scratch = np.zeros(n_fields * SCRATCH_NBYTES, np.uint8)
+        # What is replaced dies at the end: that may run any code.
+        before = [] if self.c_ring is None else [getattr(self, name, None) for name in attributes]
+        old = self.c_ring, self.rooms, self.names, before
+        self.c_ring = ring
+        self.n_streams = ring.n_envs
+        self._gate = gate
+        self.is_plain = not (ring.chains or ring.ahead)
+        self.has_priorities = has_priorities
+        self.names = names
+        self.numbers = numbers
+        self.further = further
+        self.n_fields = n_fields
+        self.name_items = c_items(<PyObject*> self.names)
+        self.column_items = c_items(<PyObject*> ring.columns)
+        self.sources = sources
+        self.scratch = scratch
+        self.rooms = [None] * n_fields
+        # One by one: a buffer whose __dict__ was asked for finds its methods more slowly.
+        for name, value in attributes.items():
+            PyObject_GenericSetAttr(self, name, value)
+        del old
+
+    @property
+    def ring(self):
+        """The rows."""
+        if self.c_ring is None:
+            raise RuntimeError(not_initialised(self))
+        return self.c_ring
+
+    cdef int c_wait_for_turn(self) except -1:
+        """Wait while a reader needs the rows to stay as they are."""
+        with self._gate:
+            return 0
+
+    def _hold(self, bint pauses, call, *arguments):
+        """What ``call(*arguments)`` gives, while other threads that write wait.
+
+        With ``pauses`` they wait before they look at anything; calls of this thread go on. No
+        signal handler runs between taking the gate and giving it back but inside ``call``, as it
+        could where a ``with`` statement of Python begins and ends: the gate is never left locked.
+        """
+        cdef bint outer
+        if self.c_ring is None:
+            raise RuntimeError(not_initialised(self))
+        with self._gate:
+            outer = self._paused
+            self._paused = outer or pauses
+            try:
+                return call(*arguments)
+            finally:
+                self._paused = outer
+
+    def _end_episodes(self, intp_t first, intp_t stop):
+        """Truncate the open episodes of the streams from ``first`` to ``stop``."""
+        cdef intp_t stream
+        with self._gate:
+            for stream in range(first, stop):
+                self.c_ring.end_episode(stream)
+
+    cdef int c_check_ring(self, Ring ring) except -1:
+        """Refuse to go on with a call that began with another ring."""
+        if self.c_ring is not ring:
+            raise RuntimeError("the buffer was initialised anew while a value was read")
+        return 0
+
+    # ------------------------------------------------------------------ values
+
+    cdef intp_t c_find(self, PyObject* name) noexcept:
+        """Number of the field of this name, -1 if there is none."""
+        cdef intp_t number
+        cdef PyObject* found
+        if self.n_fields <= FEW_NAMES:
+            for number in range(self.n_fields):
+                if self.name_items[number] == name:
+                    return number
+        if not PyUnicode_CheckExact(<object> name):  # its own idea of equality could repeat a field
+            return -1
+        found = c_look_up(<PyObject*> self.numbers, name)
+        return -1 if found == NULL else c_as_ssize_t(found)
+
+    cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2:
+        """Rows in a value, the address of the first noted in ``sources``; -1 if it needs Python.
+
+        Runs no Python code; numbers of another kind are cast into memory of the field.
+        """
+        cdef PyObject* column = self.column_items[number]
+        cdef intp_t rows = (<Column> column).c_locate(
+            value,
+            converted,
+            self.n_streams,
+            <char*> &self.scratch[number * SCRATCH_NBYTES],
+            &self.sources[(<Column> column).place],
+        )
+        return rows if rows >= 0 else self.c_resolve_cast(number, value)
+
+    cdef intp_t c_resolve_cast(self, intp_t number, PyObject* value) except -2:
+        """As ``c_resolve``, for numbers of another kind, or that lie apart, or in lists."""
+        cdef PyObject* column = self.column_items[number]
+        cdef intp_t rows = (<Column> column).c_measure(value, self.n_streams)
+        cdef intp_t nbytes = (<Column> column).nbytes, size
+        cdef PyObject* room
+        if rows < 0 or rows > MOST_ROOM // max(nbytes, 1):
+            return -1
+        room = c_list_items(<PyObject*> self.rooms)[number]
+        if room == <PyObject*> None or cnp.PyArray_NBYTES(<cnp.ndarray> room) < rows * nbytes:
+            size = max(2 * rows * nbytes, CACHE_LINE)
+            self.rooms[number] = cnp.PyArray_SimpleNew(1, &size, cnp.NPY_UINT8)
+            room = c_list_items(<PyObject*> self.rooms)[number]
+        if not (<Column> column).c_fill(value, <char*> cnp.PyArray_DATA(<cnp.ndarray> room)):
+            return -1
+        self.sources[(<Column> column).place] = <intp_t> cnp.PyArray_DATA(<cnp.ndarray> room)
+        return rows
+
+    cdef intp_t c_resolve_call(
+        self, PyObject** values, PyObject* names, intp_t other
+    ) except -2:
+        """Rows in a call whose values need no Python, -1 for any other call.
+
+        The argument at place ``other`` is no field, unless that is -1.
+        """
+        cdef intp_t k, number, rows, place = 0, n = -1
+        cdef PyObject* name
+        if names == NULL or c_length(names) != self.n_fields + (other >= 0):
+            return -1
+        for k in range(self.n_fields):
+            place += place == other
+            name = c_items(names)[place]
+            number = k if self.name_items[k] == name else self.c_find(name)
+            if number < 0:
+                return -1
+            rows = self.c_resolve(number, values[place], False)
+            if rows < 0 or (k > 0 and rows != n):
+                return -1
+            n = rows
+            place += 1
+        return n
+
+    cdef list c_convert_call(
+        self, Ring ring, PyObject** values, PyObject* names, intp_t other
+    ):
+        """The values of a call in the order of the fields, those that need it converted by Python.
+
+        Raises for wrong names, and for values that cannot be converted. ``values`` and ``names``
+        belong to the caller, and stay as they are.
+        """
+        cdef intp_t k, number, n_fields = self.n_fields
+        cdef list ordered = [MISSING] * n_fields, given = []
+        cdef bint sound = True
+        for k in range(0 if names == NULL else c_length(names)):
+            if k == other:
+                continue
+            # A name of a class of the user's becomes one of Python's own, by its characters.
+            name = PyUnicode_FromObject(<object> c_items(names)[k])
+            given.append(name)
+            number = self.c_find(<PyObject*> name)
+            if number < 0 or ordered[number] is not MISSING:
+                sound = False
+            else:
+                ordered[number] = <object> values[k]
+        if not sound or len(given) != n_fields:
+            twice = sorted({name for name in given if given.count(name) > 1})
+            if twice:
+                raise TypeError(f"fields given more than once: {twice}")
+            self._check_names(given)
+        for number in range(n_fields):
+            self.c_check_ring(ring)  # converting the one before may have run any code
+            value = ordered[number]
+            if self.c_resolve(number, <PyObject*> value, False) < 0:
+                ordered[number] = self.c_convert(<Column> ring.columns[number], number, value)
+        return ordered
+
+    cdef object c_convert(self, Column column, intp_t number, value):
+        """A value as an array that resolves; raises ``ValueError`` if it cannot be one."""
+        cdef intp_t n_envs = self.n_streams
+        cdef PyObject* given = <PyObject*> value
+        array = column.c_cast(given, n_envs)
+        if array is None and column.kind != NO_NUMBER and not isinstance(value, PLAIN_TYPES):
+            try:
+                read = read_array(value)  # tensors, memoryviews and what else shows its numbers
+            except MemoryError:
+                raise
+            except Exception:
+                read = None  # and ``_convert`` says why
+            if type(read) is np.ndarray:
+                array = column.c_cast(<PyObject*> read, n_envs)
+        return self._convert(number, value) if array is None else array
+
+    cdef object c_add_otherwise(
+        self, PyObject** values, PyObject* names, intp_t other, cnp.ndarray present, tuple priorities
+    ):
+        """Add a call in any way that is not the commonest, or report what is wrong with it."""
+        cdef Ring ring = self.c_ring
+        cdef intp_t number, rows, n
+        cdef list ordered = None
+        cdef RowWeights weights = None if priorities is None else priorities[0]
+        cdef bint locked
+        if ring is None:
+            raise RuntimeError(not_initialised(self))
+        if weights is not None and weights.ring is not ring:
+            raise RuntimeError("the sampler keeps the priorities of another buffer")
+        n = self.c_resolve_call(values, names, other)
+        if n < 0:
+            ordered = self.c_convert_call(ring, values, names, other)
+        locked = self.c_begin(weights)
+        try:
+            self.c_check_ring(ring)
+            # From here to the publication no Python code runs that could change a value.
+            if ordered is None:
+                n = self.c_resolve_call(values, names, other)
+            else:
+                n = -1
+                for number in range(self.n_fields):
+                    rows = self.c_resolve(number, c_list_items(<PyObject*> ordered)[number], True)
+                    if rows < 0 or (number > 0 and rows != n):
+                        self.c_refuse_counts(ordered)
+                    n = rows
+            if n < 0:
+                raise RuntimeError("a value changed while it was read")
+            if present is not None and cnp.PyArray_SIZE(present) != n:
+                raise ValueError(
+                    f"expected {'one step' if cnp.PyArray_NDIM(present) == 1 else 'a block'} of "
+                    f"{self.n_streams} environments, {cnp.PyArray_SIZE(present)} rows as in "
+                    f"present, got {n}"
+                )
+            if priorities is not None and len(priorities[1]) != n:
+                raise ValueError(
+                    f"priorities: expected {n}, one for each step, got {len(priorities[1])}"
+                )
+            return self.c_publish(
+                n,
+                NULL if present is None else <const uint8_t*> cnp.PyArray_DATA(present),
+                priorities,
+            )
+        finally:
+            if locked:
+                weights.tree.c_leave()
+
+    cdef bint c_begin(self, RowWeights weights) except -1:
+        """Wait until rows may be written, and their weights; true if the tree's gate was entered.
+
+        It is entered first, so that nothing interrupts a call between its rows and its weights.
+        """
+        cdef bint locked
+        while True:
+            if self._paused:
+                self.c_wait_for_turn()
+            locked = weights is not None and weights.tree.c_enter(0)
+            if not (locked and self._paused):
+                return locked
+            weights.tree.c_leave()
+
+    cdef int c_refuse_counts(self, list values) except -1:
+        """Report that the fields of a call disagree."""
+        cdef intp_t number
+        counts = [
+            self.c_resolve(number, c_list_items(<PyObject*> values)[number], True)
+            for number in range(self.n_fields)
+        ]
+        found = ", ".join([f"{name!r} has {count}" for name, count in zip(self.names, counts)])
+        raise ValueError(f"fields disagree on the number of steps: {found}")
+
+    cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities):
+        """Write the rows of a call that has been resolved, inside the gate of their weights.
+
+        Returns the slot of the first of them; in a buffer whose rows wait for others, that of the
+        first that can be drawn now, or None.
+        """
+        cdef int64_t first = self.c_ring.state[WRITTEN], revision = self.c_ring.state[REVISION]
+        cdef char** rows = <char**> &self.sources[0]
+        if present != NULL:
+            self.c_ring.c_expect_absent()
+        if self.c_ring.chains:
+            self.c_ring.c_prepare(rows, n)
+        if self.c_ring.ahead:
+            slot = self.c_ring.c_publish_ahead(rows, n, present)
+        else:
+            slot = self.c_ring.c_publish(rows, n, present)
+        if priorities is not None:
+            if priorities[0] is not None:
+                (<RowWeights> priorities[0]).c_stage(first, priorities[1], priorities[2], present)
+            else:
+                try:
+                    self._stage(first, revision, priorities[1])
+                except BaseException:
+                    # It cannot fail by itself, so a signal handler raised. The rows are written.
+                    self._stage(first, revision, priorities[1])
+                    raise
+        return slot
+
+    def add_where(self, present, /, **fields):
+        """Add time steps of all environments, in which only some environments have a step.
+
+        Parameters
+        ----------
+        present : array_like of bool, shape (n_envs,) or (T, n_envs)
+            Which environments have a step. The rows of the others are kept but absent: never drawn
+            and not counted.
+        **fields
+            As for ``add``, shape ``(n_envs, *shape)`` or ``(T, n_envs, *shape)``, absent
+            environments included.
+
+        Returns
+        -------
+        int or None
+            As ``add``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As ``add``; nothing has changed then.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(100, {"obs": {"shape": 2}}, n_envs=2)
+        >>> rb.add_where([True, False], obs=[[1, 2], [3, 4]])
+        0
+        >>> len(rb)
+        1
+        """
+        cdef Ring ring = self.c_ring
+        if ring is None:
+            raise RuntimeError(not_initialised(self))
+        cdef cnp.ndarray mask = c_read_present(present, ring.n_envs)
+        cdef tuple priorities = None
+        cdef intp_t n
+        given = fields.pop(PRIORITIES, None) if self.has_priorities else None
+        if given is not None:
+            priorities = self._read_priorities(given)
+        cdef tuple names = tuple(fields)
+        cdef list values = list(fields.values())
+        cdef PyObject** items = c_list_items(<PyObject*> values)
+        if priorities is None:
+            if self._paused:
+                self.c_wait_for_turn()
+            self.c_check_ring(ring)
+            n = self.c_resolve_call(items, <PyObject*> names, -1)
+            if n == cnp.PyArray_SIZE(mask):
+                return self.c_publish(n, <const uint8_t*> cnp.PyArray_DATA(mask), None)
+        self.c_check_ring(ring)
+        return self.c_add_otherwise(items, <PyObject*> names, -1, mask, priorities)
+
+    # ------------------------------------------------------------------ drawing
+
+    cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1:
+        cdef intp_t n
+        try:
+            n = PyNumber_AsSsize_t(batch_size, OverflowError)
+        except TypeError:
+            if isinstance(batch_size, (float, np.floating)) and float(batch_size).is_integer():
+                return self.c_read_batch_size(int(batch_size), columns)
+            raise TypeError(f"batch_size: expected an integer, got {batch_size!r}") from None
+        except OverflowError:
+            n = sys.maxsize if batch_size > 0 else -1
+        if n < 0:
+            raise ValueError(f"batch_size: expected at least 0, got {batch_size}")
+        if n >= BATCH_CHECK_NBYTES // (8 + self.c_ring.row_nbytes):
+            nbytes = <object> self.c_ring.row_nbytes
+            if columns is not None:
+                nbytes = sum([column.nbytes for column in columns])
+            require(n * (8 + nbytes), f"a batch of {n} rows")
+        return n
+
+    def _check_batch_size(self, batch_size, tuple columns=None):
+        """A number of rows that can be drawn at once, of some columns or of all."""
+        return self.c_read_batch_size(batch_size, columns)
+
+    def _sample(self, draw, batch_size, bint replace, out, take=None, tuple columns=None):
+        """A batch of the rows that ``draw`` chooses, in fresh arrays or in those of ``out``.
+
+        ``take(slots, arrays)`` reads the columns, by default all of the ring, and may give None to
+        be called again, with other slots; by default the ring reads them.
+        """
+        cdef intp_t n = self.c_read_batch_size(batch_size, columns)
+        cdef list arrays = None
+        cdef bint converted = False
+        names = self.names
+        if out is not None:
+            arrays = c_find_arrays(out, self.c_ring.columns if columns is None else columns, n)
+            if arrays is None:
+                arrays = self.c_check_out(out, n, columns)
+                converted = True
+                if columns is not None:
+                    names = [column.name for column in columns]
+        cdef dict batch = self.c_draw(draw, n, replace, arrays, take, columns)
+        if batch is None:
+            batch = self._while_writers_wait(
+                partial(self._draw, draw, n, replace, arrays, take, columns)
+            )
+        if out is None:
+            return batch
+        if converted:  # what the caller gave stays in its place
+            batch.update({name: out[name] for name in names})
+        out.update(batch)
+        return out
+
+    def _arrays_of(self, out, intp_t n, tuple columns):
+        """The arrays of a caller's batch that take n rows of columns, or of all: see ``check_out``."""
+        arrays = c_find_arrays(out, self.c_ring.columns if columns is None else columns, n)
+        return self.c_check_out(out, n, columns) if arrays is None else arrays
+
+    cdef list c_check_out(self, out, intp_t n, tuple columns):
+        names = self.names if columns is None else [column.name for column in columns]
+        return self.schema.check_out(out, n, names)
+
+    def _draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
+        """As ``c_draw``."""
+        return self.c_draw(draw, n, replace, arrays, take, columns)
+
+    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
+        """A batch of the rows that ``draw`` chooses, or None if they changed before all was read.
+
+        As ``ReplayBuffer._consistently``, without a Python frame.
+        """
+        cdef Ring ring = self.c_ring
+        cdef Moment moment = ring.c_now()
+        cdef dict batch
+        try:
+            if ring.c_drawable() == 0:
+                raise NotEnoughDataError("cannot sample: the buffer is empty")
+            slots, extra = draw(ring, n, self.rng, replace=replace)
+            if len(slots) != n:
+                raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
+            if extra:  # before anything is written to the arrays of the caller
+                self.c_check_extra(extra, n)
+            if take is None and arrays is not None:
+                ring.c_check_slots(slots)
+                c_fill(ring, arrays, ring.columns if columns is None else columns, slots)
+                batch = {}  # they are in the batch of the caller
+            elif take is None:
+                batch = c_take(ring, slots, None, columns)
+            else:
+                batch = take(slots, arrays)
+        except (ValueError, IndexError):
+            if ring.c_is_now(moment):
+                raise
+            return None  # rows went away meanwhile
+        if batch is None or not ring.c_holds(moment, slots):
+            return None
+        if extra:
+            batch.update(extra)
+        return batch
+
+    cdef int c_check_extra(self, extra, intp_t n) except -1:
+        """Refuse columns of a sampler that are not of n rows, or have the name of another one."""
+        for name, values in extra.items():
+            if name in self.numbers or name in self.further or len(values) != n:
+                raise ValueError(
+                    f"{self.sampler!r}: expected {n} values under a name that is no field, "
+                    f"got {len(values)} as {name!r}"
+                )
+        return 0
+
+
+cdef cnp.ndarray c_read_present(present, intp_t n_envs):
+    """Which environments have a step, as an array of bools that nobody else has."""
+    if (
+        cnp.PyArray_CheckExact(present)
+        and cnp.PyArray_TYPE(<cnp.ndarray> present) == cnp.NPY_BOOL
+        and cnp.PyArray_NDIM(<cnp.ndarray> present) == 1
+        and cnp.PyArray_DIMS(<cnp.ndarray> present)[0] == n_envs
+    ):
+        return <cnp.ndarray> cnp.PyArray_NewCopy(<cnp.ndarray> present, cnp.NPY_CORDER)
+    return _read_present(present, n_envs)
+
+
+def _read_present(present, intp_t n_envs):
+    """The same, of anything that shows its bools. Raises ``ValueError`` for what does not."""
+    try:
+        mask = np.array(present)
+    except ValueError as error:
+        raise ValueError(f"present: expected bools, one for each environment: {error}") from None
+    if type(mask) is not np.ndarray or mask.dtype != np.bool_ or (
+        mask.shape != (n_envs,) and not (mask.ndim == 2 and mask.shape[1] == n_envs)
+    ):
+        raise ValueError(
+            f"present: expected bool of shape ({n_envs},) or (T, {n_envs}), "
+            f"got {mask.dtype} of shape {np.shape(mask)}"
+        )
+    return np.ascontiguousarray(mask)
+
+
+def not_initialised(buffer):
+    """What to say of a buffer that holds no rows."""
+    return (
+        f"ReplayBuffer.__init__ was not called: does {type(buffer).__name__}.__init__ call "
+        "super().__init__(...)?"
+    )
+
+
+cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, PyObject* names):
+    """``BufferBase.add`` by vectorcall: keywords come as a tuple of names, no dict is built."""
+    cdef BufferBase buffer = <BufferBase> self
+    if n_positional:
+        raise TypeError(
+            f"add() takes fields by name, got {n_positional} positional value(s)"
+            + (f"; fields: {', '.join(buffer.names)}" if buffer.c_ring is not None else "")
+        )
+    if buffer._paused:
+        buffer.c_wait_for_turn()
+    cdef intp_t n = buffer.c_resolve_call(values, names, -1)
+    if n >= 0 and buffer.is_plain:
+        return buffer.c_ring.c_publish(<char**> &buffer.sources[0], n, NULL)
+    if n >= 0:
+        return buffer.c_publish(n, NULL, None)
+    return buffer.c_add_otherwise(values, names, -1, None, None)
+
+
+cdef object c_add_with_priorities(
+    PyObject* self, PyObject** values, Py_ssize_t n_positional, PyObject* names
+):
+    """``add`` of a buffer whose rows have priorities."""
+    cdef BufferBase buffer = <BufferBase> self
+    cdef Ring ring = buffer.c_ring
+    cdef intp_t place = c_place_of_priorities(names)
+    if place < 0 or n_positional or ring is None:
+        return c_add(self, values, n_positional, names)
+    priorities = <object> values[place]
+    if priorities is not None:
+        priorities = buffer._read_priorities(priorities)
+        buffer.c_check_ring(ring)
+    return buffer.c_add_otherwise(values, names, place, None, priorities)
+
+
+cdef intp_t c_place_of_priorities(PyObject* names) except -2:
+    """Where ``priorities`` is among the keywords of a call, or -1."""
+    cdef intp_t k, n = 0 if names == NULL else c_length(names)
+    for k in range(n - 1, -1, -1):
+        if c_items(names)[k] == <PyObject*> PRIORITIES:
+            return k
+    for k in range(n):
+        if PyUnicode_GET_LENGTH(<object> c_items(names)[k]) == PRIORITIES_LENGTH and (
+            PyUnicode_Compare(<object> c_items(names)[k], PRIORITIES) == 0
+        ):
+            return k
+    return -1
+
+
+cdef PyMethodDef ADD
+ADD.ml_name = "add"
+ADD.ml_meth = <void*> c_add
+ADD.ml_flags = METH_FASTCALL | METH_KEYWORDS
+ADD.ml_doc = """add($self, /, **fields)
+--
+
+Add one step, or several.
+
+Parameters
+----------
+**fields
+    A value for each field of ``env_dict``: one step (the field's shape), or N steps with a leading
+    axis of the same length N in every field. With ``n_envs=k`` above 1 there is always a leading
+    axis k, one step of each environment, or two, ``(T, k)``, for a block of T time steps. A field of
+    shape ``(1,)`` also takes scalars, and ``(N,)`` for N steps.
+
+Returns
+-------
+int or None
+    Slot of the first row written. With ``Nstep`` the slot of the first row that has all its steps
+    now, None if there is none.
+
+Raises
+------
+TypeError
+    A field is missing, unknown or given by position. For names it is a ``KeyError`` too.
+ValueError
+    A value has the wrong shape or no faithful value of the declared dtype, or fields disagree on N.
+    Whatever is raised, the buffer is as it was.
+
+Notes
+-----
+A copy of the bytes when values have the declared dtype and are C-contiguous. Python and NumPy
+numbers, arrays of other numbers (float64 for float32), and lists and tuples of them, are cast on
+the way, a few nanoseconds a number; any other value is converted by NumPy first. N may exceed the
+capacity: the newest rows stay.
+
+Examples
+--------
+>>> from cpprb_like import ReplayBuffer
+>>> rb = ReplayBuffer(100, {"obs": {"shape": 3}, "rew": {"shape": ()}})
+>>> rb.add(obs=[1, 2, 3], rew=0.5)
+0
+>>> rb.add(obs=[[1, 2, 3], [4, 5, 6]], rew=[0.5, 1])
+1
+"""
+
+fast_add = PyDescr_NewMethod(<PyTypeObject*> BufferBase, &ADD)
+
+cdef PyMethodDef ADD_WITH_PRIORITIES
+ADD_WITH_PRIORITIES.ml_name = "add"
+ADD_WITH_PRIORITIES.ml_meth = <void*> c_add_with_priorities
+ADD_WITH_PRIORITIES.ml_flags = METH_FASTCALL | METH_KEYWORDS
+ADD_WITH_PRIORITIES.ml_doc = """add($self, /, *, priorities=None, **fields)
+--
+
+Add one step, or several, as ``ReplayBuffer.add`` does.
+
+Parameters
+----------
+priorities : float or array_like, shape () or (N,) or (N, 1) or (T, n_envs), optional
+    How important each step is: finite, at least 0. By default new steps get the greatest priority
+    so far, so that each is likely to be drawn soon.
+**fields
+    See ``ReplayBuffer.add``.
+
+Returns
+-------
+int or None
+    Slot of the first row written. With ``Nstep`` the slot of the first row that has all its steps
+    now, None if there is none.
+
+Raises
+------
+TypeError, ValueError
+    See ``ReplayBuffer.add``; or the priorities are no such numbers, or not one for each step.
+    Whatever is raised, the buffer is as it was.
+
+Notes
+-----
+Without ``priorities`` it costs what it costs in a uniform buffer.
+
+Examples
+--------
+>>> from cpprb_like import PrioritizedReplayBuffer
+>>> rb = PrioritizedReplayBuffer(100, {"obs": {"shape": 3}, "rew": {"shape": ()}})
+>>> rb.add(obs=[1, 2, 3], rew=0.5)
+0
+>>> rb.add(obs=[[1, 2, 3], [4, 5, 6]], rew=[0.5, 1], priorities=[3, 0.1])
+1
+"""
+
+fast_add_with_priorities = PyDescr_NewMethod(<PyTypeObject*> BufferBase, &ADD_WITH_PRIORITIES)

@@ -1,0 +1,298 @@
+"""Buffers with a name: a ``ReplayBuffer``, a sampler, and the methods that go with both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like.buffers._entry import fast_add_with_priorities
+from cpprb_like.buffers._replay import Batch, ReplayBuffer
+from cpprb_like.samplers._base import Reverse
+from cpprb_like.samplers._prioritized import ByPriority, Prioritized, PrioritySampler
+from cpprb_like.samplers._row_weights import RowWeights
+from cpprb_like.schedules import Schedule
+from cpprb_like.views._sequences import update_sequence_priorities
+
+__all__ = ["PrioritizedReplayBuffer", "ReverseReplayBuffer", "create_buffer"]
+
+OWN_NAMES = ("priorities", "weights", "indexes")
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A buffer that draws a step the more often, the higher its priority is.
+
+    Parameters
+    ----------
+    size, env_dict
+        As for ``ReplayBuffer``. No field may be called ``priorities``, ``weights`` or ``indexes``.
+    alpha : float
+        How much priorities count: a row of priority p is drawn in proportion to
+        ``(p + eps) ** alpha``.
+    eps : float
+        See ``alpha``: what keeps rows of priority 0 alive.
+    check_for_update : bool
+        Let ``update_priorities`` pass over rows that were overwritten since they were drawn.
+    sampler : PrioritySampler, optional
+        Another way to draw by priority, or one with more options: ``Prioritized(...)`` or
+        ``RankBased(...)``. It comes in place of ``alpha``, ``eps`` and ``check_for_update``.
+    **options
+        As for ``ReplayBuffer``.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As ``ReplayBuffer``; or a parameter of priorities is of a wrong type or value.
+
+    Notes
+    -----
+    New steps get the greatest priority so far, 1.0 at first, and cost what they cost in a uniform
+    buffer. See ``Prioritized`` for the arithmetic, its cost and its source.
+
+    Examples
+    --------
+    >>> from cpprb_like import PrioritizedReplayBuffer
+    >>> rb = PrioritizedReplayBuffer(1000, {"obs": {"shape": 4}, "rew": {"shape": ()}}, seed=0)
+    >>> for _ in range(10):
+    ...     _ = rb.add(obs=[1, 2, 3, 4], rew=0.5)
+    >>> batch = rb.sample(32, beta=0.4)
+    >>> batch["obs"].shape, batch["weights"].shape
+    ((32, 4), (32,))
+    >>> rb.update_priorities(batch["indexes"], abs(batch["rew"] - 1))
+    """
+
+    sampler: PrioritySampler
+
+    def __init__(
+        self,
+        size: float,
+        env_dict: object,
+        *,
+        alpha: float | None = None,
+        eps: float | None = None,
+        check_for_update: bool | None = None,
+        sampler: PrioritySampler | None = None,
+        **options: Any,
+    ) -> None:
+        given = {"alpha": alpha, "eps": eps, "check_for_update": check_for_update}
+        given = {name: value for name, value in given.items() if value is not None}
+        if sampler is None:
+            sampler = Prioritized(weights_dtype=np.float32, **given)  # type: ignore[arg-type]
+        elif given:
+            raise TypeError(f"{', '.join(given)}: expected as options of the sampler")
+        elif not callable(getattr(sampler, "update_priorities", None)):
+            raise TypeError(f"sampler: expected one that draws by priority, got {sampler!r}")
+        taken = [name for name in OWN_NAMES if isinstance(env_dict, Mapping) and name in env_dict]
+        if taken:
+            raise ValueError(f"env_dict: {taken} are names of what a batch gets from priorities")
+        super().__init__(size, env_dict, sampler=sampler, **options)
+
+    add = fast_add_with_priorities
+
+    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
+        """As ``ReplayBuffer.add_where``; it takes ``priorities`` too, as ``add`` does."""
+        self.sampler.follow()
+        slot = super().add_where(present, **fields)
+        self.sampler.follow()
+        return slot
+
+    def _read_priorities(
+        self, priorities: ArrayLike
+    ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]:
+        """Priorities for ``add``, and what keeps their weights if no Python is needed for that."""
+        sampler: Any = self.sampler
+        if self.n_envs > 1:
+            priorities = self._in_time_order(priorities)
+        if isinstance(sampler, ByPriority) and type(sampler).stage is ByPriority.stage:
+            return sampler.prepare(priorities)
+        return None, sampler.read_priorities(priorities), None
+
+    def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
+        """Those of a block of time steps as a row of numbers."""
+        try:
+            # A masked array stays one, for the sampler to refuse.
+            given = priorities if isinstance(priorities, np.ndarray) else read_array(priorities)
+        except (BufferError, RuntimeError, TypeError, ValueError):
+            return priorities  # which is for the sampler to say
+        is_block = given.shape[1:] in ((self.n_envs,), (self.n_envs, 1))
+        if is_block:
+            return given.reshape(-1)
+        return priorities if isinstance(priorities, (list, tuple)) else given  # for messages
+
+    def _stage(self, first: int, revision: int, priorities: NDArray[np.float64]) -> None:
+        self.sampler.stage(first, revision, priorities)
+
+    def sample(
+        self,
+        batch_size: int,
+        beta: float | Schedule | None = None,
+        *,
+        replace: bool = True,
+        out: dict[str, Any] | None = None,
+        nstep: int | tuple[int, int] | None = None,
+        gamma: float | None = None,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+    ) -> Batch:
+        """Draw rows by priority.
+
+        Parameters
+        ----------
+        batch_size, replace, out, nstep, gamma, fields
+            As for ``ReplayBuffer.sample``; the columns of the priorities are fresh arrays even with
+            ``out``, which gets them under their names.
+        beta : float or schedule, optional
+            How far the weights correct for the uneven draws, at least 0; by default the sampler's
+            own, 0.4. The time of a schedule is the number of batches drawn so far.
+
+        indexes : bool
+            Make sure that ``indexes`` name exactly these rows, as ``check_for_update`` has it.
+
+        Returns
+        -------
+        dict of ndarray
+            The fields, and ``weights``, shape ``(batch_size,)``, float32, at most 1.0; and
+            ``indexes``, shape ``(batch_size,)``, int64, for ``update_priorities``.
+
+        Raises
+        ------
+        NotEnoughDataError
+            As ``ReplayBuffer.sample``; or all priorities are 0. It is a ``ValueError``.
+        TypeError, ValueError, MemoryError
+            As ``ReplayBuffer.sample``; ``beta`` is no number of at least 0; or ``indexes`` are
+            asked for without ``check_for_update``.
+
+        Examples
+        --------
+        >>> from cpprb_like import PrioritizedReplayBuffer
+        >>> rb = PrioritizedReplayBuffer(10, {"x": {"shape": ()}}, seed=0)
+        >>> rb.add(x=[1, 2, 3], priorities=[1, 1, 1])
+        0
+        >>> rb.sample(4, beta=1.0)["weights"].tolist()
+        [1.0, 1.0, 1.0, 1.0]
+        """
+        if indexes and not getattr(self.sampler, "check_for_update", False):
+            raise ValueError("indexes: without check_for_update they are slots")
+        draw = self.sampler.draw if beta is None else partial(self.sampler.draw, beta=beta)
+        columns = None if fields is None else self._columns(fields)
+        take_rows = self._take
+        if columns is not None or nstep is not None or gamma is not None:
+            take_rows = self._reading(nstep, gamma, columns)
+        return self._sample(draw, batch_size, replace, out, take_rows, columns)
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of rows, most often of a batch that has just been learned from.
+
+        Parameters
+        ----------
+        indexes : array_like of int, shape (n,)
+            ``batch["indexes"]``, or slots. Of duplicates the last wins.
+        priorities : array_like, shape (n,) or (n, 1)
+            Finite, at least 0.
+
+        Raises
+        ------
+        TypeError
+            They are no integers, or no numbers.
+        ValueError
+            Not one priority for each index, or one that is negative, infinite or NaN.
+        IndexError
+            A slot holds no step. Whatever is raised, no priority has changed.
+
+        Notes
+        -----
+        Cost: in proportion to n and the logarithm of the capacity.
+
+        Examples
+        --------
+        >>> from cpprb_like import PrioritizedReplayBuffer
+        >>> rb = PrioritizedReplayBuffer(10, {"x": {"shape": ()}}, seed=0)
+        >>> rb.add(x=[1, 2, 3])
+        0
+        >>> rb.update_priorities([0, 1, 2], [0.5, 2.0, 7.0])
+        >>> rb.get_max_priority()
+        7.0
+        """
+        self.sampler.update_priorities(indexes, priorities)
+
+    update_sequence_priorities = update_sequence_priorities
+
+    def get_max_priority(self) -> float:
+        """The priority that new rows get: the greatest so far, 1.0 at first and after ``clear``."""
+        return self.sampler.get_max_priority()
+
+
+class ReverseReplayBuffer(ReplayBuffer):
+    """A buffer that is replayed from the newest step back in time: cpprb's class of this name.
+
+    It is ``ReplayBuffer(size, env_dict, sampler=Reverse(stride), **options)``.
+
+    Parameters
+    ----------
+    size, env_dict, **options
+        As for ``ReplayBuffer``, but for ``sampler``.
+    stride : int
+        Rows from one row of a batch to the next, at least 1.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As ``ReplayBuffer``; also if ``sampler`` is given, or ``stride`` is no integer of at least
+        1.
+
+    See Also
+    --------
+    samplers.Reverse : which rows are drawn.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReverseReplayBuffer
+    >>> rb = ReverseReplayBuffer(10, {"x": {"shape": (), "dtype": "i8"}}, stride=3)
+    >>> rb.add(x=range(10))
+    0
+    >>> rb.sample(4)["x"].tolist(), rb.sample(4)["x"].tolist()
+    ([9, 6, 3, 0], [8, 5, 2, 9])
+    """
+
+    def __init__(self, size: float, env_dict: object, *, stride: int = 300, **options: Any) -> None:
+        if "sampler" in options:
+            raise TypeError(
+                "sampler: ReverseReplayBuffer has its own; use ReplayBuffer for another"
+            )
+        super().__init__(size, env_dict, sampler=Reverse(stride), **options)
+
+
+def create_buffer(
+    size: float, env_dict: object, *, prioritized: bool = False, **options: Any
+) -> ReplayBuffer:
+    """The buffer class that fits the options.
+
+    Parameters
+    ----------
+    size, env_dict, **options
+        As for the class.
+    prioritized : bool
+        A ``PrioritizedReplayBuffer``, or a ``ReplayBuffer``.
+
+    Returns
+    -------
+    ReplayBuffer
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As the class.
+
+    Examples
+    --------
+    >>> from cpprb_like import create_buffer
+    >>> len(create_buffer(100, {"obs": {"shape": 4}}))
+    0
+    """
+    if prioritized:
+        return PrioritizedReplayBuffer(size, env_dict, **options)
+    return ReplayBuffer(size, env_dict, **options)

@@ -1,0 +1,797 @@
+"""``ReplayBuffer``: a ring, a sampler and a generator under one roof.
+
+It checks what it is given, keeps readers and writers of different threads apart, and leaves the
+moving of bytes to the compiled core.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import operator
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from cpprb_like._c.checks import as_discount, as_int
+from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like._c.forks import BUFFER, GENERATOR, OneProcess, tell, watch
+from cpprb_like._c.generators import Seed, generator
+from cpprb_like._core import Ring
+from cpprb_like._store import arenas, snapshot
+from cpprb_like._store.chained import FrameStack
+from cpprb_like._store.column import Column
+from cpprb_like._store.derived import NStep, check_nstep, derive, read_nstep
+from cpprb_like._store.episode_index import EpisodeIndex
+from cpprb_like._store.frame_axes import AxisCheck
+from cpprb_like._store.gather import take
+from cpprb_like._store.indexing import resolve
+from cpprb_like._store.row_handles import tag
+from cpprb_like._store.schema import (
+    Layout,
+    Schema,
+    read_columns,
+    read_env_dict,
+    read_n_envs,
+    read_size,
+)
+from cpprb_like.buffers._checking import check_buffer, check_memory
+from cpprb_like.buffers._entry import BufferBase, fast_add, not_initialised
+from cpprb_like.buffers._episodes import Episodes
+from cpprb_like.buffers._replacing import Updatable, updatable_fields, update_rows
+from cpprb_like.buffers._transition_files import load_transitions, save_transitions
+from cpprb_like.samplers._base import Extra, Sampler, Slots, Uniform
+from cpprb_like.samplers._epoch import Epoch
+from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._uniform_draws import draw_uniform
+from cpprb_like.views._sequences import sample_sequences
+from cpprb_like.views._stacking import stack_rows
+from cpprb_like.views._view import View
+
+__all__ = ["Batch", "ReplayBuffer"]
+
+Batch = dict[str, NDArray[Any]]
+Found = TypeVar("Found")
+
+# Attributes that are no part of a pickle.
+REBUILT = ("_layout", "_arena", "_view", "_take", "_episodes", "_starts", "_updatable")
+SHARED_FILE = (
+    "the rows lie in a file that the parent process writes to; a forked process can only read "
+    "them. Copy the buffer (copy.deepcopy) for rows of its own"
+)
+SHAPES = 8  # of sequences, whose starts are kept where they are rare
+MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
+
+
+class _Unset:
+    """An attribute of an object that was never initialised."""
+
+    def __get__(self, buffer: object, cls: type | None = None) -> Any:
+        if buffer is None:
+            return self
+        raise RuntimeError(not_initialised(buffer))
+
+
+class ReplayBuffer(BufferBase):
+    """A ring of the newest ``size`` steps, drawn from at random.
+
+    Parameters
+    ----------
+    size : int
+        Steps held; floats of integral value such as ``1e6`` will do.
+    env_dict : dict
+        ``{name: {"shape": int or tuple, "dtype": anything NumPy takes}}``. The shape defaults to 1,
+        which is ``(1,)``; shape ``()`` gives batches of shape ``(batch,)``. It is read and never
+        written to.
+    default_dtype : dtype, optional
+        For fields without a dtype; ``float32``.
+    n_envs : int
+        Environments that step together. One call of ``add`` is then one time step of all of them.
+    terminated, truncated : str or False, optional
+        Names of the fields that end an episode, if they are not called ``terminated`` (or ``done``)
+        and ``truncated``; False says that no field does. Such a field is one bool, integer or float
+        of up to 8 bytes; a ``done`` that is anything else does not end episodes. A field such as
+        ``dones`` or ``truncations`` that no option names gets a warning, and with ``Nstep`` is an
+        error: it would end nothing.
+    next_of : str or iterable of str, optional
+        Fields whose next value is the field ``next_<name>``: ``add`` takes it and batches have it,
+        but it is only stored where it is not what the next step of the environment holds.
+    stack_compress : str or iterable of str or dict, optional
+        Fields that are stacks of the newest frames: of each step only the newest frame is stored,
+        unless the others are not those of the step before. Frames lie along the last axis, or along
+        the first one if the shape says so, as that of ``(4, 84, 84)``; a dict gives the axis. If
+        no stack follows from another along it, reading rows warns.
+    Nstep : dict, optional
+        Rows are read as transitions of ``Nstep["size"]`` steps, or fewer where the episode ends:
+        fields in ``Nstep["rew"]`` are n-step returns, discounted by ``Nstep["gamma"]`` (0.99);
+        fields in ``Nstep["next"]``, and those that end episodes, come from the last of the steps.
+        By default these are the field ``rew`` (or ``reward``), and each ``next_x`` beside ``x``;
+        ``[]`` says that there are none. With
+        ``Nstep["discount"]``, batches have ``discount``: ``gamma ** steps``, or 0 where the episode
+        was terminated. A row can be drawn when all its steps are there.
+    sampler : Sampler, optional
+        Which rows are drawn; ``Uniform()``.
+    seed : int, SeedSequence, BitGenerator, Generator, optional
+        Of the draws. Without one the generator is seeded from NumPy's global state, so that
+        ``np.random.seed`` controls it.
+    mmap_prefix : str or path, optional
+        Keep the rows in the file ``<mmap_prefix>.dat`` and not on the heap.
+    mmap_mode : {"x", "w", "r+"}
+        Create that file and fail if it exists, create it anew, or open it with the rows that it
+        holds. It holds no more than the rows and their episodes: the generator and the sampler
+        begin anew, so a sampler that keeps something for each row, such as priorities, is refused.
+        As long as a buffer has the file open no other one can open or replace it.
+
+    **unknown : None
+        Options of other libraries that a program passes on are taken as long as they are None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or value; the message names it.
+    MemoryError
+        The machine has not enough memory now; the message lists the bytes of each field.
+    OSError
+        Of ``mmap_prefix``: a ``FileExistsError``, ``FileNotFoundError`` or such; a
+        ``BlockingIOError`` while another buffer has the file open.
+
+    Notes
+    -----
+    Any number of threads may add, sample and clear: every batch consists of whole rows that were in
+    the buffer together, and every call of ``add`` is seen whole or not at all. A process that is
+    forked, while other threads do any of it, has the rows and locks that are free; if the rows lie
+    in a file, it can read them and not write. Pickling copies by
+    value, rows and generator included; do not add meanwhile.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> action, flag = {"shape": (), "dtype": "int64"}, {"shape": (), "dtype": bool}
+    >>> fields = {"obs": {"shape": 4}, "act": action, "done": flag}
+    >>> rb = ReplayBuffer(1000, fields, seed=1)
+    >>> rb.add(obs=[0.1, 0.2, 0.3, 0.4], act=1, done=False)
+    0
+    >>> batch = rb.sample(32)
+    >>> batch["obs"].shape, batch["act"].dtype
+    ((32, 4), dtype('int64'))
+    """
+
+    rng: np.random.Generator
+    # In the class, so that a buffer whose __init__ did not run says so. A method __getattr__ would
+    # say it too, but with one Python finds every method later: add cost 40 % more instructions.
+    sampler: Sampler = _Unset()  # type: ignore[assignment]
+    _is_mapped: bool
+    _layout: Layout
+    _arena: NDArray[np.uint8]
+    _nstep: NStep | None
+    _view: View
+    _episodes: EpisodeIndex
+    _starts: Callable[..., Starts]
+    _take: Any
+    _updatable: Updatable
+
+    def __init__(
+        self,
+        size: float,
+        env_dict: object,
+        *,
+        default_dtype: DTypeLike | None = None,
+        n_envs: int = 1,
+        terminated: str | Literal[False] | None = None,
+        truncated: str | Literal[False] | None = None,
+        next_of: str | Iterable[str] | None = None,
+        stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
+        Nstep: Mapping[str, Any] | Literal[False] | None = None,  # noqa: N803 (cpprb's name)
+        sampler: Sampler | None = None,
+        seed: Seed = None,
+        mmap_prefix: str | Path | None = None,
+        mmap_mode: arenas.FileMode = "x",
+        **unknown: Any,
+    ) -> None:
+        given = [name for name, value in unknown.items() if value is not None]
+        if given:
+            raise TypeError(
+                f"unknown options {given}; {type(self).__name__} has {', '.join(OPTIONS)}"
+            )
+        capacity = read_size(size)
+        fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
+        schema = Schema(fields, terminated, truncated)
+        schema.end_fields()
+        schema = derive(schema, next_of, stack_compress)
+        opens = mmap_mode == "r+" and mmap_prefix is not None
+        if opens and schema.chained:
+            raise ValueError(
+                "mmap_mode='r+': with next_of or stack_compress not all values are in the file"
+            )
+        if opens and hasattr(sampler, "open"):
+            raise ValueError(
+                f"mmap_mode='r+': the file holds the rows, not what {sampler!r} keeps for each, "
+                "such as its priority; pickle the buffer instead"
+            )
+        if sampler is not None and (
+            not callable(getattr(sampler, "draw", None)) or isinstance(sampler, type)
+        ):
+            raise TypeError(f"sampler: expected an object with a method draw, got {sampler!r}")
+        streams = read_n_envs(n_envs, capacity)
+        nstep = read_nstep(Nstep, schema)
+        incomplete = 0 if nstep is None else (nstep.size - 1) * streams
+        beside: int = getattr(sampler, "nbytes_for", lambda _: 0)(capacity + incomplete)
+        layout = Layout.of(schema, capacity, streams, beside, incomplete)
+        _warn_of_near_ends(schema)
+        rng = generator(seed)
+        is_mapped = mmap_prefix is not None
+        arena = arenas.open_arena(layout, mmap_prefix, mmap_mode)
+        if opens:
+            try:
+                check_memory(layout, arena)
+            except ValueError as error:
+                raise ValueError(f"{mmap_prefix}.dat: {error}") from None
+        ring = self._make_ring(layout, arena, nstep)
+        self._open(
+            layout,
+            arena,
+            ring,
+            nstep,
+            Uniform() if sampler is None else sampler,
+            rng=rng,
+            _is_mapped=is_mapped,
+        )
+
+    @staticmethod
+    def _make_ring(layout: Layout, arena: NDArray[np.uint8], nstep: NStep | None) -> Ring:
+        columns = layout.columns()
+        return Ring(
+            columns,
+            arena,
+            layout.state(arena),
+            layout.record,
+            layout.schema.end_fields(),
+            capacity=layout.capacity,
+            n_envs=layout.n_envs,
+            chains=layout.chains(arena, columns),
+            ahead=0 if nstep is None else nstep.size - 1,
+        )
+
+    def _open(
+        self,
+        layout: Layout,
+        arena: NDArray[np.uint8],
+        ring: Ring,
+        nstep: NStep | None,
+        sampler: Sampler,
+        **others: Any,
+    ) -> None:
+        """Hold these rows from now on; if it raises, the buffer is what it was."""
+        view = View(ring, nstep)
+        reading: Any = view.take if ring.chains or nstep is not None else None
+        stacks = [chain for chain in ring.chains if isinstance(chain, FrameStack)]
+        if stacks:
+            reading = AxisCheck(view.take, stacks)
+        index = EpisodeIndex(ring)
+        attributes = {
+            "_layout": layout,
+            "_arena": arena,
+            "_nstep": nstep,
+            "_view": view,
+            "_episodes": index,
+            "_starts": lru_cache(SHAPES)(partial(Starts, index)),
+            "_take": reading,
+            "_updatable": updatable_fields(layout.schema, ring),
+            "sampler": sampler,
+        }
+        if hasattr(sampler, "open"):
+            sampler.open(ring)
+        watch(others["rng"].bit_generator.lock, GENERATOR)
+        gate: Any = OneProcess(SHARED_FILE) if others["_is_mapped"] else threading.RLock()
+        if not others["_is_mapped"]:
+            watch(gate, BUFFER)
+        further = ("discount",) if nstep is not None and nstep.discount else ()
+        self._attach(ring, gate, further, others | attributes)
+        if others["_is_mapped"]:
+            tell(self._be_read_only)
+
+    def _be_read_only(self) -> None:
+        """In a process that was forked: have writers ask, so that they hear that they may not."""
+        self._paused = True
+
+    # ------------------------------------------------------------------ adding
+
+    add = fast_add
+    update = update_rows
+
+    def _check_names(self, given: dict[str, object]) -> None:
+        self.schema.check_names(given)
+
+    def _convert(self, number: int, value: object) -> NDArray[Any]:
+        return self.schema.fields[number].convert(value, self.n_envs)
+
+    def on_episode_end(self, env: int | None = None) -> None:
+        """End the episodes that are still open, as truncated: of one environment, or of all.
+
+        Harmless after a step that ended the episode itself.
+
+        Raises
+        ------
+        IndexError
+            There is no such environment.
+        """
+        if env is None:
+            self._end_episodes(0, self.n_envs)
+        else:
+            stream = self._check_env(env)
+            self._end_episodes(stream, stream + 1)
+
+    def get_current_episode_len(self, env: int = 0) -> int:
+        """Steps of an environment since its last episode end.
+
+        Raises ``IndexError`` if there is no such environment.
+        """
+        return self.ring.episode_len(self._check_env(env))
+
+    def clear(self) -> None:
+        """Forget all rows, at a cost that does not depend on their number.
+
+        Memory stays allocated. Python objects are let go, about 10 ns each. With priorities, the
+        next draw or update sets the weights of the rows that were there to 0, less than 1 ns each.
+        The generator goes on where it is.
+        """
+        self._hold(False, self.ring.clear)
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(
+        self,
+        batch_size: int,
+        *,
+        replace: bool = True,
+        out: dict[str, Any] | None = None,
+        nstep: int | tuple[int, int] | None = None,
+        gamma: float | None = None,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+    ) -> Batch:
+        """Draw rows.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows to draw, at least 0.
+        replace : bool
+            Whether a row may be drawn more than once.
+        out : dict of (ndarray or tensor), optional
+            Arrays to write into, or tensors on the CPU, of PyTorch for example: each field's dtype,
+            shape ``(batch_size, *shape)``, C-contiguous and writeable.
+        nstep : int or (int, int), optional
+            In place of ``Nstep["size"]``, and at most that: steps of each row, or the least and the
+            most of a number that is drawn for each.
+        gamma : float, optional
+            In place of ``Nstep["gamma"]``.
+        indexes : bool
+            Add the column ``indexes``, shape ``(batch_size,)``, int64: numbers for ``update`` that
+            name exactly these rows, whatever is added later. Modulo ``ring.span``, which is
+            ``capacity`` unless both ``Nstep`` and ``n_envs`` are used, they are slots.
+        fields : str or iterable of str, optional
+            The fields to read; all.
+
+        Returns
+        -------
+        dict of ndarray
+            Each field, shape ``(batch_size, *shape)``: ``out``, or fresh arrays that nobody else
+            writes to.
+
+        Raises
+        ------
+        NotEnoughDataError
+            The buffer is empty, or holds fewer rows than ``batch_size`` and ``replace`` is false.
+            It is a ``ValueError``.
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 0, ``out`` does not fit, or ``fields`` names
+            no field of this buffer, or one twice, or none at all.
+        MemoryError
+            The batch does not fit into memory.
+
+        Notes
+        -----
+        Cost proportional to ``batch_size``, whatever the number of rows.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}}, seed=0)
+        >>> rb.add(rew=[1, 2, 3])
+        0
+        >>> sorted(rb.sample(3, replace=False)["rew"].tolist())
+        [1.0, 2.0, 3.0]
+        """
+        draw = self._draw_named if indexes else self.sampler.draw
+        columns = None if fields is None else self._columns(fields)
+        take_rows = self._take
+        if columns is not None or nstep is not None or gamma is not None:
+            take_rows = self._reading(nstep, gamma, columns)
+        return self._sample(draw, batch_size, replace, out, take_rows, columns)
+
+    def _draw_named(
+        self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
+    ) -> tuple[Slots, Extra]:
+        """As the sampler draws, with the tags of the rows."""
+        if "indexes" in self.schema.names:
+            raise ValueError("indexes: there is a field of this name")
+        slots, extra = self.sampler.draw(ring, n, rng, replace=replace)
+        if "indexes" in extra:
+            raise ValueError(f"indexes: {self.sampler!r} gives indexes of its own")
+        return slots, {**extra, "indexes": tag(ring, slots)}
+
+    sample_sequences = sample_sequences
+
+    @property
+    def episodes(self) -> Episodes:
+        """The episodes whose rows are in the buffer: see ``Episodes``."""
+        return Episodes(self, self._episodes)
+
+    def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...] | None:
+        """The columns of some fields, in declared order; None for all."""
+        return read_columns(fields, self.ring.columns)
+
+    def _reading(
+        self,
+        nstep: int | tuple[int, int] | None,
+        gamma: float | None,
+        columns: tuple[Column, ...] | None,
+    ) -> Any:
+        """What reads the rows; None is the ring."""
+        if nstep is None and gamma is None:
+            if columns is None or self._take is None:
+                return self._take
+            return partial(self._view.take, columns=columns)
+        if self._nstep is None:
+            raise ValueError("nstep, gamma: the buffer was made without Nstep")
+        factor = None if gamma is None else as_discount("gamma", gamma)
+        if isinstance(nstep, tuple) and len(nstep) != 2:
+            raise ValueError(f"nstep: expected a number, or the least and the most, got {nstep}")
+        least = most = None
+        if nstep is not None:
+            # Once they are ints, an array cannot be taken for the steps of each row.
+            least, most = nstep if isinstance(nstep, tuple) else (nstep, nstep)
+            least = as_int("nstep", least, 1)
+            most = as_int("nstep", most, least)
+            if most > self._nstep.size:
+                raise ValueError(f"nstep: expected at most {self._nstep.size}, got {most}")
+        return partial(self._take_steps, least, most, factor, columns)
+
+    def _take_steps(
+        self,
+        least: int | None,
+        most: int | None,
+        gamma: float | None,
+        columns: tuple[Column, ...] | None,
+        slots: Slots,
+        arrays: list[NDArray[Any]] | None = None,
+    ) -> Batch:
+        steps: int | Slots | None = least
+        if least is not None and most is not None and least < most:
+            steps = self.rng.integers(least, most, len(slots), endpoint=True).astype(np.intp)
+        return self._view.take(slots, arrays, steps, gamma, columns)
+
+    def _read(
+        self, choose: Callable[[], Slots], columns: tuple[Column, ...] | None = None
+    ) -> Batch:
+        """The rows of slots that are chosen at the moment of reading."""
+        ring = self.ring
+        read = self._reading(None, None, columns) or partial(take, ring, columns=columns)
+
+        def attempt() -> tuple[Slots, Batch]:
+            slots = choose()
+            return slots, read(slots)
+
+        return self._consistently(attempt)
+
+    def _consistently(self, attempt: Callable[[], tuple[Slots, Found] | None]) -> Found:
+        """What is read of rows as they were at one moment.
+
+        ``attempt`` chooses rows, reads them, and gives their slots and what it found, or None if
+        it saw that they changed meanwhile. It is called again, while writers wait, if they did.
+        """
+        ring = self.ring
+
+        def at_one_moment() -> tuple[Found] | None:
+            moment = ring.now()
+            try:
+                found = attempt()
+            except (ValueError, IndexError):
+                if ring.is_now(moment):
+                    raise
+                return None  # rows went away meanwhile
+            return None if found is None or not ring.holds(moment, found[0]) else (found[1],)
+
+        (found,) = at_one_moment() or self._while_writers_wait(at_one_moment)
+        return found
+
+    def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
+        """Read rows that writers changed the first time."""
+        found: Found = self._hold(True, _try_often, attempt)
+        return found
+
+    check = check_buffer
+
+    def get_all_transitions(
+        self, shuffle: bool = False, *, fields: str | Iterable[str] | None = None
+    ) -> Batch:
+        """All rows at once.
+
+        Parameters
+        ----------
+        shuffle : bool
+            In random order; otherwise in the order of the slots, which is not that of age.
+        fields : str or iterable of str, optional
+            The fields to read; all.
+
+        Returns
+        -------
+        dict of ndarray
+            Each field, shape ``(len(self), *shape)``. The rows are copied.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(2, {"rew": {"shape": ()}})
+        >>> rb.add(rew=[1, 2, 3])
+        0
+        >>> rb.get_all_transitions()["rew"].tolist()
+        [3.0, 2.0]
+        """
+        ring, columns = self.ring, self._columns(fields)
+        if not shuffle:
+            return self._read(ring.ordered_slots, columns)
+        return self._read(
+            lambda: (
+                draw_uniform(ring, len(ring), self.rng, False)
+                if len(ring)
+                else ring.present_slots()
+            ),
+            columns,
+        )
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        fields: str | Iterable[str] | None = None,
+    ) -> Iterator[Batch]:
+        """Each row once, in batches: one epoch over the slots in use when it begins.
+
+        A batch is drawn and copied when it is asked for; a row that was overwritten by then is the
+        new one, or left out if that cannot be drawn.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of a batch, at least 1; the last one may be smaller.
+        shuffle : bool
+            In random order, or in the order of the slots.
+        drop_last : bool
+            Leave a smaller last batch out.
+        fields : str or iterable of str, optional
+            The fields to read; all.
+
+        Yields
+        ------
+        dict of ndarray
+            Each field, shape ``(n, *shape)``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``.
+        RuntimeError
+            The buffer was cleared in the meantime.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
+        >>> rb.add(rew=[1, 2, 3, 4, 5])
+        0
+        >>> [batch["rew"].tolist() for batch in rb.batches(2, shuffle=False)]
+        [[1.0, 2.0], [3.0, 4.0], [5.0]]
+        """
+        columns = self._columns(fields)
+        n = self._check_batch_size(batch_size, columns)
+        if n == 0:
+            raise ValueError("batch_size: expected at least 1, got 0")
+        return self._batches(n, shuffle, drop_last, columns)
+
+    def _batches(
+        self, n: int, shuffle: bool, drop_last: bool, columns: tuple[Column, ...] | None = None
+    ) -> Iterator[Batch]:
+        if len(self) == 0:
+            return
+        ring, clears = self.ring, self.ring.revision
+        epoch = Epoch(ring, self.rng if shuffle else None)
+
+        def still_there(chosen: Slots) -> Slots:
+            if ring.revision != clears:
+                raise RuntimeError("the buffer was cleared while its rows were read")
+            return chosen[~ring.absent_at(chosen)]
+
+        while True:
+            slots = epoch.take(n)
+            if len(slots) == 0 or (drop_last and len(slots) < n):
+                break
+            yield self._read(partial(still_there, slots), columns)
+
+    # ------------------------------------------------------------------ rows by slot
+
+    def _encode_sample(self, idx: ArrayLike) -> Batch:
+        """The rows at the given slots: ``rb[np.asarray(idx)]``, under cpprb's name."""
+        return self[np.atleast_1d(idx)]
+
+    def __getitem__(self, index: int | slice | ArrayLike) -> Batch:
+        """Rows by slot.
+
+        A dict of values for an int, a dict of arrays for a slice, an array of ints or a bool mask.
+        Negative numbers count from the last slot in use. Raises ``IndexError`` for slots that are
+        not in use or hold no step.
+        """
+        single = not isinstance(index, slice) and np.ndim(read_array(index)) == 0
+        batch = self._read(lambda: resolve(self.ring, index))
+        return {name: values[0] for name, values in batch.items()} if single else batch
+
+    stack = stack_rows
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rows one by one, in the order of their slots: dicts of values. As ``batches``."""
+        for batch in self._batches(1, shuffle=False, drop_last=False):
+            if all(len(values) for values in batch.values()):  # otherwise it was deleted meanwhile
+                yield {name: values[0] for name, values in batch.items()}
+
+    __reversed__ = None
+
+    # ------------------------------------------------------------------ sizes and state
+
+    def __len__(self) -> int:
+        """Rows that can be drawn."""
+        return len(self.ring)
+
+    def __bool__(self) -> bool:
+        """A buffer is a thing and not its rows: always true."""
+        return True
+
+    @property
+    def schema(self) -> Schema:
+        """The fields."""
+        return self._layout.schema
+
+    @property
+    def capacity(self) -> int:
+        """Rows that can be drawn, at most.
+
+        With ``Nstep`` there are ``(Nstep["size"] - 1) * n_envs`` slots more, for the newest rows of
+        unfinished episodes.
+        """
+        return self._layout.size
+
+    @property
+    def n_envs(self) -> int:
+        """Environments that step together."""
+        return self._layout.n_envs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows and of what the sampler keeps for them, full or empty.
+
+        ``repr`` lists them by field. Of Python objects only the references count.
+        """
+        beside = sum(self._overflow().values()) + self.ring.index_nbytes
+        return self._layout.total_nbytes + beside
+
+    def _overflow(self) -> dict[str, int]:
+        """Bytes of what fields of ``next_of`` and ``stack_compress`` keep beside the rows."""
+        return {chain.name: chain.overflow_nbytes for chain in self.ring.chains}
+
+    def get_stored_size(self) -> int:
+        """Rows that can be drawn."""
+        return len(self.ring)
+
+    def get_buffer_size(self) -> int:
+        """Rows that the buffer can hold."""
+        return self.capacity
+
+    def get_next_index(self) -> int:
+        """Slot that the next row goes to, or the next that will be complete with ``Nstep``."""
+        return self.ring.stop % self.ring.span
+
+    def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
+        """Whether rows are read as transitions of several steps."""
+        return self._nstep is not None
+
+    def __repr__(self) -> str:
+        envs = f", n_envs={self.n_envs}" if self.n_envs > 1 else ""
+        head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)})"
+        return f"{head}\n{self._layout.table(self._overflow(), self.ring.index_nbytes)}"
+
+    save_transitions = save_transitions
+    load_transitions = load_transitions
+
+    def __copy__(self) -> ReplayBuffer:
+        """A buffer is copied whole: nothing of it can be shared."""
+        return copy.deepcopy(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _blank, (type(self),), self.__getstate__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All of the buffer; rows in use as views, so that pickling does not copy them first."""
+        attributes = {name: value for name, value in self.__dict__.items() if name not in REBUILT}
+        return snapshot.save(self._layout, self._arena, self.ring) | {"attributes": attributes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A pickle can be damaged, or written by somebody else: nothing of it is used unchecked.
+        try:
+            attributes = dict(state["attributes"])
+            layout, nstep = snapshot.check_layout(state["layout"]), attributes["_nstep"]
+            check_nstep(nstep, layout.capacity - layout.size, layout.n_envs)
+            arena = arenas.open_arena(layout)
+            ring = self._make_ring(layout, arena, nstep)
+            snapshot.load(state, arena, ring)
+            check_memory(layout, arena, ring)
+            ring.rebuild()
+            others = attributes | {"_is_mapped": False}
+            self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            raise ValueError(f"the pickled buffer is damaged: {error!r}") from error
+
+    # ------------------------------------------------------------------ checks
+
+    def _check_env(self, env: int) -> int:
+        try:
+            stream = operator.index(env)
+        except TypeError:
+            raise TypeError(f"env: expected the number of an environment, got {env!r}") from None
+        if not 0 <= stream < self.n_envs:
+            raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
+        return stream
+
+
+def _try_often(attempt: Callable[[], Found | None]) -> Found:
+    for _ in range(MOST_ATTEMPTS):
+        found = attempt()
+        if found is not None:
+            return found
+    raise RuntimeError("rows were overwritten by the very thread that reads them")
+
+
+# What the constructor takes beside ``size`` and ``env_dict``.
+OPTIONS = tuple(
+    name
+    for name, parameter in inspect.signature(ReplayBuffer).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+)
+
+
+def _warn_of_near_ends(schema: Schema) -> None:
+    """Fields that look as if they ended episodes, and do not, are no silent matter."""
+    for option, field in schema.near_ends():
+        if not field.can_end:
+            continue
+        level, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):
+            level, frame = level + 1, frame.f_back
+        warnings.warn(
+            f"field {field.name!r} ends no episode: say {option}={field.name!r} if it does, or "
+            f"{option}=False if no field does",
+            stacklevel=level,
+        )
+
+
+def _blank(cls: type[ReplayBuffer]) -> ReplayBuffer:
+    """A buffer without memory, to be filled by ``__setstate__``."""
+    return cls.__new__(cls)

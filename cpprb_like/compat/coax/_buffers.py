@@ -1,0 +1,421 @@
+"""coax's ``SimpleReplayBuffer`` and ``PrioritizedReplayBuffer``, over the public buffers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cpprb_like import NotEnoughDataError, ReplayBuffer, buffers
+from cpprb_like._c.checks import as_int
+from cpprb_like.compat.coax._transitions import (
+    STORED,
+    Array,
+    Columns,
+    TransitionBatch,
+    read,
+    restore,
+)
+from cpprb_like.samplers import Prioritized
+from cpprb_like.schedules import check
+
+__all__ = ["PrioritizedReplayBuffer", "SimpleReplayBuffer", "TransitionBatch"]
+
+MAX_IDX = int(np.iinfo(np.int64).max)
+
+
+class _Buffer:
+    """Transitions in a ``ReplayBuffer``, whose fields are known from the first batch."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = as_int("capacity", capacity, 1)
+        self._rows: ReplayBuffer | None = None
+        self._parts: list[Any] = []  # of a batch, with the names of fields in place of arrays
+        self._kind: Any = TransitionBatch
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that the buffer can hold."""
+        return self._capacity
+
+    def _open(self, fields: dict[str, Any]) -> ReplayBuffer:
+        raise NotImplementedError
+
+    def _put(self, batch: Any, parts: list[Any], leaves: Columns, **more: Any) -> None:
+        """Add transitions, as ``read`` gives them, with what more the buffer takes."""
+        if len(leaves["Rn"]) == 0:
+            return
+        rows = self._rows
+        if rows is None:
+            rows = self._open(
+                {
+                    name: {"shape": leaf.shape[1:], "dtype": leaf.dtype}
+                    for name, leaf in leaves.items()
+                }
+            )
+        elif parts != self._parts:
+            raise ValueError(
+                f"transition_batch: expected {list(rows.schema.names)}, as in the first one, "
+                f"got {list(leaves)}"
+            )
+        rows.add(**leaves, **more)
+        if self._rows is None:
+            self._parts, self._kind = parts, type(batch)
+            self._rows = rows  # last, as it says that the others are there
+
+    def _batch(self, columns: Columns, idx: Array) -> Any:
+        parts = {
+            name: restore(part, columns) for name, part in zip(STORED, self._parts, strict=True)
+        }
+        return self._kind(**parts, idx=idx)
+
+    def _number(self, slots: Array, written: int) -> Array:
+        """The ``idx`` of the transitions in these slots, when so many have been written."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Forget all transitions; memory stays allocated."""
+        if self._rows is not None:
+            self._rows.clear()
+
+    def __len__(self) -> int:
+        """Transitions stored."""
+        return 0 if self._rows is None else len(self._rows)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """The transitions, as batches of one, the oldest first.
+
+        Raises ``RuntimeError`` if transitions are added or forgotten meanwhile.
+        """
+        rows = self._rows
+        if rows is None:
+            return
+        written, clears = rows.ring.written, rows.ring.revision
+        for age in range(min(written, self._capacity), 0, -1):
+            slots = np.array([(written - age) % self._capacity])
+            yield rows._consistently(partial(self._read, rows, written, clears, slots))
+
+    def _read(
+        self, rows: ReplayBuffer, written: int, clears: int, slots: Array
+    ) -> tuple[Array, Any]:
+        """The transitions in these slots, if nothing was added or forgotten since."""
+        if rows.ring.written != written or rows.ring.revision != clears:
+            raise RuntimeError("transitions were added or forgotten during the iteration")
+        return slots, self._batch(rows[slots], self._number(slots, written))
+
+
+class SimpleReplayBuffer(_Buffer):
+    """coax's buffer with uniform draws, without replacement.
+
+    Parameters
+    ----------
+    capacity : int
+        Transitions held.
+    random_seed : int, optional
+        Of the draws.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``capacity`` is no integer of at least 1, or ``random_seed`` no seed.
+
+    Notes
+    -----
+    For the same seed the draws are those of coax: ``random.sample`` of a generator that begins with
+    the seed. That of the module ``random`` is left alone.
+
+    Examples
+    --------
+    >>> from cpprb_like.compat.coax import SimpleReplayBuffer, TransitionBatch
+    >>> buffer = SimpleReplayBuffer(100, random_seed=0)
+    >>> for i in range(10):
+    ...     batch = TransitionBatch.from_single([i, i], 0, 0.0, 1.0, False, 0.9, [i + 1, i + 1])
+    ...     buffer.add(batch)
+    >>> len(buffer), buffer.sample(batch_size=4).S.shape
+    (10, (4, 2))
+    """
+
+    def __init__(self, capacity: int, random_seed: int | None = None) -> None:
+        super().__init__(capacity)
+        try:
+            self._random = random.Random(random_seed)
+        except TypeError:
+            raise TypeError(f"random_seed: expected an integer, got {random_seed!r}") from None
+
+    def _open(self, fields: dict[str, Any]) -> ReplayBuffer:
+        return ReplayBuffer(self.capacity, fields, seed=0)  # draws are made here, not there
+
+    def add(self, transition_batch: Any) -> None:
+        """Add transitions.
+
+        Parameters
+        ----------
+        transition_batch : TransitionBatch
+            Or another object with its attributes. It is not changed: its ``idx`` is not that of
+            the buffer.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It has not the attributes, or not the same arrays as the first one in number, shape and
+            dtype. Then the buffer is as it was.
+        """
+        parts, leaves = read(transition_batch)
+        self._put(transition_batch, parts, leaves)
+
+    def sample(self, batch_size: int = 32) -> Any:
+        """Draw different transitions.
+
+        Returns
+        -------
+        TransitionBatch
+            Or a batch of the class of what was added first. ``idx`` counts the transitions from the
+            first one that was added after the last ``clear``.
+
+        Raises
+        ------
+        NotEnoughDataError
+            There are fewer. It is a ``ValueError``.
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 1.
+        """
+        n, rows = as_int("batch_size", batch_size, 1), self._rows
+        if rows is None:
+            raise NotEnoughDataError(f"cannot sample {n} transitions: the buffer holds 0")
+        return rows._consistently(partial(self._sample, rows, n))
+
+    def _sample(self, rows: ReplayBuffer, n: int) -> tuple[Array, Any]:
+        """Slots of a batch, and the batch, of rows that nobody changes meanwhile."""
+        written = rows.ring.written
+        stored = min(written, self._capacity)
+        if n > stored:
+            raise NotEnoughDataError(f"cannot sample {n} transitions: the buffer holds {stored}")
+        idx = written - stored + np.array(self._random.sample(range(stored), n))
+        slots = idx % self._capacity
+        return slots, self._batch(rows[slots], idx)
+
+    def _number(self, slots: Array, written: int) -> Array:
+        oldest = max(0, written - self._capacity)
+        return oldest + (slots - oldest) % self._capacity
+
+
+class PrioritizedReplayBuffer(_Buffer):
+    """coax's buffer with draws by priority.
+
+    Parameters
+    ----------
+    capacity : int
+        Transitions held.
+    alpha : float
+        How much priorities count, above 0: a transition of advantage ``Adv`` is drawn in proportion
+        to ``(abs(Adv) + epsilon) ** alpha``.
+    beta : float
+        How far the weights correct for the uneven draws, above 0.
+    epsilon : float
+        See ``alpha``; above 0.
+    random_seed : int, optional
+        Of the draws.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter is of a wrong type or value; the message names it.
+
+    Notes
+    -----
+    The three parameters can be set at any time: ``alpha`` counts for all transitions, ``epsilon``
+    for those that are added or updated from then on.
+
+    Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", sections
+    3.3 and 3.4; draws are not stratified.
+
+    Examples
+    --------
+    >>> from cpprb_like.compat.coax import PrioritizedReplayBuffer, TransitionBatch
+    >>> buffer = PrioritizedReplayBuffer(100, alpha=0.6, random_seed=0)
+    >>> for i in range(10):
+    ...     batch = TransitionBatch.from_single([i, i], 0, 0.0, 1.0, False, 0.9, [i + 1, i + 1])
+    ...     buffer.add(batch, Adv=[0.1 * i])
+    >>> drawn = buffer.sample(batch_size=4)
+    >>> drawn.S.shape, float(drawn.W.max())
+    ((4, 2), 1.0)
+    >>> buffer.update(drawn.idx, Adv=[0.5, 0.5, 0.5, 0.5])
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        epsilon: float = 1e-4,
+        random_seed: int | None = None,
+    ) -> None:
+        super().__init__(capacity)
+        try:
+            np.random.default_rng(random_seed)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"random_seed: {error}") from None
+        self._random_seed = random_seed
+        self._alpha = _above_zero("alpha", alpha)
+        self.beta = beta
+        self.epsilon = epsilon
+
+    def _open(self, fields: dict[str, Any]) -> ReplayBuffer:
+        sampler = Prioritized(
+            self.alpha, eps=0.0, check_for_update=True, stratified=False, weights="batch"
+        )
+        return buffers.PrioritizedReplayBuffer(
+            self.capacity, fields, sampler=sampler, seed=self._random_seed
+        )
+
+    @property
+    def alpha(self) -> float:
+        """How much priorities count."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, alpha: float) -> None:
+        old, new = self._alpha, _above_zero("alpha", alpha)
+        if self._rows is not None:
+            rows, sampler = self._opened()
+            slots = np.arange(len(rows))
+            priorities = sampler.rows.get(slots) ** (1 / old)
+            sampler.alpha = new
+            try:
+                rows.update_priorities(slots, priorities)
+            except ValueError:
+                sampler.alpha = old
+                raise
+        self._alpha = new
+
+    @property
+    def beta(self) -> float:
+        """How far the weights correct for the uneven draws."""
+        return self._beta
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        self._beta = _above_zero("beta", beta)
+
+    @property
+    def epsilon(self) -> float:
+        """What is added to each advantage that comes."""
+        return self._epsilon
+
+    @epsilon.setter
+    def epsilon(self, epsilon: float) -> None:
+        self._epsilon = _above_zero("epsilon", epsilon)
+
+    def _opened(self) -> tuple[buffers.PrioritizedReplayBuffer, Prioritized]:
+        rows = self._rows
+        assert isinstance(rows, buffers.PrioritizedReplayBuffer)
+        assert isinstance(rows.sampler, Prioritized)
+        return rows, rows.sampler
+
+    def add(self, transition_batch: Any, Adv: ArrayLike) -> None:  # noqa: N803
+        """Add transitions.
+
+        Parameters
+        ----------
+        transition_batch : TransitionBatch
+            Or another object with its attributes. It is not changed: its ``idx`` is not that of
+            the buffer.
+        Adv : array_like, shape (batch_size,)
+            Advantages, such as errors of temporal difference.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As ``SimpleReplayBuffer.add``; or the advantages are no finite numbers, one for each
+            transition. Then the buffer is as it was.
+        """
+        parts, leaves = read(transition_batch)
+        priorities = self._priorities(Adv, len(leaves["Rn"]))
+        self._put(transition_batch, parts, leaves, priorities=priorities)
+
+    def _priorities(self, advantages: ArrayLike, n: int) -> Array:
+        given = np.asarray(advantages)
+        if given.dtype.kind not in "fiu" and given.size:
+            raise TypeError(f"Adv: expected numbers, got {advantages!r}")
+        if given.shape != (n,):
+            raise ValueError(f"Adv: expected shape ({n},), got {given.shape}")
+        if not np.isfinite(given.astype(np.float64)).all():
+            raise ValueError(f"Adv: expected finite numbers, got {advantages!r}")
+        return np.abs(given.astype(np.float64)) + self.epsilon
+
+    def sample(self, batch_size: int = 32) -> Any:
+        """Draw transitions by priority, with replacement.
+
+        Returns
+        -------
+        TransitionBatch
+            Or a batch of the class of what was added first. ``W`` is multiplied by the weights that
+            correct for the uneven draws, 1.0 for the rarest of the batch. ``idx`` is for
+            ``update``; it counts the transitions, also over a ``clear``.
+
+        Raises
+        ------
+        NotEnoughDataError
+            The buffer is empty. It is a ``ValueError``.
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 1.
+        """
+        n = as_int("batch_size", batch_size, 1)
+        if not self:
+            raise NotEnoughDataError("cannot sample: the buffer is empty")
+        columns = self._opened()[0].sample(n, beta=self.beta)
+        idx = columns.pop("indexes").astype(np.int64) - self.capacity
+        weighted = columns["W"].T * columns.pop("weights")  # W may have more axes
+        return self._batch(columns | {"W": weighted.T.astype(columns["W"].dtype)}, idx)
+
+    def update(self, idx: ArrayLike, Adv: ArrayLike) -> None:  # noqa: N803
+        """Replace the advantages of transitions; those that are gone are passed over.
+
+        Parameters
+        ----------
+        idx : array_like of int, shape (n,)
+            ``batch.idx`` of a batch that was drawn.
+        Adv : array_like, shape (n,)
+            Advantages.
+
+        Raises
+        ------
+        TypeError, ValueError
+            They are no integers, or not one finite number for each.
+        IndexError
+            No transition ever had this ``idx``. Whatever is raised, nothing has changed.
+        """
+        given = np.asarray(idx)
+        if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
+            raise TypeError(f"idx: expected integers in one dimension, got {idx!r}")
+        priorities = self._priorities(Adv, len(given))
+        if len(given) == 0:
+            return
+        unknown = IndexError(
+            f"idx: expected numbers of transitions that were added, got {given.min()} to "
+            f"{given.max()}"
+        )
+        if self._rows is None or given.min() < 0 or given.max() > MAX_IDX - self.capacity:
+            raise unknown
+        try:
+            self._opened()[0].update_priorities(given.astype(np.int64) + self.capacity, priorities)
+        except IndexError:
+            raise unknown from None
+
+    def _number(self, slots: Array, written: int) -> Array:  # noqa: ARG002 (tags count on)
+        tags = self._opened()[1].rows.indexes(slots, True)
+        return tags.astype(np.int64) - self.capacity
+
+
+def _above_zero(name: str, value: float) -> float:
+    if callable(value):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    check(name, value, 0, above=True)
+    return float(value)

@@ -1,0 +1,320 @@
+"""cpprb's ``HindsightReplayBuffer``: each step stored several times, with different goals.
+
+For programs that know that class and its sizes. Not here: goals that are put in when a batch is
+drawn, from steps that are stored once (``buffers._hindsight``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._c.checks import as_int
+from cpprb_like._store.gather import new_array
+from cpprb_like._store.schema import read_env_dict
+from cpprb_like.buffers import Batch, PrioritizedReplayBuffer, ReplayBuffer, create_buffer
+from cpprb_like.buffers._hindsight import (
+    Strategy,
+    alike,
+    check_callable,
+    column_of,
+    finite_column,
+    is_goal,
+    kind,
+    read_field,
+    read_strategy,
+)
+from cpprb_like.samplers import Slots
+from cpprb_like.views._view import read_rows
+
+__all__ = ["HindsightReplayBuffer"]
+
+Array = NDArray[Any]
+
+
+class HindsightReplayBuffer:
+    """Episodes stored several times, with the goal that the agent had and with others: as in cpprb.
+
+    ``Hindsight`` does the same with every step stored once, and is what new programs want. This is
+    for those that know cpprb's class and its sizes.
+
+    Parameters
+    ----------
+    size : int
+        Rows held, copies included.
+    env_dict : dict
+        As for ``ReplayBuffer``. Two fields come on top: ``rew``, shape ``(1,)`` and float32, and
+        ``goal``, of the dtype of the state. Leave out other fields of the goal, such as
+        ``next_goal`` or ``obs.desired_goal``, which would be wrong in the copies.
+    max_episode_len : int
+        Most steps of an episode.
+    reward_func : callable
+        ``reward_func(next_state, action, goal)`` gives the rewards of n steps, shape ``(n,)`` or
+        ``(n, 1)``, from arrays of n rows.
+    goal_func : callable, optional
+        ``goal_func(next_state)`` gives the goals that n states reach. By default they are states.
+    goal_shape : int or tuple, optional
+        Of a goal, if it is not that of the state.
+    state, action, next_state : str
+        Names of fields.
+    strategy : {"future", "episode", "final", "random"}
+        Where other goals come from: from the next states of the same episode, those of the step
+        itself and of the later ones, of any step, or of the last one; or from those of any row,
+        earlier episodes included.
+    additional_goals : int
+        Copies of each step, at least 0; with ``"final"`` it is one.
+    prioritized : bool
+        Draw by priority, as ``PrioritizedReplayBuffer``; or uniformly.
+    **options
+        Of the buffer: ``alpha``, ``eps``, ``seed``, ``default_dtype``, ``next_of`` and so on.
+        ``Nstep`` goes with ``"final"`` only, whose copies have one goal throughout; ``n_envs`` does
+        not go.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As the buffer; or a parameter is of a wrong type or value.
+
+    Notes
+    -----
+    Copies come in whole episodes, each in the order of time, and each ends as an episode does. One
+    generator (``seed=``) draws goals and batches.
+
+    Source: Andrychowicz et al. (2017), "Hindsight Experience Replay", algorithm 1.
+
+    Examples
+    --------
+    >>> from cpprb_like import HindsightReplayBuffer
+    >>> number = {"shape": ()}
+    >>> fields = {"obs": {"shape": 2}, "act": number, "next_obs": {"shape": 2}, "done": number}
+    >>> def reward(next_state, action, goal):
+    ...     return (next_state == goal).all(axis=1) - 1.0
+    >>> rb = HindsightReplayBuffer(1000, fields, 50, reward, additional_goals=4, seed=0)
+    >>> for i in range(4):
+    ...     rb.add(obs=[i, i], act=1, next_obs=[i + 1, i + 1], done=i == 3)
+    >>> rb.get_stored_size()
+    0
+    >>> rb.on_episode_end(goal=[9, 9])
+    >>> rb.get_stored_size()
+    20
+    >>> batch = rb.sample(32, beta=0.4)
+    >>> batch["goal"].shape, batch["rew"].shape
+    ((32, 2), (32, 1))
+    """
+
+    def __init__(
+        self,
+        size: float,
+        env_dict: Mapping[str, Mapping[str, Any]],
+        max_episode_len: int,
+        reward_func: Callable[[Array, Array, Array], ArrayLike],
+        *,
+        goal_func: Callable[[Array], ArrayLike] | None = None,
+        goal_shape: int | tuple[int, ...] | None = None,
+        state: str = "obs",
+        action: str = "act",
+        next_state: str = "next_obs",
+        strategy: Strategy = "future",
+        additional_goals: int = 4,
+        prioritized: bool = True,
+        **options: Any,
+    ) -> None:
+        read_env_dict(env_dict, None)
+        taken = [name for name in ("rew", "goal") if name in env_dict]
+        if taken:
+            raise ValueError(f"env_dict: {taken} are added by HindsightReplayBuffer")
+        stale = [name for name in env_dict if is_goal(name)]
+        if stale:
+            raise ValueError(
+                f"env_dict: {stale} would keep the old goal in copies that have another one; leave "
+                "them out, for the goal comes with on_episode_end(goal), as the field 'goal'"
+            )
+        if options.get("n_envs", 1) != 1:
+            raise ValueError("n_envs: expected one environment; Hindsight works with many")
+        self.strategy = read_strategy(strategy)
+        if options.get("Nstep") is not None and strategy != "final":
+            raise ValueError("Nstep: expected with strategy='final' only, for goals differ by step")
+        check_callable("reward_func", reward_func)
+        check_callable("goal_func", goal_func, optional=True)
+        self.max_episode_len = as_int("max_episode_len", max_episode_len, 1)
+        self.additional_goals = as_int("additional_goals", additional_goals, 0)
+        if state not in env_dict:
+            raise ValueError(f"state: expected one of {list(env_dict)}, got {state!r}")
+        goal = dict(env_dict[state])
+        if goal_shape is not None:
+            goal["shape"] = goal_shape
+        fields = {**env_dict, "rew": {"dtype": np.float32}, "goal": goal}
+        self.prioritized = bool(prioritized)
+        self._rows = create_buffer(size, fields, prioritized=self.prioritized, **options)
+        # Nothing is drawn from it; a seed of its own keeps NumPy's global state as it is.
+        as_added = {key: options[key] for key in ("default_dtype", "next_of") if key in options}
+        self._episode = ReplayBuffer(self.max_episode_len, env_dict, seed=0, **as_added)
+        known = {field.name: field for field in self._episode.schema.fields}
+        self._state = read_field("next_state", next_state, known)
+        self._action = read_field("action", action, known)
+        known = {field.name: field for field in self._rows.schema.fields}
+        self._goal, self._reward = known["goal"], known["rew"]
+        if goal_func is None and not alike(self._state, self._goal):
+            raise ValueError(
+                f"goal_func: expected one that makes goals, {kind(self._goal)}, of "
+                f"{next_state!r}, {kind(self._state)}"
+            )
+        self.reward_func = reward_func
+        self.goal_func = goal_func
+
+    # ------------------------------------------------------------------ adding
+
+    def add(self, **fields: Any) -> None:
+        """Add one step of the present episode, or several: without reward and goal.
+
+        Raises
+        ------
+        TypeError
+            A field is missing or unknown.
+        ValueError
+            The episode would be longer than ``max_episode_len``, or as ``ReplayBuffer.add``.
+            Whatever is raised, nothing has changed.
+        """
+        before, n = len(self._episode), self._length(fields)
+        if before + n > self.max_episode_len:
+            raise ValueError(
+                f"an episode has at most max_episode_len={self.max_episode_len} steps: there are "
+                f"{before}, and {n} came; call on_episode_end(goal) at its end"
+            )
+        self._episode.add(**fields)
+
+    def _length(self, fields: dict[str, Any]) -> int:
+        """How many steps came."""
+        schema = self._episode.schema
+        field = schema.fields[0]
+        value = fields.get(field.name)
+        if isinstance(value, np.ndarray) and value.shape == field.shape:
+            return 1  # most calls; to convert the value first takes longer than to add the step
+        schema.check_names(fields)
+        return len(field.convert(value, 1))
+
+    def on_episode_end(self, goal: ArrayLike) -> None:
+        """End the episode and store it, with the goal that the agent had and with others.
+
+        Nothing happens if no step came since the last end.
+
+        Parameters
+        ----------
+        goal : array_like
+            Of the shape of a goal.
+
+        Raises
+        ------
+        ValueError
+            ``goal`` is no such goal; or a function gave another shape than n rows, a value that its
+            field cannot hold, or a reward that is not finite. Nothing has been stored then, and the
+            episode is still open.
+        """
+        n = len(self._episode)
+        if n == 0:
+            return
+        own = self._goal.convert(goal, 1)
+        if len(own) != 1:
+            raise ValueError(f"goal: expected one of shape {self._goal.shape}, got {len(own)}")
+        steps = self._episode.get_all_transitions()
+        states = steps[self._state.name]
+        copies = [np.repeat(own, n, axis=0)]
+        for reached in self._others(states):
+            values = reached if self.goal_func is None else self.goal_func(reached)
+            copies.append(column_of("goal_func", values, n, self._goal))
+        rewards = []
+        for goals in copies:
+            given = (values.copy() for values in (states, steps[self._action.name], goals))
+            rewards.append(finite_column("reward_func", self.reward_func(*given), n, self._reward))
+        for goals, values in zip(copies, rewards, strict=True):
+            self._rows.add(**steps, goal=goals, rew=values)
+            self._rows.on_episode_end()
+        self._episode.clear()
+
+    def _others(self, states: Array) -> Iterator[Array]:
+        """For each copy, the states that its goals come from."""
+        n, rng = len(states), self._rows.rng
+        step = np.arange(n)
+        if self.strategy == "final":
+            yield np.repeat(states[-1:], n, axis=0)
+            return
+        for _ in range(self.additional_goals):
+            if self.strategy == "random":
+                stored = len(self._rows)
+                rows = rng.integers(0, stored + n, n)  # of those before, and of this episode
+                reached = states[np.maximum(rows - stored, 0)]
+                before = np.flatnonzero(rows < stored)
+                reached[before] = self._states_at(rows[before])
+                yield reached
+            else:
+                yield states[rng.integers(step if self.strategy == "future" else 0, n, n)]
+
+    def _states_at(self, slots: Slots) -> Array:
+        ring = self._rows.ring
+        (column,) = [column for column in ring.columns if column.name == self._state.name]
+        chosen = slots.astype(np.intp)
+
+        def attempt() -> tuple[Slots, Array]:
+            states = new_array(ring, column, len(chosen))
+            read_rows(ring, chosen, {self._state.name: states})
+            return chosen, states
+
+        return self._rows._consistently(attempt)
+
+    def clear(self) -> None:
+        """Forget all rows, and the episode that is open."""
+        self._rows.clear()
+        self._episode.clear()
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(self, batch_size: int, **options: Any) -> Batch:
+        """Draw rows: as ``PrioritizedReplayBuffer.sample``, or ``ReplayBuffer.sample``.
+
+        ``TypeError`` for ``beta`` if it is not prioritized.
+        """
+        return self._rows.sample(batch_size, **options)
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """See ``PrioritizedReplayBuffer``; ``ValueError`` if it is not prioritized."""
+        self._by_priority("update_priorities").update_priorities(indexes, priorities)
+
+    def get_max_priority(self) -> float:
+        """See ``PrioritizedReplayBuffer``; ``ValueError`` if it is not prioritized."""
+        return self._by_priority("get_max_priority").get_max_priority()
+
+    def _by_priority(self, method: str) -> PrioritizedReplayBuffer:
+        if not isinstance(self._rows, PrioritizedReplayBuffer):
+            raise ValueError(f"{method}: expected prioritized=True when the buffer was made")
+        return self._rows
+
+    def get_all_transitions(
+        self, shuffle: bool = False, *, fields: str | Iterable[str] | None = None
+    ) -> Batch:
+        """All stored rows: see ``ReplayBuffer.get_all_transitions``."""
+        return self._rows.get_all_transitions(shuffle, fields=fields)
+
+    def get_stored_size(self) -> int:
+        """Rows that can be drawn: not those of the episode that is open."""
+        return len(self._rows)
+
+    def get_buffer_size(self) -> int:
+        """Rows that the buffer can hold."""
+        return self._rows.capacity
+
+    def __len__(self) -> int:
+        """Rows that can be drawn."""
+        return len(self._rows)
+
+    def __bool__(self) -> bool:
+        """A buffer is a thing and not its rows: always true."""
+        return True
+
+    def __repr__(self) -> str:
+        return (
+            f"HindsightReplayBuffer(size={self._rows.capacity}, stored={len(self)}, "
+            f"strategy={self.strategy!r}, additional_goals={self.additional_goals})"
+        )

@@ -1,0 +1,274 @@
+"""A buffer of whole episodes that can be read and deleted one by one: cpprb's class of this name.
+
+Not here: how rows are stored (``buffers._replay``).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._c.checks import as_int
+from cpprb_like._c.generators import Seed
+from cpprb_like.buffers import Batch, ReplayBuffer
+
+__all__ = ["SelectiveReplayBuffer"]
+
+
+class SelectiveReplayBuffer:
+    """Episodes in the order in which they came, up to a number of steps in all.
+
+    When it is full it takes no more steps: ``delete_episode`` or ``clear`` makes room.
+
+    Parameters
+    ----------
+    episode_len : int
+        Steps of an episode; with ``Nepisodes`` it merely gives the number of steps that there is
+        room for, and episodes may be longer.
+    obs_dim, act_dim, rew_dim : int
+        Lengths of observations, actions and rewards: their shapes are ``(obs_dim,)``, and so on.
+    Nepisodes : int
+        Episodes that there is room for.
+    is_discrete_action : bool
+        Actions are int32 and not float64, of shape ``(1,)``; ``act_dim`` is the number of actions.
+    obs_shape : int or tuple of int, optional
+        In place of ``obs_dim``.
+    seed : int, SeedSequence, BitGenerator, Generator, optional
+        See ``ReplayBuffer``.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        An argument is of a wrong type or value, or there is not enough memory.
+
+    Notes
+    -----
+    All fields but discrete actions are float64. A step whose ``done`` is not zero ends an episode.
+    For one thread at a time, unlike ``ReplayBuffer``.
+
+    Examples
+    --------
+    >>> from cpprb_like import SelectiveReplayBuffer
+    >>> rb = SelectiveReplayBuffer(3, obs_dim=2, Nepisodes=4, seed=0)
+    >>> rb.add([[0, 0], [1, 1]], [0, 0], [1, 1], [[1, 1], [2, 2]], [0, 1])
+    0
+    >>> rb.add([5, 5], 1, 0.5, [6, 6], 0)
+    2
+    >>> rb.get_stored_episode_size(), rb.get_episode(0)["obs"].tolist()
+    (2, [[0.0, 0.0], [1.0, 1.0]])
+    >>> rb.delete_episode(0), rb.get_episode(0)["rew"].tolist()
+    (2, [[0.5]])
+    """
+
+    def __init__(
+        self,
+        episode_len: int,
+        obs_dim: int = 1,
+        act_dim: int = 1,
+        *,
+        Nepisodes: int = 10,  # noqa: N803 (cpprb's name)
+        rew_dim: int = 1,
+        is_discrete_action: bool = False,
+        obs_shape: int | Iterable[SupportsIndex] | None = None,
+        seed: Seed = None,
+    ) -> None:
+        capacity = as_int("episode_len", episode_len, 1) * as_int("Nepisodes", Nepisodes, 1)
+        obs_dim = as_int("obs_dim", obs_dim, 0)
+        act_dim = as_int("act_dim", act_dim, 0)
+        rew_dim = as_int("rew_dim", rew_dim, 0)
+        shape: object = obs_dim
+        if obs_shape is not None:
+            shape = tuple(obs_shape) if isinstance(obs_shape, Iterable) else obs_shape
+        fields: dict[str, dict[str, object]] = {
+            "obs": {"shape": shape, "dtype": np.float64},
+            "act": {"shape": act_dim, "dtype": np.float64},
+            "rew": {"shape": rew_dim, "dtype": np.float64},
+            "next_obs": {"shape": shape, "dtype": np.float64},
+            "done": {"shape": 1, "dtype": np.float64},
+        }
+        if is_discrete_action:
+            fields["act"] = {"shape": 1, "dtype": np.int32}
+        rows = ReplayBuffer(capacity, fields, seed=seed)
+        self._act_dim, self._rew_dim, self._fields, self._rows = act_dim, rew_dim, fields, rows
+
+    def add(
+        self, obs: ArrayLike, act: ArrayLike, rew: ArrayLike, next_obs: ArrayLike, done: ArrayLike
+    ) -> int:
+        """Add one step, or several with a leading axis; each nonzero ``done`` ends an episode.
+
+        Parameters
+        ----------
+        obs, act, rew, next_obs, done : array_like
+            Of the shapes that the constructor says, or ``(n, *shape)``; fields of shape ``(1,)``
+            take numbers too, and ``(n,)``.
+
+        Returns
+        -------
+        int
+            Number of the first row written.
+
+        Raises
+        ------
+        ValueError
+            There is no room for the steps, or a value is refused as by ``ReplayBuffer.add``. Then
+            nothing has changed.
+        """
+        given = {"obs": obs, "act": act, "rew": rew, "next_obs": next_obs, "done": done}
+        fields = self._rows.schema.fields
+        steps = {field.name: field.convert(given[field.name], 1) for field in fields}
+        room = self._rows.capacity - len(self._rows)
+        most = max(map(len, steps.values()))
+        if most > room:
+            raise ValueError(
+                f"expected at most {room} steps, got {most}: the buffer holds {len(self._rows)} of "
+                f"{self._rows.capacity}; delete_episode or clear makes room"
+            )
+        first = len(self._rows)
+        self._rows.add(**steps)
+        return first
+
+    def _find(self, i: int) -> NDArray[np.intp]:
+        """The rows of an episode; none if there is no such episode."""
+        try:
+            number = operator.index(i)
+        except TypeError:
+            raise TypeError(f"i: expected the number of an episode, got {i!r}") from None
+        index = self._rows._episodes
+        if not 0 <= number < len(index):
+            return np.empty(0, np.intp)
+        return index.slots(number)[0]
+
+    def get_episode(self, i: int, *, fields: str | Iterable[str] | None = None) -> Batch:
+        """The rows of an episode, as copies.
+
+        Parameters
+        ----------
+        i : int
+            Number of the episode, the oldest is 0; the episode that is still open counts.
+        fields : str or iterable of str, optional
+            The fields to read; all.
+
+        Returns
+        -------
+        dict of ndarray
+            Each field, shape ``(n, *shape)``; n is 0 if there is no such episode.
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``i`` is no integer; or ``fields`` as for ``ReplayBuffer.sample``.
+
+        Notes
+        -----
+        Cost: proportional to the rows of the episode, and to the rows that were added since such a
+        call, 10 ns each; to all rows after ``delete_episode``.
+        """
+        columns = self._rows._columns(fields)
+        return self._rows._read(lambda: self._find(i), columns)
+
+    def delete_episode(self, i: int) -> int:
+        """Remove an episode; the rows and episodes behind it move down.
+
+        Parameters
+        ----------
+        i : int
+            See ``get_episode``.
+
+        Returns
+        -------
+        int
+            Rows removed; 0 if there is no such episode.
+
+        Notes
+        -----
+        Cost: proportional to all rows in the buffer, which are copied into new memory.
+        """
+        episode = self._find(i)
+        removed = len(episode)
+        if removed:
+            kept = np.ones(len(self._rows), np.bool_)
+            kept[episode] = False
+            rest = self._rows[kept]
+            rows = ReplayBuffer(self._rows.capacity, self._fields, seed=self._rows.rng)
+            rows.add(**rest)
+            self._rows = rows  # all or nothing
+        return removed
+
+    def get_stored_episode_size(self) -> int:
+        """Episodes, that which is still open included."""
+        return len(self._rows.episodes)
+
+    def sample(self, batch_size: int, *, fields: str | Iterable[str] | None = None) -> Batch:
+        """Draw rows uniformly, with replacement.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows to draw.
+        fields : str or iterable of str, optional
+            The fields to read; all.
+
+        Returns
+        -------
+        dict of ndarray
+            Each field, shape ``(batch_size, *shape)``.
+
+        Raises
+        ------
+        NotEnoughDataError
+            The buffer is empty. It is a ``ValueError``.
+        TypeError, ValueError
+            As ``ReplayBuffer.sample``.
+        """
+        return self._rows.sample(batch_size, fields=fields)
+
+    def clear(self) -> None:
+        """Remove all episodes."""
+        self._rows.clear()
+
+    def __len__(self) -> int:
+        """Rows stored."""
+        return len(self._rows)
+
+    def __bool__(self) -> bool:
+        """A buffer is a thing and not its rows: always true."""
+        return True
+
+    def get_stored_size(self) -> int:
+        """Rows stored."""
+        return len(self._rows)
+
+    def get_next_index(self) -> int:
+        """Number that the next row gets; when the buffer is full, the number of rows."""
+        return len(self._rows)
+
+    def get_buffer_size(self) -> int:
+        """Rows that there is room for."""
+        return self._rows.capacity
+
+    def get_obs_shape(self) -> tuple[int, ...]:
+        """Shape of an observation."""
+        return self._rows.schema.fields[0].shape
+
+    def get_obs_dim(self) -> int:
+        """Numbers in an observation."""
+        return int(np.prod(self.get_obs_shape()))
+
+    def get_act_dim(self) -> int:
+        """``act_dim``."""
+        return self._act_dim
+
+    def get_rew_dim(self) -> int:
+        """``rew_dim``."""
+        return self._rew_dim
+
+    def __repr__(self) -> str:
+        episodes = self.get_stored_episode_size()
+        return (
+            f"{type(self).__name__}(size={self._rows.capacity}, stored={len(self)}, "
+            f"episodes={episodes})"
+        )

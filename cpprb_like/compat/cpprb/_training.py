@@ -1,0 +1,286 @@
+"""The loop of training: an environment, a policy and a buffer, step by step.
+
+It speaks Gymnasium's ``step`` of five values, and that of four of OpenAI's gym before 0.26, by the
+shape of what they return; neither package is imported. Not here: anything that learns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from cpprb_like._c.checks import as_int
+from cpprb_like._store.schema import Schema
+from cpprb_like.buffers import Batch, ReplayBuffer
+
+__all__ = ["Environment", "Outcome", "train"]
+
+Transition = dict[str, Any]
+
+
+class Environment(Protocol):
+    """What ``train`` needs of an environment."""
+
+    def reset(self) -> Any:
+        """An observation and a dict, or an observation alone."""
+        ...
+
+    def step(self, action: Any, /) -> Any:
+        """Observation, reward, terminated, truncated and info; or done in place of the two."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step of an environment led to, whichever way it said so."""
+
+    obs: Any
+    reward: Any
+    terminated: bool
+    truncated: bool
+    tells_truncation: bool  # apart from the termination
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the episode is."""
+        return self.terminated or self.truncated
+
+    @classmethod
+    def of(cls, result: Any) -> Outcome:
+        """Read what ``env.step`` returned.
+
+        Of four values, ``info["TimeLimit.truncated"]`` says whether the end was a truncation.
+        Raises ``ValueError`` if they are neither four nor five.
+        """
+        if not isinstance(result, tuple) or len(result) not in (4, 5):
+            what = f"{len(result)} values" if isinstance(result, tuple) else repr(result)
+            raise ValueError(f"env.step(): expected a tuple of 5 values, or 4, got {what}")
+        if len(result) == 5:
+            obs, reward, terminated, truncated, _ = result
+            return cls(obs, reward, bool(terminated), bool(truncated), True)
+        obs, reward, done, info = result
+        cut_off = bool(done) and isinstance(info, dict) and bool(info.get("TimeLimit.truncated"))
+        return cls(obs, reward, bool(done) and not cut_off, cut_off, False)
+
+    def as_stored(self, transition: Transition, schema: Schema) -> Outcome:
+        """What a transition says in its place, and this where that says nothing.
+
+        So the observation that is acted on is the one that is stored, and an episode ends for the
+        agent where it ends in the buffer.
+        """
+        obs = transition.get("next_obs", self.obs)
+        reward = transition.get("rew", self.reward)
+        names = {schema.names[number] for number, _, _ in schema.end_fields()} & transition.keys()
+        if not names:
+            return replace(self, obs=obs, reward=reward)
+        ends = any(np.any(transition[name]) for name in names)
+        untold = self.tells_truncation and (schema.truncated or "truncated") not in names
+        return replace(
+            self, obs=obs, reward=reward, terminated=ends, truncated=untold and self.truncated
+        )
+
+
+def train(
+    buffer: ReplayBuffer,
+    env: Environment,
+    get_action: Callable[[Any, int, int, bool], Any],
+    update_policy: Callable[[Batch, int, int], Any],
+    *,
+    max_steps: int = 1000000,
+    max_episodes: int | None = None,
+    batch_size: int = 64,
+    n_warmups: int = 0,
+    after_step: Callable[[Any, Any, Any, int, int], Transition] | None = None,
+    done_check: Callable[[Transition], bool] | None = None,
+    obs_update: Callable[[Transition], Any] | None = None,
+    rew_sum: Callable[[float, Transition], float] | None = None,
+    episode_callback: Callable[[int, int, float], Any] | None = None,
+    logger: logging.Logger | None = None,
+) -> None:
+    """Let an agent act in an environment, store what happens, and learn from batches of it.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        Of one environment. If it has priorities, they are set to what ``update_policy`` returns.
+    env : Environment
+        With ``reset()`` and ``step(action)``, as Gymnasium has them, or gym before 0.26. A step of
+        four values was truncated if ``info["TimeLimit.truncated"]`` says so.
+    get_action : callable
+        ``get_action(obs, step, episode, is_warmup)`` gives an action. Steps and episodes count from
+        0.
+    update_policy : callable
+        ``update_policy(batch, step, episode)`` learns, and returns the sizes of the errors, shape
+        ``(batch_size,)``, if the buffer has priorities.
+    max_steps : int
+        Steps to take, at least 0.
+    max_episodes : int, optional
+        Episodes to play to their end, at least 1.
+    batch_size : int
+        Rows of a batch, at least 1.
+    n_warmups : int
+        Steps to take before the first update.
+    after_step : callable, optional
+        ``after_step(obs, action, result, step, episode)`` gives the fields of ``buffer.add``;
+        ``result`` is what ``env.step`` returned. The loop goes on with what is stored: the agent
+        acts on its ``next_obs``, its ``rew`` counts, and the episode is over where it ends in the
+        buffer, by ``done``, ``terminated`` or ``truncated``, or by the fields that the buffer was
+        told of. What the transition does not have is the environment's; so is a truncation that no
+        field of the buffer tells, but for steps of four values, whose ``done`` had it.
+        By default the transition has those fields of the buffer that are called ``obs``, ``act``,
+        ``rew``, ``next_obs``, ``terminated``, ``truncated`` and ``done``.
+        ``done`` is the end of an episode if the buffer has ``terminated`` or ``truncated`` too;
+        otherwise it is the termination alone, because behind a truncation there still is value.
+    done_check : callable, optional
+        ``done_check(transition)`` says whether the episode is over; by default the transition does.
+    obs_update : callable, optional
+        ``obs_update(transition)`` gives the next observation to act on; by default the transition's
+        ``next_obs``.
+    rew_sum : callable, optional
+        ``rew_sum(so_far, transition)`` gives the reward of the episode so far, which begins with 0;
+        by default the sum of the rewards.
+    episode_callback : callable, optional
+        ``episode_callback(episode, step, reward)`` is called after each episode with its number,
+        the number of its last step within it, from 0, and its return: the sum of its rewards, or
+        what ``rew_sum`` made of them.
+    logger : logging.Logger, optional
+        Each episode is logged here, at level INFO; by default
+        ``cpprb_like.train``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or value; the default transition has no value for a field of
+        the buffer; what ``env.step`` returned cannot be read; or the buffer has priorities and
+        ``update_policy`` returned none. What the callables raise passes.
+
+    Notes
+    -----
+    The buffer is told the end of each episode (``on_episode_end``), also of one that is open when
+    training begins or ends, by an error too: the environment is reset in any case. There is no
+    update as long as the buffer has no row to draw. In a step the functions are called in the order
+    ``get_action``, ``after_step``, ``update_policy``, ``rew_sum``, ``done_check``, then
+    ``obs_update``, or ``episode_callback`` at the end of an episode.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.compat.cpprb import train
+    >>> class Corridor:
+    ...     def reset(self):
+    ...         self.at = 0
+    ...         return self.at, {}
+    ...     def step(self, action):
+    ...         self.at += action
+    ...         return self.at, -1.0, self.at == 3, False, {}
+    >>> fields = {name: {"shape": ()} for name in ("obs", "act", "rew", "next_obs", "terminated")}
+    >>> rb = ReplayBuffer(100, fields)
+    >>> train(
+    ...     rb,
+    ...     Corridor(),
+    ...     lambda obs, step, episode, is_warmup: 1,
+    ...     lambda batch, step, episode: None,
+    ...     max_episodes=2,
+    ...     episode_callback=lambda episode, step, reward: print(episode, step, reward),
+    ... )
+    0 2 -3.0
+    1 2 -3.0
+    >>> rb.get_all_transitions()["obs"].tolist()
+    [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
+    """
+    max_steps = as_int("max_steps", max_steps, 0)
+    most_episodes = None if max_episodes is None else as_int("max_episodes", max_episodes, 1)
+    batch_size = as_int("batch_size", batch_size, 1)
+    n_warmups = as_int("n_warmups", n_warmups, 0)
+    if getattr(env, "buffer", None) is buffer:
+        raise ValueError(
+            "env: expected the environment itself; this one records into the buffer, so that each "
+            "step would be stored twice"
+        )
+    if buffer.n_envs != 1:
+        raise ValueError(f"buffer: expected one of 1 environment, got n_envs={buffer.n_envs}")
+    if after_step is None:
+        _check_default_fields(buffer.schema.names)
+    logger = logging.getLogger("cpprb_like.train") if logger is None else logger
+    update_priorities = getattr(buffer, "update_priorities", None)
+
+    episode, first_step, reward = 0, 0, 0.0
+    buffer.on_episode_end()
+    try:
+        obs = _reset(env) if max_steps else None
+        for step in range(max_steps):
+            is_warmup = step < n_warmups
+            action = get_action(obs, step, episode, is_warmup)
+            result = env.step(action)
+            outcome = Outcome.of(result)
+            if after_step is None:
+                transition = _default_transition(buffer.schema.names, obs, action, outcome)
+            else:
+                transition = after_step(obs, action, result, step, episode)
+                outcome = outcome.as_stored(transition, buffer.schema)
+            buffer.add(**transition)
+            if not is_warmup and len(buffer):
+                batch = buffer.sample(batch_size)
+                errors = update_policy(batch, step, episode)
+                if update_priorities is not None:
+                    if errors is None:
+                        raise TypeError("update_policy: expected the errors of the batch, got None")
+                    update_priorities(batch["indexes"], errors)
+            if rew_sum is None:
+                reward += float(np.sum(outcome.reward))
+            else:
+                reward = rew_sum(reward, transition)
+            is_over = outcome.is_over if done_check is None else bool(done_check(transition))
+            if not is_over:
+                obs = outcome.obs if obs_update is None else obs_update(transition)
+                continue
+            buffer.on_episode_end()
+            logger.info("episode %d: reward %g, %d steps so far", episode, reward, step + 1)
+            if episode_callback is not None:
+                episode_callback(episode, step - first_step, reward)
+            episode, first_step, reward = episode + 1, step + 1, 0.0
+            if episode == most_episodes or step + 1 == max_steps:
+                break
+            obs = _reset(env)
+    finally:
+        buffer.on_episode_end()
+
+
+def _reset(env: Environment) -> Any:
+    """The first observation of an episode."""
+    result = env.reset()
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+        return result[0]
+    return result
+
+
+def _check_default_fields(names: tuple[str, ...]) -> None:
+    known = ("obs", "act", "rew", "next_obs", "terminated", "truncated", "done")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"after_step: expected a function, because the buffer has fields {unknown} besides "
+            f"some of {list(known)}"
+        )
+
+
+def _default_transition(
+    names: tuple[str, ...], obs: Any, action: Any, outcome: Outcome
+) -> Transition:
+    """The values of those fields that the buffer has."""
+    splits = "terminated" in names or "truncated" in names
+    known = {
+        "obs": obs,
+        "act": action,
+        "rew": outcome.reward,
+        "next_obs": outcome.obs,
+        "terminated": outcome.terminated,
+        "truncated": outcome.truncated,
+        "done": outcome.terminated or (splits and outcome.truncated),
+    }
+    return {name: known[name] for name in names}

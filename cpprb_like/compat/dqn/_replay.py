@@ -1,0 +1,745 @@
+"""Berkeley's ``ReplayBuffer``: single frames, joined to the agent's view when they are drawn."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+import cpprb_like
+from cpprb_like._c.checks import as_int
+from cpprb_like._c.generators import Seed, generator
+from cpprb_like.compat._arrays import as_numbers
+from cpprb_like.compat.dqn._fields import StoredField
+from cpprb_like.compat.dqn._schedules import (
+    LinearSchedule,
+    OutsideScheduleError,
+    PiecewiseSchedule,
+    linear_interpolation,
+)
+from cpprb_like.errors import NotEnoughDataError
+
+__all__ = [
+    "Batch",
+    "LinearSchedule",
+    "NotEnoughFramesError",
+    "OutsideScheduleError",
+    "PiecewiseSchedule",
+    "ReplayBuffer",
+    "StoredField",
+    "linear_interpolation",
+    "sample_n_unique",
+]
+
+Array = NDArray[Any]
+Ints = NDArray[np.intp]
+Result = TypeVar("Result")
+
+INT32_MAX = int(np.iinfo(np.int32).max)
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+PATIENCE = 50  # repeats, per result found, after which a draw of distinct results is given up
+SIDE_BY_SIDE = 4  # views' worth of frames, of which the newest lie behind each other
+UNSHARED = 4  # references to memory without a view: ours, a name for it, its joined form, one more
+
+
+class NotEnoughFramesError(NotEnoughDataError, AssertionError):
+    """There are too few frames for what was asked; the original raises ``AssertionError``."""
+
+
+class Batch(NamedTuple):
+    """What ``ReplayBuffer.sample`` returns: a plain tuple of five arrays, with names."""
+
+    obs: Array  #: views at the time of the action
+    action: NDArray[np.int32]
+    reward: NDArray[np.float32]
+    next_obs: Array  #: views one frame later
+    done_mask: NDArray[np.float32]  #: 1 where the episode ended by the action, else 0
+
+
+# What came after a frame; it is stored with the next frame, when that comes. Action, reward, done;
+# whether the next frame is of another episode; whether a transition starts at the frame.
+Effect = tuple[int, float, bool, bool, bool]
+Pending = tuple[int, Effect, Effect]
+EFFECT = ("last_action", "last_reward", "last_done", "is_first", "is_known")
+NOT_KNOWN: Effect = (0, 0.0, False, False, False)
+CUT_OFF: Effect = (0, 0.0, False, True, False)  # of the frame behind an episode that was truncated
+
+
+# Where the newest frames lie: memory, frames along its first axis; the same with that axis where a
+# view has it; the end of the newest frame; how many frames had ever been stored when this was true;
+# how many of the newest are of one episode. It is replaced as a whole, so that no thread sees a
+# part of a change; a named tuple would cost a tenth of a step.
+Place = tuple[Array, Array, int, int, int]
+
+
+class NewestFrames:
+    """The newest frames side by side, so that a view of them takes no copy.
+
+    Frames are written behind each other. When there is no more room, the next frame goes to other
+    memory, behind those of its view: to what was used before, unless a view lives on it. So nobody
+    writes to a view.
+
+    Parameters
+    ----------
+    depth : int
+        Frames of a view.
+    shape, dtype
+        Of a frame as it is stored.
+    most : int
+        Frames that are there at a time.
+    """
+
+    def __init__(self, depth: int, shape: tuple[int, ...], dtype: np.dtype[Any], most: int) -> None:
+        self.depth = depth if len(shape) > 1 else 1
+        self._shape, self._dtype = shape, dtype
+        self.ndim = len(shape)
+        self._blank = None if dtype.kind == "O" else np.zeros((), dtype)
+        self._channels = shape[-1] if len(shape) > 2 else 1
+        self.is_plain = self._channels == 1 and self.ndim > 1 and depth <= most
+        self._most = most
+        self._before = self._open()
+        self.size = len(self._before[0])
+        self.place: Place = (*self._open(), self.depth - 1, 0, 0)
+
+    def _open(self) -> tuple[Array, Array]:
+        """Room for frames, and the same with their axis where a view has it."""
+        frames = np.full((SIDE_BY_SIDE * self.depth, *self._shape), self._blank, self._dtype)
+        joined = self._join(frames)
+        joined.flags.writeable = False
+        return frames, joined
+
+    def _join(self, frames: Array) -> Array:
+        """Frames with their axis last, or before that of their channels if these are several."""
+        ndim = len(self._shape)
+        joined = np.moveaxis(frames, 0, max(2, ndim - 1)) if ndim > 1 else frames[:]
+        return joined[..., 0] if ndim > 2 and self._channels == 1 else joined
+
+    def move(self, frames: Array, joined: Array) -> tuple[Array, Array, int]:
+        """Other memory to go on in, behind the frames that the next view needs."""
+        other, other_joined = self._before
+        if sys.getrefcount(other) > UNSHARED:
+            other, other_joined = self._open()
+        kept = self.depth - 1
+        other[:kept] = frames[self.size - kept :]
+        self._before = frames, joined
+        return other, other_joined, kept
+
+    def load(self, window: Array, number: int, run: int) -> None:
+        """The newest frames, ``depth`` of them, from where they are stored."""
+        frames, joined = self._open()
+        frames[: self.depth] = window
+        self.place = (frames, joined, self.depth, number, run)
+
+    def forget(self) -> None:
+        """Say that what is here may be wrong."""
+        self.place = (*self.place[:3], -1, 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        frames, _, end, number, run = self.place
+        about = (self.depth, self._shape, self._dtype, self._most)
+        return _restored, (about, frames, (end, number, run))
+
+    def view(self, place: Place, there: int) -> Array:
+        """The newest frames, joined along their last axis, where that takes a copy.
+
+        ``there`` are those that are there; in place of the ones before are zeros.
+        """
+        frames, _, end, _, _ = place
+        depth, shape = self.depth, self._shape
+        if len(shape) < 2:
+            newest: Array = frames[end - 1].copy()
+            return newest
+        frames = frames[end - depth : end].copy()
+        frames[: max(0, depth - there)] = self._blank
+        view = self._join(frames)
+        if self._channels != 1:
+            view = view.reshape(*shape[:-1], depth * self._channels)
+        view.flags.writeable = False
+        return view
+
+
+def _restored(about: tuple[Any, ...], frames: Array, place: tuple[int, int, int]) -> NewestFrames:
+    """Newest frames as they were pickled."""
+    newest = NewestFrames(*about)
+    memory, joined, *_ = newest.place
+    memory[...] = frames
+    newest.place = (memory, joined, *place)
+    return newest
+
+
+class ReplayBuffer:
+    """The newest frames, each stored once, and random transitions made of them.
+
+    Parameters
+    ----------
+    size : int
+        Frames held, at least 1.
+    frame_history_len : int
+        Frames of a view, at least 1.
+    dtype : dtype, optional
+        Of the frames as they are stored; that of the first frame. The original stores ``np.uint8``
+        whatever comes.
+    seed : int, SeedSequence, BitGenerator, Generator, optional
+        Of the draws. Without one they come from NumPy's global state, so that ``np.random.seed``
+        controls them.
+
+    Attributes
+    ----------
+    size, frame_history_len : int
+        As given.
+    next_idx, num_in_buffer : int
+        Slot of the next frame, and frames held.
+    obs, action, reward, done : StoredField or None
+        What is stored, by slot, to be looked at; None before the first frame. ``obs`` has the shape
+        ``(size, *frame.shape)``, the others ``(size,)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or value; the message names it.
+
+    Notes
+    -----
+    A view joins the newest ``frame_history_len`` frames of the episode along their last axis, which
+    is that of the channels, oldest first; the channels of frames before the episode began are 0.
+    Frames of shape ``(height, width)`` have one channel. Of observations of fewer axes, such as the
+    RAM of a game, the view is the newest one alone. What was overwritten is not there any more: a
+    view never reaches across the write head.
+
+    One thread stores, and any number of threads may draw and read meanwhile: all of a batch was
+    there at one moment. A call that is interrupted has stored everything or nothing.
+
+    Source: the homework on deep Q-learning of Berkeley's CS 294-112, after Mnih et al. (2015),
+    "Human-level control through deep reinforcement learning".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like.compat.dqn import ReplayBuffer
+    >>> rb = ReplayBuffer(1000, 4, seed=0)
+    >>> frames = np.random.default_rng(0).integers(0, 256, (40, 84, 84, 1), np.uint8)
+    >>> for step, frame in enumerate(frames):
+    ...     idx = rb.store_frame(frame)
+    ...     view = rb.encode_recent_observation()
+    ...     rb.store_effect(idx, step % 6, 0.5, step % 20 == 19)
+    >>> view.shape
+    (84, 84, 4)
+    >>> obs, action, reward, next_obs, done_mask = rb.sample(32)
+    >>> obs.shape, obs.dtype, action.dtype, done_mask.dtype
+    ((32, 84, 84, 4), dtype('uint8'), dtype('int32'), dtype('float32'))
+    """
+
+    def __init__(
+        self,
+        size: int,
+        frame_history_len: int,
+        *,
+        dtype: DTypeLike | None = None,
+        seed: Seed = None,
+    ) -> None:
+        self.size = as_int("size", size, 1)
+        self.frame_history_len = as_int("frame_history_len", frame_history_len, 1)
+        self._dtype = None if dtype is None else np.dtype(dtype)
+        self._rng = None if seed is None else generator(seed)
+        self._rows: cpprb_like.ReplayBuffer | None = None
+        self._newest: NewestFrames | None = None
+        self._frame_shape: tuple[int, ...] = ()
+        # The number of the newest frame, its effect, and that of the next one if that is there: so
+        # what is true follows from the rows, and nothing has to be set right when they are written.
+        self._pending: Pending = (-1, NOT_KNOWN, NOT_KNOWN)
+        # Numbers of frames that no transition may start at: the rows say which of them are such.
+        self._suspects: set[int] = set()
+
+    # ------------------------------------------------------------------ storing
+
+    def store_frame(self, frame: ArrayLike) -> int:
+        """Store a frame, in place of the oldest one when the buffer is full.
+
+        Parameters
+        ----------
+        frame : array_like
+            The newest observation; of the same shape as the first one.
+
+        Returns
+        -------
+        int
+            Its slot, for ``store_effect``. Until then no transition starts at it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The frame is no array, or of another shape than the first one, or the dtype of the
+            frames cannot hold it. Nothing has changed.
+        MemoryError
+            There is no memory for ``size`` such frames.
+        """
+        rows, (at, effect, following) = self._rows, self._pending
+        number = 0 if rows is None else rows.ring.written
+        if at != number - 1 or following is not NOT_KNOWN:
+            effect = self._effect(number - 1)
+            self._pending = (number - 1, effect, NOT_KNOWN)
+        return self._store(frame, number, effect)
+
+    def _effect(self, number: int, pending: Pending | None = None) -> Effect:
+        """What is known of a frame, if it is the newest."""
+        at, effect, following = self._pending if pending is None else pending
+        return effect if at == number else following if at == number - 1 else NOT_KNOWN
+
+    def _store(self, frame: ArrayLike, number: int, effect: Effect) -> int:
+        """Store a frame, which has this number, and the effect of the one before it."""
+        value = frame if type(frame) is np.ndarray else as_numbers("frame", frame)
+        rows, newest = self._rows, self._newest
+        if rows is None or newest is None:
+            rows, newest = self._open(value)
+        elif value.ndim != newest.ndim:
+            raise self._wrong_shape(value)
+        action, reward, done, is_last, is_known = effect
+        if not is_known and number:
+            self._suspects.add(number - 1)
+        try:
+            slot = rows.add(
+                obs=value,
+                last_action=action,
+                last_reward=reward,
+                last_done=done,
+                is_first=is_last,
+                is_known=is_known,
+            )
+        except ValueError:
+            if number and value.shape != self._frame_shape:
+                raise self._wrong_shape(value) from None
+            raise
+        frames, joined, end, before, run = newest.place
+        if before == number:  # else they are read from the rows when somebody asks for them
+            if end == newest.size:
+                frames, joined, end = newest.move(frames, joined)
+            frames[end] = value
+            newest.place = (frames, joined, end + 1, number + 1, 1 if is_last else run + 1)
+        if number == 0:
+            self._newest, self._frame_shape = newest, value.shape
+            self._rows = rows  # last, as it says that the others are there
+        if self._suspects:
+            self._suspects.discard(number - self.size)
+        return slot  # type: ignore[return-value]  # a row was added
+
+    def _wrong_shape(self, frame: Array) -> ValueError:
+        return ValueError(f"frame: expected shape {self._frame_shape}, got {frame.shape}")
+
+    def store_effect(
+        self,
+        idx: int,
+        action: int,
+        reward: float,
+        done: bool,
+        *,
+        truncated: bool = False,
+        final_frame: ArrayLike | None = None,
+    ) -> None:
+        """Store what was done upon a frame, and what came of it.
+
+        Parameters
+        ----------
+        idx : int
+            What ``store_frame`` returned.
+        action : int
+        reward : float
+        done : bool
+            Whether the episode has ended and no reward will follow.
+        truncated : bool
+            Whether it was only cut off: the next frame is of another episode, but more reward would
+            have followed.
+        final_frame : array_like, optional
+            The observation at which it was cut off, which is stored as a frame of its own. Without
+            it no transition starts at ``idx``, because what followed is not known.
+
+        Raises
+        ------
+        IndexError
+            There is no frame in this slot.
+        TypeError, ValueError
+            A value is of a wrong type, or is not what its dtype can hold; or there is a
+            ``final_frame`` without ``truncated``, or of a frame that is not the newest. Nothing has
+            changed.
+        """
+        rows = self._rows
+        if (  # what programs do at each step, in half the time of all the questions below
+            rows is not None
+            and type(action) is int
+            and type(reward) is float
+            and type(done) is bool  # type: ignore[redundant-expr]
+            and type(idx) is int
+            and idx == (newest := rows.ring.written - 1) % self.size
+            and -INT32_MAX <= action <= INT32_MAX
+            and -FLOAT32_MAX <= reward <= FLOAT32_MAX
+            and truncated is False
+            and final_frame is None
+        ):
+            self._pending = (newest, (action, reward, done, done, True), NOT_KNOWN)
+            return
+        slot = as_int("idx", idx)
+        if rows is None or not 0 <= slot < self.num_in_buffer:
+            raise IndexError(f"idx: expected the slot of a frame, got {idx}")
+        is_done, is_cut = _flag("done", done), _flag("truncated", truncated) and not done
+        newest = self._stored - 1
+        is_newest = slot == newest % self.size
+        if final_frame is not None and not (is_cut and is_newest):
+            raise ValueError("final_frame: expected for the newest frame only, if it is truncated")
+        is_last = is_done or (is_cut and final_frame is None)
+        effect = (_action(action), _reward(reward), is_done, is_last, is_done or not is_last)
+        if not is_newest:
+            self._replace(rows, slot, effect)
+        elif final_frame is None:
+            self._pending = (newest, effect, NOT_KNOWN)
+        else:
+            before = self._pending
+            self._pending = (newest, self._effect(newest), CUT_OFF)
+            try:
+                self._store(final_frame, newest + 1, effect)
+            except ValueError:
+                self._pending = before
+                raise
+
+    def _replace(self, rows: cpprb_like.ReplayBuffer, slot: int, effect: Effect) -> None:
+        """Store the effect of a frame that is not the newest."""
+        newest = self._stored - 1
+        number = newest - (newest - slot) % self.size
+        if not effect[-1]:
+            self._suspects.add(number)
+        if self._newest is not None:
+            self._newest.forget()  # its frames may be of another episode then
+        rows.update((slot + 1) % self.size, **dict(zip(EFFECT, effect, strict=True)))
+        if effect[-1]:
+            self._suspects.discard(number)
+
+    def _open(self, frame: Array) -> tuple[cpprb_like.ReplayBuffer, NewestFrames]:
+        """Rows for frames like the first one, and room for the newest of them."""
+        dtype = frame.dtype if self._dtype is None else self._dtype
+        rows = cpprb_like.ReplayBuffer(
+            self.size,
+            {
+                "obs": {"shape": frame.shape, "dtype": dtype},
+                "last_action": {"shape": (), "dtype": np.int32},
+                "last_reward": {"shape": (), "dtype": np.float32},
+                "last_done": {"shape": (), "dtype": np.bool_},
+                "is_first": {"shape": (), "dtype": np.bool_},
+                "is_known": {"shape": (), "dtype": np.bool_},
+            },
+            terminated=False,  # an episode ends where the next frame says so
+            truncated=False,
+            seed=0,  # never used: the draws are our own
+        )
+        return rows, NewestFrames(self.frame_history_len, frame.shape, dtype, self.size)
+
+    # ------------------------------------------------------------------ reading
+
+    def encode_recent_observation(self) -> Array:
+        """The view of the newest frame.
+
+        Returns
+        -------
+        ndarray
+            Shape ``(height, width, channels * frame_history_len)``, of the dtype of the frames; of
+            observations of fewer axes their own shape.
+
+        Raises
+        ------
+        NotEnoughFramesError
+            There is no frame. It is an ``AssertionError`` and a ``ValueError``.
+
+        Notes
+        -----
+        Whether the newest frame ends the episode does not matter, so its effect need not be there.
+        Nobody changes a view as long as it lives, neither can its owner: it shares frames with the
+        views after it. Its frames lie behind each other in memory, as those of the original do.
+        """
+        rows, newest = self._rows, self._newest
+        if rows is None or newest is None:
+            raise NotEnoughFramesError("expected a frame to be stored, got none so far")
+        place = newest.place
+        if place[3] != rows.ring.written:
+            place = rows._consistently(partial(self._load, rows, newest))
+        _, joined, end, _, run = place
+        if newest.is_plain and newest.depth <= run:
+            return joined[..., end - newest.depth : end]
+        return newest.view(place, min(run, self.size))
+
+    def _load(self, rows: cpprb_like.ReplayBuffer, newest: NewestFrames) -> tuple[Ints, Place]:
+        """Read the newest frames from where they are stored."""
+        number = rows.ring.written
+        window = self._windows(rows, np.array([number - 1]), newest.depth)
+        newest.load(rows.stack("obs", window, axis=0)[0], number, int((window >= 0).sum()))
+        return np.array([(number - 1) % self.size]), newest.place
+
+    def can_sample(self, batch_size: int) -> bool:
+        """Whether there are ``batch_size`` different transitions, and a frame at all.
+
+        The newest frame starts none, nor does one whose effect has not been stored.
+        """
+        n, rows = as_int("batch_size", batch_size, 0), self._rows
+        if rows is None:
+            return False
+        most: int = rows._consistently(partial(self._count, rows))
+        return n <= most
+
+    def _count(self, rows: cpprb_like.ReplayBuffer) -> tuple[Ints, int]:
+        """How many transitions there are."""
+        number = rows.ring.written
+        return np.empty(0, np.intp), min(number, self.size) - len(self._without_next(rows, number))
+
+    def sample(self, batch_size: int) -> Batch:
+        """Draw different transitions, each with the same probability.
+
+        Parameters
+        ----------
+        batch_size : int
+            How many, at least 0.
+
+        Returns
+        -------
+        tuple of ndarray
+            ``obs, action, reward, next_obs, done_mask``. The views have the shape
+            ``(batch_size, height, width, channels * frame_history_len)`` and the dtype of the
+            frames; the others ``(batch_size,)`` and int32, float32, float32. ``done_mask`` is 1
+            where the episode ended; there ``next_obs`` is a view of the next episode.
+
+        Raises
+        ------
+        NotEnoughFramesError
+            ``can_sample(batch_size)`` is false. It is an ``AssertionError`` and a ``ValueError``.
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 0.
+
+        Notes
+        -----
+        Cost proportional to ``batch_size``, unless that is more than half of the transitions: then
+        to the number of frames.
+        """
+        n, rows = as_int("batch_size", batch_size, 0), self._rows
+        if rows is None:
+            raise NotEnoughFramesError(f"cannot sample {n} different transitions of 0 frames")
+        batch: Batch = rows._consistently(partial(self._sample, rows, n))
+        return batch
+
+    def _sample(self, rows: cpprb_like.ReplayBuffer, n: int) -> tuple[Ints, Batch]:
+        """Slots of a batch, and the batch, of rows that nobody changes meanwhile."""
+        number = rows.ring.written
+        among = min(number, self.size)
+        without = self._without_next(rows, number)
+        if n > among - len(without):
+            raise NotEnoughFramesError(f"cannot sample {n} different transitions of {among} frames")
+        numbers = number - among + self._draw(n, among, without)
+        windows = self._windows(rows, np.concatenate([numbers, numbers + 1]))
+        now, following = windows[:n], windows[n:]
+        next_slots = following[:, -1:]
+        action, reward, done = (rows.stack(name, next_slots).reshape(-1) for name in EFFECT[:3])
+        batch = Batch(
+            self._views(rows, now),
+            action,
+            reward,
+            self._views(rows, following),
+            done.astype(np.float32),
+        )
+        return windows[windows >= 0], batch
+
+    def _draw(self, n: int, among: int, without: list[int]) -> Ints:
+        """Different frames that a transition starts at, by age: the oldest has 0."""
+        integers = np.random.randint if self._rng is None else self._rng.integers
+        if 2 * (n + len(without)) > among:
+            there = np.setdiff1d(np.arange(among), without)
+            permutation = np.random.permutation if self._rng is None else self._rng.permutation
+            return permutation(there)[:n]
+        found = dict.fromkeys(without)
+        while len(found) < n + len(without):
+            missing = n + len(without) - len(found)
+            found.update(dict.fromkeys(integers(0, among, missing).tolist()))
+        return np.fromiter(found, np.intp, len(found))[len(without) :]
+
+    def _without_next(self, rows: cpprb_like.ReplayBuffer, number: int) -> list[int]:
+        """The frames that no transition starts at, by age, when ``number`` frames were stored."""
+        newest, oldest = number - 1, max(0, number - self.size)
+        suspects = [k for k in sorted(self._suspects) if oldest <= k < newest]
+        if suspects:
+            told = np.array([suspects]) + 1
+            is_known = rows.stack("is_known", told % self.size)[0].tolist()
+            suspects = [k for k, known in zip(suspects, is_known, strict=True) if not known]
+        return [k - oldest for k in (newest, *suspects)]
+
+    def _windows(
+        self, rows: cpprb_like.ReplayBuffer, numbers: Ints, depth: int | None = None
+    ) -> Ints:
+        """The slots of the frames of each view, oldest first; -1 for what is not there.
+
+        ``numbers`` are those of the newest frames.
+        """
+        if depth is None:
+            depth = self.frame_history_len if len(self._frame_shape) > 1 else 1
+        windows, _, _ = rows.ring.windows(
+            numbers % self.size, depth - 1, 0, starts="is_first", repeat=False
+        )
+        return windows
+
+    def _views(self, rows: cpprb_like.ReplayBuffer, windows: Ints) -> Array:
+        """The frames of each window, joined along their last axis."""
+        shape, n = self._frame_shape, len(windows)
+        if len(shape) < 2:
+            return rows.stack("obs", windows, axis=0).reshape(n, *shape)
+        if len(shape) == 2:
+            return rows.stack("obs", windows)
+        channels = shape[-1] * self.frame_history_len
+        return rows.stack("obs", windows, axis=-2).reshape(n, *shape[:-1], channels)
+
+    # ------------------------------------------------------------------ state
+
+    @property
+    def _stored(self) -> int:
+        """Frames so far."""
+        return 0 if self._rows is None else self._rows.ring.written
+
+    @property
+    def num_in_buffer(self) -> int:
+        """Frames held."""
+        return min(self._stored, self.size)
+
+    @property
+    def next_idx(self) -> int:
+        """Slot of the next frame."""
+        return self._stored % self.size
+
+    @property
+    def obs(self) -> StoredField | None:
+        """The frames by slot, None before the first one."""
+        return self._field("obs", self._read_frames)
+
+    @property
+    def action(self) -> StoredField | None:
+        """The actions by slot, None before the first frame."""
+        return self._field("last_action", partial(self._read_effects, "last_action"))
+
+    @property
+    def reward(self) -> StoredField | None:
+        """The rewards by slot, None before the first frame."""
+        return self._field("last_reward", partial(self._read_effects, "last_reward"))
+
+    @property
+    def done(self) -> StoredField | None:
+        """Whether the episode ended, by slot; None before the first frame."""
+        return self._field("last_done", partial(self._read_effects, "last_done"))
+
+    def _field(self, name: str, read: Callable[[Ints], Array]) -> StoredField | None:
+        if self._rows is None:
+            return None
+        field = next(field for field in self._rows.schema.fields if field.name == name)
+        return StoredField((self.size, *field.shape), field.dtype, read)
+
+    def _read_frames(self, slots: Ints) -> Array:
+        assert self._rows is not None
+        used = np.where(slots < self.num_in_buffer, slots, -1)
+        frames = self._rows.stack("obs", used[:, np.newaxis], axis=0)
+        return frames.reshape(len(slots), *self._frame_shape)
+
+    def _read_effects(self, name: str, slots: Ints) -> Array:
+        assert self._rows is not None
+        values: Array = self._rows._consistently(partial(self._effects_at, self._rows, name, slots))
+        return values
+
+    def _effects_at(
+        self, rows: cpprb_like.ReplayBuffer, name: str, slots: Ints
+    ) -> tuple[Ints, Array]:
+        """What came after the frames in these slots; the newest's before it is written."""
+        pending = self._pending  # first: it may be of an older frame then, but of no newer one
+        number = rows.ring.written
+        newest = (number - 1) % self.size
+        older = (slots < min(number, self.size)) & (slots != newest)
+        following = np.where(older, (slots + 1) % self.size, -1)
+        values = rows.stack(name, following[:, np.newaxis]).reshape(-1)
+        values[slots == newest] = self._effect(number - 1, pending)[EFFECT.index(name)]
+        return following[older], values
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(size={self.size}, "
+            f"frame_history_len={self.frame_history_len}, num_in_buffer={self.num_in_buffer})"
+        )
+
+
+def sample_n_unique(sampling_f: Callable[[], Result], n: int) -> list[Result]:
+    """Call a function until it has given ``n`` different results.
+
+    Parameters
+    ----------
+    sampling_f : callable
+        Without arguments.
+    n : int
+        At least 0.
+
+    Returns
+    -------
+    list
+        The results in the order in which they came first.
+
+    Raises
+    ------
+    RuntimeError
+        No new result came for so many calls that there seem to be fewer than ``n``; the original
+        never returns then.
+
+    Notes
+    -----
+    One call of the function for each result and each repeat; proportional to that for results that
+    can be hashed.
+
+    Examples
+    --------
+    >>> import random
+    >>> from cpprb_like.compat.dqn import sample_n_unique
+    >>> sorted(sample_n_unique(lambda: random.randint(0, 3), 4))
+    [0, 1, 2, 3]
+    """
+    wanted = as_int("n", n, 0)
+    results: list[Result] = []
+    hashed: set[Result] = set()
+    repeats = 0
+    while len(results) < wanted:
+        candidate = sampling_f()
+        try:
+            is_new = candidate not in hashed
+            hashed.add(candidate)
+        except TypeError:  # cannot be hashed
+            is_new = candidate not in results
+        if is_new:
+            results.append(candidate)
+            repeats = 0
+            continue
+        repeats += 1
+        if repeats > PATIENCE * (len(results) + PATIENCE):
+            raise RuntimeError(f"n: expected {n} different results, found only {len(results)}")
+    return results
+
+
+def _flag(name: str, value: object) -> bool:
+    """A bool, also of NumPy or as 0 or 1."""
+    if np.ndim(value) or value not in (0, 1):  # type: ignore[arg-type]
+        raise ValueError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
+
+
+def _action(value: int) -> int:
+    action = as_int("action", value)
+    if not -INT32_MAX - 1 <= action <= INT32_MAX:
+        raise ValueError(f"action: expected an integer that int32 can hold, got {action}")
+    return action
+
+
+def _reward(value: float) -> float:
+    try:
+        reward = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"reward: expected a number, got {value!r}") from None
+    if FLOAT32_MAX < abs(reward) < math.inf:
+        raise ValueError(f"reward: expected a number that float32 can hold, got {reward}")
+    return reward

@@ -1,0 +1,44 @@
+"""keras-gym's caches: ``ExperienceReplayBuffer``, ``NStepCache``, ``MonteCarloCache``, its errors.
+
+Steps are stored once, in a ``ReplayBuffer``; stacks of frames and sums of rewards are made when a
+batch is drawn. The buffers of coax, which came after keras-gym, are in ``coax``; their names are
+here as well.
+"""
+
+from cpprb_like.compat.coax import (
+    PrioritizedReplayBuffer,
+    SimpleReplayBuffer,
+    TransitionBatch,
+)
+from cpprb_like.compat.keras_gym._caches import (
+    MonteCarloCache,
+    NStepCache,
+)
+from cpprb_like.compat.keras_gym._env import (
+    ActionSpaceError,
+    EpisodeDoneError,
+    InconsistentCacheInputError,
+    InsufficientCacheError,
+    KerasGymError,
+    NumpyArrayCheckError,
+    SpaceError,
+)
+from cpprb_like.compat.keras_gym._replay import (
+    ExperienceReplayBuffer,
+)
+
+__all__ = [
+    "ActionSpaceError",
+    "EpisodeDoneError",
+    "ExperienceReplayBuffer",
+    "InconsistentCacheInputError",
+    "InsufficientCacheError",
+    "KerasGymError",
+    "MonteCarloCache",
+    "NStepCache",
+    "NumpyArrayCheckError",
+    "PrioritizedReplayBuffer",
+    "SimpleReplayBuffer",
+    "SpaceError",
+    "TransitionBatch",
+]

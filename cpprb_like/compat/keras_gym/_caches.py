@@ -1,0 +1,231 @@
+"""keras-gym's caches of an episode that is going on: steps in, transitions or returns out."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from cpprb_like._c.checks import as_discount, as_int
+from cpprb_like.compat.keras_gym._env import (
+    Array,
+    EpisodeDoneError,
+    ForEnv,
+    InsufficientCacheError,
+)
+
+Transitions = tuple[Array, Array, Array, Array, Array, Array]
+
+
+class _Cache(ForEnv):
+    """Steps of an episode, held until they are popped."""
+
+    def __init__(self, env: Any, gamma: float) -> None:
+        super().__init__(env)
+        self.gamma = as_discount("gamma", gamma)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all steps."""
+        self._steps: deque[tuple[Array, Array, float]] = deque()
+        self._done = False
+
+    def add(self, s: Any, a: Any, r: float, done: bool) -> None:
+        """Add a step.
+
+        Parameters
+        ----------
+        s
+            The state: whatever ``np.array`` takes; it is copied.
+        a : int or array_like
+            Discrete: the number of an action, or a weight for each. Box: an array of its shape.
+        r : float
+            The reward.
+        done : bool
+            Whether the episode ended here.
+
+        Raises
+        ------
+        EpisodeDoneError
+            The cache still holds steps of an episode that is done.
+        TypeError, ValueError
+            A value is of a wrong type or shape. Whatever is raised, the cache is as it was.
+        """
+        if self._done and self._steps:
+            raise EpisodeDoneError(
+                f"cannot add: the episode is done and {len(self)} of its steps are still held; "
+                "flush or reset first"
+            )
+        try:
+            reward = float(r)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"r: expected a number, got {r!r}") from None
+        step, done = (np.array([s]), self.read_action(a).copy(), reward), bool(done)
+        self._steps.append(step)
+        self._done = done
+
+    def __len__(self) -> int:
+        """Steps held."""
+        return len(self._steps)
+
+
+class NStepCache(_Cache):
+    """keras-gym's cache that makes transitions of n steps while an episode goes on.
+
+    Parameters
+    ----------
+    env
+        Its ``action_space`` is read, Discrete or Box.
+    n : int
+        Steps of a transition.
+    gamma : float
+        Discount factor, from 0 to 1.
+
+    Raises
+    ------
+    ActionSpaceError, TypeError, ValueError
+        As ``ExperienceReplayBuffer``.
+
+    Notes
+    -----
+    ``len`` is the number of steps held; it is true when a transition can be popped: more than ``n``
+    steps are held, or the episode is done.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from cpprb_like.compat.keras_gym import NStepCache
+    >>> cache = NStepCache(SimpleNamespace(action_space=SimpleNamespace(n=2)), n=2, gamma=0.5)
+    >>> for s in range(4):
+    ...     cache.add(s, a=0, r=1.0, done=s == 3)
+    >>> S, A, Rn, In, S_next, A_next = cache.flush()
+    >>> S.tolist(), Rn.tolist()
+    ([0, 1, 2, 3], [1.5, 1.5, 1.5, 1.0])
+    >>> In.tolist(), S_next.tolist()
+    ([0.25, 0.25, 0.0, 0.0], [2, 3, 2, 3])
+    """
+
+    def __init__(self, env: Any, n: int, gamma: float) -> None:
+        super().__init__(env, gamma)
+        self.n = as_int("n", n, 1)
+
+    def pop(self) -> Transitions:
+        """The oldest transition, which is taken out.
+
+        Returns
+        -------
+        S, A, Rn, In, S_next, A_next : ndarray
+            As of ``ExperienceReplayBuffer.sample``, of one transition. Where the episode ended
+            before there was a next state, In is 0, and the next state and action are S and A.
+
+        Raises
+        ------
+        InsufficientCacheError
+            Not more than ``n`` steps are held, and the episode is not done.
+        """
+        if not self:
+            raise InsufficientCacheError(
+                f"cannot pop: expected more than {self.n} steps or a done one, got {len(self)}"
+            )
+        reward = 0.0
+        for k, (_, _, r) in zip(range(self.n), self._steps, strict=False):
+            reward += self.gamma**k * r
+        s, a, _ = self._steps.popleft()
+        s_next, a_next, factor = s, a, 0.0
+        if len(self._steps) >= self.n:
+            s_next, a_next, _ = self._steps[self.n - 1]
+            factor = self.gamma**self.n
+        return (
+            s.copy(),
+            a.copy(),
+            np.array([reward]),
+            np.array([factor]),
+            s_next.copy(),
+            a_next.copy(),
+        )
+
+    def flush(self) -> Transitions:
+        """All transitions that can be popped, the oldest first, as one batch; as ``pop``."""
+        popped = [self.pop()]
+        while self:
+            popped.append(self.pop())
+        s, a, reward, factor, s_next, a_next = zip(*popped, strict=True)
+        return _join(s), _join(a), _join(reward), _join(factor), _join(s_next), _join(a_next)
+
+    def __bool__(self) -> bool:
+        return len(self) > (0 if self._done else self.n)
+
+
+class MonteCarloCache(_Cache):
+    """keras-gym's cache that gives the returns of an episode once it is done, last step first.
+
+    Parameters
+    ----------
+    env
+        Its ``action_space`` is read, Discrete or Box.
+    gamma : float
+        Discount factor, from 0 to 1.
+
+    Raises
+    ------
+    ActionSpaceError, TypeError, ValueError
+        As ``ExperienceReplayBuffer``.
+
+    Notes
+    -----
+    ``len`` is the number of steps held; it is true when there are some and the episode is done.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from cpprb_like.compat.keras_gym import MonteCarloCache
+    >>> cache = MonteCarloCache(SimpleNamespace(action_space=SimpleNamespace(n=2)), gamma=0.5)
+    >>> for s in range(3):
+    ...     cache.add(s, a=0, r=1.0, done=s == 2)
+    >>> S, A, G = cache.flush()
+    >>> S.tolist(), G.tolist()
+    ([2, 1, 0], [1.0, 1.5, 1.75])
+    """
+
+    def reset(self) -> None:
+        """Forget all steps."""
+        super().reset()
+        self._return = 0.0  # of the step that was popped last, in this episode
+
+    def pop(self) -> tuple[Array, Array, Array]:
+        """The newest step, which is taken out.
+
+        Returns
+        -------
+        S, A, G : ndarray
+            State, action and the discounted sum of all rewards from there on, float64; of one step.
+
+        Raises
+        ------
+        InsufficientCacheError
+            The episode is not done, or all its steps are popped.
+        """
+        if not self:
+            raise InsufficientCacheError(
+                f"cannot pop: expected an episode that is done, got {len(self)} steps"
+            )
+        s, a, r = self._steps.pop()
+        returned = r + self.gamma * self._return
+        self._return = returned if self._steps else 0.0
+        return s, a, np.array([returned])
+
+    def flush(self) -> tuple[Array, Array, Array]:
+        """All steps, the newest first, as one batch; as ``pop``."""
+        popped = [self.pop()]
+        while self:
+            popped.append(self.pop())
+        s, a, returns = zip(*popped, strict=True)
+        return _join(s), _join(a), _join(returns)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0 and self._done
+
+
+def _join(arrays: tuple[Array, ...]) -> Array:
+    return np.concatenate(arrays)

@@ -1,0 +1,133 @@
+"""What keras-gym's classes share: errors, and how they read the actions of an environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like import NotEnoughDataError
+from cpprb_like._c.checks import as_int
+from cpprb_like._store.schema import Field
+
+Array = NDArray[Any]
+
+KEPT_ACTIONS = 64  # that are one-hot from the beginning
+INTEGERS = (int, np.int64, np.int32)  # numbers that programs give; others are looked at
+
+
+class KerasGymError(Exception):
+    """What keras-gym's errors have in common."""
+
+
+class InsufficientCacheError(KerasGymError, NotEnoughDataError):
+    """There are too few steps for what was asked."""
+
+
+class EpisodeDoneError(KerasGymError):
+    """A step was added behind the end of an episode that is still in the cache."""
+
+
+class InconsistentCacheInputError(KerasGymError):
+    """Nothing raises it; it is here for ``except`` clauses."""
+
+
+class NumpyArrayCheckError(KerasGymError):
+    """An array has not the axes that it should have."""
+
+
+class SpaceError(KerasGymError):
+    """A space is of the wrong kind."""
+
+
+class ActionSpaceError(SpaceError):
+    """The action space is of the wrong kind."""
+
+
+class ForEnv:
+    """What is known of an environment's actions: its space is Discrete or a Box.
+
+    Spaces of Gymnasium and gym go by the name of their class, others by their attributes: ``n``, or
+    ``shape`` and ``dtype``.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        space = env.action_space
+        self._discrete = _is(space, "Discrete", "n")
+        self._one_hots: dict[int, Array] = {}  # of the first actions, if they are numbered
+        if self._discrete:
+            n = as_int("env.action_space.n", space.n, 1)
+            self.action_field = Field("a", np.dtype(np.float64), (n,))
+            self._first = int(getattr(space, "start", 0))
+            table = np.eye(min(n, KEPT_ACTIONS), n)
+            table.flags.writeable = False
+            self._one_hots = {self._first + place: row for place, row in enumerate(table[:, None])}
+        elif _is(space, "Box", "shape", "dtype"):
+            self.action_field = Field("a", np.dtype(space.dtype), tuple(space.shape))
+        else:
+            raise ActionSpaceError(f"env.action_space: expected Discrete or Box, got {space!r}")
+
+    @property
+    def action_space_is_discrete(self) -> bool:
+        """Whether actions are numbered."""
+        return self._discrete
+
+    @property
+    def action_space_is_box(self) -> bool:
+        """Whether actions are arrays of numbers."""
+        return not self._discrete
+
+    @property
+    def num_actions(self) -> int:
+        """Number of actions; ``ActionSpaceError`` unless the space is Discrete."""
+        if not self._discrete:
+            raise ActionSpaceError(f"num_actions: {self.env.action_space!r} is not Discrete")
+        return self.action_field.shape[0]
+
+    @property
+    def actions_ndim(self) -> int:
+        """Number of axes of an action, at least 1; ``ActionSpaceError`` unless it is a Box."""
+        if self._discrete:
+            raise ActionSpaceError(f"actions_ndim: {self.env.action_space!r} is no Box")
+        return len(self.action_field.shape) or 1
+
+    def read_action(self, a: Any) -> Array:
+        """An action as it is stored, in a batch of one: one-hot if the space is Discrete.
+
+        To be read only.
+        """
+        if type(a) in INTEGERS and a in self._one_hots:
+            return self._one_hots[a]
+        if self._discrete:
+            try:
+                given = np.asarray(a)
+            except ValueError as error:  # rows of several lengths
+                raise ValueError(f"a: {error}") from None
+            if given.shape != self.action_field.shape:
+                return self._one_hot(given)
+        action = self.action_field.convert(a, 1)
+        if len(action) != 1:
+            raise ValueError(f"a: expected one action, got {len(action)}")
+        return action
+
+    def _one_hot(self, a: Array) -> Array:
+        n = self.num_actions
+        if a.ndim or a.dtype.kind not in "iub":
+            raise TypeError(
+                f"a: expected the number of an action, or an array of shape ({n},), got {a!r}"
+            )
+        place = int(a) - self._first
+        if not 0 <= place < n:
+            raise ValueError(f"a: expected {self._first} to {self._first + n - 1}, got {a}")
+        action = np.zeros((1, n))
+        action[0, place] = 1.0
+        return action
+
+
+def _is(space: Any, name: str, *attributes: str) -> bool:
+    names = {kind.__name__ for kind in type(space).__mro__}
+    if "Space" in names:
+        return name in names
+    return all(hasattr(space, attribute) for attribute in attributes)

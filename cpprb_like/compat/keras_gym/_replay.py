@@ -1,0 +1,428 @@
+"""keras-gym's ``ExperienceReplayBuffer``: each frame is stored once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like import ReplayBuffer
+from cpprb_like._c.checks import as_discount, as_int
+from cpprb_like.compat._arrays import as_numbers
+from cpprb_like.compat.coax import PrioritizedReplayBuffer, SimpleReplayBuffer, TransitionBatch
+from cpprb_like.compat.keras_gym._caches import MonteCarloCache, NStepCache, Transitions
+from cpprb_like.compat.keras_gym._env import (
+    ActionSpaceError,
+    Array,
+    EpisodeDoneError,
+    ForEnv,
+    InconsistentCacheInputError,
+    InsufficientCacheError,
+    KerasGymError,
+    NumpyArrayCheckError,
+    SpaceError,
+)
+from cpprb_like.views._stacking import newest_frame
+
+__all__ = [
+    "ActionSpaceError",
+    "EpisodeDoneError",
+    "ExperienceReplayBuffer",
+    "InconsistentCacheInputError",
+    "InsufficientCacheError",
+    "KerasGymError",
+    "MonteCarloCache",
+    "NStepCache",
+    "NumpyArrayCheckError",
+    "PrioritizedReplayBuffer",
+    "SimpleReplayBuffer",
+    "SpaceError",
+    "TransitionBatch",
+]
+
+Rows = NDArray[np.intp]
+
+PATIENCE = 10  # rejected rows for each row of a batch, before all rows are looked at
+CHUNK = 4096  # rows looked at together then
+
+
+class Found(NamedTuple):
+    """Transitions: see ``_look``."""
+
+    rows: Rows
+    last: Rows
+    ended: NDArray[np.bool_]
+
+
+class ExperienceReplayBuffer(ForEnv):
+    """keras-gym's buffer of steps in which each frame is stored once.
+
+    Parameters
+    ----------
+    env
+        Its ``action_space`` is read, Discrete or Box, and ``num_frames``, of the environment or of
+        one that it wraps: the frames of a stack, 1 by default.
+    capacity : int
+        Steps held; ``bootstrap_n`` more are kept, which the last of them need.
+    batch_size : int
+        Transitions of a batch.
+    bootstrap_n : int
+        Steps of a transition.
+    gamma : float
+        Discount factor, from 0 to 1.
+    random_seed : int, optional
+        Of the draws. Setting the attribute starts them anew, deleting it unseeds them.
+
+    Attributes
+    ----------
+    env, capacity, batch_size, bootstrap_n, gamma, random_seed
+        As given.
+    num_frames : int
+        Frames of a stack.
+    random : numpy.random.RandomState
+        The source of the draws.
+
+    Raises
+    ------
+    ActionSpaceError
+        The action space is neither Discrete nor a Box.
+    TypeError, ValueError
+        A parameter is of a wrong type or value; the message names it.
+
+    Notes
+    -----
+    A transition is returned where all of it is there: ``bootstrap_n`` steps and the state after
+    them lie in the buffer and in one episode, or the episode is done within these steps. So the
+    newest steps are not drawn before they have a next state, and the last ``bootstrap_n`` steps of
+    an episode that ended without ``done`` never are. Nor are the ``num_frames - 1`` oldest steps of
+    a full buffer, because frames before them are gone.
+
+    Rows are drawn by ``random.randint`` and rejected if there is no transition at them, as
+    keras-gym does: for the same seed the draws are the same up to the first at which keras-gym
+    returns states that were never written or do not follow each other.
+
+    Cost of a batch: proportional to ``batch_size`` as a rule; where nearly every draw is rejected,
+    also to the steps stored. One thread adds, and any number of threads may draw and clear
+    meanwhile: all of a batch was there at one moment. A call that is interrupted has done
+    everything or nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from types import SimpleNamespace
+    >>> from cpprb_like.compat.keras_gym import ExperienceReplayBuffer
+    >>> env = SimpleNamespace(action_space=SimpleNamespace(n=2), num_frames=3)
+    >>> buffer = ExperienceReplayBuffer(env, capacity=100, batch_size=4, random_seed=1)
+    >>> frames = np.arange(52, dtype=np.uint8)[:, None, None] * np.ones((8, 8), np.uint8)
+    >>> for t in range(50):
+    ...     stack = np.moveaxis(frames[t : t + 3], 0, -1)
+    ...     buffer.add(stack, a=t % 2, r=1.0, done=t == 49, episode_id=7)
+    >>> S, A, Rn, In, S_next, A_next = buffer.sample()
+    >>> S.shape, A.shape, Rn.tolist(), In.tolist()
+    ((4, 8, 8, 3), (4, 2), [1.0, 1.0, 1.0, 1.0], [0.99, 0.99, 0.99, 0.99])
+    >>> bool((S_next == S + 1).all())
+    True
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        capacity: float,
+        batch_size: int = 32,
+        bootstrap_n: int = 1,
+        gamma: float = 0.99,
+        random_seed: int | None = None,
+    ) -> None:
+        super().__init__(env)
+        self.capacity = _read_capacity(capacity)
+        self.batch_size = as_int("batch_size", batch_size, 1)
+        self.bootstrap_n = as_int("bootstrap_n", bootstrap_n, 1)
+        self.gamma = as_discount("gamma", gamma)
+        self.num_frames = _num_frames(env)
+        self.random_seed = random_seed
+        self._slots = self.capacity + self.bootstrap_n
+        self._steps: ReplayBuffer | None = None  # its fields are known from the first step
+        # Which episode goes on, told before its first step is written, so that nothing has to be
+        # set right afterwards: clears so far, the number of the step at which it begins, its id,
+        # and that of the episode before. If there is no such step yet, that one goes on.
+        self._begun: tuple[int, int, Any, Any] = (-1, 0, None, None)
+
+    @classmethod
+    def from_value_function(
+        cls,
+        value_function: Any,
+        capacity: float,
+        batch_size: int = 32,
+        random_seed: int | None = None,
+    ) -> ExperienceReplayBuffer:
+        """A buffer with ``env``, ``bootstrap_n`` and ``gamma`` of a value function.
+
+        Parameters
+        ----------
+        value_function
+            Has these attributes.
+        capacity, batch_size, random_seed
+            As for the class.
+        """
+        return cls(
+            value_function.env,
+            capacity,
+            batch_size,
+            value_function.bootstrap_n,
+            value_function.gamma,
+            random_seed,
+        )
+
+    @property
+    def random_seed(self) -> int | None:
+        """The seed that the draws began with; None where there was none."""
+        return self._random_seed
+
+    @random_seed.setter
+    def random_seed(self, seed: int | None) -> None:
+        try:
+            self.random = np.random.RandomState(seed)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"random_seed: {error}") from None
+        self._random_seed = seed
+
+    @random_seed.deleter
+    def random_seed(self) -> None:
+        self.random_seed = None
+
+    # ------------------------------------------------------------------ adding
+
+    def add(self, s: Any, a: Any, r: float, done: bool, episode_id: Any) -> None:
+        """Add a step.
+
+        Parameters
+        ----------
+        s : array_like
+            The state. With ``num_frames`` above 1 its last axis is that of the frames, the oldest
+            first: of three axes and more the newest frame is stored, which is the last one. A state
+            of one or two axes is stored whole and counts as a frame, as in keras-gym.
+        a : int or array_like
+            Discrete: the number of an action, or a weight for each. Box: an array of its shape.
+        r : float
+            The reward.
+        done : bool
+            Whether the episode ended here for good, so that there is nothing more to gain. An
+            episode that was cut off has ``done=False``, and the next step another ``episode_id``.
+        episode_id : hashable
+            The same in all steps of an episode; a new episode begins where it changes.
+
+        Raises
+        ------
+        NumpyArrayCheckError
+            ``s`` is no array, or its last axis is not that of the frames.
+        TypeError, ValueError
+            A value is of a wrong type or shape, or not one of the action space. Whatever is raised,
+            the buffer is as it was.
+        """
+        frame, action = self._newest_frame(s), self.read_action(a)
+        try:
+            hash(episode_id)
+        except TypeError:
+            raise TypeError(f"episode_id: expected a hashable, got {episode_id!r}") from None
+        steps = self._open(frame) if self._steps is None else self._steps
+        ring, (told_at, first, episode, before) = steps.ring, self._begun
+        clears, written = ring.revision, ring.written
+        current = episode if written > first else before
+        is_first = not (clears == told_at and written > 0 and episode_id == current)
+        if is_first:
+            self._begun = (clears, written, episode_id, current)
+        elif written <= first:  # what was told then did not happen
+            self._begun = (clears, -1, current, None)
+        steps.add(s=frame, a=action, r=r, done=done, is_first=is_first)
+        if self._steps is None:
+            self._steps = steps
+
+    def _newest_frame(self, s: Any) -> Array:
+        state = s if type(s) is np.ndarray else _as_state(s)
+        if self.num_frames == 1:
+            return state
+        if state.ndim == 0 or state.shape[-1] != self.num_frames:
+            raise NumpyArrayCheckError(
+                f"s: expected an array whose last axis has the {self.num_frames} frames, "
+                f"got shape {state.shape}"
+            )
+        return newest_frame(state) if state.ndim >= 3 else state
+
+    def _open(self, frame: Array) -> ReplayBuffer:
+        action = self.action_field
+        fields = {
+            "s": {"shape": frame.shape, "dtype": frame.dtype},
+            "a": {"shape": action.shape, "dtype": action.dtype},
+            "r": {"shape": (), "dtype": np.float64},
+            "done": {"shape": (), "dtype": np.bool_},
+            "is_first": {"shape": (), "dtype": np.bool_},  # whether an episode begins here
+        }
+        return ReplayBuffer(  # draws are made here, not there
+            self._slots, fields, terminated=False, truncated=False, seed=0
+        )
+
+    def clear(self) -> None:
+        """Forget all steps; memory stays allocated, and the draws go on where they are."""
+        if self._steps is not None:
+            self._steps.clear()
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(self) -> Transitions:
+        """Draw transitions of ``bootstrap_n`` steps.
+
+        Returns
+        -------
+        S, S_next : ndarray, shape (batch_size, *frame, num_frames)
+            States before and after the steps, oldest frame first, in the dtype of the frames; there
+            is no last axis with ``num_frames=1``. Where an episode is too young for all frames, its
+            first one is repeated.
+        A, A_next : ndarray, shape (batch_size, num_actions) or (batch_size, *box)
+            The actions there: one-hot and float64, or in the dtype of the Box.
+        Rn : ndarray of float64, shape (batch_size,)
+            Sum of the rewards, the k-th times ``gamma ** k``, up to the end of the episode.
+        In : ndarray of float64, shape (batch_size,)
+            ``gamma ** bootstrap_n``, or 0 if the episode was done within the steps. Then ``S_next``
+            and ``A_next``, which In masks, repeat what was last.
+
+        In the order ``S, A, Rn, In, S_next, A_next``.
+
+        Raises
+        ------
+        InsufficientCacheError
+            There are fewer than ``batch_size`` steps, or at none of them is a transition. It is a
+            ``ValueError`` and a ``RuntimeError``.
+        """
+        batch_size, steps = as_int("batch_size", self.batch_size, 1), self._steps  # it may be set
+        if steps is None:
+            raise InsufficientCacheError(
+                f"cannot sample {batch_size} transitions: the buffer holds 0"
+            )
+        batch: Transitions = steps._consistently(partial(self._sample, steps, batch_size))
+        return batch
+
+    def _sample(self, steps: ReplayBuffer, batch_size: int) -> tuple[Rows, Transitions] | None:
+        """The oldest slots of a batch, and the batch, of rows that nobody changes meanwhile."""
+        written = steps.ring.written
+        held = self._held(written)
+        if held < batch_size:
+            raise InsufficientCacheError(
+                f"cannot sample {batch_size} transitions: the buffer holds {held}"
+            )
+        rows, last, ended = self._draw(steps, written, batch_size)
+        if steps.ring.written != written:
+            return None  # windows that were looked at later than others
+        n, here, every = self.bootstrap_n, self.num_frames - 1, np.arange(len(rows))
+        within = np.arange(n) < (last - here + ended)[:, np.newaxis]
+        powers = np.array([self.gamma**k for k in range(n)])
+        with np.errstate(over="ignore", invalid="ignore"):
+            rewards = np.where(within, powers * steps.stack("r", rows[:, here : here + n]), 0.0)
+            returns = rewards.cumsum(axis=1)[:, -1]  # one after the other: a sum goes by pairs
+        following = np.minimum(n + np.arange(self.num_frames), last[:, np.newaxis])
+        actions = steps.stack("a", np.stack([rows[:, here], rows[every, last]], axis=1))
+        return np.ascontiguousarray(rows[:, 0]), (
+            self._states(steps, rows[:, : self.num_frames]),
+            np.ascontiguousarray(actions[..., 0]),
+            returns,
+            np.where(ended, 0.0, self.gamma**n),
+            self._states(steps, rows[every[:, np.newaxis], following]),
+            np.ascontiguousarray(actions[..., 1]),
+        )
+
+    def _draw(self, steps: ReplayBuffer, written: int, n: int) -> Found:
+        """Slots at which a transition is: see ``_look``."""
+        found: list[Found] = []
+        missing, rejected = n, 0
+        while missing and rejected < PATIENCE * n:
+            # One number for each row that is still missing, as if drawn one by one.
+            drawn = self.random.randint(min(written, self._slots), size=missing)
+            there = self._look(steps, written, drawn.astype(np.intp))
+            found.append(there)
+            rejected += missing - len(there.rows)
+            missing -= len(there.rows)
+        if missing:
+            found.append(self._choose(steps, written, missing))
+        return (
+            found[0] if len(found) == 1 else Found(*map(np.concatenate, zip(*found, strict=True)))
+        )
+
+    def _choose(self, steps: ReplayBuffer, written: int, n: int) -> Found:
+        """As ``_draw``, by a look at all rows."""
+        stored = min(written, self._slots)
+        every = np.arange(written - stored, written) % self._slots
+        chunks = (every[start : start + CHUNK] for start in range(0, stored, CHUNK))
+        here = self.num_frames - 1
+        there = np.concatenate(
+            [self._look(steps, written, chunk).rows[:, here] for chunk in chunks]
+        )
+        if len(there) == 0:
+            raise InsufficientCacheError(
+                f"cannot sample: no step has {self.bootstrap_n} more of its episode behind it, or "
+                "its end by done"
+            )
+        return self._look(steps, written, there[self.random.randint(len(there), size=n)])
+
+    def _look(self, steps: ReplayBuffer, written: int, slots: Rows) -> Found:
+        """Of the given slots those at which a transition is.
+
+        Their windows; the place in each of the row after the steps, or of the one that is done; and
+        whether it is done.
+        """
+        n, here = self.bootstrap_n, self.num_frames - 1
+        rows, counts, _ = steps.ring.windows(slots, here, n, starts="is_first")
+        following = counts[:, 1]
+        ends = steps.stack("done", rows[:, here : here + n])
+        ends &= np.arange(n) <= following[:, np.newaxis]
+        ended = np.logical_or.reduce(ends, axis=1)
+        # Frames before the oldest row: gone if the ring is full. With a few free slots they may not
+        # be missed, but keras-gym, going round the ring, meets the newest row, and rejects as well.
+        stored = min(written, self._slots)
+        ages = (slots - (written - stored)) % self._slots
+        there = ended | (following == n)
+        there &= ages >= here - (self._slots - stored)
+        last = here + np.where(ended, ends.argmax(axis=1), n)
+        return Found(rows[there], last[there], ended[there])
+
+    def _states(self, steps: ReplayBuffer, slots: Rows) -> Array:
+        """The stacks of the frames at these slots; of one frame, that alone."""
+        states = steps.stack("s", slots)
+        return states[..., 0] if self.num_frames == 1 else states
+
+    # ------------------------------------------------------------------ sizes
+
+    def _held(self, written: int) -> int:
+        """Steps that count, when so many have been written."""
+        return max(0, min(written, self._slots) - self.bootstrap_n)
+
+    def __len__(self) -> int:
+        """Steps stored, without the newest ``bootstrap_n``; at most ``capacity``."""
+        return 0 if self._steps is None else self._held(self._steps.ring.written)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+
+def _as_state(s: Any) -> Array:
+    """An array of numbers."""
+    try:
+        return as_numbers("s", s)
+    except (TypeError, ValueError) as error:
+        raise NumpyArrayCheckError(str(error)) from None
+
+
+def _read_capacity(capacity: Any) -> int:
+    """A number of steps; floats of integral value such as ``1e6`` will do."""
+    if isinstance(capacity, float) and capacity.is_integer():
+        return as_int("capacity", int(capacity), 1)
+    return as_int("capacity", capacity, 1)
+
+
+def _num_frames(env: Any) -> int:
+    """The attribute of this name of the environment, or of the outermost one within that has it."""
+    while env is not None:
+        if hasattr(env, "num_frames"):
+            return as_int("env.num_frames", env.num_frames, 1)
+        env = getattr(env, "env", None)
+    return 1

@@ -1,0 +1,38 @@
+"""Which rows are drawn: samplers, and the weights that they keep for rows.
+
+A sampler is asked for ``n`` rows of a ring and returns their slots, with further columns for the
+batch such as importance-sampling weights. It never sees the values of the rows; ``views`` read
+those. ``cpprb_like._segment_tree`` belongs to this room.
+May import: ``_store`` and what that may.
+"""
+
+from cpprb_like.samplers._base import (
+    Extra,
+    LegacyUniform,
+    Recency,
+    Reverse,
+    Sampler,
+    Slots,
+    Uniform,
+)
+from cpprb_like.samplers._laber import LaBERlazy, LaBERmax, LaBERmean
+from cpprb_like.samplers._prioritized import Prioritized, PrioritySampler
+from cpprb_like.samplers._rank_based import RankBased
+from cpprb_like.samplers._trees import new_sum_tree
+
+__all__ = [
+    "Extra",
+    "LaBERlazy",
+    "LaBERmax",
+    "LaBERmean",
+    "LegacyUniform",
+    "Prioritized",
+    "PrioritySampler",
+    "RankBased",
+    "Recency",
+    "Reverse",
+    "Sampler",
+    "Slots",
+    "Uniform",
+    "new_sum_tree",
+]

@@ -1,0 +1,571 @@
+"""Draws by priority.
+
+A priority says how much there is to learn from a row: most often the size of its error of temporal
+difference. Samplers of this module keep one for each row, in memory of their own. Not here: the
+trees (``_segment_tree``), how they follow the ring (``_row_weights``), draws by rank
+(``_rank_based``), and the buffer whose methods users call (``buffers._prioritized``).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from cpprb_like._c.checks import as_int, as_ints
+from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like._core import Moment, Ring
+from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
+from cpprb_like._store.arenas import allocate_floats
+from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
+from cpprb_like.samplers._row_weights import RowWeights
+from cpprb_like.samplers._starts import Starts
+from cpprb_like.schedules import Schedule, check, value_at
+
+__all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
+
+Floats = NDArray[np.float64]
+
+TRIES = 64  # for each start, before all rows are looked at ...
+SPARE_TRIES = 256
+TRIES_PER_ROW = 1 / 8  # ... or for each row, if that is more: a look at all takes longer than these
+
+
+class PrioritySampler(Sampler, Protocol):
+    """A sampler that draws by priority: what ``PrioritizedReplayBuffer(sampler=...)`` takes."""
+
+    def nbytes_for(self, capacity: int) -> int:
+        """Bytes that it allocates for a ring of so many rows."""
+        ...
+
+    def open(self, ring: Ring) -> None:
+        """Allocate the memory for a ring, whose rows it will draw from then on."""
+        ...
+
+    def draw(
+        self,
+        ring: Ring,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        replace: bool,
+        beta: float | Schedule | None = None,
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw``. The extra columns are ``weights`` and ``indexes``, at least."""
+        ...
+
+    def stage(self, first: int, revision: int, priorities: Floats) -> None:
+        """Take note of the priorities of the rows from row id ``first`` on, just written.
+
+        They come from ``read_priorities``, so it cannot fail. If ``ring.revision`` is no longer
+        ``revision``, the rows are gone. It is called once more for the same rows if a signal
+        handler raised in the middle, as Ctrl-C does: so rows never come without their priorities.
+        """
+        ...
+
+    def follow(self) -> None:
+        """Take note of the rows that are there; called before and after absent rows are added."""
+        ...
+
+    def read_priorities(self, priorities: ArrayLike) -> Floats:
+        """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are none."""
+        ...
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of rows."""
+        ...
+
+    def get_max_priority(self) -> float:
+        """The priority of new rows."""
+        ...
+
+
+def read_priorities(priorities: ArrayLike) -> Floats:
+    """Priorities as a fresh dense 1-d array.
+
+    Parameters
+    ----------
+    priorities : array_like of numbers, shape () or (n,) or (n, 1)
+        Finite, at least 0.
+
+    Raises
+    ------
+    TypeError
+        They are no real numbers.
+    ValueError
+        They have another shape, or one of them is negative, infinite or NaN.
+    """
+    common = as_priorities(priorities)
+    if common is not None:
+        return common
+    given = _as_array("priorities", priorities)
+    if given.size == 0:
+        given = given.astype(np.float64)
+    if given.dtype.kind not in "fiu" or isinstance(priorities, np.ma.MaskedArray):
+        kind = "a masked array" if isinstance(priorities, np.ma.MaskedArray) else repr(priorities)
+        raise TypeError(f"priorities: expected numbers, got {kind}")
+    if given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1):
+        raise ValueError(f"priorities: expected shape (n,) or (n, 1), got {given.shape}")
+    with np.errstate(over="ignore"):
+        values = np.array(given.reshape(-1), np.float64)
+    if values.size and not (values.min() >= 0.0 and values.max() < math.inf):  # false for NaN
+        wrong = np.flatnonzero(~((values >= 0.0) & (values < math.inf)))[0]
+        raise ValueError(
+            f"priorities[{wrong}]: expected a finite number of at least 0, got {values[wrong]}"
+        )
+    return values
+
+
+def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
+    """Indexes of rows as a dense 1-d array.
+
+    Parameters
+    ----------
+    indexes : array_like of int, shape () or (n,) or (n, 1)
+        At least 0. Floats will do where they are whole numbers.
+    n : int, optional
+        How many are expected, one for each priority.
+
+    Raises
+    ------
+    TypeError
+        They are no integers.
+    ValueError
+        They have another shape, or are not ``n``.
+    IndexError
+        One of them is negative, or larger than any index.
+    """
+    common = None if n is None else as_indexes(indexes, n)
+    if common is not None:
+        return common
+    given = _as_array("indexes", indexes)
+    if given.size == 0:
+        given = given.astype(np.int64)
+    if given.dtype.kind == "f":
+        given = as_ints("indexes", given)
+    if given.dtype.kind not in "iu" or isinstance(indexes, np.ma.MaskedArray):
+        raise TypeError(f"indexes: expected integers, got {indexes!r}")
+    if given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1):
+        raise ValueError(f"indexes: expected shape (n,) or (n, 1), got {given.shape}")
+    if n is not None and given.size != n:
+        raise ValueError(f"expected one priority for each index, got {n} for {given.size}")
+    found = np.require(given.reshape(-1), np.int64, ["C", "A"])
+    if found.size and found.min() < 0:  # also of unsigned ones that no int64 holds
+        wrong = np.flatnonzero(found < 0)[0]
+        expected = "at least 0" if given.dtype.kind == "i" else f"at most {np.iinfo(np.int64).max}"
+        raise IndexError(f"indexes[{wrong}]: expected {expected}, got {given.reshape(-1)[wrong]}")
+    return found
+
+
+class ByPriority:
+    """What ``Prioritized`` and ``RankBased`` have in common: all but how priorities become weights.
+
+    Parameters are those of these two; ``alpha`` and ``beta`` are checked here. A subclass makes the
+    ``RowWeights`` of a ring by ``_keep(ring)``, and says by ``_weigh(priorities)`` what these take
+    for rows of such priorities.
+    """
+
+    NO_WEIGHT: ClassVar[float] = 0.0  # what ``RowWeights`` takes for a row that is not to be drawn
+
+    def __init__(
+        self,
+        alpha: float,
+        beta: float | Schedule,
+        *,
+        check_for_update: bool,
+        stratified: bool,
+        probabilities: bool,
+        weights_dtype: DTypeLike,
+    ) -> None:
+        self.alpha = _number("alpha", alpha)
+        check("beta", beta, 0)
+        self.beta = beta
+        self.check_for_update = bool(check_for_update)
+        self.stratified = bool(stratified)
+        self.probabilities = bool(probabilities)
+        self.weights_dtype = read_weights_dtype(weights_dtype)
+        self.draws = 0
+        self._rows: RowWeights | None = None
+        self._saved: tuple[Any, ...] | None = None
+
+    # ------------------------------------------------------------------ memory
+
+    def _keep(self, ring: Ring) -> RowWeights:
+        raise NotImplementedError
+
+    def _weigh(self, priorities: Floats) -> Floats:
+        raise NotImplementedError
+
+    def open(self, ring: Ring) -> None:
+        """Allocate the memory for a ring, whose rows it will draw from then on.
+
+        A copy goes on where the original was, over a copy of its buffer; over an empty buffer it
+        begins anew.
+
+        Raises ``ValueError`` if it draws from another ring already, if it keeps priorities of the
+        rows of another, or if its parameters do not fit a ring of this capacity.
+        """
+        if self._rows is not None:
+            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        rows = self._keep(ring)
+        if self._saved is not None:
+            rows.load(self._saved)
+            self._saved = None
+        self._rows = rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        saved = self._saved if self._rows is None else self._rows.save()
+        return self.__dict__ | {"_rows": None, "_saved": saved}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _number("alpha", state["alpha"])
+        check("beta", state["beta"], 0)
+        as_int("draws", state["draws"], 0)
+        self.__dict__.update(state)
+
+    @property
+    def rows(self) -> RowWeights:
+        """The weights of the rows."""
+        if self._rows is None:
+            raise RuntimeError(f"{self!r} belongs to no buffer yet")
+        return self._rows
+
+    # ------------------------------------------------------------------ drawing
+
+    def draw(
+        self,
+        ring: Ring,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        replace: bool,
+        beta: float | Schedule | None = None,
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw``; ``beta`` stands for the sampler's own."""
+        exponent = self.beta if beta is None else beta
+        if type(exponent) is not float or not 0.0 <= exponent < math.inf:  # 1 us less if it is
+            exponent = value_at(exponent, self.draws, "beta", 0)
+        rows = self.rows
+        if rows.ring is not ring:
+            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        slots, indexes, weights, least, total = rows.draw(
+            n, rng, replace, self.stratified, self.check_for_update
+        )
+        single = self.weights_dtype.itemsize == 4
+        extra: Extra = {
+            "weights": importance(weights, self._unit(weights, least), exponent, single),
+            "indexes": indexes,
+        }
+        if self.probabilities:
+            extra["probabilities"] = weights / total
+        self.draws += 1
+        return slots, extra
+
+    def check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None = None) -> None:
+        """Raise what ``draw`` would raise, without a draw: no random number is used."""
+        value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
+        self.rows.check_draw(n, replace)
+
+    def draw_starts(
+        self,
+        starts: Starts,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        beta: float | Schedule | None = None,
+    ) -> tuple[Slots, Extra]:
+        """Rows at which a sequence can start, in proportion to their weights.
+
+        Rows are drawn by weight until enough of them are starts; where that takes too many, the
+        rest is drawn from a list of all starts. Both have the same distribution, and neither
+        changes a weight. The extra columns are ``weights``, 1.0 for the rarest of the batch, and
+        ``indexes``.
+        """
+        exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
+        rows = self.rows
+        found: list[tuple[Slots, Floats]] = []
+        missing, tried = n, 0
+        tries = 0 if starts.few(TRIES * n) else n  # these weigh no more than so many tries
+        most = max(TRIES * n, int(TRIES_PER_ROW * rows.ring.stored)) + SPARE_TRIES
+        while missing and tries:
+            # Strata only where all are kept: the first few of a stratified draw are no fair draw.
+            slots, _, weights, _, _ = rows.draw(
+                tries, rng, True, self.stratified and not tried, False
+            )
+            kept = np.flatnonzero(starts.tell(slots) == 1)[:missing]
+            found.append((slots[kept], weights[kept]))
+            missing -= len(kept)
+            tried += tries
+            tries = min(most - tried, SPARE_TRIES // 8 + 2 * missing * tried // (n - missing + 1))
+        if missing:
+            found.append(self._choose(starts, missing, rng))
+        slots = np.concatenate([np.empty(0, np.intp), *(slots for slots, _ in found)])
+        weights = np.concatenate([np.empty(0), *(weights for _, weights in found)])
+        extra: Extra = {
+            "weights": importance(
+                weights,
+                float(weights.min(initial=math.inf)),
+                exponent,
+                self.weights_dtype.itemsize == 4,
+            ),
+            "indexes": rows.indexes(slots, self.check_for_update),
+        }
+        self.draws += 1
+        return slots, extra
+
+    def _choose(self, starts: Starts, n: int, rng: np.random.Generator) -> tuple[Slots, Floats]:
+        """As ``draw_starts``, by a look at all starts."""
+        among = starts.slots()
+        weights = self.rows.get(among)
+        sums = weights.cumsum()
+        if len(among) == 0 or sums[-1] == 0.0:
+            starts.refuse()
+        places = np.searchsorted(sums, rng.random(n) * sums[-1], side="right")
+        places = np.minimum(places, np.searchsorted(sums, sums[-1]))  # a product may round up
+        return among[places], weights[places]
+
+    def drop(self, slots: Slots, moment: Moment) -> None:
+        """Never draw the rows in these slots again; they are about to become absent.
+
+        Unless what was read of them at ``moment`` no longer holds.
+        """
+        rows, nothing = self.rows, np.zeros(len(slots))
+        tags = rows.indexes(slots, True)
+        if rows.ring.holds(moment, slots):  # then these tags are theirs
+            rows.update(tags, nothing, nothing + self.NO_WEIGHT, True)
+
+    def _unit(self, weights: Floats, least: float) -> float:  # noqa: ARG002 (for subclasses)
+        """What weighs 1.0, of drawn weights and the least of all."""
+        return least
+
+    # ------------------------------------------------------------------ priorities
+
+    def read_priorities(self, priorities: ArrayLike) -> Floats:
+        """See ``read_priorities``; priorities that are too large for this sampler are refused."""
+        values = read_priorities(priorities)
+        self._weigh(values)
+        return values
+
+    def prepare(self, priorities: ArrayLike) -> tuple[RowWeights, Floats, Floats]:
+        """What keeps the weights, priorities as ``read_priorities`` reads them, and their weights.
+
+        All that ``add`` needs to write rows and weights in one go.
+        """
+        values = read_priorities(priorities)
+        return self.rows, values, self._weigh(values)
+
+    def stage(self, first: int, revision: int, priorities: Floats) -> None:
+        """See ``PrioritySampler.stage``."""
+        self.rows.stage(first, revision, priorities, self._weigh(priorities))
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of rows; see ``PrioritizedReplayBuffer.update_priorities``."""
+        values = read_priorities(priorities)
+        weights = self._weigh(values)
+        self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
+
+    def follow(self) -> None:
+        """See ``PrioritySampler.follow``; most samplers see absent rows early enough in a draw."""
+
+    def get_max_priority(self) -> float:
+        """The priority of new rows: the greatest so far, 1.0 at first and after ``clear``."""
+        return self.rows.largest_priority
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(alpha={self.alpha:g}, beta={self.beta})"
+
+
+class Prioritized(ByPriority):
+    """Proportional prioritization: draws in proportion to ``(priority + eps) ** alpha``.
+
+    Parameters
+    ----------
+    alpha : float
+        How much priorities count, at least 0: 0 is uniform, 1 is in proportion.
+    beta : float or schedule
+        How far the weights correct for the draws being uneven, at least 0: 0 not at all, 1 in full.
+        The time of a schedule is the number of batches drawn so far.
+    eps : float
+        Added to each priority, at least 0, so that none is 0. With 0, a row of priority 0 is never
+        drawn.
+    check_for_update : bool
+        Pass over priorities of rows that were overwritten since they were drawn. Then ``indexes``
+        tell a row from those before and after it in its slot: they are no slots, but ``indexes %
+        capacity`` are.
+    stratified : bool
+        Draw one row from each of n equal parts of the sum of all priorities, which varies less; if
+        not, each from the whole.
+    weights : {"all", "batch"}
+        What weighs 1.0: the rarest row of the buffer, or the rarest of the batch.
+    max_priority : {"ever", "present"}
+        What new rows get: the greatest priority so far, or the greatest in the buffer, so that an
+        outlier is forgotten with its row.
+    probabilities : bool
+        Add the column ``probabilities``.
+    weights_dtype : {float64, float32}
+        Of the weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter is of a wrong type or value; the message names it.
+
+    Notes
+    -----
+    A batch gets the columns ``weights``, shape ``(n,)``: ``(P(i) / min P) ** -beta``, where P is
+    the probability to be drawn, and ``indexes``, shape ``(n,)`` and int64, for
+    ``update_priorities``. Priorities are summed in float64 and each sum is made anew from its
+    parts, so no rounding piles up. New rows cost nothing until the next draw. A draw or an update
+    of n rows costs in proportion to n and the logarithm of the capacity, over many calls: the draw
+    after the last of many lightest rows got heavier looks at all rows, a millisecond for a million.
+    Memory: 10 bytes a row.
+
+    Without replacement the rows are drawn one after another, each in proportion among those that
+    are left, unstratified.
+
+    Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", sections
+    3.3 and 3.4.
+
+    Examples
+    --------
+    >>> from cpprb_like import PrioritizedReplayBuffer
+    >>> from cpprb_like.samplers import Prioritized
+    >>> sampler = Prioritized(alpha=1.0, eps=0.0, probabilities=True)
+    >>> rb = PrioritizedReplayBuffer(10, {"x": {"shape": ()}}, sampler=sampler, seed=0)
+    >>> rb.add(x=[0, 1], priorities=[1.0, 3.0])
+    0
+    >>> batch = rb.sample(4)
+    >>> batch["x"].tolist(), batch["probabilities"].tolist()
+    ([0.0, 1.0, 1.0, 1.0], [0.25, 0.75, 0.75, 0.75])
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.6,
+        *,
+        beta: float | Schedule = 0.4,
+        eps: float = 1e-4,
+        check_for_update: bool = False,
+        stratified: bool = True,
+        weights: Literal["all", "batch"] = "all",
+        max_priority: Literal["ever", "present"] = "ever",
+        probabilities: bool = False,
+        weights_dtype: DTypeLike = np.float64,
+    ) -> None:
+        super().__init__(
+            alpha,
+            beta,
+            check_for_update=check_for_update,
+            stratified=stratified,
+            probabilities=probabilities,
+            weights_dtype=weights_dtype,
+        )
+        self.eps = _number("eps", eps)
+        _one_of("weights", weights, ("all", "batch"))
+        _one_of("max_priority", max_priority, ("ever", "present"))
+        self.weights = weights
+        self.max_priority = max_priority
+
+    # ------------------------------------------------------------------ memory
+
+    def nbytes_for(self, capacity: int) -> int:
+        """Bytes that it allocates for a ring of so many rows."""
+        sides = 2 if self.max_priority == "present" else 1
+        return 8 * (tree_size(capacity) + sides * min_tree_size(capacity))
+
+    def _keep(self, ring: Ring) -> RowWeights:
+        capacity = ring.capacity
+        tree = SumTree(allocate_floats(tree_size(capacity)), capacity)
+        minima = MinTree(allocate_floats(min_tree_size(capacity)), tree)
+        maxima = None
+        if self.max_priority == "present":
+            maxima = MaxTree(allocate_floats(min_tree_size(capacity)), tree)
+        try:
+            first = (1.0 + self.eps) ** self.alpha
+        except OverflowError:
+            first = math.inf
+        if not first <= tree.largest:
+            raise ValueError(
+                f"alpha={self.alpha}, eps={self.eps}: the weight of a new row, "
+                f"(1 + eps) ** alpha, must be at most {tree.largest}"
+            )
+        return RowWeights(ring, tree, minima, maxima, first)
+
+    # ------------------------------------------------------------------ drawing
+
+    def _unit(self, weights: Floats, least: float) -> float:
+        return least if self.weights == "all" else float(weights.min(initial=math.inf))
+
+    def probabilities_of(self, slots: Slots) -> Floats:
+        """The probability that a draw from the whole gives each of these slots."""
+        return self.rows.get(slots) / self.rows.total
+
+    # ------------------------------------------------------------------ priorities
+
+    def _weigh(self, priorities: Floats) -> Floats:
+        weights, heaviest = weigh(priorities, self.eps, self.alpha)
+        if heaviest > self.rows.tree.largest:
+            wrong = int(weights.argmax())
+            raise ValueError(
+                f"priorities[{wrong}]: {priorities[wrong]} is too large: to the power of "
+                f"alpha={self.alpha} it must be at most {self.rows.tree.largest}"
+            )
+        return weights
+
+    def follow(self) -> None:
+        """See ``PrioritySampler.follow``."""
+        if self.max_priority == "present":
+            self.rows.follow()
+
+    def get_max_priority(self) -> float:
+        """The priority of new rows: the greatest so far, 1.0 at first and after ``clear``.
+
+        With ``max_priority="present"`` it is found from the weight, so up to rounding.
+        """
+        if self.max_priority == "ever" or self.alpha == 0:
+            return self.rows.largest_priority
+        return max(float(self.rows.newest ** (1 / self.alpha)) - self.eps, 0.0)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(alpha={self.alpha:g}, beta={self.beta}, eps={self.eps:g})"
+
+
+def read_weights_dtype(dtype: Any) -> np.dtype[Any]:
+    """The dtype of weights: float32 or float64, and ``ValueError`` otherwise."""
+    try:
+        # NumPy takes None for float64.
+        found: np.dtype[Any] = np.dtype(object if dtype is None else dtype)
+    except TypeError:
+        found = np.dtype(object)
+    if found in (np.dtype(np.float32), np.dtype(np.float64)):
+        return found
+    raise ValueError(f"weights_dtype: expected float32 or float64, got {dtype!r}")
+
+
+def _one_of(name: str, value: object, words: tuple[str, str]) -> None:
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"{name}: expected {words[0]!r} or {words[1]!r}, got {value!r}")
+
+
+def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:
+    try:
+        return read_array(values)
+    except ValueError as error:  # rows of several lengths
+        raise ValueError(f"{name}: {error}") from None
+    except (BufferError, RuntimeError, TypeError) as error:  # of a tensor that NumPy cannot read
+        raise TypeError(
+            f"{name}: expected numbers, got {type(values).__name__}: {error}"
+        ) from error
+
+
+def _number(name: str, value: Any) -> float:
+    """A number that stays the same, at least 0."""
+    is_number = isinstance(value, numbers.Real)
+    if not is_number:
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    check(name, value, 0)
+    return float(value)

@@ -1,0 +1,366 @@
+"""Weights of slots by the ranks of their priorities: rank r weighs ``r ** -alpha``.
+
+Exact ranks cost a sort, so the slots are sorted only now and then, as in T. Schaul et al.,
+"Prioritized Experience Replay" (2016), appendix B.2.1: when as many priorities have changed as were
+sorted the last time, or a quarter where weights have strayed from those of exact ranks. The sort
+also divides the slots into groups of neighbouring ranks, about 64 for each doubling of the rank.
+From then on it is known, exactly, how many slots each group has: a slot whose priority changes
+moves from group to group, and gets the mean weight of the ranks that its new group has at that
+time. So a priority that is set has its present rank, to 1 % right after the sort and to a few
+percent before the next; and all together weigh about what all ranks do, however priorities drift.
+Only the weights of slots that were not touched are as old as the sort. Compiled because each update
+searches two groups, and each sort looks at all slots. Not here: where the weights are summed and
+drawn from, and which rows of a ring have a rank (``_row_weights``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.math cimport INFINITY, NAN, pow
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy, memset
+
+from cpprb_like._c.arrays cimport c_index
+from cpprb_like._c.copying cimport c_prefetch
+from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    BITS = 6                 # 64 groups for each doubling: a rank is known to 1 part in 64 to 128
+    MOST_BITS = 16
+    CHUNK = 64               # slots whose cache lines are fetched before the first is used
+    DIGITS = 8               # a pass of the sort goes by so many bits: 256 lines stay in the cache
+    PASSES = 8
+    HASTE = 4                # a sort may come so many times earlier where priorities drift
+
+cdef float64_t STRAY = 0.25  # of the weight of all ranks: while priorities do not drift, it is below 0.05
+
+
+@cython.final
+cdef class Ranks:
+    """The ranks of slots by their priorities, the greatest first, as weights.
+
+    Slots of equal priority share the mean of the weights of their ranks: what each has on average,
+    when their order is left to chance. So equal priorities mean equal weights.
+
+    Calls must not overlap: whoever keeps the weights lets in one at a time.
+
+    Parameters
+    ----------
+    keys : ndarray of float64, shape (capacity,)
+        Memory for the priority of each slot; nobody else may write to it.
+    alpha : float
+        Rank r weighs ``r ** -alpha``.
+    bits : int, default 6
+        Groups of ranks for each doubling of the rank, as a power of two: 1 to 16.
+
+    Notes
+    -----
+    A change costs in proportion to the logarithm of the number of groups, which is about
+    ``64 * log2(capacity / 64)``; a sort is linear in the slots, and takes 32 bytes of memory for
+    each as long as it lasts.
+    """
+
+    def __cinit__(self, float64_t[::1] keys not None, float64_t alpha, bits=BITS):
+        cdef intp_t places = c_index(bits), cell, count
+        if not 1 <= places <= MOST_BITS:
+            raise ValueError(f"bits: expected 1 to {MOST_BITS}, got {bits}")
+        self.capacity = keys.shape[0]
+        self.alpha = alpha
+        self.keys = keys
+        self.bits = places
+        count = self.c_cell(max(self.capacity, 1)) + 1
+        self.grid = np.empty(count + 1, np.int64)
+        self.sums = np.zeros(count + 1, np.float64)
+        self.shares = np.empty(count, np.float64)
+        for cell in range(count + 1):
+            if cell >> places < 2:
+                self.grid[cell] = cell
+            else:
+                self.grid[cell] = (cell - (((cell >> places) - 1) << places)) << ((cell >> places) - 1)
+        for cell in range(count):
+            # The ranks of a cell weigh what the one in the middle does.
+            self.shares[cell] = pow((self.grid[cell] + 1 + self.grid[cell + 1]) / 2.0, -alpha)
+            self.sums[cell + 1] = (
+                self.sums[cell] + (self.grid[cell + 1] - self.grid[cell]) * self.shares[cell]
+            )
+        self.bottoms = np.zeros(count, np.float64)
+        self.counts = np.empty(count, np.int64)
+        self.tree = np.empty(count + 1, np.int64)
+        self.c_clear()
+
+    def __len__(self):
+        """Slots that have a rank."""
+        return self.c_before(self.groups)
+
+    @property
+    def priorities(self):
+        """The priority of each slot as a fresh array, NaN for a slot without a rank."""
+        priorities = np.full(self.capacity, NAN)
+        priorities[: self.known] = self.keys[: self.known]
+        return priorities
+
+    @property
+    def group_bottoms(self):
+        """The least priority of each group at the last sort, from the greatest on; -inf of the last."""
+        bottoms = np.array(self.bottoms[: self.groups])
+        bottoms[-1] = -INFINITY
+        return bottoms
+
+    @property
+    def group_counts(self):
+        """The slots of each group."""
+        return np.array(self.counts[: self.groups])
+
+    # ------------------------------------------------------------------ weights of ranks
+
+    cdef intp_t c_cell(self, int64_t rank) noexcept nogil:
+        """The cell above whose lower end so many ranks are: of ``rank + 1``."""
+        cdef intp_t shift = 0
+        while rank >> shift >> (self.bits + 1):
+            shift += 1
+        return (shift << self.bits) + <intp_t> (rank >> shift)
+
+    cdef float64_t c_sum(self, int64_t rank) noexcept nogil:
+        """The weights of the ranks up to this one."""
+        cdef intp_t cell = self.c_cell(rank)
+        if self.grid[cell] == rank:  # there may be no cell above it
+            return self.sums[cell]
+        return self.sums[cell] + (rank - self.grid[cell]) * self.shares[cell]
+
+    cdef float64_t c_weight(self, intp_t group) noexcept nogil:
+        """The mean weight of the ranks of a group that has slots."""
+        cdef int64_t before = self.c_before(group), count = self.counts[group]
+        if count == 1:
+            return self.shares[self.c_cell(before)]
+        return (self.c_sum(before + count) - self.c_sum(before)) / count
+
+    # ------------------------------------------------------------------ groups
+
+    cdef intp_t c_group(self, float64_t priority) noexcept nogil:
+        """The group of a priority: the number of bottoms that are greater, but for the last."""
+        cdef const float64_t* bottoms = &self.bottoms[0]
+        cdef intp_t n = self.groups - 1, half
+        if n == 0:
+            return 0
+        while n > 1:  # without branches, which could not be foretold
+            half = n >> 1
+            bottoms += half * (priority < bottoms[half - 1])
+            n -= half
+        return (bottoms - &self.bottoms[0]) + (priority < bottoms[0])
+
+    cdef void c_count(self, intp_t group, int64_t n) noexcept nogil:
+        """A group has got n slots more."""
+        self.counts[group] += n
+        group += 1
+        while group <= self.groups:
+            self.tree[group] += n
+            group += group & -group
+
+    cdef int64_t c_before(self, intp_t group) noexcept nogil:
+        """The slots of all groups before this one."""
+        cdef int64_t count = 0
+        while group > 0:
+            count += self.tree[group]
+            group -= group & -group
+        return count
+
+    # ------------------------------------------------------------------ changing
+
+    cdef float64_t c_set(self, intp_t slot, float64_t priority) noexcept nogil:
+        """Set the priority of a slot, NaN for none, and return its weight, 0.0 for none."""
+        cdef intp_t group = self.c_group(priority), left
+        cdef float64_t old
+        while self.known <= slot:
+            self.keys[self.known] = NAN
+            self.known += 1
+        old = self.keys[slot]
+        self.changes += old == old or priority == priority
+        self.keys[slot] = priority + 0.0  # never minus zero
+        if old == old:
+            left = self.c_group(old)
+            if left == group and priority == priority:
+                return self.c_weight(group)
+            self.c_count(left, -1)
+        if priority != priority:
+            return 0.0
+        self.c_count(group, 1)
+        return self.c_weight(group)
+
+    cdef void c_set_many(self, const intp_t* slots, float64_t* values, intp_t n) noexcept nogil:
+        """Set the priorities of slots one after another; their weights take the place of these."""
+        cdef intp_t k, start = 0, stop
+        while start < n:
+            stop = min(start + CHUNK, n)
+            for k in range(start, stop):
+                c_prefetch(&self.keys[slots[k]])
+            for k in range(start, stop):
+                values[k] = self.c_set(slots[k], values[k])
+            start = stop
+
+    cdef void c_clear(self) noexcept nogil:
+        """Take all ranks away."""
+        self.known = 0
+        self.ordered = 0
+        self.changes = 0
+        self.groups = 1
+        self.c_forget_groups()
+
+    cdef void c_forget_groups(self) noexcept nogil:
+        """Leave the groups without slots."""
+        self.counts[:] = 0
+        self.tree[:] = 0
+
+    # ------------------------------------------------------------------ sorting
+
+    cdef bint c_is_due(self, float64_t total) noexcept nogil:
+        """Whether it is time to sort slots of so much weight: as many priorities have changed as
+        were sorted; or a quarter, and all together weigh a quarter more than all ranks, or less.
+        """
+        cdef float64_t expected
+        if self.changes == 0 or HASTE * self.changes < self.ordered:
+            return False
+        expected = self.c_sum(self.c_before(self.groups))
+        return self.changes >= self.ordered or not (
+            total < (1.0 + STRAY) * expected and expected < (1.0 + STRAY) * total
+        )
+
+    cdef void c_sort(self, float64_t* weights, Entry* scratch) noexcept nogil:
+        """Give each slot that has one the weight of its exact rank, and divide all into groups.
+
+        ``scratch`` is memory for twice as many entries as there are slots with a rank.
+        """
+        cdef intp_t slot, n = 0
+        cdef uint64_t bits
+        for slot in range(self.known):
+            if self.keys[slot] == self.keys[slot]:
+                memcpy(&bits, &self.keys[slot], sizeof(bits))
+                scratch[n].key = ~bits
+                scratch[n].slot = slot
+                n += 1
+        cdef const Entry* entries = c_sorted(scratch, scratch + n, n)
+        self.c_weigh(weights, entries, n)
+        self.c_group_all(entries, n)
+        self.ordered = n
+        self.changes = 0
+
+    cdef void c_weigh(self, float64_t* weights, const Entry* entries, intp_t n) noexcept nogil:
+        """Write the weights of n slots in order: of equal ones, the mean."""
+        cdef intp_t first = 0, stop, k
+        cdef float64_t weight
+        while first < n:
+            stop = first + 1
+            weight = pow(<float64_t> stop, -self.alpha)
+            while stop < n and entries[stop].key == entries[first].key:
+                stop += 1
+                weight += pow(<float64_t> stop, -self.alpha)
+            weight /= stop - first
+            for k in range(first, stop):
+                weights[entries[k].slot] = weight
+            first = stop
+
+    cdef void c_group_all(self, const Entry* entries, intp_t n) noexcept nogil:
+        """Make a group of the slots of each cell; slots of equal priority stay together."""
+        cdef intp_t cell, last, group = 0, k
+        cdef uint64_t bottom
+        self.c_forget_groups()
+        for cell in range(self.shares.shape[0]):
+            last = <intp_t> min(self.grid[cell + 1], n) - 1
+            if last < 0 or self.grid[cell] >= n:
+                break
+            if group > 0 and entries[last].key == bottom:
+                continue
+            bottom = entries[last].key
+            self.bottoms[group] = self.keys[entries[last].slot]
+            group += 1
+        self.groups = max(group, 1)
+        group = 0
+        for k in range(n):
+            while group < self.groups - 1 and self.keys[entries[k].slot] < self.bottoms[group]:
+                group += 1
+            self.counts[group] += 1
+        for group in range(1, self.groups + 1):
+            self.tree[group] += self.counts[group - 1]
+            k = group + (group & -group)
+            if k <= self.groups:
+                self.tree[k] += self.tree[group]
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self):
+        """All that another object of the same parameters needs to go on like this one."""
+        return (
+            self.priorities[: self.known], np.array(self.bottoms[: self.groups]), self.ordered, self.changes,
+        )
+
+    def load(self, saved):
+        """Go on where another object was saved. Raises ``ValueError`` for what none has saved."""
+        priorities, bottoms, ordered, changes = saved
+        priorities, bottoms = np.asarray(priorities), np.asarray(bottoms)
+        if (
+            priorities.dtype != np.float64 or priorities.ndim != 1
+            or len(priorities) > self.capacity
+        ):
+            raise ValueError(
+                f"priorities: expected up to {self.capacity} of float64, "
+                f"got {priorities.dtype} of shape {priorities.shape}"
+            )
+        if not ((priorities >= 0.0) & (priorities < INFINITY) | np.isnan(priorities)).all():
+            raise ValueError("priorities: expected finite numbers of at least 0")
+        if (
+            bottoms.dtype != np.float64 or bottoms.ndim != 1
+            or not 1 <= len(bottoms) <= self.shares.shape[0]
+            or not ((bottoms >= 0.0).all() and (bottoms[:-1] > bottoms[1:]).all())
+        ):
+            raise ValueError(f"groups: expected priorities that fall, got {bottoms!r}")
+        if not (0 <= ordered <= self.capacity and 0 <= changes < 1 << 62):
+            raise ValueError(f"rows at the last sort and changes since: got {ordered}, {changes}")
+        cdef intp_t slot
+        self.c_clear()
+        self.groups = len(bottoms)
+        np.asarray(self.bottoms)[: self.groups] = bottoms
+        np.asarray(self.keys)[: len(priorities)] = priorities + 0.0  # never minus zero
+        self.known = len(priorities)
+        self.ordered, self.changes = ordered, changes
+        for slot in range(self.known):
+            if self.keys[slot] == self.keys[slot]:
+                self.c_count(self.c_group(self.keys[slot]), 1)
+
+
+cdef Entry* c_sorted(Entry* entries, Entry* spare, intp_t n) noexcept nogil:
+    """Sort entries by their keys, into one of the two places: that one.
+
+    Radix sort from the lowest digit up. A digit that all keys share takes no pass: such as the last
+    bits of priorities that were float32.
+    """
+    cdef intp_t starts[PASSES][1 << DIGITS]
+    cdef intp_t k, number, start, count, digit
+    cdef Entry* swap
+    if n == 0:
+        return entries
+    memset(starts, 0, sizeof(starts))
+    for k in range(n):
+        for number in range(PASSES):
+            starts[number][c_digit(entries[k].key, number)] += 1
+    for number in range(PASSES):
+        if starts[number][c_digit(entries[0].key, number)] == n:
+            continue
+        start = 0
+        for digit in range(1 << DIGITS):
+            count = starts[number][digit]
+            starts[number][digit] = start
+            start += count
+        for k in range(n):
+            digit = c_digit(entries[k].key, number)
+            spare[starts[number][digit]] = entries[k]
+            starts[number][digit] += 1
+        swap = entries
+        entries = spare
+        spare = swap
+    return entries
+
+
+cdef inline intp_t c_digit(uint64_t key, intp_t number) noexcept nogil:
+    return <intp_t> (key >> (DIGITS * number)) & ((1 << DIGITS) - 1)

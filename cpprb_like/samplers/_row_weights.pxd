@@ -1,0 +1,58 @@
+"""Attributes and C signatures of ``RowWeights``."""
+
+from numpy cimport ndarray
+
+from cpprb_like._core cimport Ring
+from cpprb_like.samplers._ranks cimport Entry, Ranks
+from cpprb_like._store.row_handles cimport RowTags
+from cpprb_like._segment_tree cimport MaxTree, MinTree, SumTree
+from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
+
+
+cdef class RowWeights:
+    cdef readonly Ring ring
+    cdef readonly SumTree tree
+    cdef MinTree minima
+    cdef MaxTree maxima              # None: new rows get the greatest weight so far
+    cdef readonly Ranks ranks        # None: a weight follows from the row's own priority
+    cdef RowTags tags
+    cdef readonly float64_t first    # weight of new rows before any other was given
+    cdef float64_t newest_weight     # the greatest so far
+    cdef float64_t greatest_priority  # so far
+    cdef int64_t revision            # of the ring; all below belongs to it
+    # Rows that are incomplete: ids, -1 where there is none, and what they will weigh (with ranks,
+    # their priorities, as ``newest_weight`` is). The rows of a stream have ``ring.ahead`` places.
+    cdef int64_t[::1] held_rows
+    cdef float64_t[::1] held
+    cdef int64_t completed           # of the rows that the ring completed, those that were seen
+    cdef int64_t kept_from           # rows before this one were left out, and weigh nothing
+    cdef int64_t filled              # rows before this one have their weight in a leaf
+    cdef int64_t summed              # the nodes are right for the rows before this one
+
+    cdef void c_begin(self) noexcept nogil
+    cdef int c_sync(self, int64_t stop) except -1
+    cdef void c_sync_entered(self, int64_t stop) noexcept nogil
+    cdef void c_sync_to(self, int64_t stop) noexcept nogil
+    cdef void c_stage(
+        self, int64_t first, ndarray priorities, ndarray weights, const uint8_t* present
+    ) noexcept
+    cdef float64_t c_new_weight(self) noexcept nogil
+    cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil
+    cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil
+    cdef void c_note(
+        self, const float64_t* priorities, const float64_t* weights, intp_t n
+    ) noexcept nogil
+    cdef float64_t c_least(self) noexcept nogil
+    cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil
+    cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil
+    cdef void c_catch_up(self) noexcept nogil
+    cdef void c_release(self, int64_t row) noexcept nogil
+    cdef void c_take_out(self, intp_t slot) noexcept nogil
+    cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil
+    cdef intp_t c_hold_incomplete(
+        self, intp_t* slots, float64_t* weights, intp_t n
+    ) noexcept nogil
+    cdef float64_t c_heaviest_held(self) noexcept nogil
+    cdef int c_rank(self, intp_t n) except -1
+    cdef void c_rank_entered(self, Entry* scratch) noexcept nogil
+    cdef int c_check_ranks(self, ndarray leaves, ndarray there, float64_t greatest) except -1

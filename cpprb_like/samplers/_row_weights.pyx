@@ -1,0 +1,606 @@
+"""The weights of a ring's rows, brought up to date when somebody asks for them.
+
+A row that is added costs nothing here. The next draw or update sees how many rows have come, gives
+them their weight, and sums the nodes above them once. Rows that are incomplete get theirs when the
+ring has noted that they became complete, so the cost is in proportion to the rows that changed. A
+weight is a function of the row's own priority, or of its rank among all priorities. Compiled
+because it looks at every new row and every drawn one. Not here: how weights are summed and searched
+(``_segment_tree``), which rows indexes mean (``_store.row_handles``), and how a priority becomes a
+weight: by itself (``_prioritized``), or by its rank (``_ranks``).
+"""
+
+cimport cython
+cimport numpy as cnp
+
+from libc.math cimport INFINITY, NAN
+from libc.stdlib cimport free, malloc
+from numpy.random cimport bitgen_t
+
+from cpprb_like._c.arrays cimport c_index
+from cpprb_like._c.copying cimport c_prefetch_rows
+from cpprb_like._core cimport ABSENT, REVISION, WRITTEN, Ring
+from cpprb_like.samplers._ranks cimport Entry, Ranks
+from cpprb_like._store.row_handles cimport RowTags, c_refuse
+from cpprb_like._segment_tree cimport (
+    DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
+    c_check_drawn,
+)
+from cpprb_like._c.tree_node cimport c_count
+from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    FETCHED_ROWS = 1024      # of a batch, at most: the cache must hold them until they are copied
+
+
+@cython.final
+cdef class RowWeights:
+    """Weights of the rows of a ring.
+
+    Absent rows, incomplete rows, and rows that are left out or no longer in the ring, weigh nothing.
+    Any number of threads may call, and add to the ring meanwhile.
+
+    Parameters
+    ----------
+    ring : Ring
+        The rows.
+    tree : SumTree
+        Of as many leaves as the ring has slots, and all zero.
+    minima : MinTree
+        Over the leaves of ``tree``.
+    maxima : MaxTree, optional
+        The same. With it, new rows weigh as much as the heaviest row in the ring; without, as much
+        as the heaviest so far.
+    first : float
+        What new rows weigh as long as no weight was given.
+    ranks : Ranks, optional
+        Of as many slots as the ring has. With it, every weight that is given to this object, first
+        of all ``first``, is a priority, and NaN stands for a weight of 0; what the row weighs is the
+        weight of its rank among the rows that can be drawn. Draws sort the rows when it is due.
+    """
+
+    def __cinit__(
+        self, Ring ring not None, SumTree tree not None, MinTree minima not None, MaxTree maxima,
+        float64_t first, Ranks ranks=None,
+    ):
+        self.ring = ring
+        self.tree = tree
+        self.minima = minima
+        self.maxima = maxima
+        self.ranks = ranks
+        self.tags = RowTags(ring)
+        self.first = self.newest_weight = first
+        self.greatest_priority = 1.0
+        self.revision = ring.state[REVISION]
+        self.held_rows = np.full(ring.ahead * ring.n_envs, -1, np.int64)
+        self.held = np.zeros(ring.ahead * ring.n_envs, np.float64)
+        self.completed = ring.n_completed
+
+    # ------------------------------------------------------------------ following the ring
+
+    cdef void c_begin(self) noexcept nogil:
+        """Forget all weights if the ring was cleared: at a cost for each row that had one."""
+        if self.revision == self.ring.state[REVISION]:
+            return
+        self.revision = self.ring.state[REVISION]
+        self.tree.c_clear_first(min(self.filled, self.ring.capacity))
+        if self.ranks is not None:
+            self.ranks.c_clear()
+        self.filled = self.summed = 0
+        self.held_rows[:] = -1
+        self.completed = self.ring.n_completed
+        self.kept_from = 0
+        self.newest_weight = self.first
+        self.greatest_priority = 1.0
+
+    cdef int c_sync(self, int64_t stop) except -1:
+        """Bring the tree up to date for the rows before ``stop``."""
+        if self.revision == self.ring.state[REVISION] and self.summed == stop and (
+            self.ring.ahead == 0 or (  # otherwise the end of an episode may have come since
+                self.completed == self.ring.n_completed
+                and self.kept_from == self.ring.c_first()
+            )
+        ):
+            return 0
+        cdef bint locked = self.tree.c_enter(0)
+        self.c_sync_entered(stop)
+        if locked:
+            self.tree.c_leave()
+        return 0
+
+    cdef void c_sync_entered(self, int64_t stop) noexcept nogil:
+        """As ``c_sync``, inside the gate of the tree."""
+        self.c_begin()
+        self.c_sync_to(stop)
+
+    cdef void c_sync_to(self, int64_t stop) noexcept nogil:
+        """Fill the leaves of the rows before ``stop``, then sum the nodes above those that are new."""
+        cdef intp_t capacity = self.ring.capacity
+        cdef int64_t row
+        cdef float64_t weight = self.c_new_weight() if self.filled < stop else 0.0
+        if self.ring.ahead:
+            self.c_catch_up()
+        self.c_fill(stop, weight)
+        self.summed = max(self.summed, stop - capacity)
+        if self.summed >= stop:
+            return
+        if self.ring.c_absent() and self.ring.ahead == 0:
+            for row in range(self.summed, stop):
+                if self.ring.c_is_absent(<intp_t> (row % capacity)):
+                    self.c_take_out(<intp_t> (row % capacity))
+        self.c_sum(self.summed, stop)
+        self.summed = stop
+
+    cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil:
+        """Sum the nodes above the leaves of the rows from ``row`` to ``stop``."""
+        cdef intp_t capacity = self.ring.capacity, n = <intp_t> (stop - row)
+        cdef intp_t first = <intp_t> (row % capacity), run = min(n, capacity - first)
+        if n <= 0:
+            return
+        self.tree.c_sum_above(first, first + run - 1)
+        if run < n:
+            self.tree.c_sum_above(0, n - run - 1)
+
+    cdef float64_t c_new_weight(self) noexcept nogil:
+        """What rows weigh that come now."""
+        cdef float64_t weight
+        if self.maxima is None:
+            return self.newest_weight
+        weight = max(self.maxima.c_extreme(), self.c_heaviest_held())
+        return weight if weight > 0.0 else self.first
+
+    cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil:
+        """Give a weight to the rows before ``stop`` that have none yet."""
+        cdef intp_t capacity = self.ring.capacity
+        cdef float64_t* leaves = self.tree.c_level(0)
+        cdef intp_t slot
+        cdef int64_t row
+        if self.filled >= stop:
+            return
+        row = max(self.filled, stop - capacity)
+        if self.ring.ahead or self.ranks is not None:
+            for row in range(max(row, self.ring.state[WRITTEN] - capacity), stop):
+                self.c_put(row, weight)
+            self.filled = stop
+            return
+        slot = <intp_t> (row % capacity)
+        while row < stop:
+            leaves[slot] = weight
+            slot = slot + 1 if slot + 1 < capacity else 0
+            row += 1
+        self.filled = stop
+
+    # ------------------------------------------------------------------ rows that are incomplete
+
+    cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil:
+        """Give a row in the ring its weight: now, or when it is complete."""
+        cdef intp_t slot = <intp_t> (row % self.ring.capacity)
+        cdef float64_t* leaf = self.tree.c_level(0) + slot
+        if self.ring.c_can_draw(slot):
+            if self.ranks is None:
+                leaf[0] = weight + 0.0  # never minus zero
+            else:
+                leaf[0] = self.ranks.c_set(slot, weight)
+            return
+        self.c_take_out(slot)
+        if not self.ring.c_is_absent(slot) and self.ring.c_is_open(row):
+            self.c_hold(row, weight)
+
+    cdef void c_take_out(self, intp_t slot) noexcept nogil:
+        """Let a slot weigh nothing."""
+        self.tree.c_level(0)[slot] = 0.0
+        if self.ranks is not None:
+            self.ranks.c_set(slot, NAN)
+
+    cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil:
+        """Keep what an incomplete row will weigh."""
+        cdef intp_t first = <intp_t> (row % self.ring.n_envs) * self.ring.ahead
+        cdef intp_t place, spare = first
+        cdef int64_t other
+        for place in range(first, first + self.ring.ahead):
+            other = self.held_rows[place]
+            if other == row:
+                spare = place
+                break
+            if other < 0 or not self.ring.c_is_open(other):
+                spare = place
+        self.held_rows[spare] = row
+        self.held[spare] = weight
+
+    cdef void c_release(self, int64_t row) noexcept nogil:
+        """Give a row that has become complete its weight, unless it was left out since."""
+        cdef intp_t place = <intp_t> (row % self.ring.n_envs) * self.ring.ahead
+        cdef intp_t stop = place + self.ring.ahead
+        while place < stop and self.held_rows[place] != row:
+            place += 1
+        if place < stop:
+            self.held_rows[place] = -1
+            if row >= self.ring.c_first():
+                self.c_put(row, self.held[place])
+
+    cdef void c_catch_up(self) noexcept nogil:
+        """Follow the ring: rows that became complete, and rows that were left out."""
+        cdef intp_t k, kept = self.ring.completed.shape[0]
+        cdef int64_t row, first = 0, stop = 0, oldest = self.ring.state[WRITTEN] - self.ring.capacity
+        if self.ring.n_completed - self.completed > kept:
+            self.completed = self.ring.n_completed  # more came since than these, so all are looked at
+            for k in range(self.held_rows.shape[0]):
+                row = self.held_rows[k]
+                if row >= 0 and not self.ring.c_is_open(row):
+                    self.c_release(row)
+                    self.c_sum(row, row + 1)
+        while self.completed < self.ring.n_completed:
+            row = self.ring.completed[self.completed & (kept - 1)]
+            self.completed += 1
+            if row >= self.filled:
+                continue
+            self.c_release(row)
+            if row != stop or row == 0:  # rows of a time step are summed at once
+                self.c_sum(first, stop)
+                first = row
+            stop = row + 1
+        self.c_sum(first, stop)
+        first, stop = max(self.kept_from, oldest), min(self.ring.c_first(), self.filled)
+        self.kept_from = self.ring.c_first()
+        if first < stop:
+            for row in range(first, stop):
+                self.c_take_out(<intp_t> (row % self.ring.capacity))
+            self.c_sum(first, stop)
+
+    cdef float64_t c_heaviest_held(self) noexcept nogil:
+        cdef float64_t heaviest = 0.0
+        cdef intp_t k
+        for k in range(self.held_rows.shape[0]):
+            if self.held_rows[k] >= self.kept_from:  # others were left out while they waited
+                heaviest = max(heaviest, self.held[k])
+        return heaviest
+
+    def follow(self):
+        """Bring the weights up to date.
+
+        To be called before and after absent rows are added, if there are ``maxima``: the heaviest
+        row may leave the ring while rows come that weigh nothing. Otherwise it is never needed.
+        """
+        self.c_sync(self.ring.state[WRITTEN])
+
+    def stage(
+        self, int64_t first, int64_t revision, cnp.ndarray priorities, cnp.ndarray weights
+    ):
+        """Note the weights of the rows from row id ``first`` on, which have just been written.
+
+        ``priorities`` and ``weights`` are dense 1-d arrays of float64 of the same length. If the
+        ring has another revision by now, the rows are gone.
+        """
+        cdef bint locked = self.tree.c_enter(0)
+        if self.ring.state[REVISION] == revision:
+            self.c_stage(first, priorities, weights, NULL)
+        if locked:
+            self.tree.c_leave()
+
+    cdef void c_stage(
+        self, int64_t first, cnp.ndarray priorities, cnp.ndarray weights, const uint8_t* present
+    ) noexcept:
+        """As ``stage``, inside the gate of the tree, for rows that are still there.
+
+        ``present`` says which of them hold a step: also of those that the same call has overwritten,
+        so their flags are gone. NULL if all do, or if it is not known of the latter.
+        """
+        cdef const float64_t* values = <const float64_t*> cnp.PyArray_DATA(priorities)
+        cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(weights)
+        cdef intp_t k, n = cnp.PyArray_DIM(weights, 0)
+        cdef int64_t oldest = self.ring.state[WRITTEN] - self.ring.capacity
+        cdef bint holds_step
+        self.c_begin()
+        if self.maxima is not None:
+            self.c_sync_to(first)
+        elif self.ring.ahead:
+            self.c_catch_up()
+        self.c_fill(first, self.newest_weight)
+        self.c_write(first, given, n)
+        for k in range(n):
+            if present != NULL:
+                holds_step = present[k]
+            else:
+                holds_step = first + k < oldest or not (
+                    self.ring.c_absent()
+                    and self.ring.c_is_absent(<intp_t> ((first + k) % self.ring.capacity))
+                )
+            if holds_step:
+                self.c_note(values + k, given + k, 1)
+        if self.maxima is not None:
+            self.c_sync_to(self.ring.state[WRITTEN])
+
+    cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil:
+        """Write the leaves of n rows, and note that the nodes above them are to be summed."""
+        cdef float64_t* leaves = self.tree.c_level(0)
+        cdef intp_t capacity = self.ring.capacity
+        cdef int64_t row
+        for row in range(max(first, self.ring.state[WRITTEN] - capacity), first + n):
+            if self.ring.ahead or self.ranks is not None:
+                self.c_put(row, weights[row - first])
+            else:
+                leaves[row % capacity] = weights[row - first] + 0.0  # never minus zero
+        self.filled = max(self.filled, first + n)
+        self.summed = min(self.summed, first)
+
+    # ------------------------------------------------------------------ ranks
+
+    cdef int c_rank(self, intp_t n) except -1:
+        """Sort the rows by priority if it is due, unless fewer than n of them can be drawn.
+
+        It is one compiled piece, inside the gate of the tree: whatever interrupts a draw comes
+        before it or after it.
+        """
+        cdef Entry* scratch
+        cdef intp_t room
+        cdef bint locked
+        if self.ranks is None:
+            return 0
+        self.c_sync(self.ring.state[WRITTEN])
+        if not self.ranks.c_is_due(self.tree.c_total()) or self.ranks.c_before(self.ranks.groups) < n:
+            return 0
+        room = self.ranks.known
+        scratch = <Entry*> malloc(2 * room * sizeof(Entry))
+        if scratch == NULL:
+            raise MemoryError(f"no memory left to sort {room} priorities")
+        try:
+            locked = self.tree.c_enter(room)
+            if self.ranks.known == room:  # otherwise another call has come in between
+                if locked:
+                    with nogil:
+                        self.c_rank_entered(scratch)
+                else:
+                    self.c_rank_entered(scratch)
+            if locked:
+                self.tree.c_leave()
+        finally:
+            free(scratch)
+        return 0
+
+    cdef void c_rank_entered(self, Entry* scratch) noexcept nogil:
+        """Sort all rows, inside the gate of the tree, and sum their weights."""
+        self.ranks.c_sort(self.tree.c_level(0), scratch)
+        self.tree.c_sum_above(0, self.ranks.known - 1)
+
+    # ------------------------------------------------------------------ drawing and updating
+
+    def draw(self, n, rng, bint replace, bint stratified, bint tagged):
+        """Draw n rows; see ``SumTree.draw`` and, without ``replace``, ``SumTree.draw_distinct``.
+
+        Returns their slots, what ``update`` takes for them, their weights; and the least weight and
+        the sum of all at that time.
+        """
+        cdef Manner manner = (
+            DISTINCT if not replace else STRATIFIED if stratified else INDEPENDENT
+        )
+        cdef intp_t count = c_index(n), found = 0
+        cdef int64_t written = 0, stop = 0
+        cdef float64_t least = 0.0, total = 0.0
+        cdef bint locked
+        if count < 0:
+            raise ValueError(f"n: expected 0 or more, got {n}")
+        bit_generator = rng.bit_generator
+        cdef bitgen_t* bitgen = c_bit_generator(bit_generator)
+        self.c_rank(1 if replace else max(count, 1))
+        cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_INTP)
+        cdef cnp.ndarray weights = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_FLOAT64)
+        cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(slots)
+        cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(weights)
+        with bit_generator.lock:
+            locked = self.tree.c_enter(count)
+            written, stop = self.ring.state[WRITTEN], self.ring.c_stop()
+            self.c_sync_entered(written)
+            if locked:
+                with nogil:
+                    found = self.tree.c_draw(bitgen, manner, leaves, values, count)
+            else:
+                found = self.tree.c_draw(bitgen, manner, leaves, values, count)
+            least, total = self.c_least(), self.tree.c_total()
+            if locked:
+                self.tree.c_leave()
+        c_check_drawn(manner, found, count)
+        if count <= FETCHED_ROWS:
+            c_prefetch_rows(
+                <const char*> self.ring.c_record(0), self.ring.record_stride,
+                self.ring.record_stride, leaves, count,
+            )
+        self.tags.c_begin()
+        self.tags.drawn = stop
+        return slots, self.tags.c_indexes(slots, tagged), weights, least, total
+
+    def check_draw(self, n, bint replace):
+        """Raise what ``draw`` would raise, without a draw."""
+        cdef Manner manner = INDEPENDENT if replace else DISTINCT
+        cdef intp_t count = c_index(n), found
+        self.c_sync(self.ring.state[WRITTEN])
+        cdef bint locked = self.tree.c_enter(1)
+        if replace:
+            found = self.tree.c_total() > 0.0
+        else:
+            found = c_count(&self.tree.nodes[0], &self.tree.shape, count)
+        if locked:
+            self.tree.c_leave()
+        c_check_drawn(manner, found, count)
+
+    cdef float64_t c_least(self) noexcept nogil:
+        """As ``least``, of a tree that is up to date."""
+        cdef float64_t least = self.minima.c_extreme()
+        return least if least > 0.0 else INFINITY
+
+    @property
+    def least(self):
+        """The weight of the lightest row that weighs something; infinity if none does."""
+        self.c_sync(self.ring.state[WRITTEN])
+        return self.minima.min  # past the gate: bounds are made exact from the leaves
+
+    @property
+    def total(self):
+        """The weight of all rows."""
+        self.c_sync(self.ring.state[WRITTEN])
+        return self.tree.total
+
+    @property
+    def newest(self):
+        """What the next row will weigh."""
+        self.c_sync(self.ring.state[WRITTEN])
+        if self.maxima is None:
+            return self.newest_weight
+        return max(self.maxima.max, self.c_heaviest_held()) or self.first
+
+    @property
+    def largest_priority(self):
+        """The greatest priority that any row was given, 1.0 at first."""
+        self.c_sync(self.ring.state[WRITTEN])
+        return self.greatest_priority
+
+    def get(self, cnp.ndarray slots):
+        """The weights of the slots, a dense 1-d array of intp."""
+        self.c_sync(self.ring.state[WRITTEN])
+        return self.tree.get(slots)
+
+    def indexes(self, cnp.ndarray slots, bint tagged):
+        """What ``update`` takes for these slots; see ``RowTags.indexes``."""
+        return self.tags.c_indexes(slots, tagged)
+
+    def update(
+        self, cnp.ndarray indexes, cnp.ndarray priorities, cnp.ndarray weights, bint tagged
+    ):
+        """Set the weights of rows: of duplicates the last wins.
+
+        See ``RowTags.find`` for ``indexes`` and ``tagged``. All arrays are dense and of the same
+        length. The priorities and weights of rows that are gone are dropped from theirs.
+        """
+        cdef intp_t k, n = cnp.PyArray_DIM(indexes, 0), count
+        cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(found)
+        cdef const intp_t* kept = <const intp_t*> cnp.PyArray_DATA(places)
+        cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(priorities)
+        cdef float64_t* given = <float64_t*> cnp.PyArray_DATA(weights)
+        cdef bint locked = self.tree.c_enter(0)
+        self.c_sync_entered(self.ring.state[WRITTEN])
+        count = self.tags.c_find(
+            <const int64_t*> cnp.PyArray_DATA(indexes), n, tagged, slots, <intp_t*> kept
+        )
+        if 0 <= count < n:
+            for k in range(count):
+                values[k] = values[kept[k]]
+                given[k] = given[kept[k]]
+        if count > 0:
+            self.c_note(values, given, count)
+            if self.ring.n_open:
+                count = self.c_hold_incomplete(slots, given, count)
+            if self.ranks is not None:
+                self.ranks.c_set_many(slots, given, count)
+            self.tree.c_set(slots, given, count)
+        if locked:
+            self.tree.c_leave()
+        if count < 0:
+            c_refuse(self.ring, indexes[-1 - count], -1 - count)
+
+    cdef intp_t c_hold_incomplete(
+        self, intp_t* slots, float64_t* weights, intp_t n
+    ) noexcept nogil:
+        """Keep the weights of incomplete rows, and move the others to the front: how many."""
+        cdef intp_t k, count = 0
+        for k in range(n):
+            if self.ring.c_can_draw(slots[k]):
+                slots[count], weights[count] = slots[k], weights[k]
+                count += 1
+            else:
+                self.c_put(self.ring.c_row_at(slots[k]), weights[k])
+        return count
+
+    cdef void c_note(
+        self, const float64_t* priorities, const float64_t* weights, intp_t n
+    ) noexcept nogil:
+        """Rows that are there got these priorities and weights: note the greatest."""
+        cdef intp_t k
+        cdef float64_t weight = self.newest_weight, priority = self.greatest_priority
+        for k in range(n):
+            if weights[k] > weight:  # not for NaN
+                weight = weights[k]
+            priority = max(priority, priorities[k])
+        self.newest_weight = weight
+        self.greatest_priority = priority
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self):
+        """All that a new object over an equal ring needs to go on like this one."""
+        self.c_sync(self.ring.state[WRITTEN])
+        leaves = self.tree.get(np.arange(self.ring.c_stored(), dtype=np.intp))
+        saved = self.tags.save(), leaves, self.newest_weight, self.greatest_priority
+        values = leaves
+        if self.ranks is not None:
+            ranks = self.ranks.save()
+            saved += (ranks,)
+            values = ranks[0]
+        cdef intp_t k
+        for k in range(self.held_rows.shape[0]):
+            if self.held_rows[k] >= 0 and self.ring.c_is_open(self.held_rows[k]):
+                values[self.held_rows[k] % self.ring.capacity] = self.held[k]
+        return saved
+
+    def load(self, saved):
+        """Go on where another object was saved. See ``RowTags.load``."""
+        tags, leaves, newest_weight, greatest_priority, *ranks = saved
+        if len(ranks) != (self.ranks is not None):
+            raise ValueError("the sampler was saved by another kind of sampler")
+        if not self.tags.load(tags):
+            return
+        there = self.ring.flags() & ABSENT == 0
+        if leaves.dtype != np.float64 or leaves.shape != there.shape:
+            raise ValueError(f"weights: expected {len(there)} of float64, got {leaves!r}")
+        if not (
+            self.first <= newest_weight <= self.tree.largest and 1.0 <= greatest_priority < INFINITY
+        ):
+            raise ValueError(
+                f"weight and priority of new rows: got {newest_weight} and {greatest_priority}"
+            )
+        if not ((leaves >= 0.0) & (leaves <= np.where(there, newest_weight, 0.0))).all():
+            raise ValueError(
+                f"weights: expected 0 to {newest_weight}, the greatest so far, and 0 without a step"
+            )
+        if ranks:
+            self.ranks.load(ranks[0])
+            self.c_check_ranks(leaves, there, newest_weight)
+        np.asarray(self.tree.nodes)[: len(leaves)] = leaves
+        values = leaves if self.ranks is None else self.ranks.priorities
+        cdef intp_t slot
+        for slot in range(len(leaves) if self.ring.n_open else 0):
+            if not self.ring.c_can_draw(slot):
+                self.c_put(self.ring.c_row_at(slot), values[slot])
+        if ranks:
+            self.ranks.changes = ranks[0][3]
+        self.tree.rebuild()
+        self.newest_weight = newest_weight
+        self.greatest_priority = greatest_priority
+        self.revision = self.ring.state[REVISION]
+        self.filled = self.summed = self.ring.state[WRITTEN]
+        self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()
+
+    cdef int c_check_ranks(
+        self, cnp.ndarray leaves, cnp.ndarray there, float64_t greatest
+    ) except -1:
+        """Raise unless the slots that have a weight, and those whose rows are incomplete, have a
+        priority, and no others.
+        """
+        cdef intp_t slot, stored = cnp.PyArray_DIM(leaves, 0)
+        priorities = self.ranks.priorities
+        ranked = ~np.isnan(priorities)
+        if (priorities > greatest).any():
+            raise ValueError(f"priorities: expected at most {greatest}, the greatest so far")
+        if ranked[stored:].any() or (ranked[:stored] & ~there).any():
+            raise ValueError("priorities: expected none where there is no step")
+        if (leaves > 1.0).any():
+            raise ValueError("weights: expected at most 1.0, that of the first rank")
+        for slot in range(stored):
+            if self.ring.c_can_draw(slot) and (leaves[slot] > 0.0) != ranked[slot]:
+                raise ValueError(f"slot {slot}: expected a weight and a priority, or neither")
+            if not self.ring.c_can_draw(slot) and leaves[slot] != 0.0:
+                raise ValueError(f"weight of slot {slot}: expected 0.0, got {leaves[slot]}")
+        return 0

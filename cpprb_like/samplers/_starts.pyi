@@ -1,0 +1,28 @@
+from typing import NoReturn, final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from cpprb_like._core import Ring
+from cpprb_like._store.episode_index import EpisodeIndex
+
+def choose(n: int, among: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
+
+@final
+class Starts:
+    ring: Ring
+    rows: int
+    least: int
+    across: bool
+    stride: int
+    def __new__(
+        cls, index: EpisodeIndex, *, rows: int, least: int, across: bool, stride: int
+    ) -> Self: ...
+    @property
+    def nbytes(self) -> int: ...
+    def tell(self, slots: NDArray[np.intp]) -> NDArray[np.int8]: ...
+    def slots(self) -> NDArray[np.intp]: ...
+    def few(self, most: int) -> bool: ...
+    def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
+    def refuse(self) -> NoReturn: ...

@@ -1,0 +1,440 @@
+"""Which rows sequences can start at.
+
+Starts are found by trying rows as long as they are common. Where they are rare they are kept in a
+set, which follows the ring from then on. Compiled because it looks at every row that is tried, or
+new. Not here: how sequences are read (``views._gather_sequences``), what they are good for
+(``views._sequences``), and starts by priority (``_prioritized``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport int8_t
+from numpy.random cimport bitgen_t
+
+from cpprb_like._c.copying cimport c_prefetch
+from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, REVISION, UPDATES, WRITTEN, Ring
+from cpprb_like._store.episode_index cimport Bounds, EpisodeIndex
+from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
+from cpprb_like._store.slot_set cimport SlotSet, c_has
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+
+import numpy as np
+
+from cpprb_like.errors import NotEnoughDataError
+
+cnp.import_array()
+
+cdef enum:
+    TRIES = 32               # for each start, and for each row from one to the next
+    SPARE_TRIES = 256
+    FETCHED = 32             # flags that are fetched before the first of them is looked at
+    SPARSE = 8               # words of bits that are read in the time that finds a slot
+
+cdef enum:  # what a row is
+    NEVER = -1               # no sequence will ever start there
+    WAITS = 0                # rows have to follow
+    STARTS = 1
+
+
+def choose(intp_t n, intp_t among, rng):
+    """n numbers below ``among``, each with the same probability: an array of intp.
+
+    The randomness comes from ``rng``, a ``numpy.random.Generator``.
+    """
+    if among < 1:
+        raise ValueError(f"among: expected at least 1, got {among}")
+    bit_generator = rng.bit_generator
+    cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
+        bit_generator.capsule, "BitGenerator"
+    )
+    cdef cnp.ndarray numbers = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef Bits bits = c_bits_of(source)
+    cdef intp_t k
+    with bit_generator.lock:
+        for k in range(n):
+            (<intp_t*> cnp.PyArray_DATA(numbers))[k] = <intp_t> c_bounded(&bits, among)
+    return numbers
+
+
+@cython.final
+cdef class Starts:
+    """The rows of a ring at which a sequence can start.
+
+    A sequence is a row and up to ``rows - 1`` rows that follow it in its stream; absent rows are
+    passed over.
+
+    It may serve many calls, from any number of threads.
+
+    Parameters
+    ----------
+    index : EpisodeIndex
+        The episodes of the ring.
+    rows : int
+        Of a sequence, at least 1.
+    least : int
+        Rows that an episode must have from the start on, 1 to ``rows``; it must have ``rows`` if it
+        has not ended.
+    across : bool
+        Whether a sequence runs over the ends of episodes; then all ``rows`` have to be there.
+    stride : int
+        Starts are the first rows of episodes, and rows whose number in their stream is a multiple.
+    """
+
+    def __cinit__(
+        self, EpisodeIndex index not None, *, intp_t rows, intp_t least, bint across, intp_t stride
+    ):
+        if not (1 <= least <= rows and stride >= 1):
+            raise ValueError(
+                f"expected 1 <= least <= rows and 1 <= stride, got {least}, {rows}, {stride}"
+            )
+        self.index = index
+        self.ring = index.ring
+        self.rows = rows
+        self.least = least
+        self.across = across
+        self.stride = stride
+        self.kept = SlotSet(self.ring.capacity)
+
+    @property
+    def nbytes(self):
+        """Bytes of memory: none until starts were rare, then a quarter of a byte a slot."""
+        return self.kept.nbytes + (0 if self.streams is None else self.streams.nbytes)
+
+    cdef int c_prepare(self) except -1:
+        """To be called before the methods below: what they will ask the index is up to date."""
+        if self.ring.c_absent() and (self.across or self.stride > 1):
+            self.index.c_sync_rows()
+        return 0
+
+    # ------------------------------------------------------------------ one row
+
+    cdef bint c_is_first(self, int64_t row) noexcept nogil:
+        """Whether an episode begins at a row; not if that row is gone which would tell."""
+        cdef Bounds bounds
+        cdef uint8_t flags
+        if row - self.ring.n_envs < self.ring.c_first():
+            return row < self.ring.n_envs
+        flags = self.ring.c_flags(<intp_t> ((row - self.ring.n_envs) % self.ring.capacity))[0]
+        if not flags & ABSENT or flags & END:
+            return flags & END
+        return self.index.c_find_row(row, &bounds) and bounds.first == row and bounds.is_known
+
+    cdef bint c_is_on_stride(self, int64_t row) noexcept nogil:
+        """Whether a row is one of those that may be starts, whatever follows."""
+        if self.stride == 1 or row // self.ring.n_envs % self.stride == 0:
+            return True
+        return self.c_is_first(row)
+
+    cdef intp_t c_looked_at(self, int64_t row) noexcept nogil:
+        """How many rows, from this one on, tell whether a sequence can start here."""
+        cdef int64_t last = row + (self.rows - 1) * self.ring.n_envs
+        if self.ring.c_absent() or last >= self.ring.state[WRITTEN]:
+            return self.rows
+        # All its rows are there, so only an end that comes too early is in the way.
+        return 1 if self.across else self.least
+
+    cdef int c_what(self, intp_t slot) noexcept nogil:
+        """What the row in a slot in use is: NEVER, WAITS or STARTS."""
+        cdef int64_t row = self.ring.c_row_at(slot)
+        cdef intp_t count = 1, most = self.c_looked_at(row)
+        if row < self.ring.c_first() or self.ring.c_absent() and self.ring.c_is_absent(slot):
+            return NEVER
+        if not self.c_is_on_stride(row):
+            return NEVER
+        while count < most:
+            if not self.across and self.ring.c_flags(<intp_t> (row % self.ring.capacity))[0] & END:
+                return STARTS if count >= self.least else NEVER
+            row = self.ring.c_next(row, self.ring.state[WRITTEN])
+            if row < 0:
+                return WAITS
+            count += 1
+        return STARTS
+
+    # ------------------------------------------------------------------ many
+
+    def tell(self, cnp.ndarray slots):
+        """For each of the slots, which are in use, an int8.
+
+        1 if a sequence can start there, 0 if rows have to follow first, -1 if none ever can.
+        """
+        self.c_prepare()
+        self.ring.c_check_slots(slots)
+        cdef intp_t n = cnp.PyArray_DIM(slots, 0)
+        cdef cnp.ndarray told = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT8)
+        self.c_tell(
+            <const intp_t*> cnp.PyArray_DATA(slots), n, <int8_t*> cnp.PyArray_DATA(told)
+        )
+        return told
+
+    cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* told) noexcept nogil:
+        cdef bint looks = self.stride > 1 or self.least > 1 or self.ring.c_absent()
+        cdef intp_t k, start = 0, end
+        while start < n:
+            end = min(n, start + FETCHED)
+            if looks:
+                for k in range(start, end):
+                    c_prefetch(self.ring.c_flags(max(slots[k] - self.ring.n_envs, 0)))
+            for k in range(start, end):
+                told[k] = <int8_t> self.c_what(slots[k])
+            start = end
+
+    def slots(self):
+        """All slots at which a sequence can start, ascending.
+
+        Cost: in proportion to these, to the rows that came since such a look at all rows, some 20 ns
+        each, and to the slots divided by 64.
+        """
+        self.c_follow()
+        cdef intp_t k, slot = 0, count = 0, n = self.kept.count
+        cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(found)
+        if n * SPARSE < self.kept.words:
+            for k in range(n):
+                out[k] = self.kept.c_at(k)
+        else:
+            k = 0
+            while k < n:
+                if self.kept.bits[slot >> 6] == 0:
+                    slot = (slot | 63) + 1
+                    continue
+                if c_has(self.kept, slot):
+                    out[k] = slot
+                    k += 1
+                slot += 1
+        for k in range(n):
+            if self.c_check(out[k]):
+                out[count] = out[k]
+                count += 1
+        return found[:count].copy()
+
+    def few(self, intp_t most):
+        """Whether it is known without a try that a sequence can start at no more slots than these."""
+        if self.kept.memory is None or self.kept.count > most:
+            return False
+        self.c_follow()
+        return self.kept.count <= most
+
+    def draw(self, intp_t n, rng):
+        """Draw n slots at which a sequence can start, each with the same probability.
+
+        Parameters
+        ----------
+        n : int
+            How many, at least 0.
+        rng : numpy.random.Generator
+            Where the randomness comes from.
+
+        Returns
+        -------
+        ndarray of intp, shape (n,)
+
+        Raises
+        ------
+        NotEnoughDataError
+            A sequence can start nowhere.
+
+        Notes
+        -----
+        Slots are tried until a sequence can start there; if that takes some dozens of tries for each
+        of them, the rest is drawn from a set of all starts. Both give the same distribution. The
+        first call for which starts are too rare looks at all rows; one after it at those that have
+        come since, some 20 ns each.
+        """
+        bit_generator = rng.bit_generator
+        cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
+            bit_generator.capsule, "BitGenerator"
+        )
+        cdef cnp.ndarray drawn = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef Bits bits = c_bits_of(source)
+        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(drawn)
+        cdef intp_t k = 0
+        lock = bit_generator.lock
+        self.c_prepare()
+        # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
+        if not self.few(self.ring.c_stored() // TRIES // self.stride):
+            lock.acquire()
+            k = self.c_try(out, n, &bits)
+            lock.release()
+        if k < n:
+            self.c_follow()
+            lock.acquire()
+            k = self.c_choose(out, k, n, &bits)
+            lock.release()
+            if k < n:
+                self.refuse()
+        return drawn
+
+    cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept:
+        """Try slots until there are n starts, or that takes too long; how many there are."""
+        cdef intp_t k = 0, stored = self.ring.c_stored()
+        # A look at all rows costs about as much as so many tries.
+        cdef intp_t left = SPARE_TRIES + min(stored, TRIES * n * min(stored, self.stride))
+        cdef intp_t[FETCHED] tried
+        cdef int8_t[FETCHED] told
+        cdef intp_t i, count
+        while k < n and left and stored:
+            # As many as are needed if one in a stride is a start.
+            count = min(FETCHED, left, (n - k) * min(self.stride, FETCHED))
+            for i in range(count):
+                tried[i] = <intp_t> c_bounded(bits, stored)
+            self.c_tell(tried, count, told)
+            left -= count
+            for i in range(count):
+                if k < n and told[i] == STARTS:
+                    out[k] = tried[i]
+                    k += 1
+        return k
+
+    cdef intp_t c_choose(self, intp_t* out, intp_t k, intp_t n, Bits* bits) noexcept:
+        """Draw the k-th to the n-th start from those that are kept; how many there are then."""
+        cdef intp_t slot
+        while k < n and self.kept.count:
+            slot = self.kept.c_at(<intp_t> c_bounded(bits, self.kept.count))
+            if self.c_check(slot):
+                out[k] = slot
+                k += 1
+        return k
+
+    # ------------------------------------------------------------------ starts that are kept
+
+    # No start is ever missing from the set. What is in it and was overwritten, hidden, or is no
+    # start any more for another reason, is found out, and removed, when it is drawn.
+
+    cdef int c_follow(self) except -1:
+        """Look at the rows that have come since the last call, the first time at all."""
+        cdef Ring ring = self.ring
+        cdef int64_t row, first
+        cdef intp_t stream, slot
+        cdef cnp.ndarray memory = None, streams = None
+        self.c_prepare()
+        while self.c_is_over():
+            if memory is None:
+                memory, streams = self.kept.c_allocate(), np.empty(3 * ring.n_envs, np.int64)
+                self.c_prepare()  # last: rows may have come meanwhile
+            else:
+                self.c_begin(memory, streams)
+        first = ring.c_first()
+        row = max(self.seen, first)
+        stream, slot = <intp_t> (row % ring.n_envs), <intp_t> (row % ring.capacity)
+        while row < ring.state[WRITTEN]:
+            if c_has(self.kept, slot):
+                self.kept.c_remove(slot)
+            if not ring.c_flags(slot)[0] & ABSENT:
+                self.c_see(row, stream, slot)
+            row += 1
+            stream = stream + 1 if stream + 1 < ring.n_envs else 0
+            slot = slot + 1 if slot + 1 < ring.capacity else 0
+        self.seen, self.first = row, first
+        if self.edits != ring.state[UPDATES]:
+            self.edits = ring.state[UPDATES]
+            for stream in range(0 if self.across else ring.n_envs):
+                if self.waiting[stream] >= 0 and ring.state[EPISODE_LENS + stream] == 0:
+                    self.c_end(stream)
+        return 0
+
+    cdef bint c_is_over(self) noexcept:
+        """Whether what is kept is of no use."""
+        return self.kept.memory is None or (
+            self.revision != self.ring.state[REVISION] or self.ring.c_first() < self.first
+        )
+
+    cdef void c_begin(self, cnp.ndarray memory, cnp.ndarray streams) noexcept:
+        """Begin anew, over fresh memory."""
+        cdef intp_t stream
+        self.kept.c_forget(memory)
+        self.streams = streams
+        self.waiting = <int64_t*> cnp.PyArray_DATA(self.streams)
+        self.counts = self.waiting + self.ring.n_envs
+        self.newest = self.counts + self.ring.n_envs
+        for stream in range(self.ring.n_envs):
+            self.waiting[stream] = self.newest[stream] = -1
+            self.counts[stream] = 0
+        self.seen = self.first = 0
+        self.revision = self.ring.state[REVISION]
+        self.edits = self.ring.state[UPDATES]
+
+    cdef void c_see(self, int64_t row, intp_t stream, intp_t slot) noexcept:
+        """A row has come that holds a step."""
+        cdef Ring ring = self.ring
+        cdef int64_t last = self.newest[stream]
+        if self.waiting[stream] >= 0:
+            if last < ring.c_first():
+                self.waiting[stream] = -1
+            elif not self.across and ring.c_flags(<intp_t> (last % ring.capacity))[0] & END:
+                self.c_end(stream)  # by hand, after it was seen
+            elif self.waiting[stream] < ring.c_first():
+                self.c_wait_from(stream, ring.c_first())
+        if self.waiting[stream] < 0:
+            self.waiting[stream], self.counts[stream] = row, 0
+        self.newest[stream] = row
+        self.counts[stream] += 1
+        if self.counts[stream] >= self.rows:
+            self.c_keep(self.waiting[stream])
+            self.c_move_on(stream)
+        if not self.across and ring.c_flags(slot)[0] & END and self.waiting[stream] >= 0:
+            self.c_end(stream)
+
+    cdef void c_end(self, intp_t stream) noexcept:
+        """The episode of the rows that wait has ended: some are starts, the others never will be."""
+        if self.newest[stream] < self.ring.c_first():
+            self.waiting[stream] = -1
+            return
+        self.c_wait_from(stream, max(self.waiting[stream], self.ring.c_first()))
+        while self.waiting[stream] >= 0 and self.counts[stream] >= self.least:
+            self.c_keep(self.waiting[stream])
+            self.c_move_on(stream)
+        self.waiting[stream] = -1
+
+    cdef void c_wait_from(self, intp_t stream, int64_t row) noexcept:
+        """The rows of a stream from this one on wait for others: count them."""
+        cdef Ring ring = self.ring
+        row += (stream + ring.n_envs - row % ring.n_envs) % ring.n_envs
+        if row <= self.newest[stream] and ring.c_is_absent(<intp_t> (row % ring.capacity)):
+            row = ring.c_next(row, self.newest[stream] + 1)
+        self.waiting[stream] = row if row <= self.newest[stream] else -1
+        self.counts[stream] = 0
+        while 0 <= row <= self.newest[stream]:
+            self.counts[stream] += 1
+            row = ring.c_next(row, self.newest[stream] + 1)
+
+    cdef void c_move_on(self, intp_t stream) noexcept:
+        """The oldest row of a stream that waited is known."""
+        self.counts[stream] -= 1
+        self.waiting[stream] = self.ring.c_next(self.waiting[stream], self.newest[stream] + 1)
+
+    cdef void c_keep(self, int64_t row) noexcept:
+        """Keep a row that has enough others behind it."""
+        if self.c_is_on_stride(row):
+            self.kept.c_add(<intp_t> (row % self.ring.capacity))
+
+    cdef bint c_check(self, intp_t slot) noexcept:
+        """Whether a slot that is kept is a start; if it is not, it goes."""
+        cdef int64_t row
+        cdef intp_t stream
+        cdef int what
+        if slot >= self.ring.c_stored():  # cleared meanwhile
+            self.kept.c_remove(slot)
+            return False
+        what = self.c_what(slot)
+        if what == STARTS:
+            return True
+        self.kept.c_remove(slot)
+        row = self.ring.c_row_at(slot)
+        stream = <intp_t> (row % self.ring.n_envs)
+        if what == WAITS and row < self.seen and (  # rows that followed it were deleted
+            self.waiting[stream] < 0 or row < self.waiting[stream]
+        ):
+            self.c_wait_from(stream, row)
+        return False
+
+    def refuse(self):
+        """Raise ``NotEnoughDataError``: a sequence can start nowhere."""
+        raise NotEnoughDataError(
+            f"cannot sample sequences of {self.rows} rows: the buffer holds {len(self.ring)}, "
+            + (
+                "and no environment has so many"
+                if self.across
+                else f"and no episode has so many, or ended with at least {self.least}"
+            )
+        )

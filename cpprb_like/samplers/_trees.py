@@ -1,0 +1,46 @@
+"""Segment trees in memory of their own, for samplers and programs that draw by weight.
+
+Not here: the trees (``_segment_tree``), and trees whose memory somebody else counts
+(``_prioritized``).
+"""
+
+from __future__ import annotations
+
+from cpprb_like._c import machine_memory
+from cpprb_like._segment_tree import SumTree, tree_size
+from cpprb_like._store.arenas import allocate_floats
+
+__all__ = ["SumTree", "new_sum_tree"]
+
+
+def new_sum_tree(capacity: int) -> SumTree:
+    """A tree of weights for the slots 0 to ``capacity - 1``, all zero.
+
+    Parameters
+    ----------
+    capacity : int
+        Slots, at least 1. The tree takes 8/7 times 8 bytes for each.
+
+    Returns
+    -------
+    SumTree
+
+    Raises
+    ------
+    ValueError
+        ``capacity`` is below 1.
+    MemoryError
+        The machine has not so much memory now.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like.samplers import new_sum_tree
+    >>> tree = new_sum_tree(4)
+    >>> tree.set(np.array([1, 3]), np.array([0.5, 1.5]))
+    >>> tree.total, tree.find(np.array([0.4, 0.6])).tolist()
+    (2.0, [1, 3])
+    """
+    nodes = tree_size(capacity)
+    machine_memory.require(8 * nodes, f"a tree of {capacity} weights")
+    return SumTree(allocate_floats(nodes), capacity)

@@ -1,0 +1,137 @@
+"""Frames of different rows, stacked; and a frame of a stack.
+
+Compiled because most of what it costs is the order of the bytes: each item of a stack stands beside
+those of the other frames. Not here: fields that are not stored as they are, and arguments that need
+conversion (``_stacking``); and stacks of which only frames are stored (``_store.chained``).
+"""
+
+cimport numpy as cnp
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+
+from cpprb_like._store.column cimport Column
+from cpprb_like._c.copying cimport PIECE, c_copy, c_interleave, c_pick
+from cpprb_like._core cimport Ring
+from cpprb_like._store.gather cimport c_new_array
+from cpprb_like._c.typedefs cimport intp_t
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    UNLOCKED_NBYTES = 32768      # smaller stacks keep the lock: taking it back costs more
+
+COPIED_AT_ONCE = UNLOCKED_NBYTES  # bytes below which nobody else runs while they are copied
+
+
+def take_stacks(
+    Ring ring not None, Column column not None, cnp.ndarray slots not None, intp_t axis,
+    cnp.ndarray out=None,
+):
+    """The values of a column at the slots of each row of a matrix, stacked along a new axis.
+
+    ``slots`` are of intp, dense, shape (n, depth); one below 0 stands for a value of zeros. The
+    result has the shape (n, \\*shape) with depth inserted before axis ``axis`` of a value; ``out``
+    is such an array of the caller's, dense and writeable.
+
+    Raises ``IndexError`` if a slot is not in use.
+    """
+    if column.is_boxed or column not in ring.stored_columns:
+        raise ValueError(f"field {column.name!r}: expected bytes that are stored as they are")
+    if cnp.PyArray_TYPE(slots) != cnp.NPY_INTP or not (
+        cnp.PyArray_NDIM(slots) == 2 and cnp.PyArray_ISCARRAY_RO(slots)
+    ):
+        raise TypeError("slots: expected a dense 2-d array of intp")
+    if not 0 <= axis <= column.ndim:
+        raise ValueError(f"axis: expected 0 to {column.ndim}, got {axis}")
+    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), depth = cnp.PyArray_DIM(slots, 1)
+    cdef intp_t outer = 1, nbytes = n * depth * column.nbytes, stored
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    if out is None:
+        shape = (n, *column.shape[:axis], depth, *column.shape[axis:])
+        out = c_new_array(ring, column, n * depth).reshape(shape)
+    elif not (
+        cnp.PyArray_IS_C_CONTIGUOUS(out)
+        and cnp.PyArray_ISWRITEABLE(out)
+        and cnp.PyArray_NBYTES(out) == nbytes
+    ):
+        raise ValueError(f"out: expected a dense array of {nbytes} bytes")
+    stored = ring.c_stored()  # from here on no Python code runs, which could change it
+    for k in range(n * depth):
+        if values[k] >= stored:
+            ring.c_check_slots(slots[slots >= 0])  # which raises
+    if nbytes == 0:
+        return out
+    for k in range(axis):
+        outer *= column.dims[k]
+    cdef const char** frames = <const char**> malloc(depth * sizeof(char*))
+    cdef char* zeros = <char*> calloc(column.nbytes, 1)
+    if frames == NULL or zeros == NULL:
+        free(frames)
+        free(zeros)
+        raise MemoryError("no memory left to stack frames")
+    cdef const char* start = <const char*> &ring.arena[0] + column.offset
+    cdef char* to = <char*> cnp.PyArray_DATA(out)
+    if nbytes < UNLOCKED_NBYTES:
+        c_stack(to, start, column.stride, column.nbytes, outer, values, n, depth, frames, zeros)
+    else:
+        with nogil:
+            c_stack(to, start, column.stride, column.nbytes, outer, values, n, depth, frames, zeros)
+    free(frames)
+    free(zeros)
+    return out
+
+
+def newest_frame(cnp.ndarray stack not None):
+    """``stack[..., -1]``, dense, of a stack of at least one frame along its last axis."""
+    cdef intp_t depth, n
+    cdef cnp.ndarray frame
+    if cnp.PyArray_ITEMSIZE(stack) != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(stack):
+        return np.ascontiguousarray(stack[..., -1])
+    depth = stack.shape[cnp.PyArray_NDIM(stack) - 1]
+    frame = np.empty((<object> stack).shape[:-1], stack.dtype)
+    n = cnp.PyArray_SIZE(frame)
+    c_pick(
+        <char*> cnp.PyArray_DATA(frame), <const char*> cnp.PyArray_DATA(stack) + depth - 1, depth, n
+    )
+    return frame
+
+
+cdef void c_stack(
+    char* to, const char* start, intp_t stride, intp_t size, intp_t outer, const intp_t* slots,
+    intp_t n, intp_t depth, const char** frames, const char* zeros,
+) noexcept nogil:
+    cdef intp_t i, _
+    if outer == 1:
+        c_copy_runs(to, start, stride, size, slots, n * depth)
+        return
+    for _ in range(n):
+        for i in range(depth):
+            frames[i] = zeros if slots[i] < 0 else start + slots[i] * stride
+        c_interleave(to, frames, depth, outer, size // outer)
+        slots += depth
+        to += depth * size
+
+
+cdef void c_copy_runs(
+    char* to, const char* start, intp_t stride, intp_t size, const intp_t* slots, intp_t n
+) noexcept nogil:
+    """Whole values, one after the other; zeros for slots below 0.
+
+    Those in consecutive slots, as in a stack, are one copy where nothing lies between them.
+    """
+    cdef intp_t count, k = 0
+    cdef bint are_one = size >= PIECE and stride == size
+    while k < n:
+        count = 1
+        if slots[k] < 0:
+            memset(to, 0, size)
+        elif are_one:
+            while k + count < n and slots[k + count] == slots[k] + count:
+                count += 1
+            memcpy(to, start + slots[k] * stride, count * size)
+        else:
+            c_copy(to, start + slots[k] * stride, size)
+        to += count * size
+        k += count

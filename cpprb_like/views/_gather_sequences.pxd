@@ -1,0 +1,71 @@
+"""C signatures of copying sequences of rows."""
+
+from numpy cimport ndarray
+
+from cpprb_like._store.chained cimport Chain
+from cpprb_like._store.column cimport Column
+from cpprb_like._core cimport Ring
+from cpprb_like.samplers._starts cimport Starts
+from cpprb_like._c.typedefs cimport int32_t, int64_t, intp_t, uint8_t
+
+
+cdef struct Part:            # a column of a batch that is copied in runs
+    char* to                 # its rows
+    const char* column       # the row in slot 0
+    intp_t stride            # from slot to slot
+    intp_t nbytes            # of a row
+    bint first_only          # only the first row of each sequence is read
+    const uint8_t* kept      # next values only: of each slot, whether it is kept aside ...
+    uint8_t* aside           # ... and of each row of the batch, whether the chain has to be asked
+
+
+cdef struct Plan:            # of a batch
+    Part* parts
+    intp_t n_parts
+    intp_t rows              # of a sequence
+    bint across              # sequences run over the ends of episodes
+    uint8_t* marks           # of each row of the batch: see ``take_sequences``
+    int64_t* ids             # of each row of the batch; NULL if nobody asks
+    const uint8_t* flags     # of slot 0
+    const int32_t* onward    # of an absent row, how many are absent from it on
+    intp_t stride            # of the flags
+    intp_t capacity
+    intp_t n_envs
+    int64_t written
+
+
+cdef struct Place:           # of a row
+    intp_t slot
+    int64_t row              # id
+    intp_t number            # in the batch
+
+
+cdef class Sequences:
+    cdef Starts starts
+    cdef ndarray slots       # of the first rows
+    cdef tuple wanted        # the columns that are read
+    cdef frozenset single    # names of the columns of which the first row only is read
+    cdef dict columns        # of the batch
+    cdef ndarray marks
+    cdef ndarray ids         # of all rows; None if nobody asks
+    cdef dict asides         # by name: which next values the chain has to be asked for
+
+    cdef int c_copy_stored(self, bint tagged) except -1
+    cdef ndarray c_new_column(self, Column column, const intp_t* lengths)
+    cdef intp_t c_describe(self, Part* parts) except -1
+    cdef int c_box(self, Column column) except -1
+    cdef int c_ask(self, Chain chain) except -1
+    cdef int c_amend(self, Chain chain, ndarray aside, ndarray values) except -1
+    cdef int c_gather(self, Chain chain, ndarray ids, ndarray values) except -1
+    cdef int c_clear(self, values) except -1
+
+
+cdef void c_copy_sequences(const Plan* plan, const intp_t* starts, intp_t n) noexcept nogil
+cdef intp_t c_copy_sequence(const Plan* plan, Place start) noexcept nogil
+cdef intp_t c_run(const Plan* plan, const Place* place, intp_t most) noexcept nogil
+cdef bint c_step_over(const Plan* plan, Place* place) noexcept nogil
+cdef void c_copy_run(const Plan* plan, const Place* place, intp_t n) noexcept nogil
+cdef void c_copy_next(
+    const Plan* plan, const Part* part, const Place* place, intp_t n
+) noexcept nogil
+cdef void c_blank(const Plan* plan, intp_t number, intp_t n) noexcept nogil

@@ -1,0 +1,18 @@
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._store.column import Column
+from cpprb_like.samplers._starts import Starts
+
+def take_sequences(
+    starts: Starts,
+    slots: NDArray[np.intp],
+    single: frozenset[str],
+    columns: tuple[Column, ...] | None = None,
+    tagged: bool = False,
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], NDArray[np.int64] | None] | None: ...
+
+@final
+class Sequences: ...

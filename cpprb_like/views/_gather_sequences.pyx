@@ -1,0 +1,425 @@
+"""Sequences of rows, copied.
+
+Compiled because it is most of what drawing sequences costs. The rows of a sequence lie at even
+distances in memory, but for the end of the ring and absent rows: so they are copied in runs, field
+by field, while the rows of the next sequence are fetched. Not here: where sequences start
+(``samplers._starts``), and what they are good for (``_sequences``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from cpprb_like._store.chained cimport Chain, NextOf
+from cpprb_like._store.column cimport Column
+from cpprb_like._c.copying cimport c_copy, c_prefetch_rows
+from cpprb_like._core cimport ABSENT, END, WRITTEN, Moment, Ring
+from cpprb_like.samplers._starts cimport Starts
+from cpprb_like._store.row_handles cimport c_tag_ids
+from cpprb_like._store.gather cimport c_new_array
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    FETCHED_ROWS = 128           # of the next sequence, while one is copied
+    COPIED_ROWS = 128            # whose records stay in the first cache meanwhile
+    UNLOCKED_NBYTES = 32768      # smaller batches keep the lock: taking it back costs more
+
+
+def take_sequences(
+    Starts starts not None, cnp.ndarray slots not None, frozenset single not None,
+    tuple columns=None, bint tagged=False,
+):
+    """The sequences that start at the given slots.
+
+    Parameters
+    ----------
+    starts : Starts
+        How long sequences are, and whether they run over the ends of episodes.
+    slots : ndarray of intp, shape (n,)
+        Of the first rows.
+    single : frozenset of str
+        Columns of which the first row only is read.
+    columns : tuple of Column, optional
+        Those of the ring that are read; all.
+    tagged : bool
+        Whether the tags of the rows are wanted.
+
+    Returns
+    -------
+    columns : dict of ndarray
+        Shape ``(n, rows, *shape)``, or ``(n, *shape)`` of those in ``single``. Behind the end of
+        its episode a sequence has zeros, or ``None``.
+    marks : ndarray of bool, shape (n, rows)
+        Which rows are there; of sequences that run over the ends of episodes, at which one begins,
+        as far as is known: not at the oldest row of a stream if the one before was overwritten.
+    tags : ndarray of int64, shape (n, rows), or None
+        Of the rows that are there; -1 of the others.
+
+    Notes
+    -----
+    None in place of all if rows were overwritten or edited while they were copied, where that was
+    seen in time; it is up to the caller to ask at the end (``Ring.holds``). Raises ``TypeError`` if the slots are
+    no dense 1-d array of intp, ``IndexError`` if one is not in use.
+    """
+    cdef Ring ring = starts.ring
+    cdef Sequences sequences = Sequences.__new__(Sequences)
+    cdef Column column
+    cdef Chain chain
+    if starts.across:
+        starts.c_prepare()
+    ring.c_check_slots(slots)
+    cdef Moment moment = ring.c_now()
+    sequences.starts, sequences.slots, sequences.single = starts, slots, single
+    sequences.wanted = ring.columns if columns is None else columns
+    sequences.columns, sequences.asides = {}, {}
+    sequences.c_copy_stored(tagged)
+    for column in ring.boxed:
+        if column.name in sequences.columns:
+            sequences.c_box(column)
+    for chain in ring.chains:
+        if chain.name not in sequences.columns:
+            continue
+        if not ring.c_holds(moment, slots):  # a chain knows nothing of rows that are gone
+            return None
+        sequences.c_ask(chain)
+    tags = None
+    if tagged:
+        tags = c_tag_ids(ring, sequences.ids)
+        if not starts.across:
+            tags[~sequences.marks] = -1
+    return sequences.columns, sequences.marks, tags
+
+
+@cython.final
+cdef class Sequences:
+    """Sequences of a ring, while they are read: see ``take_sequences``."""
+
+    cdef int c_copy_stored(self, bint tagged) except -1:
+        """Copy what lies in the arena, and note the row ids if somebody asks for them."""
+        cdef Ring ring = self.starts.ring
+        cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
+        cdef intp_t[2] lengths
+        cdef intp_t k, n = cnp.PyArray_DIM(self.slots, 0)
+        cdef Column column
+        cdef Plan plan
+        lengths[0], lengths[1] = n, self.starts.rows
+        for column in self.wanted:
+            self.columns[column.name] = self.c_new_column(column, lengths)
+        self.marks = cnp.PyArray_SimpleNew(2, lengths, cnp.NPY_BOOL)
+        plan.rows = self.starts.rows
+        plan.across = self.starts.across
+        plan.marks = <uint8_t*> cnp.PyArray_DATA(self.marks)
+        plan.ids = NULL
+        if ring.chains or ring.boxed or tagged:
+            self.ids = cnp.PyArray_SimpleNew(2, lengths, cnp.NPY_INT64)
+            plan.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
+        plan.flags = ring.c_flags(0)
+        plan.onward = ring.runs.onward
+        plan.stride = ring.record_stride
+        plan.capacity = ring.capacity
+        plan.n_envs = ring.n_envs
+        plan.written = ring.state[WRITTEN]
+        plan.parts = <Part*> calloc(1 + len(ring.columns), sizeof(Part))
+        if plan.parts == NULL:
+            raise MemoryError("no memory left to copy sequences")
+        try:
+            plan.n_parts = self.c_describe(plan.parts)
+            if plan.across:
+                # With the lock: the row before the first may be the next to be overwritten.
+                for k in range(n):
+                    plan.marks[k * plan.rows] = self.starts.c_is_first(ring.c_row_at(slots[k]))
+            if n * plan.rows * ring.row_nbytes < UNLOCKED_NBYTES:
+                c_copy_sequences(&plan, slots, n)
+            else:
+                with nogil:
+                    c_copy_sequences(&plan, slots, n)
+        finally:
+            free(plan.parts)
+        return 0
+
+    cdef cnp.ndarray c_new_column(self, Column column, const intp_t* lengths):
+        """An uninitialised array for a column."""
+        if column.name in self.single:
+            return c_new_array(self.starts.ring, column, lengths[0])
+        array = c_new_array(self.starts.ring, column, lengths[0] * lengths[1])
+        cdef intp_t[cnp.NPY_MAXDIMS + 2] dims
+        cdef cnp.PyArray_Dims shape
+        memcpy(dims, lengths, 2 * sizeof(intp_t))
+        memcpy(dims + 2, column.dims, column.ndim * sizeof(intp_t))
+        shape.ptr, shape.len = dims, <int> column.ndim + 2
+        return cnp.PyArray_Newshape(array, &shape, cnp.NPY_CORDER)
+
+    cdef intp_t c_describe(self, Part* parts) except -1:
+        """Describe what is copied in runs; returns how many parts these are."""
+        cdef Ring ring = self.starts.ring
+        cdef const char* base = <const char*> &ring.arena[0]
+        cdef Column column
+        cdef Chain chain
+        cdef cnp.ndarray aside
+        cdef intp_t count = 0
+        for column in ring.stored_columns:
+            if column.objects is None and column.name in self.columns:
+                parts[count].to = <char*> cnp.PyArray_DATA(self.columns[column.name])
+                parts[count].column = base + column.offset
+                parts[count].stride = column.stride
+                parts[count].nbytes = column.nbytes
+                parts[count].first_only = column.name in self.single
+                count += 1
+        for chain in ring.chains:
+            if not isinstance(chain, NextOf) or chain.name in self.single:
+                continue
+            if chain.name not in self.columns:
+                continue
+            column = (<NextOf> chain).column
+            if column is None:
+                continue
+            aside = cnp.PyArray_EMPTY(2, cnp.PyArray_DIMS(self.marks), cnp.NPY_BOOL, 0)
+            self.asides[chain.name] = aside
+            parts[count].to = <char*> cnp.PyArray_DATA(self.columns[chain.name])
+            parts[count].column = base + column.offset
+            parts[count].stride = column.stride
+            parts[count].nbytes = column.nbytes
+            parts[count].kept = &(<NextOf> chain).marks[0]
+            parts[count].aside = <uint8_t*> cnp.PyArray_DATA(aside)
+            count += 1
+        return count
+
+    cdef int c_box(self, Column column) except -1:
+        """Copy a column of Python objects."""
+        values = self.columns[column.name]
+        if column.name in self.single:
+            values[...] = column.objects[self.slots]
+        else:
+            values[...] = column.objects[self.ids % self.starts.ring.capacity]
+            self.c_clear(values)
+        return 0
+
+    cdef int c_ask(self, Chain chain) except -1:
+        """Read what has not been read of a chained field from its chain."""
+        values = self.columns[chain.name]
+        if chain.name in self.asides:
+            self.c_amend(chain, self.asides[chain.name], values)
+        elif chain.name in self.single:
+            self.c_gather(chain, np.ascontiguousarray(self.ids[:, 0]), values)
+        else:
+            self.c_gather(chain, self.ids, values)
+            self.c_clear(values)
+        return 0
+
+    cdef int c_amend(self, Chain chain, cnp.ndarray aside, cnp.ndarray values) except -1:
+        """Read those next values that do not stand in the column."""
+        cdef const uint8_t* wanted = <const uint8_t*> cnp.PyArray_DATA(aside)
+        cdef const int64_t* ids = <const int64_t*> cnp.PyArray_DATA(self.ids)
+        cdef char* to = <char*> cnp.PyArray_DATA(values)
+        cdef intp_t k, found = 0, count = 0, n = cnp.PyArray_SIZE(aside)
+        cdef cnp.ndarray rows, read
+        for k in range(n):
+            count += wanted[k]
+        if count == 0:
+            return 0
+        rows = cnp.PyArray_EMPTY(1, &count, cnp.NPY_INT64, 0)
+        for k in range(n):
+            if wanted[k]:
+                (<int64_t*> cnp.PyArray_DATA(rows))[found] = ids[k]
+                found += 1
+        count *= chain.nbytes
+        read = cnp.PyArray_EMPTY(1, &count, cnp.NPY_UINT8, 0)
+        self.c_gather(chain, rows, read)
+        found = 0
+        for k in range(n):
+            if wanted[k]:
+                memcpy(
+                    to + k * chain.nbytes,
+                    <const char*> cnp.PyArray_DATA(read) + found * chain.nbytes,
+                    chain.nbytes,
+                )
+                found += 1
+        return 0
+
+    cdef int c_gather(self, Chain chain, cnp.ndarray ids, cnp.ndarray values) except -1:
+        chain.c_gather(
+            <const int64_t*> cnp.PyArray_DATA(ids), cnp.PyArray_SIZE(ids),
+            self.starts.ring.state[WRITTEN], <char*> cnp.PyArray_DATA(values),
+        )
+        return 0
+
+    cdef int c_clear(self, values) except -1:
+        """Nothing where no row is: zeros, or ``None``."""
+        if not self.starts.across:
+            values[~self.marks] = None if values.dtype == object else np.zeros((), values.dtype)
+        return 0
+
+
+cdef void c_copy_sequences(const Plan* plan, const intp_t* starts, intp_t n) noexcept nogil:
+    cdef intp_t k, _, slot, most, count, number = 0
+    cdef int64_t last = plan.written - 1
+    cdef const char* records = <const char*> plan.flags - (plan.stride - 1)
+    cdef Place start
+    for k in range(n):
+        # Not in a function of its own: gcc leaves out calls of those that only prefetch.
+        slot = starts[k + 1 if k + 1 < n else k]
+        most = min(plan.rows, FETCHED_ROWS, (plan.capacity - 1 - slot) // plan.n_envs + 1)
+        if plan.n_envs == 1:
+            c_prefetch_rows(records, plan.stride, most * plan.stride, &slot, 1)
+        else:
+            for _ in range(most):
+                c_prefetch_rows(records, plan.stride, plan.stride, &slot, 1)
+                slot += plan.n_envs
+        start.slot = starts[k]
+        start.row = last - (last - starts[k]) % plan.capacity
+        start.number = number
+        count = c_copy_sequence(plan, start)
+        if not plan.across:
+            memset(plan.marks + number, True, count)
+        c_blank(plan, number + count, plan.rows - count)
+        number += plan.rows
+
+
+cdef intp_t c_copy_sequence(const Plan* plan, Place place) noexcept nogil:
+    """Copy a sequence; returns how many rows it has."""
+    cdef intp_t k, n, end = place.number + plan.rows
+    cdef const Part* part
+    cdef uint8_t ended
+    for k in range(plan.n_parts):
+        part = plan.parts + k
+        if part.first_only:
+            c_copy(
+                part.to + place.number // plan.rows * part.nbytes,
+                part.column + place.slot * part.stride,
+                part.nbytes,
+            )
+    while True:
+        n = c_run(plan, &place, min(end - place.number, COPIED_ROWS))
+        c_copy_run(plan, &place, n)
+        place.number += n
+        place.slot += (n - 1) * plan.n_envs
+        place.row += (n - 1) * plan.n_envs
+        ended = plan.flags[place.slot * plan.stride] & END
+        if place.number == end or ended and not plan.across or not c_step_over(plan, &place):
+            return place.number - end + plan.rows
+        if plan.across:
+            plan.marks[place.number] = ended
+
+
+cdef intp_t c_run(const Plan* plan, const Place* place, intp_t most) noexcept nogil:
+    """How many rows of a sequence, from a row on, lie at even distances in memory."""
+    cdef intp_t n = 1, step = plan.n_envs * plan.stride
+    cdef const uint8_t* flags = plan.flags + place.slot * plan.stride
+    cdef uint8_t* marks = plan.marks + place.number
+    most = min(most, (plan.capacity - 1 - place.slot) // plan.n_envs + 1)
+    if place.row + (most - 1) * plan.n_envs >= plan.written:
+        most = <intp_t> ((plan.written - 1 - place.row) // plan.n_envs + 1)
+    if plan.across:
+        while n < most and not flags[step] & ABSENT:
+            marks[n] = flags[0] & END
+            flags += step
+            n += 1
+    else:
+        while n < most and not (flags[0] & END or flags[step] & ABSENT):
+            flags += step
+            n += 1
+    return n
+
+
+cdef bint c_step_over(const Plan* plan, Place* place) noexcept nogil:
+    """Go to the next row of the stream that holds a step, if there is one."""
+    cdef intp_t rows = plan.n_envs
+    while True:
+        place.row += rows
+        if place.row >= plan.written:
+            return False
+        place.slot += rows
+        if place.slot >= plan.capacity:
+            place.slot -= plan.capacity
+        if not plan.flags[place.slot * plan.stride] & ABSENT:
+            return True
+        rows = plan.n_envs  # another thread may make the first row of all absent just now
+        if plan.onward != NULL:
+            rows *= max(plan.onward[place.slot], 1)
+
+
+cdef void c_copy_run(const Plan* plan, const Place* place, intp_t n) noexcept nogil:
+    """Copy n rows at even distances, n of at most ``COPIED_ROWS``."""
+    cdef intp_t k
+    cdef const Part* part
+    for k in range(plan.n_parts):
+        part = plan.parts + k
+        if part.kept != NULL:
+            c_copy_next(plan, part, place, n)
+        elif not part.first_only:
+            c_collect(
+                part.to + place.number * part.nbytes,
+                part.column + place.slot * part.stride,
+                plan.n_envs * part.stride, part.nbytes, n,
+            )
+    if plan.ids != NULL:
+        for k in range(n):
+            plan.ids[place.number + k] = place.row + k * plan.n_envs
+
+
+cdef void c_copy_next(
+    const Plan* plan, const Part* part, const Place* place, intp_t n
+) noexcept nogil:
+    """Copy the next values of n rows at even distances, and note which of them stand elsewhere."""
+    cdef char* to = part.to + place.number * part.nbytes
+    cdef intp_t k, step = plan.n_envs * part.stride
+    cdef intp_t last = place.slot + n * plan.n_envs  # where the next value of the last row is
+    cdef const uint8_t* kept = part.kept + place.slot
+    cdef uint8_t* aside = part.aside + place.number
+    c_collect(to, part.column + place.slot * part.stride + step, step, part.nbytes, n - 1)
+    last = last - plan.capacity if last >= plan.capacity else last
+    c_copy(to + (n - 1) * part.nbytes, part.column + last * part.stride, part.nbytes)
+    for k in range(n):
+        aside[k] = kept[k * plan.n_envs] != 0
+    if place.row + n * plan.n_envs >= plan.written:
+        aside[n - 1] = True
+
+
+cdef void c_blank(const Plan* plan, intp_t number, intp_t n) noexcept nogil:
+    """Write that there are no rows from a row of the batch on."""
+    cdef intp_t k
+    cdef const Part* part
+    if n == 0:
+        return
+    memset(plan.marks + number, False, n)
+    for k in range(plan.n_parts):
+        part = plan.parts + k
+        if not part.first_only:
+            memset(part.to + number * part.nbytes, 0, n * part.nbytes)
+        if part.aside != NULL:
+            memset(part.aside + number, False, n)
+    if plan.ids != NULL:
+        for k in range(number, number + n):
+            plan.ids[k] = plan.ids[number - 1]
+
+
+cdef inline void c_collect(
+    char* to, const char* rows, intp_t stride, intp_t size, intp_t n
+) noexcept nogil:
+    """to[k] = rows[k] for k in range(n), of rows at even distances."""
+    cdef intp_t k
+    if stride == size:
+        memcpy(to, rows, n * size)
+    elif size == 4:
+        for k in range(n):
+            memcpy(to + 4 * k, rows + k * stride, 4)
+    elif size == 8:
+        for k in range(n):
+            memcpy(to + 8 * k, rows + k * stride, 8)
+    elif size == 16:
+        for k in range(n):
+            memcpy(to + 16 * k, rows + k * stride, 16)
+    elif size == 1:
+        for k in range(n):
+            to[k] = rows[k * stride]
+    elif size == 2:
+        for k in range(n):
+            memcpy(to + 2 * k, rows + k * stride, 2)
+    else:
+        for k in range(n):
+            memcpy(to + k * size, rows + k * stride, size)

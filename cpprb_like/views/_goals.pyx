@@ -1,0 +1,154 @@
+"""Which row gives a row its new goal: one of the same episode, or any.
+
+Compiled because it is asked for each row of a batch. Not here: where episodes begin and end
+(``_store.episode_index``), and what the rows found are good for (``buffers._hindsight``).
+"""
+
+cimport numpy as cnp
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.math cimport sqrt
+from numpy.random cimport bitgen_t
+
+from cpprb_like._core cimport REVISION, WRITTEN, Ring
+from cpprb_like._store.episode_index cimport Bounds, EpisodeIndex
+from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
+from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
+
+cnp.import_array()
+
+cdef enum:
+    TRIES = 32               # draws that may hit an absent row before another way is taken
+
+cdef enum:  # strategies: which row
+    C_FUTURE = 0
+    C_FINAL = 1
+    C_EPISODE = 2
+    C_RANDOM = 3
+
+FUTURE = C_FUTURE
+FINAL = C_FINAL
+EPISODE = C_EPISODE
+RANDOM = C_RANDOM
+
+
+def choose_rows(EpisodeIndex index not None, cnp.ndarray slots not None, rng, int strategy):
+    """For each of the slots another one, that of a row of the same episode.
+
+    Of an episode whose first rows were overwritten, those that are left count; of one that has not
+    ended, the rows so far. Any number of threads may call, and add to the ring meanwhile.
+
+    Parameters
+    ----------
+    index : EpisodeIndex
+        The episodes of a ring.
+    slots : ndarray of intp, shape (n,)
+        Slots of rows that hold a step.
+    rng : numpy.random.Generator
+        Where the randomness comes from.
+    strategy : int
+        ``FUTURE``: a row from the given one to the last of its episode; ``EPISODE``: any row of it;
+        ``FINAL``: the last one; ``RANDOM``: any row of the ring.
+
+    Returns
+    -------
+    ndarray of intp, shape (n,)
+        Slots of rows that hold a step.
+
+    Notes
+    -----
+    Cost: proportional to n, and to the rows that were added since the last call, 10 ns each. Where
+    nearly all rows of an episode are absent, at most about ``2 * sqrt(m)`` rows are looked at for
+    each slot, m being the rows from the first to the last of its episode.
+    """
+    index.ring.c_check_slots(slots)
+    index.c_sync_rows()
+    bit_generator = rng.bit_generator
+    cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
+        bit_generator.capsule, "BitGenerator"
+    )
+    cdef Bits bits = c_bits_of(source)
+    cdef intp_t n = cnp.PyArray_DIM(slots, 0)
+    cdef cnp.ndarray chosen = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef bint there
+    # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
+    lock = bit_generator.lock
+    lock.acquire()
+    there = c_choose(
+        index, <const intp_t*> cnp.PyArray_DATA(slots), <intp_t*> cnp.PyArray_DATA(chosen), n,
+        &bits, strategy,
+    )
+    lock.release()
+    if not there:
+        raise IndexError("slots: rows went away while their goals were chosen")
+    return chosen
+
+
+cdef bint c_choose(
+    EpisodeIndex index, const intp_t* given, intp_t* chosen, intp_t n, Bits* bits, int strategy
+) noexcept:
+    """As ``choose_rows``, with the lock of the generator; false if a slot is not in use any more.
+
+    Rows that came while somebody waited for the lock are not looked for; a row that was overwritten
+    meanwhile is given back as it is.
+    """
+    cdef Ring ring = index.ring
+    cdef Bounds bounds
+    cdef int64_t row
+    cdef intp_t k, stored = ring.c_stored()
+    for k in range(n):
+        if given[k] >= stored:
+            return False
+    if strategy != C_RANDOM:
+        index.c_fetch_rows(given, n)
+    for k in range(n):
+        row = ring.c_row_at(given[k])
+        if strategy == C_RANDOM:
+            row = c_pick_any(ring, bits, row)
+        elif index.revision == ring.state[REVISION] and index.c_find_row(row, &bounds):
+            if strategy == C_FINAL:
+                row = bounds.last
+            else:
+                row = c_pick(ring, bits, row if strategy == C_FUTURE else bounds.first, bounds.last)
+        chosen[k] = <intp_t> (row % ring.capacity)
+    return True
+
+
+cdef int64_t c_pick(Ring ring, Bits* bits, int64_t first, int64_t last) noexcept:
+    """One of the rows of a stream from ``first`` to ``last``, which hold a step, that do so too,
+    each equally likely.
+
+    The more rows there are, the more are tried before those that hold a step are counted; and then
+    these are few, or nearly no call comes so far.
+    """
+    cdef int64_t n = (last - first) // ring.n_envs + 1, row = last, present = 0, number
+    cdef intp_t _, tries = 1
+    if ring.c_absent():
+        tries = TRIES + <intp_t> sqrt(<float64_t> n)
+    for _ in range(tries):
+        row = first + ring.n_envs * <int64_t> c_bounded(bits, n)
+        if not ring.c_absent() or not ring.c_is_absent(<intp_t> (row % ring.capacity)):
+            return row
+    row = first
+    while row >= 0:
+        present += 1
+        row = ring.c_next(row, last + 1)
+    number = <int64_t> c_bounded(bits, present)
+    row = first
+    for _ in range(number):
+        row = ring.c_next(row, last + 1)
+    return row
+
+
+cdef int64_t c_pick_any(Ring ring, Bits* bits, int64_t otherwise) noexcept:
+    """One of the rows of the ring that can be drawn, each equally likely."""
+    cdef intp_t _, slot, stored = ring.c_stored()
+    cdef int64_t oldest = ring.state[WRITTEN] - stored
+    for _ in range(TRIES):
+        slot = <intp_t> ((oldest + <int64_t> c_bounded(bits, stored)) % ring.capacity)
+        if ring.c_can_draw(slot):
+            return ring.c_row_at(slot)
+    if ring.c_drawable() == 0:
+        return otherwise
+    return ring.c_row_at(
+        ring.c_slot_of_nth(<intp_t> c_bounded(bits, ring.c_drawable()), ring.c_first())
+    )

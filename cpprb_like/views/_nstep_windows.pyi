@@ -1,0 +1,30 @@
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from cpprb_like._core import Ring
+from cpprb_like._store.column import Column
+
+def can_sum(column: Column) -> bool: ...
+
+@final
+class Windows:
+    def __new__(
+        cls,
+        ring: Ring,
+        size: int,
+        gamma: float,
+        sums: frozenset[str],
+        ahead: frozenset[str],
+        discount_shape: tuple[int, ...] | None,
+    ) -> Self: ...
+    def take(
+        self,
+        slots: NDArray[np.intp],
+        arrays: list[NDArray[Any]] | None = None,
+        steps: int | NDArray[np.intp] | None = None,
+        gamma: float | None = None,
+        columns: tuple[Column, ...] | None = None,
+    ) -> dict[str, NDArray[Any]]: ...

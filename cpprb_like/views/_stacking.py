@@ -1,0 +1,187 @@
+"""Frames of several rows as one stack: ``stack`` of every buffer.
+
+Which rows belong to a stack is up to the caller, who knows the ends of episodes. Not here: fields
+that are stacks already, of which only frames are stored (``_store.chained``), and the copying of
+plain bytes (``_gather_frames``).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._c.foreign_arrays import as_out, read_array
+from cpprb_like._c.machine_memory import require
+from cpprb_like._core import Ring
+from cpprb_like._store.column import Column
+from cpprb_like._store.gather import new_array
+from cpprb_like.views._gather_frames import COPIED_AT_ONCE, newest_frame, take_stacks
+from cpprb_like.views._view import read_rows
+
+__all__ = ["CHECKED_NBYTES", "newest_frame", "stack_rows", "take_stacks"]
+
+Array = NDArray[Any]
+Slots = NDArray[np.intp]
+
+CHECKED_NBYTES = 1 << 28  # stacks from here on are compared with the memory that is left
+
+
+class Readable(Protocol):
+    """What ``stack_rows`` needs of a buffer."""
+
+    @property
+    def ring(self) -> Ring:
+        """The rows."""
+        ...
+
+    def _consistently(self, attempt: Callable[[], tuple[Slots, Array]]) -> Array: ...
+
+
+def stack_rows(
+    self: Readable, name: str, slots: ArrayLike, *, axis: int = -1, out: Array | None = None
+) -> Array:
+    """Stack the values of a field at several slots, such as the newest frames of an agent's view.
+
+    Each row of the result is ``np.stack([values[slot] for slot in row], axis)``, where ``row`` is a
+    row of ``slots`` and ``values`` are those of the field by slot.
+
+    Parameters
+    ----------
+    name : str
+        The field.
+    slots : array_like of int, shape (n, depth)
+        The slots of each stack, in the order of its frames. A negative one stands for a value of
+        zeros (``None`` for Python objects).
+    axis : int
+        Of a stack, not counting the n: the axis of the frames. By default it is the last.
+    out : ndarray or tensor, optional
+        Array to write into, or a tensor on the CPU: of the field's dtype and the shape of the
+        result, C-contiguous and writeable.
+
+    Returns
+    -------
+    ndarray
+        Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: ``out``, or a fresh array that
+        nobody else writes to. The values are those that were added, also of rows that are absent.
+        Only the next value of an absent row may be what the next row holds instead.
+
+    Raises
+    ------
+    TypeError, ValueError
+        There is no such field, the slots are no integers in two dimensions or of depth 0, the axis
+        is none of a stack, or ``out`` does not fit.
+    IndexError
+        A slot is not in use.
+    MemoryError
+        The stacks do not fit into memory.
+
+    Notes
+    -----
+    Cost: one copy of the frames. Fields of Python objects, of ``next_of`` and of ``stack_compress``
+    are copied twice more.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> rb = ReplayBuffer(10, {"frame": {"shape": 2, "dtype": "u1"}})
+    >>> rb.add(frame=[[1, 2], [3, 4], [5, 6]])
+    0
+    >>> rb.stack("frame", [[0, 1, 2], [-1, -1, 0]]).tolist()
+    [[[1, 3, 5], [2, 4, 6]], [[0, 0, 1], [0, 0, 2]]]
+    >>> rb.stack("frame", [[0, 1, 2]], axis=0).tolist()
+    [[[1, 2], [3, 4], [5, 6]]]
+    """
+    ring = self.ring
+    column = _column(ring, name)
+    rows = _read_slots(slots)
+    at = _read_axis(axis, len(column.shape) + 1)
+    n, depth = rows.shape
+    if out is None and rows.size * column.nbytes >= CHECKED_NBYTES:
+        require(rows.size * column.nbytes, f"{n} stacks of {depth} values")
+    array = None
+    if out is not None:
+        array = as_out("out", out)
+        _check_out(array, column.dtype, (n, *column.shape[:at], depth, *column.shape[at:]))
+    is_plain = column.objects is None and column in ring.stored_columns
+    read = take_stacks if is_plain else _take_others
+
+    is_direct = ring.span == ring.capacity  # slots that users see are places in memory
+    if is_direct and is_plain and rows.size * column.nbytes < COPIED_AT_ONCE:
+        stacks = take_stacks(ring, column, rows, at, array)
+        return stacks if out is None else out
+
+    def attempt() -> tuple[Slots, Array]:
+        found = rows if is_direct else _slots_of(ring, rows)
+        return found[found >= 0], read(ring, column, found, at, array)
+
+    stacks = self._consistently(attempt)
+    return stacks if out is None else out
+
+
+def _take_others(ring: Ring, column: Column, slots: Slots, axis: int, out: Array | None) -> Array:
+    """As ``take_stacks``, for fields that are not plain bytes."""
+    there = slots >= 0
+    found = new_array(ring, column, int(there.sum()))
+    read_rows(ring, slots[there], {column.name: found})
+    blank = None if column.dtype.kind == "O" else np.zeros((), column.dtype)
+    values = np.full((*slots.shape, *column.shape), blank, column.dtype)
+    values[there] = found
+    stacks = np.moveaxis(values, 1, axis + 1)
+    if out is None:
+        return np.ascontiguousarray(stacks)
+    out[...] = stacks
+    return out
+
+
+def _column(ring: Ring, name: str) -> Column:
+    for column in ring.columns:
+        if column.name == name:
+            return column
+    raise TypeError(
+        f"unknown field {name!r}; this buffer has {[column.name for column in ring.columns]}"
+    )
+
+
+def _slots_of(ring: Ring, public: Slots) -> Slots:
+    """The slots that users mean; below 0 where they do not mean one."""
+    there = public >= 0
+    slots = np.full(public.shape, -1, np.intp)
+    slots[there] = found = ring.slots_of(public[there])
+    if (found < 0).any():
+        raise IndexError(f"slots: slot {public[there][found < 0][0]} holds no step")
+    return slots
+
+
+def _read_slots(slots: ArrayLike) -> Slots:
+    """A copy, which no other thread can change while it is read."""
+    if type(slots) is np.ndarray and slots.ndim == 2 and slots.shape[1] and slots.dtype == np.intp:
+        return slots.copy()
+    given = read_array(slots)
+    if given.dtype.kind not in "iu" and given.size:
+        raise TypeError(f"slots: expected integers, got {given.dtype}")
+    if given.ndim != 2 or given.shape[1] == 0:
+        raise ValueError(f"slots: expected shape (n, depth), depth at least 1, got {given.shape}")
+    if given.dtype == np.uint64 and given.size and given.max() > np.iinfo(np.intp).max:
+        raise IndexError(f"slots: there is no slot {given.max()}")
+    return np.array(given, np.intp)
+
+
+def _read_axis(axis: int, ndim: int) -> int:
+    try:
+        at = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"axis: expected an integer, got {axis!r}") from None
+    if not -ndim <= at < ndim:
+        raise ValueError(f"axis: expected {-ndim} to {ndim - 1}, got {axis}")
+    return at % ndim
+
+
+def _check_out(out: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if out.dtype != dtype or out.shape != shape:
+        raise ValueError(f"out: expected {dtype} {shape}, got {out.dtype} {out.shape}")
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise ValueError("out: expected a C-contiguous array that can be written to")

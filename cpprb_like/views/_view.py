@@ -1,0 +1,151 @@
+"""What is read of the rows that a sampler drew.
+
+Rows are stored once; next values, stacks of frames and sums over several steps are made here, of
+the rows around a drawn one. Not here: which rows are drawn (``samplers._base``), and how chained
+fields are stored (``_store.chained``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import Ring
+from cpprb_like._store.column import Column
+from cpprb_like._store.derived import NStep
+from cpprb_like._store.gather import new_array, take, take_chain
+from cpprb_like.views._nstep_windows import Windows, can_sum
+
+__all__ = ["View", "read_rows"]
+
+Slots = NDArray[np.intp]
+Array = NDArray[Any]
+Batch = dict[str, Array]
+
+
+def read_rows(ring: Ring, slots: Slots, out: dict[str, Array]) -> None:
+    """Read the fields of ``out`` into its arrays, each field as it was added."""
+    stored = tuple(column for column in ring.stored_columns if column.name in out)
+    take(ring, slots, [out[column.name] for column in stored], stored)
+    for chain in ring.chains:
+        if chain.name in out:
+            take_chain(ring, chain, slots, out[chain.name])
+
+
+class View:
+    """Reads batches of rows, of one step or of several.
+
+    Whether what it read belongs together is asked by whoever chose the rows (``Ring.holds``).
+
+    Parameters
+    ----------
+    ring : Ring
+        The rows.
+    nstep : NStep, optional
+        Sums over several steps.
+    """
+
+    def __init__(self, ring: Ring, nstep: NStep | None) -> None:
+        self.ring = ring
+        self._several = None if nstep is None else _Several(ring, nstep)
+
+    def take(
+        self,
+        slots: Slots,
+        arrays: list[Array] | None = None,
+        steps: int | NDArray[np.intp] | None = None,
+        gamma: float | None = None,
+        columns: tuple[Column, ...] | None = None,
+    ) -> Batch:
+        """A batch of the given rows.
+
+        ``columns`` are those to read, by default all. ``arrays`` are the caller's, one for each of
+        them. ``steps`` and ``gamma`` stand for those of
+        ``nstep``; ``steps`` may be an array, a number for each row.
+        """
+        if self._several is not None:
+            return self._several.take(slots, arrays, steps, gamma, columns)
+        ring = self.ring
+        if columns is None:
+            columns = ring.columns
+        if arrays is None:
+            arrays = [new_array(ring, column, len(slots)) for column in columns]
+        batch = {column.name: array for column, array in zip(columns, arrays, strict=True)}
+        read_rows(ring, slots, batch)
+        return batch
+
+
+class _Several:
+    """Reads batches of rows of several steps.
+
+    ``Windows`` does, but for rewards of unusual dtypes and those that are chained, which are summed
+    here.
+    """
+
+    def __init__(self, ring: Ring, nstep: NStep) -> None:
+        self.ring = ring
+        self.nstep = nstep
+        columns = [column for column in ring.columns if column.name in nstep.rewards]
+        plain = [column for column in columns if column in ring.stored_columns and can_sum(column)]
+        self._odd = [column for column in columns if column not in plain]
+        self._windows = Windows(
+            ring,
+            nstep.size,
+            nstep.gamma,
+            frozenset(column.name for column in plain),
+            frozenset(nstep.ahead),
+            nstep.discount_shape if nstep.discount else None,
+        )
+
+    def take(
+        self,
+        slots: Slots,
+        arrays: list[Array] | None,
+        steps: int | NDArray[np.intp] | None,
+        gamma: float | None,
+        columns: tuple[Column, ...] | None,
+    ) -> Batch:
+        """See ``View.take``."""
+        batch = self._windows.take(slots, arrays, steps, gamma, columns)
+        if not any(column.name in batch for column in self._odd):
+            return batch
+        if not isinstance(steps, np.ndarray):
+            steps = np.full(len(slots), self.nstep.size if steps is None else steps, np.intp)
+        factor = self.nstep.gamma if gamma is None else gamma
+        self._sum_odd(slots, steps, factor, batch)
+        return batch
+
+    def _sum_odd(self, slots: Slots, lengths: NDArray[np.intp], gamma: float, batch: Batch) -> None:
+        """Sum the rewards that ``Windows`` does not."""
+        most = int(lengths.max(initial=1))
+        window, counts, _ = self.ring.windows(slots, 0, most - 1)
+        within = np.arange(most) < np.minimum(1 + counts[:, 1], lengths)[:, np.newaxis]
+        for column in self._odd:
+            if column.name in batch:
+                self._sum_rewards(column, window.ravel(), within, gamma, batch[column.name])
+
+    def _sum_rewards(
+        self,
+        column: Column,
+        window: Slots,
+        within: NDArray[np.bool_],
+        gamma: float,
+        out: Array,
+    ) -> None:
+        """Sum the rewards ``within`` the windows, each times a power of gamma."""
+        values = new_array(self.ring, column, len(window))
+        read_rows(self.ring, window, {column.name: values})
+        precision = np.result_type(column.dtype, np.float64)
+        powers = gamma ** np.arange(within.shape[1], dtype=precision)
+        rewards = values.reshape(*within.shape, *column.shape)
+        axes = (1,) * len(column.shape)
+        counted = within & (powers != 0.0)
+        steps = np.where(
+            counted.reshape(*within.shape, *axes), rewards.astype(precision), precision.type(-0.0)
+        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            out[...] = (steps * powers.reshape(-1, *axes)).sum(axis=1)
+        alone = within.sum(axis=1) == 1
+        out[alone] = rewards[alone, 0]  # to the last bit, NaN too

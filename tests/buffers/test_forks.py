@@ -1,0 +1,213 @@
+"""Processes that are forked while threads work: no lock stays behind, and no row is torn."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from forked import SECONDS, outcome
+
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.buffers import ReplayMemory
+from cpprb_like.samplers import Prioritized, RankBased
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+
+FORKS = 40
+FIELDS: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "wide": {"shape": 20}}
+
+
+@contextmanager
+def working(*jobs: Callable[[], object]) -> Iterator[None]:
+    """Threads that repeat these jobs as long as the block lasts."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def repeat(job: Callable[[], object]) -> None:
+        try:
+            while not stop.is_set():
+                job()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=repeat, args=[job], daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    assert not errors, errors
+
+
+def buffer_of(kind: str, capacity: int = 20_000) -> ReplayBuffer:
+    """A full buffer whose rows say in each field which row they are."""
+    samplers: dict[str, Any] = {
+        "uniform": None,
+        "prioritized": Prioritized(1.0),
+        "present": Prioritized(1.0, max_priority="present"),
+        "ranks": RankBased(1.0),
+    }
+    sampler = samplers[kind]
+    cls = ReplayBuffer if sampler is None else PrioritizedReplayBuffer
+    rb = cls(capacity, FIELDS, sampler=sampler, seed=0)
+    x = np.arange(capacity)
+    rb.add(x=x, wide=np.repeat(x[:, None], 20, axis=1))
+    return rb
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "present", "ranks"])
+def test_children_of_a_busy_process_neither_hang_nor_find_half_of_anything(kind: str) -> None:
+    """Forty processes are forked while threads add, draw, update and read; all of them can go on.
+
+    What another thread held when the process was forked was held in the child for ever.
+    """
+    rb = buffer_of(kind)
+    rng = np.random.default_rng(0)
+
+    def add() -> None:
+        x = rng.integers(0, 1000, 50)
+        rb.add(x=x, wide=np.repeat(x[:, None], 20, axis=1))
+
+    def draw() -> None:
+        batch = rb.sample(6000)  # enough to run without the interpreter lock
+        if isinstance(rb, PrioritizedReplayBuffer):
+            rb.update_priorities(batch["indexes"], 1.0 + batch["x"] % 7)
+
+    def few() -> None:
+        rb.sample(10)
+        rb.rng.random(100_000)
+
+    def read() -> None:
+        rb.on_episode_end()
+        rb._hold(True, rb.get_all_transitions)
+
+    def go_on() -> None:
+        for _ in range(3):
+            x = np.arange(10)
+            rb.add(x=x, wide=np.repeat(x[:, None], 20, axis=1))
+            batch = rb.sample(6000)
+            assert (batch["wide"] == batch["x"][:, None]).all()
+            if isinstance(rb, PrioritizedReplayBuffer):
+                rb.update_priorities(batch["indexes"], np.ones(6000))
+        rb.rng.random(10)
+        rb.clear()
+        rb.add(x=1, wide=np.ones(20))
+        rb.check()
+
+    def check() -> None:
+        rb.check()
+        go_on()
+
+    with working(add, draw, few, read):
+        codes = [outcome(check) for _ in range(FORKS)]
+        assert codes == [0] * FORKS
+    rb.check()
+    go_on()
+
+
+def test_generators_of_other_classes_are_free_in_children() -> None:
+    """A memory of objects draws from a generator with a lock of its own."""
+    memory = ReplayMemory(1000, seed=0)
+    for i in range(1000):
+        memory.append(i)
+    rng: Any = memory.rng
+    with working(lambda: memory.sample(1000), lambda: rng.random(200_000)):
+        assert [outcome(lambda: memory.sample(10)) for _ in range(FORKS)] == [0] * FORKS
+
+
+class Forks:
+    """A sampler that forks in the middle of a draw."""
+
+    codes: list[int]
+
+    def __init__(self) -> None:
+        self.codes = []
+
+    def draw(self, ring: Any, n: int, rng: Any, *, replace: bool) -> Any:
+        self.codes.append(outcome(ring.present_slots))
+        return rng.integers(0, len(ring), n), {}
+
+
+def test_a_draw_may_fork() -> None:
+    """The thread that forks may be within a call, and hold the buffer's lock."""
+    rb = ReplayBuffer(100, FIELDS, sampler=Forks(), seed=0)
+    rb.add(x=range(10), wide=np.zeros((10, 20)))
+    rb.sample(5)
+
+    def draw_and_fork() -> None:
+        rb.sample(5)
+        assert outcome(lambda: (rb.sample(5), rb.add(x=1, wide=np.zeros(20)))) == 0
+
+    rb._hold(True, draw_and_fork)
+    rb.add(x=1, wide=np.zeros(20))
+    assert rb.sampler.codes == [0] * 2  # type: ignore[attr-defined]
+
+
+def test_a_lock_that_never_comes_does_not_stop_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made anew in the child, and stays with who has it in the parent."""
+    monkeypatch.setattr("cpprb_like._c.forks.PATIENCE", 0.2)
+    rb = buffer_of("uniform", 100)
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        leave.wait(60)
+
+    thread = threading.Thread(target=rb._hold, args=(True, hold))
+    thread.start()
+    entered.wait(60)
+    begin = time.monotonic()
+    assert outcome(rb.clear) == 0
+    assert time.monotonic() - begin < SECONDS
+    leave.set()
+    thread.join()
+    rb.check()
+    rb.clear()
+
+
+def test_a_child_reads_the_file_of_its_parent_and_does_not_write(tmp_path: Path) -> None:
+    """Both would write to one memory, and neither could keep the other out."""
+    rb = ReplayBuffer(100, FIELDS, mmap_prefix=tmp_path / "rows", seed=0)
+    rb.add(x=range(50), wide=np.zeros((50, 20)))
+
+    def refused(call: Callable[[], object]) -> None:
+        with pytest.raises(RuntimeError, match="forked process can only read"):
+            call()
+
+    def child() -> None:
+        assert rb.sample(20)["x"].max() < 50
+        assert len(rb.get_all_transitions()["x"]) == 50
+        refused(lambda: rb.add(x=1, wide=np.zeros(20)))
+        refused(lambda: rb.add(x=1, wide=[0.0] * 20))
+        refused(lambda: rb.add_where([True], x=[1], wide=np.zeros((1, 20))))
+        refused(lambda: rb.update([0], x=[7]))
+        refused(rb.clear)
+        refused(rb.on_episode_end)
+
+    def copied() -> None:
+        own = copy.deepcopy(rb)
+        own.add(x=1, wide=np.zeros(20))
+        own.check()
+
+    def opened() -> None:
+        with pytest.raises(BlockingIOError):
+            ReplayBuffer(100, FIELDS, mmap_prefix=tmp_path / "rows", mmap_mode="r+")
+
+    for job in (child, copied, opened):
+        assert outcome(job) == 0
+    rb.add(x=1, wide=np.zeros(20))
+    rb.check()

@@ -1,0 +1,192 @@
+"""Threads that do nothing else: no torn row, no half-visible call, no crash."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import Array
+from threads import run_together
+
+from cpprb_like import NotEnoughDataError, ReplayBuffer
+
+LARGE = 120_000  # bytes of the large field
+SCHEMA: dict[str, Any] = {
+    "small": {"shape": (), "dtype": "i8"},
+    "copies": {"shape": 12, "dtype": "i8"},
+    "large": {"shape": LARGE, "dtype": "u1"},
+    "object": {"shape": (), "dtype": "O"},
+    "again": {"shape": 1, "dtype": "f8"},
+}
+
+
+def rows(first: int, n: int) -> dict[str, Any]:
+    """Rows number ``first`` to ``first + n - 1``; each field says which row it belongs to."""
+    numbers = np.arange(first, first + n)
+    return {
+        "small": numbers,
+        "copies": np.repeat(numbers[:, None], 12, axis=1),
+        "large": np.repeat((numbers % 251).astype("u1")[:, None], LARGE, axis=1),
+        "object": np.array([int(number) for number in numbers], object),
+        "again": numbers[:, None].astype("f8"),
+    }
+
+
+def check_rows(batch: dict[str, Array]) -> None:
+    """Every field of every row of the batch belongs to the same row."""
+    numbers = batch["small"]
+    assert (batch["copies"] == numbers[:, None]).all(), "a torn row of a small field"
+    assert (batch["again"][:, 0] == numbers).all(), "a torn row among small fields"
+    assert batch["object"].tolist() == numbers.tolist(), "a torn row of objects"
+    expected = (numbers % 251).astype("u1")[:, None]
+    assert (batch["large"] == expected).all(), "a torn row of a large field"
+
+
+@pytest.fixture(autouse=True)
+def switch_often() -> Iterator[None]:
+    """Let threads take turns a hundred times as often as usual."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(5e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+class Writer:
+    """Adds numbered rows, ``n`` at a time."""
+
+    def __init__(self, rb: ReplayBuffer, n: int, first: int = 0) -> None:
+        self.rb, self.n, self.number = rb, n, first
+        self.prepared = [rows(first + i * n, n) for i in range(4)]
+
+    def __call__(self) -> None:
+        self.rb.add(**self.prepared[self.number % 4])
+        self.number += 1
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_readers_never_see_a_torn_row(n: int) -> None:
+    """Batches of one writer's small ring, overwritten all the time, consist of whole rows."""
+    rb = ReplayBuffer(8, SCHEMA, seed=1)
+    rb.add(**rows(0, 8))
+    out = {name: np.empty_like(value) for name, value in rb.sample(16).items()}
+    run_together(
+        Writer(rb, n),
+        lambda: check_rows(rb.sample(16)),
+        lambda: check_rows(rb.sample(5, replace=False)),
+        lambda: check_rows(rb.sample(16, out=out)),
+    )
+
+
+def test_other_readings_see_whole_rows_too() -> None:
+    """Indexing, ``get_all_transitions``, ``_encode_sample`` and iteration hold the same promise."""
+    rb = ReplayBuffer(6, SCHEMA, seed=1)
+    rb.add(**rows(0, 6))
+    run_together(
+        Writer(rb, 2),
+        lambda: check_rows(rb.get_all_transitions(shuffle=True)),
+        lambda: check_rows(rb._encode_sample([0, 5, 3])),
+        lambda: check_rows(rb[1:4]),
+        lambda: list(map(check_rows, rb.batches(3))),
+    )
+
+
+def test_a_call_of_add_is_seen_whole_or_not_at_all() -> None:
+    """While each call replaces all five rows, every reading shows the rows of one call."""
+    rb = ReplayBuffer(
+        5, {"x": {"shape": (), "dtype": "i8"}, "big": {"shape": 30_000, "dtype": "i8"}}, seed=1
+    )
+    calls = [{"x": np.full(5, i), "big": np.full((5, 30_000), i)} for i in range(4)]
+    turn = iter(range(10**9))
+
+    def write() -> None:
+        rb.add(**calls[next(turn) % 4])
+
+    def read() -> None:
+        batch = (
+            rb.sample(5, replace=False) if np.random.random() < 0.5 else rb.get_all_transitions()
+        )
+        first = batch["x"][0]
+        assert (batch["x"] == first).all()
+        assert (batch["big"] == first).all()
+
+    write()
+    run_together(write, read, read)
+
+
+def test_readers_beside_clears_and_several_writers() -> None:
+    """Beside clears and writers, readers get whole rows or the error of an empty buffer."""
+    rb = ReplayBuffer(8, SCHEMA, seed=1)
+
+    def read() -> None:
+        try:
+            check_rows(rb.sample(10))
+        except NotEnoughDataError:
+            time.sleep(0)
+
+    def clear() -> None:
+        rb.clear()
+        time.sleep(0.002)
+
+    run_together(Writer(rb, 1), Writer(rb, 3, 1000), clear, read, read)
+
+
+def test_rows_of_several_writers_are_all_there() -> None:
+    """Each writer's rows are all stored, once and in their order."""
+    rb = ReplayBuffer(
+        4000, {"who": {"shape": (), "dtype": "i8"}, "what": {"shape": 3, "dtype": "f8"}}
+    )
+    slots: list[list[int]] = [[], [], []]
+
+    def write(who: int) -> None:
+        for i in range(1000):
+            slot = rb.add(who=who, what=[i, i, i])
+            assert slot is not None
+            slots[who].append(slot)
+
+    threads = [threading.Thread(target=write, args=(who,)) for who in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(rb) == 3000
+    stored = rb.get_all_transitions()
+    for who in range(3):
+        mine = stored["what"][stored["who"] == who]
+        np.testing.assert_array_equal(mine[:, 0], np.arange(1000))
+        np.testing.assert_array_equal(stored["who"][slots[who]], who)
+    assert sorted(sum(slots, [])) == list(range(3000))
+
+
+def test_lists_and_casts_in_threads() -> None:
+    """Values that take the slow way are as whole as the others, and so are refused ones."""
+    rb = ReplayBuffer(
+        20, {"a": {"shape": 3, "dtype": "f4"}, "b": {"shape": (), "dtype": "i2"}}, seed=0
+    )
+    rb.add(a=[0, 0, 0], b=0)
+
+    def write(i: int) -> Callable[[], object]:
+        return lambda: rb.add(a=[i, i, i], b=float(i))
+
+    def fail() -> None:
+        with pytest.raises(ValueError, match="'b'"):
+            rb.add(a=[9, 9, 9], b=1e9)
+
+    def read() -> None:
+        batch = rb.sample(30)
+        assert (batch["a"] == batch["b"][:, None]).all()
+        assert (batch["b"] != 9).all()
+
+    run_together(write(1), write(2), fail, read, seconds=0.5)
+
+
+def test_a_writer_is_not_starved_by_readers() -> None:
+    """Readers of large batches leave a writer its turn, and get batches themselves."""
+    rb = ReplayBuffer(4, {"x": {"shape": 500_000, "dtype": "u1"}}, seed=1)
+    step = np.ones(500_000, "u1")
+    rb.add(x=np.ones((4, 500_000)))
+    run_together(lambda: rb.add(x=step), lambda: rb.sample(16), seconds=0.5)

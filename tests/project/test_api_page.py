@@ -1,0 +1,28 @@
+"""docs/api.md has every public name, as the docstrings of the built package describe it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+pytest.importorskip("griffe", reason="griffe, which reads docstrings, is not installed")
+pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+pytest.importorskip("dm_env", reason="dm_env is not installed")
+
+import api_page
+
+
+def test_the_page_is_what_the_docstrings_say() -> None:
+    """``make api`` after a change of a docstring."""
+    assert api_page.PAGE.read_text(encoding="utf-8") == api_page.render(), "run make api"
+
+
+@pytest.mark.parametrize("name", ["cpprb_like", *api_page.MODULES])
+def test_every_public_name_is_on_the_page(name: str) -> None:
+    """In the table of the package, or under a heading."""
+    page = api_page.PAGE.read_text(encoding="utf-8")
+    found = set(re.findall(r"^### (\w+)$", page, re.MULTILINE))
+    found |= set(re.findall(r"^\| \[?`(\w+)`", page, re.MULTILINE))
+    assert set(importlib.import_module(name).__all__) <= found

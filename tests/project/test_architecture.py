@@ -1,0 +1,191 @@
+"""The shape of the house: which rooms there are, who may import whom, what is in the tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "cpprb_like"
+# Each room, from the bottom up; a room may import those before it.
+ROOMS = ("_c", "_store", "samplers", "views", "buffers", "integrations", "compat")
+LEAVES = ("integrations", "compat")
+# Modules that stand at the top of the package, and the rooms that they belong to.
+AT_THE_TOP = {
+    "errors": "_c",
+    "schedules": "_c",
+    "_core": "_store",
+    "_segment_tree": "samplers",
+    "testing": "buffers",
+}
+# Of what is private, the outer rooms may take what reads arguments, as they read the same ones.
+FOR_ALL = (
+    "cpprb_like._c.checks.",
+    "cpprb_like._c.generators.",
+    "cpprb_like._store.casting.as_array",
+    "cpprb_like._store.schema.Field",
+    "cpprb_like.samplers._prioritized.read_priorities",
+    "cpprb_like.views._stacking.newest_frame",
+)
+# cpprb's own classes are made of parts of the engine, as the buffers are.
+OF_THE_ENGINE = ("compat", "cpprb")
+SUFFIXES = (".py", ".pyi", ".pyx", ".pxd")
+GENERATED = re.compile(r".*\.(c|cpp|so|pyd|o|html|pyc|whl|tar\.gz)|.*\.egg-info/.*|(build|dist)/.*")
+
+
+def room_of(path: Path) -> str:
+    """The room that a file is in, or belongs to; '' for the names of the package."""
+    first = path.relative_to(PACKAGE).parts[0].partition(".")[0]
+    return "" if first == "__init__" else AT_THE_TOP.get(first, first)
+
+
+def python_imports(path: Path) -> Iterator[str]:
+    """Each absolute import of a Python file, with the name that is taken from a module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            here = path.parent.relative_to(ROOT).parts
+            base = here[: len(here) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def cython_imports(path: Path) -> Iterator[str]:
+    """Each import and cimport of a Cython file, with the first name that is taken."""
+    pattern = r"^\s*(?:from\s+([\w.]+)\s+c?import\s+(\w*)|c?import\s+([\w.]+))"
+    for found in re.finditer(pattern, path.read_text(encoding="utf-8"), re.MULTILINE):
+        yield found[3] or f"{found[1]}.{found[2]}"
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Each import of a source file."""
+    return python_imports(path) if path.suffix in (".py", ".pyi") else cython_imports(path)
+
+
+def own_imports(path: Path) -> Iterator[tuple[str, str]]:
+    """The rooms that a file imports ('' for the package's names), and what it takes there."""
+    for name in imports(path):
+        package, _, rest = name.partition(".")
+        if package == "cpprb_like":
+            first = rest.partition(".")[0]
+            room = AT_THE_TOP.get(first, first)
+            yield (room if room in ROOMS else ""), name
+
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.p*") if path.suffix in SUFFIXES)
+in_every_source = pytest.mark.parametrize(
+    "path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+
+
+def test_every_file_is_in_a_room() -> None:
+    """The top of the package holds its names, and the few modules that belong there."""
+    assert {room_of(path) for path in SOURCES} == {"", *ROOMS}
+
+
+def test_design_lists_every_module_once() -> None:
+    """Each module stands in its room in the list of docs/design.md, and nothing else does."""
+    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    listing = design.partition("\ncpprb_like/\n")[2].partition("\ntests/")[0]
+    listed, folder = [], ""
+    for line in listing.splitlines():
+        if found := re.match(r"  ((?:\w+/)+)(\s|$)", line):
+            folder = found[1]
+        elif found := re.match(r"    (\w+)\.\w+ ", line):
+            listed.append(folder + found[1])
+        elif found := re.match(r"  (\w+)\.\w+ ", line):
+            listed.append(found[1])
+    there = {
+        path.relative_to(PACKAGE).with_suffix("").as_posix()
+        for path in SOURCES
+        if path.name != "__init__.py" and "reagent" not in path.parts
+    }
+    assert sorted(listed) == sorted(set(listed))
+    assert set(listed) == there
+
+
+@in_every_source
+def test_imports_point_down(path: Path) -> None:
+    """A file imports from its own room and from those below."""
+    here = room_of(path)
+    allowed = ROOMS if here == "" else ROOMS[: ROOMS.index(here) + 1]
+    assert [name for room, name in own_imports(path) if room and room not in allowed] == []
+
+
+@in_every_source
+def test_outer_rooms_stand_on_public_names(path: Path) -> None:
+    """What bridges to other packages is built as users could build it."""
+    here = room_of(path)
+    if here not in LEAVES or path.relative_to(PACKAGE).parts[:2] == OF_THE_ENGINE:
+        pytest.skip("made of the engine's parts")
+    private = [
+        name
+        for room, name in own_imports(path)
+        if room != here and "._" in name and not name.startswith(FOR_ALL)
+    ]
+    assert private == []
+
+
+@in_every_source
+def test_optional_packages_are_imported_in_the_leaves_only(path: Path) -> None:
+    """The core needs NumPy and the standard library; everything else is for the leaves."""
+    if room_of(path) in LEAVES:
+        pytest.skip("a leaf")
+    for_compilers = {"cython", "cpython", "libc"} if path.suffix in (".pyx", ".pxd") else set()
+    for_type_checkers = {"typing_extensions"} if path.suffix == ".pyi" else set()
+
+    packages = {name.partition(".")[0] for name in imports(path)}
+
+    at_run_time = set(sys.stdlib_module_names) | {"numpy", "cpprb_like"}
+    assert packages <= at_run_time | for_compilers | for_type_checkers
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_room_says_what_it_is(room: str) -> None:
+    """The docstring of a room's ``__init__`` is what a newcomer reads first."""
+    text = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text("utf-8")))
+    assert text is not None
+    assert len(text.splitlines()) >= 4
+    assert "May import" in text
+
+
+def test_importing_the_package_imports_nothing_optional() -> None:
+    """``import cpprb_like`` loads no package besides NumPy and itself, and none of the leaves."""
+    program = (
+        "import sys, numpy; before = set(sys.modules); import cpprb_like\n"
+        "print(*set(sys.modules) - before)"
+    )
+    command = [sys.executable, "-c", program]
+
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    # Compiled modules register runtime modules of Cython's, which come from no package.
+    packages = {name.partition(".")[0] for name in loaded if not re.match(r"_?cython_", name)}
+    assert packages <= set(sys.stdlib_module_names) | {"numpy", "cpprb_like"}
+    assert not [name for name in loaded for leaf in LEAVES if f"cpprb_like.{leaf}" in name]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.pyx")), ids=lambda path: path.name)
+def test_every_compiled_module_has_its_declarations_and_its_stub(path: Path) -> None:
+    """Beside each .pyx stand the .pxd for other compiled modules and the .pyi for Python."""
+    assert path.with_suffix(".pxd").exists()
+    assert path.with_suffix(".pyi").exists()
+
+
+def test_nothing_generated_is_tracked() -> None:
+    """Git tracks what people write: no C, no binaries, no build folders."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+
+    files = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert [name for name in files.splitlines() if GENERATED.fullmatch(name)] == []

@@ -1,0 +1,63 @@
+"""The demo learns, and says so; when it does not, it says that."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("gymnasium", reason="the demo plays Gymnasium's CartPole")
+pytest.importorskip("matplotlib", reason="the demo draws with matplotlib")
+pytest.importorskip("tqdm", reason="the demo shows its progress with tqdm")
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "cartpole_dqn.py"
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The demo as a program of its own, in an empty folder."""
+    command = [sys.executable, str(SCRIPT), *options]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def assert_picture(path: Path) -> None:
+    """A PNG that is more than a blank page."""
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("options", [(), ("--prioritized",)], ids=["uniform", "prioritized"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_agent_learns(tmp_path: Path, seed: int, options: tuple[str, ...]) -> None:
+    """Greedy episodes reach a mean return of 475; the picture is there, and named."""
+    done = run(tmp_path, "--seed", str(seed), *options)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"mean return (\d+) over 20 greedy episodes", done.stdout)
+    assert found is not None
+    assert int(found[1]) >= 475
+    assert str(tmp_path / "cartpole_dqn.png") in done.stdout
+    assert_picture(tmp_path / "cartpole_dqn.png")
+
+
+def test_the_kind_of_buffer_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
+    """With ``--prioritized`` steps are drawn by priority, and the picture shows that."""
+    runs = [
+        run(tmp_path, "--steps", "900", "--picture", "a.png"),
+        run(tmp_path, "--steps", "900", "--picture", "b.png", "--prioritized"),
+    ]
+    for done, name in zip(runs, ["ReplayBuffer", "PrioritizedReplayBuffer"], strict=True):
+        assert re.search(rf"^{name}\(", done.stdout, re.MULTILINE), done.stdout
+    assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
+
+
+@pytest.mark.parametrize("options", [(), ("--prioritized",)], ids=["uniform", "prioritized"])
+def test_an_agent_that_did_not_learn_fails(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Too few steps end with an error that says how far it came; the picture is there as well."""
+    done = run(tmp_path, "--steps", "1500", "--picture", "short.png", *options)
+    assert done.returncode != 0
+    assert "Not learned: mean return" in done.stderr
+    assert_picture(tmp_path / "short.png")

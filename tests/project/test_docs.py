@@ -1,0 +1,164 @@
+"""Every code block of the documentation, and every example of a docstring, does what it says."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+from pages import BLOCK, blocks
+
+import cpprb_like
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+MODULES = [
+    "cpprb_like",
+    *(module.name for module in pkgutil.walk_packages(cpprb_like.__path__, "cpprb_like.")),
+]
+APART = {"migrating.md"}  # each section of these is read by itself
+READINGS = [
+    pytest.param(text, title, id=f"{page.name}: {title}" if title else page.name)
+    for page in PAGES
+    for title, text in (
+        re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", page.read_text(), re.MULTILINE)
+        if page.name in APART
+        else [("", page.read_text())]
+    )
+]
+# Packages that examples need, but not all machines have: PyTorch is large, and dm_env has no wheels
+# for musllinux.
+NEEDED = {
+    "From ReAgent": ("torch",),
+    "From TF-Agents' replay buffers": ("dm_env",),
+    "cpprb_like.compat.reagent._buffer": ("torch",),
+    "cpprb_like.compat.reagent._prioritized": ("torch",),
+    "cpprb_like.compat.reagent.utils": ("torch", "pandas"),
+    "cpprb_like.integrations._specs": ("dm_env",),
+    "cpprb_like.integrations.dm_env": ("dm_env",),
+}
+
+
+def skip_what_cannot_run(name: str) -> None:
+    """Skip a section or a module whose examples need a package that is not there."""
+    for package in NEEDED.get(name, ()):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+
+
+def declarations_without_a_shape(code: str) -> list[str]:
+    """The fields that a dict of dicts declares without saying their shape."""
+    return [
+        ast.unparse(field)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Dict)
+        for field in node.values
+        if isinstance(field, ast.Dict)
+        and all(isinstance(key, ast.Constant) and key.value == "dtype" for key in field.keys)
+    ]
+
+
+def test_fields_without_a_shape_are_found() -> None:
+    """As they are written in examples."""
+    code = 'rb = R(1, {"a": {}, "b": {"dtype": int}, "c": {"shape": ()}}, Nstep={"size": 3})'
+    assert declarations_without_a_shape(code) == ["{}", "{'dtype': int}"]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "migrating" not in page.name], ids=lambda page: page.name
+)
+def test_pages_declare_scalars_as_scalars(page: Path) -> None:
+    """No example leaves the shape of a field out.
+
+    Such a field has shape 1, as in cpprb, and its batches (n, 1): times the ``weights`` of the
+    batch, (n,), that is (n, n) without an error.
+    """
+    for code in blocks(page.read_text(), "python"):
+        assert declarations_without_a_shape(code) == []
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if ".compat" not in name])
+def test_docstrings_declare_scalars_as_scalars(name: str) -> None:
+    """No example of a docstring leaves the shape of a field out, for the same reason."""
+    skip_what_cannot_run(name)
+    module = importlib.import_module(name)
+    tests = doctest.DocTestFinder().find(module)
+    texts = [example.source for test in tests for example in test.examples]
+    for method in (
+        module.__dict__.get("fast_add"),
+        module.__dict__.get("fast_add_with_priorities"),
+    ):
+        texts += [
+            example.source
+            for example in doctest.DocTestParser().get_examples(
+                getattr(method, "__doc__", None) or ""
+            )
+        ]
+    for code in texts:
+        assert declarations_without_a_shape(code) == [], code
+
+
+@pytest.mark.parametrize(("text", "title"), READINGS)
+def test_python_blocks_run(
+    text: str, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Python blocks of a page run one after the other, as a reader would run them."""
+    skip_what_cannot_run(title)
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for number, code in enumerate(blocks(text, "python")):
+        exec(compile(code, f"{title}, block {number}", "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_have_a_language_that_is_tested(page: Path) -> None:
+    """No block is left out: each is Python, a shell command, or the list of rooms.
+
+    On the page of the docstrings: a signature, or an example that is tested where it stands.
+    """
+    languages = {name for name, _ in BLOCK.findall(page.read_text())}
+    further = {"design.md": {""}, "api.md": {"pycon", "text"}}
+    assert languages <= {"python", "bash"} | further.get(page.name, set())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_shell_blocks_name_commands_that_exist(page: Path) -> None:
+    """Each line of a shell block is a target of the Makefile, or installs this package."""
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in "".join(blocks(page.read_text(), "bash")).splitlines():
+        command = line.split("#")[0].split()
+        if command == ["pip", "install", "cpprb_like"]:  # the wheel check does that
+            continue
+        assert command[0] == "make", line
+        assert command[1] in targets, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    """A link to a file of the project names one that exists."""
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name: str) -> None:
+    """The examples in docstrings give what they show."""
+    skip_what_cannot_run(name)
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.failed == 0
+
+
+def test_examples_of_compiled_calls_are_found() -> None:
+    """The calls of every step are compiled, and their examples run as well."""
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for method in (cpprb_like.ReplayBuffer.add, cpprb_like.ReplayBuffer.add_where):
+        text = method.__doc__
+        assert text is not None
+        test = doctest.DocTestParser().get_doctest(text, {}, method.__name__, None, None)
+        assert test.examples
+        runner.run(test)
+    assert runner.failures == 0

@@ -1,0 +1,233 @@
+"""The axis of a stack's frames: told from its shape, checked against the stacks; what all takes."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._store.frame_axes import likely_axis
+from cpprb_like.samplers import RankBased
+
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20}
+KIB = 2**10
+
+
+def moving(rows: int, shape: tuple[int, ...], axis: int) -> NDArray[np.uint8]:
+    """Stacks of random frames along an axis, each the one before it moved on."""
+    depth = shape[axis]
+    frame = (*shape[:axis], *shape[axis + 1 :])
+    frames = np.random.default_rng(0).integers(0, 256, (rows + depth, *frame), np.uint8)
+    return np.array([np.moveaxis(frames[row : row + depth], 0, axis) for row in range(rows)])
+
+
+def buffer(shape: tuple[int, ...], stacks: Any = "obs", size: int = 200, **options: Any) -> Any:
+    """A buffer of stacks and their next ones."""
+    fields = {"obs": {"shape": shape, "dtype": "u1"}}
+    return ReplayBuffer(size, fields, next_of="obs", stack_compress=stacks, seed=0, **options)
+
+
+def fill(rb: Any, stacks: NDArray[np.uint8]) -> Any:
+    """Add stacks, of which each leads to the next one."""
+    rb.add(obs=stacks[:-1], next_obs=stacks[1:])
+    return rb
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((84, 84, 4), 2),
+        ((4, 84, 84), 0),  # Gymnasium
+        ((4, 84, 84, 3), 0),  # of coloured frames
+        ((3, 84, 84, 3), 3),  # of frames of which nobody knows
+        ((84, 84, 3, 4), 3),
+        ((3, 84, 84, 4), 3),
+        ((4, 84, 84, 1), 0),
+        ((1, 84, 84, 4), 3),
+        ((4, 128), 0),
+        ((17, 4), 1),
+        ((4, 300), 0),  # more than a stack may have
+        ((4, 3), 1),  # either: cpprb's meaning
+        ((2, 10), 1),
+        ((32, 84, 84), 2),
+        ((300, 4), 1),
+        ((8,), 0),
+        ((1, 1), 1),
+    ],
+)
+def test_the_shape_tells_the_axis(shape: tuple[int, ...], axis: int) -> None:
+    """It is the last axis unless only the first can be that of the frames."""
+    assert likely_axis(shape) == axis
+    assert buffer(shape, size=2).ring.chains[0].axis == axis
+
+
+@pytest.mark.parametrize("shape", [(4, 12, 12), (12, 12, 4), (4, 12, 20, 3), (4, 20)])
+def test_frames_first_take_what_frames_last_take(shape: tuple[int, ...]) -> None:
+    """Gymnasium's frames-first stacks are stored as frames without being told their axis.
+
+    The last axis was taken whatever the shape: nothing followed, and each stack was stored whole.
+    """
+    axis = likely_axis(shape)
+    stacks = moving(150, shape, axis)
+    told, given = fill(buffer(shape), stacks), fill(buffer(shape, {"obs": axis}), stacks)
+    assert told.nbytes == given.nbytes < 1.3 * 200 * (stacks[0].nbytes / shape[axis] + 16)
+    batch = told.get_all_transitions()
+    np.testing.assert_array_equal(batch["obs"], stacks[:-1])
+    np.testing.assert_array_equal(batch["next_obs"], stacks[1:])
+
+
+@pytest.mark.parametrize("read", [lambda rb: rb.sample(3), lambda rb: rb[5], list])
+def test_a_wrong_axis_is_told_once_with_the_right_one(read: Callable[[Any], Any]) -> None:
+    """Where no stack follows from another along the axis, a read names the one it does along.
+
+    It was accepted in silence, at four times the memory.
+    """
+    stacks = moving(100, (4, 12, 12), 0)
+    rb = fill(buffer((4, 12, 12), {"obs": 2}), stacks)
+    with pytest.warns(UserWarning, match=r"'obs' of shape \(4, 12, 12\).*\{'obs': 0\}") as told:
+        read(rb)
+    assert [one.filename for one in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(rb.get_all_transitions()["obs"], stacks[:-1])
+
+
+def test_stacks_that_follow_along_no_axis_are_told() -> None:
+    """The warning says that the option is of no use, for frames that nobody stacked."""
+    rng = np.random.default_rng(0)
+    rb = fill(buffer((12, 12, 4)), rng.integers(0, 256, (100, 12, 12, 4), np.uint8))
+    with pytest.warns(UserWarning, match="nor are they along another axis"):
+        rb.sample(1)
+
+
+@pytest.mark.parametrize("case", ["few", "static", "one episode", "one by one", "vector"])
+def test_what_may_be_right_is_not_told(case: str) -> None:
+    """Few stacks, screens that do not change, stacks that follow now and then are no fault."""
+    stacks = moving(100, (12, 12, 4), 2)
+    envs = 3 if case == "vector" else 1
+    rb = buffer((12, 12, 4), n_envs=envs, size=300)
+    if case == "few":
+        fill(rb, np.random.default_rng(0).permuted(stacks[:64], axis=1))
+    elif case == "static":
+        fill(rb, np.zeros_like(stacks))
+    elif case == "one episode":
+        fill(rb, np.concatenate([np.random.default_rng(0).permuted(stacks[:40], axis=1), stacks]))
+    elif case == "vector":
+        for before, after in pairwise(stacks):
+            rb.add(obs=np.array([before] * envs), next_obs=np.array([after] * envs))
+    else:
+        for before, after in pairwise(stacks):
+            rb.add(obs=before, next_obs=after)
+    rb.sample(5)
+
+
+def test_a_warning_that_is_an_error_loses_nothing() -> None:
+    """With warnings as errors the first read raises, and the next one reads."""
+    stacks = moving(100, (4, 12, 12), 0)
+    rb = fill(buffer((4, 12, 12), {"obs": 2}), stacks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="stack_compress"):
+            rb.sample(1)
+        np.testing.assert_array_equal(rb.get_all_transitions()["next_obs"], stacks[1:])
+
+
+# ------------------------------------------------------------------ what is taken, and what is said
+
+SMALL = {"obs": {"shape": 4}, "rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+IMAGE = {"obs": {"shape": (12, 12, 4), "dtype": "u1"}, "rew": {"shape": ()}}
+NSTEP = {"size": 3, "rew": "rew"}
+
+
+def of_kind(kind: str, size: int) -> Any:
+    """A buffer."""
+    kinds: dict[str, Callable[[], Any]] = {
+        "plain": lambda: ReplayBuffer(size, SMALL),
+        "n-step": lambda: ReplayBuffer(size, SMALL, Nstep=NSTEP),
+        "objects": lambda: ReplayBuffer(size, SMALL | {"info": {"shape": (), "dtype": object}}),
+        "prioritized": lambda: PrioritizedReplayBuffer(size, SMALL),
+        "tagged": lambda: PrioritizedReplayBuffer(size, SMALL, check_for_update=True),
+        "ranked": lambda: PrioritizedReplayBuffer(size, SMALL, sampler=RankBased()),
+        "next": lambda: ReplayBuffer(size, SMALL, next_of=["obs", "rew"]),
+        "stacks": lambda: ReplayBuffer(size, IMAGE, stack_compress="obs"),
+        "pairs": lambda: ReplayBuffer(size, IMAGE, next_of="obs", stack_compress="obs"),
+        "many": lambda: ReplayBuffer(
+            size, IMAGE, n_envs=size // 4, next_of="obs", stack_compress="obs"
+        ),
+    }
+    return kinds[kind]()
+
+
+KINDS = ["plain", "n-step", "objects", "prioritized", "tagged", "ranked", "next"]
+STACKED = ["stacks", "pairs", "many"]
+
+
+def add_noise(rb: Any, rows: int) -> None:
+    """Add steps that have nothing to do with each other."""
+    rng = np.random.default_rng(0)
+    for _ in range(rows // rb.n_envs):
+        step: dict[str, Any] = {}
+        for field in rb.schema.fields:
+            shape = (*((rb.n_envs,) if rb.n_envs > 1 else ()), *field.shape)
+            step[field.name] = rng.integers(0, 2, shape).astype(field.dtype)
+        rb.add(**step)
+
+
+def said(text: str) -> int:
+    """Bytes of a figure."""
+    number, unit = text.rsplit(maxsplit=1)
+    return round(float(number) * UNITS[unit])
+
+
+@pytest.mark.parametrize("rows", [0, 300])
+@pytest.mark.parametrize("kind", KINDS + STACKED)
+def test_the_table_adds_up_to_nbytes(kind: str, rows: int) -> None:
+    """``repr`` counts all that ``nbytes`` counts, field by field.
+
+    What fields of ``next_of`` and ``stack_compress`` keep beside the rows was in ``nbytes`` alone:
+    690 KiB in the table of a buffer of 57 MiB.
+    """
+    rb = of_kind(kind, 200)
+    add_noise(rb, rows)
+    lines = repr(rb).splitlines()
+    figures = [re.search(r"([\d.]+ (?:B|KiB|MiB))$", line) for line in lines[2:]]
+    *parts, total = [said(figure[1]) for figure in figures if figure is not None]
+    assert len(figures) == len(parts) + 1
+    rounded = 0.06 * KIB * len(parts)  # tenths of KiB
+    assert abs(sum(parts) - total) <= rounded
+    assert abs(total - rb.nbytes) <= 0.06 * KIB
+    chained = [chain.name for chain in rb.ring.chains] if rows else []
+    assert [name for name in chained if f"(overflow of {name})" not in repr(rb)] == []
+
+
+@pytest.mark.parametrize("kind", KINDS + STACKED)
+def test_nbytes_is_what_python_allocates(kind: str) -> None:
+    """A full buffer has allocated ``nbytes``; of Python objects the references count."""
+    add_noise(of_kind(kind, 200), 400)  # what is imported and cached at first is here now
+    tracemalloc.start()
+    try:
+        rb = of_kind(kind, 1000)
+        add_noise(rb, 2000)
+        if kind not in STACKED:  # they would warn
+            rb.sample(1)
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert rb.nbytes < 2**21  # from there on memory is mapped, which tracemalloc does not see
+    assert 0.95 * rb.nbytes < grown < 1.05 * rb.nbytes + 48 * KIB, (grown, rb.nbytes)
+
+
+def test_what_is_refused_has_the_newest_values_in_its_table() -> None:
+    """The newest values of many environments are allocated at once, and count at once."""
+    fields = {"obs": {"shape": (84, 84, 4), "dtype": "u1"}}
+    chained = ReplayBuffer(2000, fields, n_envs=2000, next_of="obs")
+    plain = ReplayBuffer(2000, fields, n_envs=2000)
+    assert chained.nbytes - plain.nbytes >= 2000 * 84 * 84 * 4
