@@ -3,7 +3,7 @@
 Rows are put in order of time by NumPy here, from the header and the flags alone, and what the
 compiled core and the views say is compared with that. For tests and for hunting defects; ``sample``
 checks nothing of this. Not here: whether a file belongs to a layout (``_store.arenas``), and
-whether a sampler keeps the promises of its protocol (``testing``).
+whether a sampler keeps its promises (``testing``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from cpprb_like._store.chained import Chain, FrameStack, NextOf
 from cpprb_like._store.derived import NStep
 from cpprb_like._store.gather import new_array
 from cpprb_like._store.schema import Field, Layout
+from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers._prioritized import ByPriority
 from cpprb_like.samplers._ranks import Ranks
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.views._view import View, read_rows
@@ -43,7 +45,7 @@ MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 
 class Checkable(Protocol):
     """What ``check_buffer`` needs of a buffer."""
 
-    sampler: Any
+    sampler: Sampler
     _layout: Layout
     _arena: NDArray[np.uint8]
     _nstep: NStep | None
@@ -120,9 +122,8 @@ def _check_all(self: Checkable, names: _IdFields) -> None:
     names.check(timeline, self.ring)
     if self._nstep is not None:
         _check_steps(timeline, self.ring, self._view, self._nstep)
-    rows = getattr(self.sampler, "rows", None)
-    if isinstance(rows, RowWeights):
-        _check_weights(rows, timeline)
+    if isinstance(self.sampler, ByPriority):
+        _check_weights(self.sampler.rows, timeline)
 
 
 def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:

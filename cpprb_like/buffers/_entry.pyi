@@ -9,6 +9,7 @@ from typing_extensions import disjoint_base
 from cpprb_like._c.forks import OneProcess
 from cpprb_like._core import Ring
 from cpprb_like._store.column import Column
+from cpprb_like.samplers._row_weights import RowWeights
 
 _Take: TypeAlias = Callable[
     [NDArray[np.intp], list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
@@ -21,6 +22,13 @@ class BufferBase:
     def ring(self) -> Ring: ...
     _gate: RLock | OneProcess
     _paused: bool
+    _takes_priorities: bool
+    def _check_names(self, given: dict[str, Any]) -> None: ...
+    def _convert(self, number: int, value: Any) -> NDArray[Any]: ...
+    def _read_priorities(
+        self, priorities: Any
+    ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]: ...
+    def _set_new(self, first: int, revision: int, priorities: NDArray[np.float64]) -> None: ...
     def _attach(
         self,
         ring: Ring,

@@ -71,13 +71,31 @@ cdef tuple PLAIN_TYPES = (np.ndarray, np.generic, list, tuple, str, bytes, int, 
 cdef class BufferBase:
     """The calls that a buffer gets at every step. ``ReplayBuffer`` is the class to use.
 
-    A subclass gives it a ``Ring`` by ``_attach``, and has the methods ``_convert(number, value)``
-    for the values that do not match their declaration, and ``_check_names(given)``. One whose rows
-    have priorities has ``_read_priorities(values)`` too, which gives a ``RowWeights`` or None, an
-    array with a priority for each row, and one with the weights of these. Where there is no
-    ``RowWeights``, ``_stage(first, revision, priorities)`` is called when the rows from row id
-    ``first`` on have been written to a ring of that revision.
+    A subclass gives it a ``Ring`` by ``_attach``, and has the methods that raise
+    ``NotImplementedError`` here; the last two only where ``add`` takes priorities.
     """
+
+    _takes_priorities = False
+
+    def _check_names(self, given):
+        """Refuse a dict of values whose names are not those of the fields."""
+        raise NotImplementedError
+
+    def _convert(self, number, value):
+        """A value of a field, by its number, as an array of the declared dtype; or a refusal."""
+        raise NotImplementedError
+
+    def _read_priorities(self, priorities):
+        """The ``RowWeights`` that takes them, or None, an array with a priority for each row, and
+        one with the weights of these, or None.
+        """
+        raise NotImplementedError
+
+    def _set_new(self, first, revision, priorities):
+        """Take note of priorities, where no ``RowWeights`` does: of the rows from row id ``first``
+        on, which have been written to a ring of that revision.
+        """
+        raise NotImplementedError
 
     def _attach(
         self, Ring ring not None, gate not None, tuple further not None, dict attributes not None
@@ -89,7 +107,7 @@ cdef class BufferBase:
         cdef tuple names = tuple([column.name for column in ring.columns])
         cdef dict numbers = {name: number for number, name in enumerate(names)}
         cdef intp_t n_fields = len(names)
-        cdef bint has_priorities = hasattr(self, "_read_priorities")
+        cdef bint has_priorities = self._takes_priorities
         sources = np.zeros(n_fields, np.intp)
         scratch = np.zeros(n_fields * SCRATCH_NBYTES, np.uint8)
         # What is replaced dies at the end: that may run any code.
@@ -371,13 +389,13 @@ cdef class BufferBase:
             slot = self.c_ring.c_publish(rows, n, present)
         if priorities is not None:
             if priorities[0] is not None:
-                (<RowWeights> priorities[0]).c_stage(first, priorities[1], priorities[2], present)
+                (<RowWeights> priorities[0]).c_set_new(first, priorities[1], priorities[2], present)
             else:
                 try:
-                    self._stage(first, revision, priorities[1])
+                    self._set_new(first, revision, priorities[1])
                 except BaseException:
                     # It cannot fail by itself, so a signal handler raised. The rows are written.
-                    self._stage(first, revision, priorities[1])
+                    self._set_new(first, revision, priorities[1])
                     raise
         return slot
 

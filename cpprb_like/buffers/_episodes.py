@@ -418,9 +418,7 @@ class Episodes:
 
     def _drop(self, slots: Slots, moment: Moment) -> None:
         """Let the sampler forget rows that will be hidden."""
-        sampler = self._buffer.sampler
-        if hasattr(sampler, "drop"):
-            sampler.drop(slots, moment)
+        self._buffer.sampler.forget(slots, moment)
 
 
 def _read_number(number: object) -> int:

@@ -110,7 +110,7 @@ class Mixture:
         by_priority = [b for b in self._buffers.values() if isinstance(b, PrioritizedReplayBuffer)]
         self._weights_dtype: np.dtype[Any] | None = None
         if by_priority:
-            dtypes = [getattr(b.sampler, "weights_dtype", np.float32) for b in by_priority]
+            dtypes = [b.sampler.weights_dtype for b in by_priority]
             self._weights_dtype = np.result_type(np.float32, *dtypes)
         self.rng = generator(seed)
         # Of batches that could not be drawn, for the next ones: a call that raises changes nothing.
@@ -383,7 +383,7 @@ class Mixture:
             if isinstance(buffer, PrioritizedReplayBuffer):
                 places = np.flatnonzero(source == number)
                 buffer.sampler.read_priorities(values[places])
-                tagged = getattr(buffer.sampler, "check_for_update", False)
+                tagged = buffer.sampler.check_for_update
                 wrong = places[without_row(buffer.ring, index[places], tagged)]
                 if len(wrong):
                     raise IndexError(

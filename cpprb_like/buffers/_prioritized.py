@@ -66,6 +66,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     sampler: PrioritySampler
+    _takes_priorities = True
 
     def __init__(
         self,
@@ -84,8 +85,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             sampler = Prioritized(weights_dtype=np.float32, **given)  # type: ignore[arg-type]
         elif given:
             raise TypeError(f"{', '.join(given)}: expected as options of the sampler")
-        elif not callable(getattr(sampler, "update_priorities", None)):
-            raise TypeError(f"sampler: expected one that draws by priority, got {sampler!r}")
+        elif not isinstance(sampler, PrioritySampler):
+            raise TypeError(f"sampler: expected a PrioritySampler, got {sampler!r}")
         taken = [name for name in OWN_NAMES if isinstance(env_dict, Mapping) and name in env_dict]
         if taken:
             raise ValueError(f"env_dict: {taken} are names of what a batch gets from priorities")
@@ -95,9 +96,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
         """As ``ReplayBuffer.add_where``; it takes ``priorities`` too, as ``add`` does."""
-        self.sampler.follow()
+        self.sampler.sync()
         slot = super().add_where(present, **fields)
-        self.sampler.follow()
+        self.sampler.sync()
         return slot
 
     def _read_priorities(
@@ -107,7 +108,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         sampler: Any = self.sampler
         if self.n_envs > 1:
             priorities = self._in_time_order(priorities)
-        if isinstance(sampler, ByPriority) and type(sampler).stage is ByPriority.stage:
+        if isinstance(sampler, ByPriority) and type(sampler).set_new is ByPriority.set_new:
             return sampler.prepare(priorities)
         return None, sampler.read_priorities(priorities), None
 
@@ -123,8 +124,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return given.reshape(-1)
         return priorities if isinstance(priorities, (list, tuple)) else given  # for messages
 
-    def _stage(self, first: int, revision: int, priorities: NDArray[np.float64]) -> None:
-        self.sampler.stage(first, revision, priorities)
+    def _set_new(self, first: int, revision: int, priorities: NDArray[np.float64]) -> None:
+        self.sampler.set_new(first, revision, priorities)
 
     def sample(
         self,
@@ -175,7 +176,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         >>> rb.sample(4, beta=1.0)["weights"].tolist()
         [1.0, 1.0, 1.0, 1.0]
         """
-        if indexes and not getattr(self.sampler, "check_for_update", False):
+        if indexes and not self.sampler.check_for_update:
             raise ValueError("indexes: without check_for_update they are slots")
         draw = self.sampler.draw if beta is None else partial(self.sampler.draw, beta=beta)
         columns = None if fields is None else self._columns(fields)

@@ -206,24 +206,23 @@ class ReplayBuffer(BufferBase):
         schema.end_fields()
         schema = derive(schema, next_of, stack_compress)
         opens = mmap_mode == "r+" and mmap_prefix is not None
+        sampler = Uniform() if sampler is None else sampler
+        if not isinstance(sampler, Sampler):
+            raise TypeError(f"sampler: expected a Sampler, got {sampler!r}")
         if opens and schema.chained:
             raise ValueError(
                 "mmap_mode='r+': with next_of or stack_compress not all values are in the file"
             )
-        if opens and hasattr(sampler, "open"):
+        if opens and sampler.keeps_rows:
             raise ValueError(
                 f"mmap_mode='r+': the file holds the rows, not what {sampler!r} keeps for each, "
                 "such as its priority; pickle the buffer instead"
             )
-        if sampler is not None and (
-            not callable(getattr(sampler, "draw", None)) or isinstance(sampler, type)
-        ):
-            raise TypeError(f"sampler: expected an object with a method draw, got {sampler!r}")
         streams = read_n_envs(n_envs, capacity)
         nstep = read_nstep(Nstep, schema)
         incomplete = 0 if nstep is None else (nstep.size - 1) * streams
-        beside: int = getattr(sampler, "nbytes_for", lambda _: 0)(capacity + incomplete)
-        layout = Layout.of(schema, capacity, streams, beside, incomplete)
+        sampler_nbytes = sampler.nbytes_for(capacity + incomplete)
+        layout = Layout.of(schema, capacity, streams, sampler_nbytes, incomplete)
         _warn_of_near_ends(schema)
         rng = generator(seed)
         is_mapped = mmap_prefix is not None
@@ -239,7 +238,7 @@ class ReplayBuffer(BufferBase):
             arena,
             ring,
             nstep,
-            Uniform() if sampler is None else sampler,
+            sampler,
             rng=rng,
             _is_mapped=is_mapped,
         )
@@ -286,8 +285,7 @@ class ReplayBuffer(BufferBase):
             "_updatable": updatable_fields(layout.schema, ring),
             "sampler": sampler,
         }
-        if hasattr(sampler, "open"):
-            sampler.open(ring)
+        sampler.open(ring)
         watch(others["rng"].bit_generator.lock, GENERATOR)
         gate: Any = OneProcess(SHARED_FILE) if others["_is_mapped"] else threading.RLock()
         if not others["_is_mapped"]:

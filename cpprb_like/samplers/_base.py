@@ -1,6 +1,6 @@
 """Which rows to draw.
 
-A sampler is any object with the method of ``Sampler``; it keeps no rows and does not read them.
+A sampler derives from ``Sampler``; it keeps no rows and does not read them.
 Randomness comes from the buffer's generator, which is passed in. Not here: what the rows say
 (``buffers._replay``), draws by priority, and the test that a sampler keeps its promises
 (``testing``).
@@ -8,13 +8,13 @@ Randomness comes from the buffer's generator, which is passed in. Not here: what
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.checks import as_int
-from cpprb_like._core import Ring
+from cpprb_like._core import Moment, Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform_draws import draw_uniform
@@ -34,10 +34,18 @@ Slots = NDArray[np.intp]
 Extra = dict[str, NDArray[Any]]
 
 
-class Sampler(Protocol):
-    """What ``ReplayBuffer(sampler=...)`` takes: an object with this method.
+class Sampler:
+    """Which rows of a buffer are drawn: the base class of all samplers.
 
-    ``testing.check_sampler`` tries each of these promises on buffers of many kinds.
+    A sampler of your own derives from it and has a method ``draw``; the other methods are hooks
+    that do nothing unless they are overridden. ``testing.check_sampler`` tries each of the promises
+    below on buffers of many kinds.
+
+    Attributes
+    ----------
+    keeps_rows : bool
+        Whether it keeps something for each row, such as a priority, that must go with the rows: a
+        class attribute, False.
 
     Notes
     -----
@@ -49,17 +57,13 @@ class Sampler(Protocol):
     rows went away, the buffer calls ``draw`` again, and a sampler with state counts that as another
     draw.
 
-    A sampler that keeps something for each row may have two more methods. ``nbytes_for(capacity)``
-    says how many bytes it will allocate, which the buffer counts with its own. ``open(ring)`` is
-    called when the buffer is made, and again when a pickled one is loaded, so that the sampler need
-    not pickle the ring.
-
     ``repr`` of the sampler stands in the buffer's messages.
 
     Examples
     --------
     >>> from cpprb_like import NotEnoughDataError, ReplayBuffer
-    >>> class Newest:
+    >>> from cpprb_like.samplers import Sampler
+    >>> class Newest(Sampler):
     ...     def draw(self, ring, n, rng, *, replace):
     ...         among = ring.newest_slots(2 if replace else max(2, n))
     ...         if not replace and n > len(among):
@@ -74,10 +78,34 @@ class Sampler(Protocol):
     ({4, 5}, {0, 1})
     """
 
+    keeps_rows: ClassVar[bool] = False
+
+    def nbytes_for(self, capacity: int) -> int:  # noqa: ARG002 (for subclasses)
+        """Bytes that it will allocate for a ring of so many rows, which count with the buffer's."""
+        return 0
+
+    def open(self, ring: Ring) -> None:
+        """Serve the rows of a ring from now on.
+
+        Called when the buffer is made, and again when a pickled one is loaded, so that the sampler
+        need not pickle the ring. A refusal is a ``ValueError``.
+        """
+
+    def sync(self) -> None:
+        """Take note of the rows there are; called before and after absent rows are added."""
+
+    def forget(self, slots: Slots, moment: Moment) -> None:
+        """Take note that the rows in these slots, as they were at ``moment``, are about to go."""
+
     def draw(
-        self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
+        self,
+        ring: Ring,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        replace: bool,
     ) -> tuple[Slots, Extra]:
-        """Choose rows.
+        """Choose rows; every sampler has this method.
 
         Parameters
         ----------
@@ -110,10 +138,41 @@ class Sampler(Protocol):
         ValueError
             The sampler cannot draw so without drawing a row twice.
         """
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no method draw")
+
+    def draw_starts(
+        self,
+        starts: Starts,  # noqa: ARG002 (these are for subclasses)
+        n: int,  # noqa: ARG002
+        rng: np.random.Generator,  # noqa: ARG002
+    ) -> tuple[Slots, Extra]:
+        """Choose rows at which sequences start, for ``sample_sequences``.
+
+        Parameters
+        ----------
+        starts : Starts
+            The rows at which a sequence can start: ``starts.draw(n, rng)`` gives n of them, each
+            with the same probability; ``starts.tell(slots)`` is 1 for those that are starts;
+            ``starts.slots()`` are all of them.
+        n, rng
+            As for ``draw``.
+
+        Returns
+        -------
+        slots, extra
+            As ``draw``, with replacement.
+
+        Raises
+        ------
+        ValueError
+            The sampler cannot draw sequences, as those that do not have this method of their own.
+        """
+        raise ValueError(
+            f"sampler: {self!r} cannot draw sequences; those that can have a method draw_starts"
+        )
 
 
-class Uniform:
+class Uniform(Sampler):
     """Every row with the same probability, repeatedly or not. Cost proportional to ``n``."""
 
     def draw(
@@ -130,7 +189,7 @@ class Uniform:
         return "Uniform()"
 
 
-class Recency:
+class Recency(Sampler):
     """Emphasizing Recent Experience: the more draws of a round are over, the newer the rows.
 
     In the k-th of ``updates`` draws each of the ``max(N * eta ** (1000 * k / updates), least)``
@@ -227,7 +286,7 @@ class Recency:
         return f"Recency({self.eta!r}, updates={self.updates}, least={self.least})"
 
 
-class Reverse:
+class Reverse(Sampler):
     """Reverse Experience Replay: from the newest row back in time, in steps of ``stride`` rows.
 
     A draw takes a row, the one ``stride`` rows before it, and so on, around from the oldest row to
@@ -325,7 +384,7 @@ class Reverse:
         return f"Reverse({self.stride})"
 
 
-class LegacyUniform:
+class LegacyUniform(Sampler):
     """Uniform draws by ``np.random.randint`` on NumPy's global state: the slots that cpprb draws.
 
     For programs that must reproduce old runs bit by bit; it takes no notice of the buffer's own

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -35,16 +35,21 @@ SPARE_TRIES = 256
 TRIES_PER_ROW = 1 / 8  # ... or for each row, if that is more: a look at all takes longer than these
 
 
-class PrioritySampler(Sampler, Protocol):
-    """A sampler that draws by priority: what ``PrioritizedReplayBuffer(sampler=...)`` takes."""
+class PrioritySampler(Sampler):
+    """A sampler that draws by priority: what ``PrioritizedReplayBuffer(sampler=...)`` takes.
 
-    def nbytes_for(self, capacity: int) -> int:
-        """Bytes that it allocates for a ring of so many rows."""
-        ...
+    Attributes
+    ----------
+    check_for_update : bool
+        Whether ``indexes`` name rows and not slots, so that a priority for a row that was
+        overwritten meanwhile is passed over.
+    weights_dtype : dtype
+        Of the column ``weights``.
+    """
 
-    def open(self, ring: Ring) -> None:
-        """Allocate the memory for a ring, whose rows it will draw from then on."""
-        ...
+    keeps_rows = True
+    check_for_update: bool = False
+    weights_dtype: np.dtype[Any] = np.dtype(np.float32)
 
     def draw(
         self,
@@ -56,32 +61,45 @@ class PrioritySampler(Sampler, Protocol):
         beta: float | Schedule | None = None,
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``. The extra columns are ``weights`` and ``indexes``, at least."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
-    def stage(self, first: int, revision: int, priorities: Floats) -> None:
+    def check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None = None) -> None:
+        """Raise what ``draw`` would raise, without a draw: no random number is used.
+
+        A sampler without this method of its own is asked to draw.
+        """
+
+    def draw_starts(
+        self,
+        starts: Starts,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        beta: float | Schedule | None = None,  # noqa: ARG002 (for subclasses)
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw_starts``; the extra columns are those of ``draw``."""
+        return super().draw_starts(starts, n, rng)
+
+    def read_priorities(self, priorities: ArrayLike) -> Floats:
+        """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are none."""
+        return read_priorities(priorities)
+
+    def set_new(self, first: int, revision: int, priorities: Floats) -> None:
         """Take note of the priorities of the rows from row id ``first`` on, just written.
 
         They come from ``read_priorities``, so it cannot fail. If ``ring.revision`` is no longer
         ``revision``, the rows are gone. It is called once more for the same rows if a signal
         handler raised in the middle, as Ctrl-C does: so rows never come without their priorities.
         """
-        ...
-
-    def follow(self) -> None:
-        """Take note of the rows that are there; called before and after absent rows are added."""
-        ...
-
-    def read_priorities(self, priorities: ArrayLike) -> Floats:
-        """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are none."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no method set_new")
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no method update_priorities")
 
     def get_max_priority(self) -> float:
         """The priority of new rows."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no method get_max_priority")
 
 
 def read_priorities(priorities: ArrayLike) -> Floats:
@@ -161,7 +179,7 @@ def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
     return found
 
 
-class ByPriority:
+class ByPriority(PrioritySampler):
     """What ``Prioritized`` and ``RankBased`` have in common: all but how priorities become weights.
 
     Parameters are those of these two; ``alpha`` and ``beta`` are checked here. A subclass makes the
@@ -328,7 +346,7 @@ class ByPriority:
         places = np.minimum(places, np.searchsorted(sums, sums[-1]))  # a product may round up
         return among[places], weights[places]
 
-    def drop(self, slots: Slots, moment: Moment) -> None:
+    def forget(self, slots: Slots, moment: Moment) -> None:
         """Never draw the rows in these slots again; they are about to become absent.
 
         Unless what was read of them at ``moment`` no longer holds.
@@ -358,18 +376,15 @@ class ByPriority:
         values = read_priorities(priorities)
         return self.rows, values, self._weigh(values)
 
-    def stage(self, first: int, revision: int, priorities: Floats) -> None:
-        """See ``PrioritySampler.stage``."""
-        self.rows.stage(first, revision, priorities, self._weigh(priorities))
+    def set_new(self, first: int, revision: int, priorities: Floats) -> None:
+        """See ``PrioritySampler.set_new``."""
+        self.rows.set_new(first, revision, priorities, self._weigh(priorities))
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows; see ``PrioritizedReplayBuffer.update_priorities``."""
         values = read_priorities(priorities)
         weights = self._weigh(values)
         self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
-
-    def follow(self) -> None:
-        """See ``PrioritySampler.follow``; most samplers see absent rows early enough in a draw."""
 
     def get_max_priority(self) -> float:
         """The priority of new rows: the greatest so far, 1.0 at first and after ``clear``."""
@@ -516,10 +531,10 @@ class Prioritized(ByPriority):
             )
         return weights
 
-    def follow(self) -> None:
-        """See ``PrioritySampler.follow``."""
+    def sync(self) -> None:
+        """See ``Sampler.sync``."""
         if self.max_priority == "present":
-            self.rows.follow()
+            self.rows.sync()
 
     def get_max_priority(self) -> float:
         """The priority of new rows: the greatest so far, 1.0 at first and after ``clear``.

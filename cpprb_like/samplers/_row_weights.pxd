@@ -33,7 +33,7 @@ cdef class RowWeights:
     cdef int c_sync(self, int64_t stop) except -1
     cdef void c_sync_entered(self, int64_t stop) noexcept nogil
     cdef void c_sync_to(self, int64_t stop) noexcept nogil
-    cdef void c_stage(
+    cdef void c_set_new(
         self, int64_t first, ndarray priorities, ndarray weights, const uint8_t* present
     ) noexcept
     cdef float64_t c_new_weight(self) noexcept nogil

@@ -258,7 +258,7 @@ cdef class RowWeights:
                 heaviest = max(heaviest, self.held[k])
         return heaviest
 
-    def follow(self):
+    def sync(self):
         """Bring the weights up to date.
 
         To be called before and after absent rows are added, if there are ``maxima``: the heaviest
@@ -266,7 +266,7 @@ cdef class RowWeights:
         """
         self.c_sync(self.ring.state[WRITTEN])
 
-    def stage(
+    def set_new(
         self, int64_t first, int64_t revision, cnp.ndarray priorities, cnp.ndarray weights
     ):
         """Note the weights of the rows from row id ``first`` on, which have just been written.
@@ -276,14 +276,14 @@ cdef class RowWeights:
         """
         cdef bint locked = self.tree.c_enter(0)
         if self.ring.state[REVISION] == revision:
-            self.c_stage(first, priorities, weights, NULL)
+            self.c_set_new(first, priorities, weights, NULL)
         if locked:
             self.tree.c_leave()
 
-    cdef void c_stage(
+    cdef void c_set_new(
         self, int64_t first, cnp.ndarray priorities, cnp.ndarray weights, const uint8_t* present
     ) noexcept:
-        """As ``stage``, inside the gate of the tree, for rows that are still there.
+        """As ``set_new``, inside the gate of the tree, for rows that are still there.
 
         ``present`` says which of them hold a step: also of those that the same call has overwritten,
         so their flags are gone. NULL if all do, or if it is not known of the latter.

@@ -20,7 +20,8 @@ from cpprb_like._c.machine_memory import require
 from cpprb_like._core import Ring
 from cpprb_like._store.column import Column
 from cpprb_like._store.schema import read_names
-from cpprb_like.samplers._base import Extra, Slots
+from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._prioritized import PrioritySampler
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import Schedule, check
 from cpprb_like.views._gather_sequences import take_sequences
@@ -45,7 +46,7 @@ class Buffer(Protocol):
         ...
 
     @property
-    def sampler(self) -> Any:
+    def sampler(self) -> Sampler:
         """The sampler."""
         ...
 
@@ -228,17 +229,12 @@ def _drawing(
 ) -> Callable[[Starts, int], tuple[Slots, Extra]]:
     """How the sampler of a buffer draws starts."""
     sampler = buffer.sampler
-    draw_starts = getattr(sampler, "draw_starts", None)
-    if draw_starts is None:
-        raise ValueError(
-            f"sampler: {sampler!r} cannot draw sequences; those that can have a method draw_starts"
-        )
     if beta is None:
-        return lambda starts, n: draw_starts(starts, n, buffer.rng)
-    if not hasattr(sampler, "update_priorities"):
+        return lambda starts, n: sampler.draw_starts(starts, n, buffer.rng)
+    if not isinstance(sampler, PrioritySampler):
         raise ValueError("beta: the buffer has no priorities")
     check("beta", beta, 0)
-    return lambda starts, n: draw_starts(starts, n, buffer.rng, beta=beta)
+    return lambda starts, n: sampler.draw_starts(starts, n, buffer.rng, beta=beta)
 
 
 def update_sequence_priorities(

@@ -17,7 +17,7 @@ from forked import SECONDS, outcome
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import ReplayMemory
-from cpprb_like.samplers import Prioritized, RankBased
+from cpprb_like.samplers import Prioritized, RankBased, Sampler
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here"),
@@ -129,7 +129,7 @@ def test_generators_of_other_classes_are_free_in_children() -> None:
         assert [outcome(lambda: memory.sample(10)) for _ in range(FORKS)] == [0] * FORKS
 
 
-class Forks:
+class Forks(Sampler):
     """A sampler that forks in the middle of a draw."""
 
     codes: list[int]

@@ -34,7 +34,7 @@ from cpprb_like._core import Ring
 from cpprb_like._store.episode_index import EpisodeIndex
 from cpprb_like._store.gather import new_array
 from cpprb_like.buffers import Hindsight
-from cpprb_like.samplers import Extra, Slots, Uniform
+from cpprb_like.samplers import Extra, Sampler, Slots, Uniform
 from cpprb_like.schedules import Linear
 from cpprb_like.views._goals import choose_rows
 
@@ -419,7 +419,7 @@ def test_functions_cannot_spoil_the_batch() -> None:
         np.testing.assert_array_equal(batch[name], values)
 
 
-class Meddling:
+class Meddling(Sampler):
     """Draws uniformly; the first time, something else happens to the buffer before it is read."""
 
     def __init__(self, meddle: Callable[[], object]) -> None:
@@ -458,7 +458,7 @@ def test_rows_that_go_away_are_drawn_again(strategy: Any, cleared: bool) -> None
 def test_goals_that_go_away_are_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the row that gives a goal is overwritten before it is read, the batch is drawn anew."""
 
-    class Newest:
+    class Newest(Sampler):
         def draw(
             self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
         ) -> tuple[Slots, Extra]:

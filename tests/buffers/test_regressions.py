@@ -16,7 +16,7 @@ from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like._c import machine_memory
 from cpprb_like._store import arenas
 from cpprb_like._store.gather import take
-from cpprb_like.samplers import Uniform
+from cpprb_like.samplers import Sampler, Uniform
 
 X = {"x": {"shape": (), "dtype": "i8"}}
 
@@ -194,7 +194,7 @@ def test_a_constructor_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert ReplayBuffer(5, X, mmap_prefix=prefix, mmap_mode="r+")[0]["x"] == 7
 
 
-class Weighing:
+class Weighing(Sampler):
     """Draws with extra columns of a given kind."""
 
     def __init__(self, **extra: Any) -> None:

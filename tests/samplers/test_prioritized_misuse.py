@@ -534,11 +534,11 @@ def test_whatever_another_thread_does_before_priorities_are_noted(
     class Interrupted(PrioritizedReplayBuffer):
         armed = False
 
-        def _stage(self, *args: Any) -> None:
+        def _set_new(self, *args: Any) -> None:
             if self.armed:
                 self.armed = False
                 meanwhile(self)
-            super()._stage(*args)
+            super()._set_new(*args)
 
     rb = Interrupted(
         10, NUMBER, sampler=Prioritized(1.0, eps=0.0, max_priority=max_priority), seed=0
@@ -578,9 +578,9 @@ def test_tags_given_before_priorities_were_noted_die_with_a_clear() -> None:
     """
 
     class Drawing(Prioritized):
-        def stage(self, *args: Any) -> None:
+        def set_new(self, *args: Any) -> None:
             tags.extend(rb.sample(100)["indexes"].tolist())
-            super().stage(*args)
+            super().set_new(*args)
 
     tags: list[int] = []
     sampler = Drawing(1.0, eps=0.0, check_for_update=True)

@@ -627,7 +627,7 @@ def test_a_clear_by_another_thread_before_the_priorities_arrive() -> None:
     revision = rb.ring.revision
     rb.add(x=np.arange(8))
     rb.clear()
-    rb.sampler.stage(0, revision, floats(np.arange(8) + 2))
+    rb.sampler.set_new(0, revision, floats(np.arange(8) + 2))
     assert rb.get_max_priority() == 1.0
     rb.add(x=[7])
     assert set(rb.sample(20)["x"].tolist()) == {7}
@@ -642,7 +642,7 @@ def test_priorities_that_arrive_late_and_in_another_order() -> None:
             super().__init__(*args, **options)
             self.waiting: list[tuple[int, int, Floats]] = []
 
-        def stage(self, first: int, revision: int, priorities: Floats) -> None:
+        def set_new(self, first: int, revision: int, priorities: Floats) -> None:
             self.waiting.append((first, revision, priorities))
 
     sampler = Late(probabilities=True)
@@ -650,7 +650,7 @@ def test_priorities_that_arrive_late_and_in_another_order() -> None:
     for k in range(4):
         rb.add(x=[k, k], priorities=[k + 2.0, 0.25])
     for first, revision, priorities in sampler.waiting[::-1]:
-        RankBased.stage(sampler, first, revision, priorities)
+        RankBased.set_new(sampler, first, revision, priorities)
     # Rows 0 and 1 were overwritten by 6 and 7.
     assert_draws_by(rb, {2: 3.0, 3: 0.25, 4: 4.0, 5: 0.25, 0: 5.0, 1: 0.25})
     assert rb.get_max_priority() == 5.0

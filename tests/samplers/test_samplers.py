@@ -502,7 +502,7 @@ def test_reverse_keeps_its_promises(stride: int) -> None:
     check_sampler(lambda: Reverse(stride), distinct=False)
 
 
-class Good:
+class Good(Sampler):
     """Draws from any of the rows, and gives their ages: the samplers below break it."""
 
     def draw(self, ring: Any, n: int, rng: Any, *, replace: bool) -> Any:

@@ -14,7 +14,7 @@ from numbered_rows import numbered
 from strategies import assert_same
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
-from cpprb_like.samplers import LegacyUniform, Uniform
+from cpprb_like.samplers import LegacyUniform, Sampler, Uniform
 
 BIT_GENERATORS = [
     np.random.PCG64,
@@ -326,7 +326,7 @@ def test_out_may_be_part_of_a_larger_array() -> None:
 # ---- samplers of one's own ---------------------------------------------------------------
 
 
-class Fixed:
+class Fixed(Sampler):
     """Draws the slots that it was given."""
 
     def __init__(self, slots: Any, extra: dict[str, Any] | None = None) -> None:
