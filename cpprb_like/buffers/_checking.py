@@ -45,11 +45,15 @@ MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 
 class Checkable(Protocol):
     """What ``check_buffer`` needs of a buffer."""
 
-    sampler: Sampler
     _layout: Layout
     _arena: NDArray[np.uint8]
     _nstep: NStep | None
     _view: View
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler."""
+        ...
 
     @property
     def ring(self) -> Ring:

@@ -389,7 +389,7 @@ def test_ranks_that_do_not_fit_the_weights_are_seen() -> None:
     _, *rest = ranks.save()
     priorities = ranks.priorities
     for slot, wrong in ((2, np.nan), (7, 2.0)):
-        changed = _prioritized.copy()
+        changed = priorities.copy()
         changed[slot] = wrong
         ranks.load((changed, *rest))
         with pytest.raises(AssertionError, match=f"priority of slot {slot}"):
