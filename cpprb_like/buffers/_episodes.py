@@ -331,6 +331,11 @@ class Episodes:
             There is no episode to draw. It is a ``ValueError``.
         TypeError, ValueError
             ``n`` is no integer of at least 0; or ``fields`` as for ``ReplayBuffer.sample``.
+
+        Notes
+        -----
+        Cost: in proportion to the rows that it gives. Where hardly an episode is complete, all are
+        looked at, about 10 ns for each.
         """
         count, columns = as_int("n", n, 0), self._columns(fields)
 

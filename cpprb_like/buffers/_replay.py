@@ -592,6 +592,11 @@ class ReplayBuffer(BufferBase):
         RuntimeError
             The buffer was cleared in the meantime.
 
+        Notes
+        -----
+        Cost: that of the batches. The first one of a shuffled epoch takes memory for all, 8 bytes a
+        row, in 0.1 ms for a million rows.
+
         Examples
         --------
         >>> from cpprb_like import ReplayBuffer
