@@ -5,7 +5,7 @@ view for a batch of them, and the ring whether all of it was of one moment. ``Hi
 ``Mixture`` draw from buffers. May import: all rooms but ``integrations`` and ``compat``.
 """
 
-from cpprb_like.buffers._episodes import Episode, Spread, Statistics
+from cpprb_like.buffers._episodes import Episode, Episodes, Spread, Statistics
 from cpprb_like.buffers._hindsight import Hindsight
 from cpprb_like.buffers._mixture import Mixture
 from cpprb_like.buffers._prioritized import (
@@ -19,6 +19,7 @@ from cpprb_like.buffers._replay_memory import ReplayMemory
 __all__ = [
     "Batch",
     "Episode",
+    "Episodes",
     "Hindsight",
     "Mixture",
     "PrioritizedReplayBuffer",
