@@ -25,14 +25,17 @@ AT_THE_TOP = {
     "_segment_tree": "samplers",
     "testing": "buffers",
 }
-# Of what is private, the outer rooms may take what reads arguments, as they read the same ones.
+# Of what is private, the outer rooms may take what reads arguments, as they read the same ones, and
+# what stacks frames.
 FOR_ALL = (
     "cpprb_like._c.checks.",
     "cpprb_like._c.generators.",
     "cpprb_like._store.casting.as_array",
     "cpprb_like._store.schema.Field",
     "cpprb_like.samplers._prioritized.read_priorities",
+    "cpprb_like.views._stacking.CHECKED_NBYTES",
     "cpprb_like.views._stacking.newest_frame",
+    "cpprb_like.views._stacking.take_stacks",
 )
 # cpprb's own classes are made of parts of the engine, as the buffers are.
 OF_THE_ENGINE = ("compat", "cpprb")
