@@ -96,6 +96,7 @@ class Process:
         if not line:
             self._lines.put("")
             status = self._process.wait()
+            self._readers[1].join(5)  # the last words; what it started may keep the pipe open
             self._ended = self._ended or f"its process ended with {status}: {self._last_words}"
             return {"cannot": self._ended}
         answer: Answer = json.loads(line)
