@@ -29,7 +29,7 @@ from gymnasium_cases import (
     stored_rows,
     vector,
 )
-from helpers import refused
+from helpers import needs_optimised_modules, refused
 from pages import blocks
 
 from cpprb_like import GymnasiumRecorder, ReplayBuffer, train
@@ -535,6 +535,7 @@ def fastest(calls: list[Callable[[], Any]], rounds: int = 60, times: int = 300) 
     return best
 
 
+@needs_optimised_modules
 @pytest.mark.parametrize(("n_envs", "most"), [(None, 40), (16, 80)])
 def test_a_step_is_recorded_in_a_few_calls(n_envs: int | None, most: float) -> None:
     """20 empty calls for one environment, 40 for 16, and as much again for noise.
@@ -593,6 +594,7 @@ def steps_with_ends(env: Any, mode: AutoresetMode) -> tuple[Any, list[tuple[Any,
     return first, steps
 
 
+@needs_optimised_modules
 @pytest.mark.parametrize("name", ["CartPole-v1", "goals"])
 @pytest.mark.parametrize(
     ("n_envs", "mode", "most"), [(None, AutoresetMode.DISABLED, 40), *((16, m, 80) for m in MODES)]
