@@ -106,7 +106,7 @@ cdef class Ranks:
     def group_bottoms(self):
         """The least priority of each group at the last sort, from the greatest on; -inf of the last."""
         bottoms = np.array(self.bottoms[: self.groups])
-        bottoms[-1] = -INFINITY
+        bottoms[len(bottoms) - 1] = -INFINITY
         return bottoms
 
     @property
@@ -312,7 +312,7 @@ cdef class Ranks:
         if (
             bottoms.dtype != np.float64 or bottoms.ndim != 1
             or not 1 <= len(bottoms) <= self.shares.shape[0]
-            or not ((bottoms >= 0.0).all() and (bottoms[:-1] > bottoms[1:]).all())
+            or not ((bottoms >= 0.0).all() and (bottoms[:len(bottoms) - 1] > bottoms[1:]).all())
         ):
             raise ValueError(f"groups: expected priorities that fall, got {bottoms!r}")
         if not (0 <= ordered <= self.capacity and 0 <= changes < 1 << 62):

@@ -248,7 +248,7 @@ def test_nothing_is_allocated_or_raised_while_a_generator_is_locked() -> None:
         gc.set_threshold(700, 10, 10)
         gc.callbacks.remove(look)
     assert errors == 4
-    assert len(held) > 10
+    assert held
     assert not any(held)
 
 

@@ -15,7 +15,7 @@ pytestmark = needs_optimised_modules
 
 ROUNDS = 60
 CALLS = 1000  # of a turn: the same for both, so that a busy machine cannot make one of them short
-MOST = 1.25  # times the original; it is at most 1, and other programs are at work too
+MOST = 1.5  # times the original; it is at most 1, and other programs are at work too
 
 
 def times_the_original(make: Callable[[int], Work]) -> float:
