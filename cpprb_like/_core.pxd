@@ -14,9 +14,9 @@ from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 cdef enum:  # words of the header
     WRITTEN = 0      # rows written since the last clear
     ABSENT_ROWS = 1  # rows in the ring that hold no step
-    REVISION = 2     # clears so far
+    CLEARS = 2     # clears so far
     TAG_BASE = 3     # rows before the last clear, each time rounded up to a multiple of capacity
-    UPDATES = 4      # how often values of rows were replaced, rows hidden, or episodes ended
+    EDITS = 4      # how often values of rows were replaced, rows hidden, or episodes ended
     EPISODE_LENS = 5  # one word for each stream
 
 
@@ -48,12 +48,12 @@ cdef class Ring:
     cdef readonly tuple columns      # Column of each field, in declared order
     cdef readonly tuple stored_columns  # those that are stored as they are
     cdef readonly tuple chains       # Chain of each of the others
-    cdef readonly intp_t ahead       # rows that have to follow a row before it can be drawn
+    cdef readonly intp_t lookahead       # rows that have to follow a row before it can be drawn
     cdef uint8_t[::1] arena
     cdef int64_t[::1] state          # words of the header, see above
     cdef intp_t[:, ::1] table        # offset, stride, nbytes of each column that lies in the arena
     cdef intp_t[:, ::1] ends         # place, byte of the sign, flag bits of each end field
-    cdef tuple boxed                 # the columns that hold Python objects
+    cdef tuple object_columns                 # the columns that hold Python objects
     cdef intp_t in_record            # so many rows of the table lie in the record
     cdef intp_t record_offset
     cdef intp_t record_stride
@@ -63,7 +63,7 @@ cdef class Ring:
     cdef AbsentRuns runs             # of absent rows
     # Below: only if rows have to follow a row before it can be drawn.
     cdef int64_t kept_from           # id of the oldest row that is not left out
-    cdef int64_t[::1] open_rows      # ids of incomplete rows: a queue of ``ahead`` for each stream
+    cdef int64_t[::1] open_rows      # ids of incomplete rows: a queue of ``lookahead`` for each stream
     cdef intp_t[::1] heads           # where the oldest of each queue is
     cdef intp_t[::1] counts          # how many there are
     cdef intp_t n_open               # in all queues
@@ -127,7 +127,7 @@ cdef enum:
 
 cdef inline intp_t c_window_rows(Ring ring) noexcept nogil:
     """How many rows are fetched for each that is drawn: those that are read with it."""
-    return 1 + min(ring.ahead, FETCHED_STEPS - 1)
+    return 1 + min(ring.lookahead, FETCHED_STEPS - 1)
 
 
 cdef inline void c_fetch(Ring ring, const intp_t* slots, intp_t n) noexcept nogil:

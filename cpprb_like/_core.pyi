@@ -30,7 +30,7 @@ class Ring:
     columns: tuple[Column, ...]
     stored_columns: tuple[Column, ...]
     chains: tuple[Chain, ...]
-    ahead: int
+    lookahead: int
     row_nbytes: int
     def __new__(
         cls,
@@ -43,14 +43,14 @@ class Ring:
         capacity: int,
         n_envs: int,
         chains: Iterable[Chain] = (),
-        ahead: int = 0,
+        lookahead: int = 0,
     ) -> Self: ...
     @property
     def written(self) -> int: ...
     @property
     def stored(self) -> int: ...
     @property
-    def revision(self) -> int: ...
+    def clears(self) -> int: ...
     @property
     def absent(self) -> int: ...
     @property

@@ -73,23 +73,23 @@ cdef class Ring:
         Slots in memory, and streams that rows belong to in turn.
     chains : sequence of Chain
         Fields of ``columns`` that are not stored as they are.
-    ahead : int
+    lookahead : int
         A row is complete, and can be drawn, when so many rows of its episode follow it, or all. Then
-        ``capacity`` has ``ahead * n_envs`` slots for rows that are incomplete, and rows that are
+        ``capacity`` has ``lookahead * n_envs`` slots for rows that are incomplete, and rows that are
         complete beyond the other slots are left out.
     """
 
     def __cinit__(
         self, columns, cnp.ndarray arena, cnp.ndarray state, record, ends, *, capacity, n_envs,
-        chains=(), ahead=0,
+        chains=(), lookahead=0,
     ):
         self.capacity = capacity
         self.n_envs = n_envs
-        self.size = capacity - ahead * n_envs
-        if not 1 <= n_envs or self.size < 1 or ahead < 0:
+        self.size = capacity - lookahead * n_envs
+        if not 1 <= n_envs or self.size < 1 or lookahead < 0:
             raise ValueError(
-                f"expected 1 <= n_envs, 0 <= ahead and slots for more than ahead * n_envs rows, "
-                f"got {n_envs}, {ahead} and {capacity} slots"
+                f"expected 1 <= n_envs, 0 <= lookahead and slots for more than lookahead * n_envs "
+                f"rows, got {n_envs}, {lookahead} and {capacity} slots"
             )
         self.span = self.size if n_envs == 1 else capacity
         self.columns = tuple(columns)
@@ -98,17 +98,17 @@ cdef class Ring:
         self.state = state
         self.pool = Pool()
         self.chains = tuple(chains)
-        self.ahead = ahead
+        self.lookahead = lookahead
         chained = {chain.name: chain for chain in self.chains}
         self.stored_columns = tuple(
             [column for column in self.columns if column.name not in chained]
         )
-        self.boxed = tuple([column for column in self.stored_columns if column.objects is not None])
+        self.object_columns = tuple([column for column in self.stored_columns if column.objects is not None])
         plain = [column for column in self.stored_columns if column.objects is None]
         # Columns of the record first, so that one loop prefetches and copies them chunk by chunk.
         plain.sort(key=lambda column: not self._in_record(column))
         derived = [column for column in self.columns if column.name in chained]
-        for place, column in enumerate([*plain, *self.boxed, *derived]):
+        for place, column in enumerate([*plain, *self.object_columns, *derived]):
             (<Column> column).place = place
             if column.name in chained:
                 (<Chain> chained[column.name]).place = place
@@ -124,10 +124,10 @@ cdef class Ring:
         self.out = SlotSet(capacity)
         self.runs = AbsentRuns(capacity, n_envs)
         kept = LEAST_COMPLETED
-        while self.ahead and kept < 2 * (1 + self.ahead) * self.n_envs:
+        while self.lookahead and kept < 2 * (1 + self.lookahead) * self.n_envs:
             kept *= 2
         self.completed = np.empty(kept, np.int64)
-        self.open_rows = np.empty(self.ahead * self.n_envs, np.int64)
+        self.open_rows = np.empty(self.lookahead * self.n_envs, np.int64)
         self.heads = np.zeros(self.n_envs, np.intp)
         self.counts = np.zeros(self.n_envs, np.intp)
         self.rebuild()
@@ -150,9 +150,9 @@ cdef class Ring:
         return self.c_stored()
 
     @property
-    def revision(self):
+    def clears(self):
         """Clears so far."""
-        return self.state[REVISION]
+        return self.state[CLEARS]
 
     @property
     def absent(self):
@@ -184,7 +184,7 @@ cdef class Ring:
         return self.c_stored() - self.out.count
 
     cdef int64_t c_first(self) noexcept nogil:
-        return self.kept_from if self.ahead else self.state[WRITTEN] - self.c_stored()
+        return self.kept_from if self.lookahead else self.state[WRITTEN] - self.c_stored()
 
     cdef int64_t c_stop(self) noexcept nogil:
         if self.n_envs == 1 and self.n_open:
@@ -200,7 +200,7 @@ cdef class Ring:
         cdef intp_t stream = <intp_t> (row % self.n_envs)
         if self.n_open == 0 or self.counts[stream] == 0:
             return False
-        return row >= self.open_rows[stream * self.ahead + self.heads[stream]]
+        return row >= self.open_rows[stream * self.lookahead + self.heads[stream]]
 
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil:
         """The next row of the stream that holds a step, -1 if there is none among ``written``."""
@@ -278,7 +278,7 @@ cdef class Ring:
         cdef char* values
         if n == 1 and self.n_envs == 1 and present == NULL and self.state[ABSENT_ROWS] == 0:
             self.c_write_record(rows, slot)
-            if self.ahead:
+            if self.lookahead:
                 self.c_follow(written, slot, self.c_flags(slot)[0])
         else:
             self.c_write_records(rows, n, skip, slot, present)
@@ -294,7 +294,7 @@ cdef class Ring:
                 rows[number] + (skip + run) * row[NBYTES],
                 (n - skip - run) * row[NBYTES],
             )
-        for column in self.boxed:
+        for column in self.object_columns:
             objects = <char*> cnp.PyArray_DATA(column.objects)
             values = rows[column.place] + skip * column.nbytes
             c_swap(objects + slot * column.nbytes, values, run * column.nbytes)
@@ -361,11 +361,11 @@ cdef class Ring:
             if self.first_complete < 0:
                 self.first_complete = row
         else:
-            if self.counts[stream] == self.ahead:
+            if self.counts[stream] == self.lookahead:
                 self.c_complete(stream)
             place = self.heads[stream] + self.counts[stream]
-            place -= self.ahead if place >= self.ahead else 0
-            self.open_rows[stream * self.ahead + place] = row
+            place -= self.lookahead if place >= self.lookahead else 0
+            self.open_rows[stream * self.lookahead + place] = row
             self.counts[stream] += 1
             self.n_open += 1
             self.out.c_add(slot)
@@ -373,8 +373,8 @@ cdef class Ring:
 
     cdef void c_complete(self, intp_t stream) noexcept nogil:
         """The oldest incomplete row of a stream is complete."""
-        cdef int64_t row = self.open_rows[stream * self.ahead + self.heads[stream]]
-        self.heads[stream] = self.heads[stream] + 1 if self.heads[stream] + 1 < self.ahead else 0
+        cdef int64_t row = self.open_rows[stream * self.lookahead + self.heads[stream]]
+        self.heads[stream] = self.heads[stream] + 1 if self.heads[stream] + 1 < self.lookahead else 0
         self.counts[stream] -= 1
         self.n_open -= 1
         self.out.c_remove(<intp_t> (row % self.capacity))
@@ -393,10 +393,10 @@ cdef class Ring:
         if self.n_open and not self.c_can_draw(slot):  # of a stream that had no step for long?
             stream = <intp_t> (self.kept_from % self.n_envs)
             if self.counts[stream] and self.kept_from == (
-                self.open_rows[stream * self.ahead + self.heads[stream]]
+                self.open_rows[stream * self.lookahead + self.heads[stream]]
             ):
                 self.heads[stream] += 1
-                self.heads[stream] -= self.ahead if self.heads[stream] == self.ahead else 0
+                self.heads[stream] -= self.lookahead if self.heads[stream] == self.lookahead else 0
                 self.counts[stream] -= 1
                 self.n_open -= 1
         self.out.c_add(slot)
@@ -421,7 +421,7 @@ cdef class Ring:
         cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
         cdef intp_t slot
         cdef uint8_t flags
-        if self.ahead:
+        if self.lookahead:
             self.out.c_prepare()
         if self.out.count:
             self.out.c_forget(self.out.c_allocate())
@@ -429,7 +429,7 @@ cdef class Ring:
         self.n_open = 0
         self.counts[:] = 0
         self.heads[:] = 0
-        if not (self.ahead or self.state[ABSENT_ROWS]):
+        if not (self.lookahead or self.state[ABSENT_ROWS]):
             return 0
         for row in range(oldest, written):
             slot = <intp_t> (row % self.capacity)
@@ -438,7 +438,7 @@ cdef class Ring:
                 self.c_expect_absent()
                 self.out.c_add(slot)
                 self.c_join_run(row, True)
-            if self.ahead:
+            if self.lookahead:
                 self.c_follow(row, slot, flags)
         return 0
 
@@ -476,7 +476,7 @@ cdef class Ring:
                 self.c_count_steps(flags, start, count, any_flag)
             else:
                 self.state[EPISODE_LENS] += count
-            if self.ahead:
+            if self.lookahead:
                 for k in range(start, start + count):
                     row_id = self.state[WRITTEN] + k
                     self.c_follow(row_id, <intp_t> (row_id % self.capacity), flags[k - start])
@@ -523,11 +523,11 @@ cdef class Ring:
         for row in range(n):
             if slot + row < stored and self.c_flags(slot + row)[0] & ABSENT:
                 self.state[ABSENT_ROWS] -= 1
-                if not self.ahead:
+                if not self.lookahead:
                     self.out.c_remove(slot + row)
             if flags[row] & ABSENT:
                 self.state[ABSENT_ROWS] += 1
-                if not self.ahead:
+                if not self.lookahead:
                     self.out.c_add(slot + row)
 
     cdef uint8_t c_find_flags(
@@ -581,10 +581,10 @@ cdef class Ring:
             self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
         while self.counts[stream]:
             self.c_complete(stream)
-        if self.ahead:
+        if self.lookahead:
             self.c_drop(self.state[WRITTEN])
         self.state[EPISODE_LENS + stream] = 0
-        self.state[UPDATES] += 1
+        self.state[EDITS] += 1
 
     def hide(self, cnp.ndarray slots not None, Moment moment not None):
         """Make the rows in the given slots, which are in use, absent; ends of episodes stay.
@@ -609,7 +609,7 @@ cdef class Ring:
                 self.out.c_add(values[k])
         if was_open:
             self.c_rebuild()
-        self.state[UPDATES] += 1
+        self.state[EDITS] += 1
         return True
 
     def episode_len(self, intp_t stream):
@@ -623,18 +623,18 @@ cdef class Ring:
         cdef intp_t used = -1
         while used < self.c_stored():  # rows may come meanwhile
             used = self.c_stored()
-            fresh = [np.empty_like(column.objects[:used]) for column in self.boxed]
+            fresh = [np.empty_like(column.objects[:used]) for column in self.object_columns]
         if self.out.count:
             self.out.c_forget(self.out.c_allocate())
         cdef cnp.ndarray old, new
-        for column, new in zip(self.boxed, fresh):
+        for column, new in zip(self.object_columns, fresh):
             old = column.objects
             c_swap(
                 <char*> cnp.PyArray_DATA(old),
                 <char*> cnp.PyArray_DATA(new),
                 cnp.PyArray_NBYTES(new),
             )
-        self.state[REVISION] += 1
+        self.state[CLEARS] += 1
         cdef int64_t turns = (self.state[WRITTEN] + self.span - 1) // self.span
         self.state[TAG_BASE] += turns * self.span
         self.state[WRITTEN] = 0
@@ -654,8 +654,8 @@ cdef class Ring:
     cdef Moment c_now(self):
         cdef Moment moment = Moment.__new__(Moment)
         moment.written = self.state[WRITTEN]
-        moment.clears = self.state[REVISION]
-        moment.edits = self.state[UPDATES]
+        moment.clears = self.state[CLEARS]
+        moment.edits = self.state[EDITS]
         return moment
 
     def is_now(self, Moment moment not None):
@@ -664,7 +664,7 @@ cdef class Ring:
 
     cdef bint c_is_now(self, Moment moment) noexcept:
         return self.state[WRITTEN] == moment.written and (
-            self.state[REVISION] == moment.clears and self.state[UPDATES] == moment.edits
+            self.state[CLEARS] == moment.clears and self.state[EDITS] == moment.edits
         )
 
     def holds(self, Moment moment not None, cnp.ndarray slots not None):
@@ -679,8 +679,8 @@ cdef class Ring:
 
     cdef bint c_holds(self, Moment moment, cnp.ndarray slots) noexcept:
         return (
-            self.state[REVISION] == moment.clears
-            and self.state[UPDATES] == moment.edits
+            self.state[CLEARS] == moment.clears
+            and self.state[EDITS] == moment.edits
             and not self.c_overwritten(slots, moment.written)
         )
 
@@ -904,7 +904,7 @@ cdef class Ring:
 
     @property
     def public_stored(self):
-        """Slots in use, as users see them: with ``ahead`` and one environment, those of rows that
+        """Slots in use, as users see them: with ``lookahead`` and one environment, those of rows that
         are complete.
         """
         return min(self.c_stop(), self.span)

@@ -271,7 +271,7 @@ def _picture(rb: ReplayBuffer) -> tuple[object, ...]:
     """All that a sampler could change of the rows."""
     ring = rb.ring
     rows = [np.asarray(column).tobytes() for column in rb.get_all_transitions().values()]
-    return ring.written, ring.revision, ring.absent, ring.flags().tobytes(), rows
+    return ring.written, ring.clears, ring.absent, ring.flags().tobytes(), rows
 
 
 class _Pickler(pickle.Pickler):

@@ -2,7 +2,7 @@
 
 from numpy cimport ndarray
 
-from cpprb_like._store.overflow cimport Aside
+from cpprb_like._store.overflow cimport Overflow
 from cpprb_like._store.column cimport Column
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
@@ -43,7 +43,7 @@ cdef class FrameStack(Chain):
     cdef intp_t n_frames             # in the circle
     cdef uint8_t[::1] frames         # the newest frame of each row
     cdef char* frame_data            # of ``frames``
-    cdef Aside older                 # all frames but the newest of stacks that did not slide
+    cdef Overflow older                 # all frames but the newest of stacks that did not slide
     cdef uint8_t[::1] runs           # of each slot: rows before it whose frames are part of its value
     cdef readonly tuple shape        # of a value
     cdef intp_t[::1] lengths         # the same
@@ -65,8 +65,8 @@ cdef class NextOf(Chain):
     cdef FrameStack stack            # ... or this one
     cdef uint8_t[::1] arena
     cdef uint8_t[::1] marks          # of each slot: where the next value is
-    cdef Aside whole                 # next values
-    cdef Aside newest                # newest frames of next values
+    cdef Overflow whole                 # next values
+    cdef Overflow newest                # newest frames of next values
 
     cdef intp_t c_source(self) noexcept nogil
     cdef bint c_is_kept(self, Rows* rows, intp_t k) noexcept nogil

@@ -13,7 +13,7 @@ cimport numpy as cnp
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from cpprb_like._store.overflow cimport Aside
+from cpprb_like._store.overflow cimport Overflow
 from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_interleave, c_pick
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
@@ -163,7 +163,7 @@ cdef class FrameStack(Chain):
         self.lengths = np.array(shape, np.intp)
         if frames.shape[0] != self.n_frames * self.frame_nbytes or runs.shape[0] != capacity:
             raise ValueError("frames, runs: of a wrong length")
-        self.older = Aside(nbytes - self.frame_nbytes)
+        self.older = Overflow(nbytes - self.frame_nbytes)
         self.asides = (self.older,)
         self.frames = frames
         self.frame_data = <char*> cnp.PyArray_DATA(np.asarray(frames))  # there may be no bytes
@@ -352,8 +352,8 @@ cdef class NextOf(Chain):
             raise ValueError(f"marks: expected {capacity}, got {marks.shape[0]}")
         self.column = source if isinstance(source, Column) else None
         self.stack = source if isinstance(source, FrameStack) else None
-        self.whole = Aside(nbytes)
-        self.newest = Aside(0 if self.stack is None else self.stack.frame_nbytes)
+        self.whole = Overflow(nbytes)
+        self.newest = Overflow(0 if self.stack is None else self.stack.frame_nbytes)
         self.asides = (self.whole, self.newest)
         self.arena = arena
         self.marks = marks

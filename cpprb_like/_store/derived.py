@@ -27,7 +27,7 @@ class NStep:
     size: int  # the most steps
     gamma: float
     rewards: tuple[str, ...]
-    ahead: tuple[str, ...]  # fields that come from the last of the steps
+    last_step_fields: tuple[str, ...]  # fields that come from the last of the steps
     discount: bool
     discount_shape: tuple[int, ...]  # of a row
 
@@ -161,8 +161,8 @@ def read_nstep(options: object, schema: Schema) -> NStep | None:
     given = options.get("next")
     if given is None:
         given = [name for name in _nexts(schema) if name not in rewards]
-    ahead = _read_names("Nstep['next']", given, schema)
-    both = [name for name in ahead if name in rewards]
+    last_step_fields = _read_names("Nstep['next']", given, schema)
+    both = [name for name in last_step_fields if name in rewards]
     if both:
         raise ValueError(f"Nstep: {both} are both 'rew' and 'next'")
     for option, field in schema.near_ends():
@@ -187,7 +187,7 @@ def read_nstep(options: object, schema: Schema) -> NStep | None:
         size,
         as_discount("Nstep['gamma']", options.get("gamma", 0.99)),
         tuple(rewards),
-        (*ahead, *(name for name in ends if name not in ahead)),
+        (*last_step_fields, *(name for name in ends if name not in last_step_fields)),
         discount,
         (1,) if (1,) in shapes else (),
     )

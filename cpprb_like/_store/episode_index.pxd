@@ -17,7 +17,7 @@ cdef struct Bounds:              # of an episode
 
 cdef class EpisodeIndex:
     cdef readonly Ring ring
-    cdef int64_t revision        # of the ring; all below belongs to it
+    cdef int64_t clears        # of the ring; all below belongs to it
     cdef int64_t seen            # rows before this one were looked at
     cdef int64_t oldest          # when rows that were overwritten were looked for last
     # Of each stream:

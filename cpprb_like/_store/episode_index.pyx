@@ -14,7 +14,7 @@ from libc.stdlib cimport qsort
 from libc.string cimport memmove
 
 from cpprb_like._c.copying cimport c_prefetch
-from cpprb_like._core cimport ABSENT, END, REVISION, WRITTEN, Moment, Ring
+from cpprb_like._core cimport ABSENT, END, CLEARS, WRITTEN, Moment, Ring
 from cpprb_like._store.slot_set cimport SlotSet, c_has
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint32_t
 
@@ -79,7 +79,7 @@ cdef class EpisodeIndex:
         self.records[:] = NO_RECORD
         self.cut_firsts[:] = -1
         self.seen = self.oldest = 0
-        self.revision = self.ring.state[REVISION]
+        self.clears = self.ring.state[CLEARS]
         return 0
 
     cdef void c_point(self) noexcept:
@@ -93,7 +93,7 @@ cdef class EpisodeIndex:
     cdef int c_sync(self) except -1:
         """Look at the rows that have come, and at those that have gone."""
         cdef Ring ring = self.ring
-        if self.revision != ring.state[REVISION]:
+        if self.clears != ring.state[CLEARS]:
             self.c_forget()
         cdef int64_t row = max(self.seen, ring.c_first())
         cdef intp_t stream = <intp_t> (row % ring.n_envs), slot = <intp_t> (row % ring.capacity)
@@ -356,7 +356,7 @@ cdef class EpisodeIndex:
     def version(self):
         """Numbers that are others when there are other episodes."""
         self.c_sync()
-        return self.revision, self.seen, self.oldest, self.gone.count, self.n_cut
+        return self.clears, self.seen, self.oldest, self.gone.count, self.n_cut
 
     def slots(self, intp_t number):
         """The slots of the rows of an episode, in the order of time; and the flags of the last one.

@@ -230,7 +230,7 @@ cdef int c_fill(Ring ring, list arrays, tuple columns, cnp.ndarray slots) except
         with nogil:
             c_gather_rows(ring, outs, values, n)
     free(outs)
-    if ring.boxed:
+    if ring.object_columns:
         for column, array in zip(columns, arrays):
             if column.objects is not None:
                 array[...] = column.objects[slots]

@@ -1,11 +1,11 @@
-"""Attributes and C signatures of ``Aside``."""
+"""Attributes and C signatures of ``Overflow``."""
 
 from numpy cimport ndarray
 
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 
-cdef class Aside:
+cdef class Overflow:
     cdef readonly intp_t nbytes      # of a value
     cdef intp_t room                 # values that there is memory for
     cdef intp_t head                 # place of the oldest

@@ -28,7 +28,7 @@ cdef void c_copy_part(
 
 
 @cython.final
-cdef class Aside:
+cdef class Overflow:
     """Values of ``nbytes`` bytes, each for a row id.
 
     Memory is proportional to the most values that were there at one time.

@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_swap
-from cpprb_like._core cimport UPDATES, Ring
+from cpprb_like._core cimport EDITS, Ring
 from cpprb_like._store.row_handles cimport c_find_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
@@ -63,4 +63,4 @@ cdef void c_write(
         for k in range(n):
             if slots[k] >= 0:
                 memcpy(to + slots[k] * stride, values + k * size, size)
-    ring.state[UPDATES] += 1
+    ring.state[EDITS] += 1

@@ -26,7 +26,7 @@ cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint tagged) noexcept nog
         slot = <intp_t> (row % ring.capacity)
     elif slot < 0:
         return NO_ROW
-    elif ring.ahead:
+    elif ring.lookahead:
         row = ring.c_row_of_public(slot)
         if row < ring.c_first():
             return NO_ROW if row < 0 else GONE
@@ -44,7 +44,7 @@ cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1
 
 cdef class RowTags:
     cdef readonly Ring ring
-    cdef int64_t revision            # of the ring; what is below belongs to it
+    cdef int64_t clears            # of the ring; what is below belongs to it
     cdef int64_t drawn               # rows written when rows were drawn last
 
     cdef void c_begin(self) noexcept nogil

@@ -10,7 +10,7 @@ here: what is kept for the rows (``samplers._row_weights``), and new values (``r
 cimport cython
 cimport numpy as cnp
 
-from cpprb_like._core cimport REVISION, TAG_BASE, WRITTEN, Ring
+from cpprb_like._core cimport CLEARS, TAG_BASE, WRITTEN, Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 cnp.import_array()
@@ -89,12 +89,12 @@ cdef class RowTags:
 
     def __cinit__(self, Ring ring not None):
         self.ring = ring
-        self.revision = ring.state[REVISION]
+        self.clears = ring.state[CLEARS]
 
     cdef void c_begin(self) noexcept nogil:
         """Begin with an empty ring if it was cleared."""
-        if self.revision != self.ring.state[REVISION]:
-            self.revision = self.ring.state[REVISION]
+        if self.clears != self.ring.state[CLEARS]:
+            self.clears = self.ring.state[CLEARS]
             self.drawn = 0
 
     def indexes(self, cnp.ndarray slots, bint tagged):
@@ -158,7 +158,7 @@ cdef class RowTags:
     def save(self):
         """All that a new object over an equal ring needs to go on like this one."""
         self.c_begin()
-        rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[REVISION]
+        rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[CLEARS]
         return *rows, self.drawn
 
     def load(self, saved):
@@ -167,7 +167,7 @@ cdef class RowTags:
         A ring without rows may be another one: then this begins anew, and returns false. Raises
         ``ValueError`` for another ring that has rows.
         """
-        rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[REVISION]
+        rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[CLEARS]
         *known, drawn = saved
         if rows != tuple(known):
             if len(self.ring):
@@ -177,5 +177,5 @@ cdef class RowTags:
             raise ValueError(
                 f"rows at the last draw: expected 0 to {self.ring.state[WRITTEN]}, got {drawn}"
             )
-        self.revision, self.drawn = self.ring.state[REVISION], drawn
+        self.clears, self.drawn = self.ring.state[CLEARS], drawn
         return True

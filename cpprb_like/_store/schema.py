@@ -432,16 +432,16 @@ class Layout:
     strides: tuple[int, ...]
     record: tuple[int, int]  # offset and stride
     nbytes: int  # of the arena
-    beside: int  # bytes that a sampler allocates
+    sampler_nbytes: int  # bytes that a sampler allocates
     blocks: tuple[tuple[str, int, int], ...]  # name, offset, bytes of what chained fields need
 
     @classmethod
     def of(
-        cls, schema: Schema, size: int, n_envs: int, beside: int = 0, incomplete: int = 0
+        cls, schema: Schema, size: int, n_envs: int, sampler_nbytes: int = 0, incomplete: int = 0
     ) -> Layout:
         """Lay out ``size + incomplete`` rows: header, records, blocks.
 
-        ``beside`` are bytes that a sampler allocates for them.
+        ``sampler_nbytes`` are bytes that a sampler allocates for them.
         """
         capacity = size + incomplete
         record_fields = [
@@ -463,7 +463,7 @@ class Layout:
         in_blocks = sum(
             schema.stored_nbytes(field) for field in schema.fields if field not in record_fields
         ) + len(schema.chained)
-        most = schema.most_row_nbytes - (record_offset + beside) / capacity - in_blocks
+        most = schema.most_row_nbytes - (record_offset + sampler_nbytes) / capacity - in_blocks
         stride = _record_stride(_align(used + 1, widest), most)  # and the byte of flags
         places = {name: (offset, stride) for name, (offset, _) in places.items()}
         end = record_offset + capacity * stride
@@ -488,7 +488,7 @@ class Layout:
             strides=tuple(stride for _, stride in ordered),
             record=(record_offset, stride),
             nbytes=end,
-            beside=beside,
+            sampler_nbytes=sampler_nbytes,
             blocks=tuple(blocks),
         )
 
@@ -506,7 +506,7 @@ class Layout:
         """
         boxed = [field.nbytes for field in self.schema.fields if field.dtype.hasobject]
         newest = sum(map(self._newest_nbytes, self.schema.fields))
-        return self.nbytes + self.capacity * sum(boxed) + newest + self.beside
+        return self.nbytes + self.capacity * sum(boxed) + newest + self.sampler_nbytes
 
     def _newest_nbytes(self, field: Field) -> int:
         """Bytes that keep the newest value of each environment, outside of the arena."""
@@ -621,10 +621,10 @@ class Layout:
             (f"(overflow of {name})", "", "", "", format_nbytes(size))
             for name, size in kept.items()
         ]
-        extra = self.total_nbytes - sum(map(self._nbytes_of, self.schema.fields)) - self.beside
+        extra = self.total_nbytes - sum(map(self._nbytes_of, self.schema.fields)) - self.sampler_nbytes
         rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))
-        if self.beside:
-            rows.append(("(sampler)", "", "", "", format_nbytes(self.beside)))
+        if self.sampler_nbytes:
+            rows.append(("(sampler)", "", "", "", format_nbytes(self.sampler_nbytes)))
         if index:
             rows.append(("(rows not to draw)", "", "", "", format_nbytes(index)))
         total = format_nbytes(self.total_nbytes + sum(kept.values()) + index)

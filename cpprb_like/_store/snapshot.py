@@ -39,7 +39,7 @@ def check_layout(layout: object) -> Layout:
         raise ValueError(f"layout: expected one, got {type(layout).__name__}")
     n_envs = read_n_envs(layout.n_envs, read_size(layout.size))
     incomplete = as_int("slots for incomplete rows", layout.capacity - layout.size, 0)
-    beside = as_int("beside", layout.beside, 0)
+    sampler_nbytes = as_int("sampler_nbytes", layout.sampler_nbytes, 0)
     for field in layout.schema.fields:
         for length in field.shape:
             as_int(f"shape of field {field.name!r}", length, 0)
@@ -47,7 +47,7 @@ def check_layout(layout: object) -> Layout:
         (shape,) = [field.shape for field in layout.schema.fields if field.name == stack.name]
         if not 0 <= stack.axis < len(shape) or shape[stack.axis] != stack.depth:
             raise ValueError(f"stack of field {stack.name!r}: {stack} does not fit {shape}")
-    if layout != Layout.of(layout.schema, layout.size, n_envs, beside, incomplete):
+    if layout != Layout.of(layout.schema, layout.size, n_envs, sampler_nbytes, incomplete):
         raise ValueError("layout: its numbers contradict each other")
     return layout
 

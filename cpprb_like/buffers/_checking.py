@@ -117,7 +117,7 @@ def check_buffer(self: Checkable, step_id: str | None = None, *, stack: str | No
 
 def _check_all(self: Checkable, names: _IdFields) -> None:
     _check_header(self._layout, self._arena)
-    timeline = _Timeline(self._layout, self._arena, self.ring.ahead)
+    timeline = _Timeline(self._layout, self._arena, self.ring.lookahead)
     _check_flags(timeline, self._layout, self._arena)
     _check_lengths(timeline, self._layout, self._arena)
     _check_sizes(timeline, self.ring)
@@ -161,7 +161,7 @@ class _Extent:
 class _Timeline(_Extent):
     """The rows in the ring that hold a step: stream by stream, oldest first."""
 
-    def __init__(self, layout: Layout, arena: NDArray[np.uint8], ahead: int) -> None:
+    def __init__(self, layout: Layout, arena: NDArray[np.uint8], lookahead: int) -> None:
         super().__init__(layout, arena)
         ids = np.arange(self.oldest, self.written)
         flags = layout.flags(arena)[ids % self.capacity]
@@ -190,7 +190,7 @@ class _Timeline(_Extent):
         self.age = np.arange(n) - starts[episode] if n else np.empty(0, np.intp)
         self.left = stops[episode] - 1 - np.arange(n) if n else np.empty(0, np.intp)
         self.complete = ended[stops[episode] - 1] if n else np.empty(0, np.bool_)
-        finished = (self.left >= ahead) | self.complete
+        finished = (self.left >= lookahead) | self.complete
         incomplete = self.ids[~finished]
         while True:  # those that are older than the newest ``size`` complete rows are left out
             first = self.written - layout.size - len(incomplete)
@@ -227,14 +227,14 @@ def _expect(sound: bool, what: str, expected: object, got: object) -> None:
 
 
 def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
-    written, absent, revision, base, updates, *_ = layout.state(arena).tolist()
+    written, absent, clears, base, edits, *_ = layout.state(arena).tolist()
     several = f" that is a multiple of {layout.n_envs}" if layout.n_envs > 1 else ""
     sound = 0 <= written < MOST and written % layout.n_envs == 0
     _expect(sound, "rows written", f"a number{several}", written)
     sound = 0 <= base < MOST and base % layout.span == 0
     _expect(sound, "what tags count from", f"a multiple of {layout.span}", base)
-    sound = 0 <= revision < MOST and 0 <= updates < MOST
-    _expect(sound, "clears and updates", "numbers", (revision, updates))
+    sound = 0 <= clears < MOST and 0 <= edits < MOST
+    _expect(sound, "clears and edits", "numbers", (clears, edits))
     stored = layout.flags(arena)[: min(written, layout.capacity)]
     counted = int(np.count_nonzero(stored & FLAG_ABSENT))
     _expect(absent == counted, "absent rows", counted, absent)
@@ -441,13 +441,13 @@ def _check_steps(timeline: _Timeline, ring: Ring, view: View, nstep: NStep) -> N
     """Sums and last values over several steps are those of the rows themselves."""
     chosen = np.flatnonzero(timeline.drawable)
     steps = np.minimum(timeline.left[chosen] + 1, nstep.size)
-    plain = {name: timeline.read(ring, name) for name in (*nstep.rewards, *nstep.ahead)}
+    plain = {name: timeline.read(ring, name) for name in (*nstep.rewards, *nstep.last_step_fields)}
     for start in range(0, len(chosen), CHUNK):
         here, counts = chosen[start : start + CHUNK], steps[start : start + CHUNK]
         slots = np.ascontiguousarray(timeline.slots[here])
         batch = view.take(slots)
         require = partial(_require_some, timeline, here)
-        for name in nstep.ahead:
+        for name in nstep.last_step_fields:
             values = plain[name][here + counts - 1]
             what = f"field {name!r} {_after(nstep)}"
             require(_same(batch[name], values), what, values, batch[name])

@@ -16,7 +16,7 @@ from cpython.unicode cimport (
 )
 
 from cpprb_like._store.column cimport Column
-from cpprb_like._core cimport REVISION, WRITTEN, Moment, Ring
+from cpprb_like._core cimport CLEARS, WRITTEN, Moment, Ring
 from cpprb_like._c.number_casts cimport NO_NUMBER
 from cpprb_like.samplers._row_weights cimport RowWeights
 from cpprb_like._store.gather cimport c_fill, c_find_arrays, c_take
@@ -91,9 +91,9 @@ cdef class BufferBase:
         """
         raise NotImplementedError
 
-    def _set_new(self, first, revision, priorities):
+    def _set_new(self, first, clears, priorities):
         """Take note of priorities, where no ``RowWeights`` does: of the rows from row id ``first``
-        on, which have been written to a ring of that revision.
+        on, which have been written to a ring of that clears.
         """
         raise NotImplementedError
 
@@ -116,7 +116,7 @@ cdef class BufferBase:
         self.c_ring = ring
         self.n_streams = ring.n_envs
         self._gate = gate
-        self.is_plain = not (ring.chains or ring.ahead)
+        self.is_plain = not (ring.chains or ring.lookahead)
         self.has_priorities = has_priorities
         self.names = names
         self.numbers = numbers
@@ -377,13 +377,13 @@ cdef class BufferBase:
         Returns the slot of the first of them; in a buffer whose rows wait for others, that of the
         first that can be drawn now, or None.
         """
-        cdef int64_t first = self.c_ring.state[WRITTEN], revision = self.c_ring.state[REVISION]
+        cdef int64_t first = self.c_ring.state[WRITTEN], clears = self.c_ring.state[CLEARS]
         cdef char** rows = <char**> &self.sources[0]
         if present != NULL:
             self.c_ring.c_expect_absent()
         if self.c_ring.chains:
             self.c_ring.c_prepare(rows, n)
-        if self.c_ring.ahead:
+        if self.c_ring.lookahead:
             slot = self.c_ring.c_publish_ahead(rows, n, present)
         else:
             slot = self.c_ring.c_publish(rows, n, present)
@@ -392,10 +392,10 @@ cdef class BufferBase:
                 (<RowWeights> priorities[0]).c_set_new(first, priorities[1], priorities[2], present)
             else:
                 try:
-                    self._set_new(first, revision, priorities[1])
+                    self._set_new(first, clears, priorities[1])
                 except BaseException:
                     # It cannot fail by itself, so a signal handler raised. The rows are written.
-                    self._set_new(first, revision, priorities[1])
+                    self._set_new(first, clears, priorities[1])
                     raise
         return slot
 

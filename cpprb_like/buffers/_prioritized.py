@@ -124,8 +124,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return given.reshape(-1)
         return priorities if isinstance(priorities, (list, tuple)) else given  # for messages
 
-    def _set_new(self, first: int, revision: int, priorities: NDArray[np.float64]) -> None:
-        self.sampler.set_new(first, revision, priorities)
+    def _set_new(self, first: int, clears: int, priorities: NDArray[np.float64]) -> None:
+        self.sampler.set_new(first, clears, priorities)
 
     def sample(
         self,

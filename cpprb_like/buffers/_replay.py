@@ -255,7 +255,7 @@ class ReplayBuffer(BufferBase):
             capacity=layout.capacity,
             n_envs=layout.n_envs,
             chains=layout.chains(arena, columns),
-            ahead=0 if nstep is None else nstep.size - 1,
+            lookahead=0 if nstep is None else nstep.size - 1,
         )
 
     def _open(
@@ -617,11 +617,11 @@ class ReplayBuffer(BufferBase):
     ) -> Iterator[Batch]:
         if len(self) == 0:
             return
-        ring, clears = self.ring, self.ring.revision
+        ring, clears = self.ring, self.ring.clears
         epoch = Epoch(ring, self.rng if shuffle else None)
 
         def still_there(chosen: Slots) -> Slots:
-            if ring.revision != clears:
+            if ring.clears != clears:
                 raise RuntimeError("the buffer was cleared while its rows were read")
             return chosen[~ring.absent_at(chosen)]
 

@@ -111,7 +111,7 @@ class Sampler:
         ----------
         ring : Ring
             The rows, to be looked at only. ``ring.written`` of them were written since the last
-            ``clear``, ``ring.revision`` counts the clears. The newest row is in slot
+            ``clear``, ``ring.clears`` counts the clears. The newest row is in slot
             ``(ring.written - 1) % ring.capacity``, the one before in the slot before, around the
             end. ``len(ring)`` rows can be drawn, at least 1; their slots are below ``ring.stored``,
             and all of these unless ``ring.absent`` is above 0: then they are
@@ -353,13 +353,13 @@ class Reverse(Sampler):
         replace: bool,
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``."""
-        revision, newest = ring.revision, ring.stop - 1
+        clears, newest = ring.clears, ring.stop - 1
         stored = newest + 1 - ring.first
         if stored <= 0 or len(ring) == 0:  # not the same while other threads clear and add
             raise NotEnoughDataError("cannot sample: the buffer is empty")
         start, seen = self._start
         behind = newest - start
-        if seen != revision or not 0 <= behind < min(2 * self.stride, stored):
+        if seen != clears or not 0 <= behind < min(2 * self.stride, stored):
             start, behind = newest, 0
         ages = (behind + self.stride % stored * np.arange(n, dtype=np.intp)) % stored
         slots = (newest - ages) % ring.capacity
@@ -367,7 +367,7 @@ class Reverse(Sampler):
             slots = ring.at_or_before(slots)
         if not replace and len(np.unique(slots)) < n:
             raise self._repeats(ring, n)
-        self._start = (start - 1, revision)
+        self._start = (start - 1, clears)
         return slots, {}
 
     def _repeats(self, ring: Ring, n: int) -> ValueError:

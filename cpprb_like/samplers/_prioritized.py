@@ -84,11 +84,11 @@ class PrioritySampler(Sampler):
         """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are none."""
         return read_priorities(priorities)
 
-    def set_new(self, first: int, revision: int, priorities: Floats) -> None:
+    def set_new(self, first: int, clears: int, priorities: Floats) -> None:
         """Take note of the priorities of the rows from row id ``first`` on, just written.
 
-        They come from ``read_priorities``, so it cannot fail. If ``ring.revision`` is no longer
-        ``revision``, the rows are gone. It is called once more for the same rows if a signal
+        They come from ``read_priorities``, so it cannot fail. If ``ring.clears`` is no longer
+        ``clears``, the rows are gone. It is called once more for the same rows if a signal
         handler raised in the middle, as Ctrl-C does: so rows never come without their priorities.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method set_new")
@@ -376,9 +376,9 @@ class ByPriority(PrioritySampler):
         values = read_priorities(priorities)
         return self.rows, values, self._weigh(values)
 
-    def set_new(self, first: int, revision: int, priorities: Floats) -> None:
+    def set_new(self, first: int, clears: int, priorities: Floats) -> None:
         """See ``PrioritySampler.set_new``."""
-        self.rows.set_new(first, revision, priorities, self._weigh(priorities))
+        self.rows.set_new(first, clears, priorities, self._weigh(priorities))
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows; see ``PrioritizedReplayBuffer.update_priorities``."""

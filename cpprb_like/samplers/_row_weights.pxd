@@ -19,9 +19,9 @@ cdef class RowWeights:
     cdef readonly float64_t first    # weight of new rows before any other was given
     cdef float64_t newest_weight     # the greatest so far
     cdef float64_t greatest_priority  # so far
-    cdef int64_t revision            # of the ring; all below belongs to it
+    cdef int64_t clears            # of the ring; all below belongs to it
     # Rows that are incomplete: ids, -1 where there is none, and what they will weigh (with ranks,
-    # their priorities, as ``newest_weight`` is). The rows of a stream have ``ring.ahead`` places.
+    # their priorities, as ``newest_weight`` is). The rows of a stream have ``ring.lookahead`` places.
     cdef int64_t[::1] held_rows
     cdef float64_t[::1] held
     cdef int64_t completed           # of the rows that the ring completed, those that were seen

@@ -18,7 +18,7 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
-from cpprb_like._core cimport ABSENT, REVISION, WRITTEN, Ring
+from cpprb_like._core cimport ABSENT, CLEARS, WRITTEN, Ring
 from cpprb_like.samplers._ranks cimport Entry, Ranks
 from cpprb_like._store.row_handles cimport RowTags, c_refuse
 from cpprb_like._segment_tree cimport (
@@ -74,18 +74,18 @@ cdef class RowWeights:
         self.tags = RowTags(ring)
         self.first = self.newest_weight = first
         self.greatest_priority = 1.0
-        self.revision = ring.state[REVISION]
-        self.held_rows = np.full(ring.ahead * ring.n_envs, -1, np.int64)
-        self.held = np.zeros(ring.ahead * ring.n_envs, np.float64)
+        self.clears = ring.state[CLEARS]
+        self.held_rows = np.full(ring.lookahead * ring.n_envs, -1, np.int64)
+        self.held = np.zeros(ring.lookahead * ring.n_envs, np.float64)
         self.completed = ring.n_completed
 
     # ------------------------------------------------------------------ following the ring
 
     cdef void c_begin(self) noexcept nogil:
         """Forget all weights if the ring was cleared: at a cost for each row that had one."""
-        if self.revision == self.ring.state[REVISION]:
+        if self.clears == self.ring.state[CLEARS]:
             return
-        self.revision = self.ring.state[REVISION]
+        self.clears = self.ring.state[CLEARS]
         self.tree.c_clear_first(min(self.filled, self.ring.capacity))
         if self.ranks is not None:
             self.ranks.c_clear()
@@ -98,8 +98,8 @@ cdef class RowWeights:
 
     cdef int c_sync(self, int64_t stop) except -1:
         """Bring the tree up to date for the rows before ``stop``."""
-        if self.revision == self.ring.state[REVISION] and self.summed == stop and (
-            self.ring.ahead == 0 or (  # otherwise the end of an episode may have come since
+        if self.clears == self.ring.state[CLEARS] and self.summed == stop and (
+            self.ring.lookahead == 0 or (  # otherwise the end of an episode may have come since
                 self.completed == self.ring.n_completed
                 and self.kept_from == self.ring.c_first()
             )
@@ -121,13 +121,13 @@ cdef class RowWeights:
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
         cdef float64_t weight = self.c_new_weight() if self.filled < stop else 0.0
-        if self.ring.ahead:
+        if self.ring.lookahead:
             self.c_catch_up()
         self.c_fill(stop, weight)
         self.summed = max(self.summed, stop - capacity)
         if self.summed >= stop:
             return
-        if self.ring.c_absent() and self.ring.ahead == 0:
+        if self.ring.c_absent() and self.ring.lookahead == 0:
             for row in range(self.summed, stop):
                 if self.ring.c_is_absent(<intp_t> (row % capacity)):
                     self.c_take_out(<intp_t> (row % capacity))
@@ -161,7 +161,7 @@ cdef class RowWeights:
         if self.filled >= stop:
             return
         row = max(self.filled, stop - capacity)
-        if self.ring.ahead or self.ranks is not None:
+        if self.ring.lookahead or self.ranks is not None:
             for row in range(max(row, self.ring.state[WRITTEN] - capacity), stop):
                 self.c_put(row, weight)
             self.filled = stop
@@ -197,10 +197,10 @@ cdef class RowWeights:
 
     cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil:
         """Keep what an incomplete row will weigh."""
-        cdef intp_t first = <intp_t> (row % self.ring.n_envs) * self.ring.ahead
+        cdef intp_t first = <intp_t> (row % self.ring.n_envs) * self.ring.lookahead
         cdef intp_t place, spare = first
         cdef int64_t other
-        for place in range(first, first + self.ring.ahead):
+        for place in range(first, first + self.ring.lookahead):
             other = self.held_rows[place]
             if other == row:
                 spare = place
@@ -212,8 +212,8 @@ cdef class RowWeights:
 
     cdef void c_release(self, int64_t row) noexcept nogil:
         """Give a row that has become complete its weight, unless it was left out since."""
-        cdef intp_t place = <intp_t> (row % self.ring.n_envs) * self.ring.ahead
-        cdef intp_t stop = place + self.ring.ahead
+        cdef intp_t place = <intp_t> (row % self.ring.n_envs) * self.ring.lookahead
+        cdef intp_t stop = place + self.ring.lookahead
         while place < stop and self.held_rows[place] != row:
             place += 1
         if place < stop:
@@ -267,15 +267,15 @@ cdef class RowWeights:
         self.c_sync(self.ring.state[WRITTEN])
 
     def set_new(
-        self, int64_t first, int64_t revision, cnp.ndarray priorities, cnp.ndarray weights
+        self, int64_t first, int64_t clears, cnp.ndarray priorities, cnp.ndarray weights
     ):
         """Note the weights of the rows from row id ``first`` on, which have just been written.
 
         ``priorities`` and ``weights`` are dense 1-d arrays of float64 of the same length. If the
-        ring has another revision by now, the rows are gone.
+        ring has another clears by now, the rows are gone.
         """
         cdef bint locked = self.tree.c_enter(0)
-        if self.ring.state[REVISION] == revision:
+        if self.ring.state[CLEARS] == clears:
             self.c_set_new(first, priorities, weights, NULL)
         if locked:
             self.tree.c_leave()
@@ -296,7 +296,7 @@ cdef class RowWeights:
         self.c_begin()
         if self.maxima is not None:
             self.c_sync_to(first)
-        elif self.ring.ahead:
+        elif self.ring.lookahead:
             self.c_catch_up()
         self.c_fill(first, self.newest_weight)
         self.c_write(first, given, n)
@@ -319,7 +319,7 @@ cdef class RowWeights:
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
         for row in range(max(first, self.ring.state[WRITTEN] - capacity), first + n):
-            if self.ring.ahead or self.ranks is not None:
+            if self.ring.lookahead or self.ranks is not None:
                 self.c_put(row, weights[row - first])
             else:
                 leaves[row % capacity] = weights[row - first] + 0.0  # never minus zero
@@ -579,7 +579,7 @@ cdef class RowWeights:
         self.tree.rebuild()
         self.newest_weight = newest_weight
         self.greatest_priority = greatest_priority
-        self.revision = self.ring.state[REVISION]
+        self.clears = self.ring.state[CLEARS]
         self.filled = self.summed = self.ring.state[WRITTEN]
         self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()
 

@@ -17,10 +17,10 @@ cdef class Starts:
     cdef readonly intp_t least       # rows from the start to the end of an episode that has ended
     cdef readonly bint across        # sequences run over the ends of episodes
     cdef readonly intp_t stride      # rows of a stream from one start to the next
-    # Of starts that are kept, once they were rare; all belongs to the revision, and to the rows
+    # Of starts that are kept, once they were rare; all belongs to the clears, and to the rows
     # before ``seen``:
     cdef SlotSet kept                # all starts, and rows that were starts
-    cdef int64_t revision            # of the ring
+    cdef int64_t clears            # of the ring
     cdef int64_t seen
     cdef int64_t first               # the oldest row that was not left out
     cdef int64_t edits               # of the ring

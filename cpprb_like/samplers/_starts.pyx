@@ -13,7 +13,7 @@ from libc.stdint cimport int8_t
 from numpy.random cimport bitgen_t
 
 from cpprb_like._c.copying cimport c_prefetch
-from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, REVISION, UPDATES, WRITTEN, Ring
+from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, CLEARS, EDITS, WRITTEN, Ring
 from cpprb_like._store.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
 from cpprb_like._store.slot_set cimport SlotSet, c_has
@@ -326,8 +326,8 @@ cdef class Starts:
             stream = stream + 1 if stream + 1 < ring.n_envs else 0
             slot = slot + 1 if slot + 1 < ring.capacity else 0
         self.seen, self.first = row, first
-        if self.edits != ring.state[UPDATES]:
-            self.edits = ring.state[UPDATES]
+        if self.edits != ring.state[EDITS]:
+            self.edits = ring.state[EDITS]
             for stream in range(0 if self.across else ring.n_envs):
                 if self.waiting[stream] >= 0 and ring.state[EPISODE_LENS + stream] == 0:
                     self.c_end(stream)
@@ -336,7 +336,7 @@ cdef class Starts:
     cdef bint c_is_over(self) noexcept:
         """Whether what is kept is of no use."""
         return self.kept.memory is None or (
-            self.revision != self.ring.state[REVISION] or self.ring.c_first() < self.first
+            self.clears != self.ring.state[CLEARS] or self.ring.c_first() < self.first
         )
 
     cdef void c_begin(self, cnp.ndarray memory, cnp.ndarray streams) noexcept:
@@ -351,8 +351,8 @@ cdef class Starts:
             self.waiting[stream] = self.newest[stream] = -1
             self.counts[stream] = 0
         self.seen = self.first = 0
-        self.revision = self.ring.state[REVISION]
-        self.edits = self.ring.state[UPDATES]
+        self.clears = self.ring.state[CLEARS]
+        self.edits = self.ring.state[EDITS]
 
     cdef void c_see(self, int64_t row, intp_t stream, intp_t slot) noexcept:
         """A row has come that holds a step."""

@@ -78,7 +78,7 @@ def take_sequences(
     sequences.wanted = ring.columns if columns is None else columns
     sequences.columns, sequences.asides = {}, {}
     sequences.c_copy_stored(tagged)
-    for column in ring.boxed:
+    for column in ring.object_columns:
         if column.name in sequences.columns:
             sequences.c_box(column)
     for chain in ring.chains:
@@ -115,7 +115,7 @@ cdef class Sequences:
         plan.across = self.starts.across
         plan.marks = <uint8_t*> cnp.PyArray_DATA(self.marks)
         plan.ids = NULL
-        if ring.chains or ring.boxed or tagged:
+        if ring.chains or ring.object_columns or tagged:
             self.ids = cnp.PyArray_SimpleNew(2, lengths, cnp.NPY_INT64)
             plan.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
         plan.flags = ring.c_flags(0)

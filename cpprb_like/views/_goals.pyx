@@ -9,7 +9,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport sqrt
 from numpy.random cimport bitgen_t
 
-from cpprb_like._core cimport REVISION, WRITTEN, Ring
+from cpprb_like._core cimport CLEARS, WRITTEN, Ring
 from cpprb_like._store.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
@@ -104,7 +104,7 @@ cdef bint c_choose(
         row = ring.c_row_at(given[k])
         if strategy == C_RANDOM:
             row = c_pick_any(ring, bits, row)
-        elif index.revision == ring.state[REVISION] and index.c_find_row(row, &bounds):
+        elif index.clears == ring.state[CLEARS] and index.c_find_row(row, &bounds):
             if strategy == C_FINAL:
                 row = bounds.last
             else:

@@ -17,7 +17,7 @@ class Windows:
         size: int,
         gamma: float,
         sums: frozenset[str],
-        ahead: frozenset[str],
+        last_step_fields: frozenset[str],
         discount_shape: tuple[int, ...] | None,
     ) -> Self: ...
     def take(

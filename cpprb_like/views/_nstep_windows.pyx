@@ -83,7 +83,7 @@ cdef class Windows:
         The most rows of a window.
     gamma : float
         The factor of each further row.
-    sums, ahead : frozenset of str
+    sums, last_step_fields : frozenset of str
         Names of the stored columns that are summed over a window, which ``can_sum``, and of those
         columns that are of its last row. All others are of its first.
     discount_shape : tuple of int, optional
@@ -91,14 +91,14 @@ cdef class Windows:
     """
 
     def __cinit__(
-        self, Ring ring not None, intp_t size, gamma, frozenset sums, frozenset ahead,
+        self, Ring ring not None, intp_t size, gamma, frozenset sums, frozenset last_step_fields,
         discount_shape,
     ):
         cdef Column column
         self.ring = ring
         self.size = size
         self.powers = c_powers(gamma, size)
-        self.ahead = ahead
+        self.last_step_fields = last_step_fields
         self.discount_ndim = 0 if discount_shape is None else 1 + len(discount_shape)
         self.origins = np.zeros(len(ring.columns), np.uint8)
         self.lead = -1
@@ -109,7 +109,7 @@ cdef class Windows:
                 )
                 if column.nbytes == column.dtype.itemsize:
                     self.lead = column.place  # the last such column, if there are more
-            elif column.name in ahead:
+            elif column.name in last_step_fields:
                 self.origins[column.place] = OF_LAST
 
     def take(
@@ -142,7 +142,7 @@ cdef class Windows:
         cdef cnp.ndarray last = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         cdef cnp.ndarray discount = self.c_new_discount(n)
         self.c_fill(slots, columns, arrays, last, discount, steps, gamma)
-        if ring.boxed:
+        if ring.object_columns:
             for column, array in zip(columns, arrays):
                 if column.objects is not None:
                     array[...] = column.objects[slots]  # never of the last row: see derived
@@ -153,7 +153,7 @@ cdef class Windows:
         for chain in ring.chains:
             if chain.name in batch:
                 c_take_chain(
-                    ring, chain, last if chain.name in self.ahead else slots, batch[chain.name]
+                    ring, chain, last if chain.name in self.last_step_fields else slots, batch[chain.name]
                 )
         if discount is not None:
             batch["discount"] = discount

@@ -95,7 +95,7 @@ class _Several:
             nstep.size,
             nstep.gamma,
             frozenset(column.name for column in plain),
-            frozenset(nstep.ahead),
+            frozenset(nstep.last_step_fields),
             nstep.discount_shape if nstep.discount else None,
         )
 

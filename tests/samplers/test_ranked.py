@@ -624,10 +624,10 @@ def test_absent_rows_that_came_and_went_between_two_draws() -> None:
 def test_a_clear_by_another_thread_before_the_priorities_arrive() -> None:
     """Priorities of rows that are gone give no chance to slots that nobody has written."""
     rb = buffer(8, RankBased(probabilities=True))
-    revision = rb.ring.revision
+    clears = rb.ring.clears
     rb.add(x=np.arange(8))
     rb.clear()
-    rb.sampler.set_new(0, revision, floats(np.arange(8) + 2))
+    rb.sampler.set_new(0, clears, floats(np.arange(8) + 2))
     assert rb.get_max_priority() == 1.0
     rb.add(x=[7])
     assert set(rb.sample(20)["x"].tolist()) == {7}
@@ -642,15 +642,15 @@ def test_priorities_that_arrive_late_and_in_another_order() -> None:
             super().__init__(*args, **options)
             self.waiting: list[tuple[int, int, Floats]] = []
 
-        def set_new(self, first: int, revision: int, priorities: Floats) -> None:
-            self.waiting.append((first, revision, priorities))
+        def set_new(self, first: int, clears: int, priorities: Floats) -> None:
+            self.waiting.append((first, clears, priorities))
 
     sampler = Late(probabilities=True)
     rb = buffer(6, sampler)
     for k in range(4):
         rb.add(x=[k, k], priorities=[k + 2.0, 0.25])
-    for first, revision, priorities in sampler.waiting[::-1]:
-        RankBased.set_new(sampler, first, revision, priorities)
+    for first, clears, priorities in sampler.waiting[::-1]:
+        RankBased.set_new(sampler, first, clears, priorities)
     # Rows 0 and 1 were overwritten by 6 and 7.
     assert_draws_by(rb, {2: 3.0, 3: 0.25, 4: 4.0, 5: 0.25, 0: 5.0, 1: 0.25})
     assert rb.get_max_priority() == 5.0

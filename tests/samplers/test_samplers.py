@@ -416,7 +416,7 @@ def test_reverse_finds_rows_that_go_and_come_meanwhile() -> None:
     """
 
     class Ring:
-        first, stop, revision, absent = 0, 0, 1, 0
+        first, stop, clears, absent = 0, 0, 1, 0
 
         def __len__(self) -> int:
             return 1

@@ -396,8 +396,8 @@ def test_a_value_that_changes_another_value() -> None:
 class Own(Prioritized):
     """A sampler whose hook for new priorities is Python."""
 
-    def set_new(self, first: int, revision: int, priorities: Any) -> None:
-        super().set_new(first, revision, priorities)
+    def set_new(self, first: int, clears: int, priorities: Any) -> None:
+        super().set_new(first, clears, priorities)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers

@@ -100,7 +100,7 @@ def test_nstep_takes_ends_from_the_last_step() -> None:
     nstep = read_nstep({"size": np.int64(3), "rew": "rew", "next": "obs"}, schema_of())
     assert nstep is not None
     assert (nstep.size, nstep.gamma) == (3, 0.99)
-    assert (nstep.rewards, nstep.ahead) == (("rew",), ("obs", "done"))
+    assert (nstep.rewards, nstep.last_step_fields) == (("rew",), ("obs", "done"))
     assert not nstep.discount
 
 

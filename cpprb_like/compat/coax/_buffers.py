@@ -97,7 +97,7 @@ class _Buffer:
         rows = self._rows
         if rows is None:
             return
-        written, clears = rows.ring.written, rows.ring.revision
+        written, clears = rows.ring.written, rows.ring.clears
         for age in range(min(written, self._capacity), 0, -1):
             slots = np.array([(written - age) % self._capacity])
             yield rows._consistently(partial(self._read, rows, written, clears, slots))
@@ -106,7 +106,7 @@ class _Buffer:
         self, rows: ReplayBuffer, written: int, clears: int, slots: Array
     ) -> tuple[Array, Any]:
         """The transitions in these slots, if nothing was added or forgotten since."""
-        if rows.ring.written != written or rows.ring.revision != clears:
+        if rows.ring.written != written or rows.ring.clears != clears:
             raise RuntimeError("transitions were added or forgotten during the iteration")
         return slots, self._batch(rows[slots], self._number(slots, written))
 

@@ -228,7 +228,7 @@ class ExperienceReplayBuffer(ForEnv):
             raise TypeError(f"episode_id: expected a hashable, got {episode_id!r}") from None
         steps = self._open(frame) if self._steps is None else self._steps
         ring, (told_at, first, episode, before) = steps.ring, self._begun
-        clears, written = ring.revision, ring.written
+        clears, written = ring.clears, ring.written
         current = episode if written > first else before
         is_first = not (clears == told_at and written > 0 and episode_id == current)
         if is_first:
