@@ -621,7 +621,9 @@ class Layout:
             (f"(overflow of {name})", "", "", "", format_nbytes(size))
             for name, size in kept.items()
         ]
-        extra = self.total_nbytes - sum(map(self._nbytes_of, self.schema.fields)) - self.sampler_nbytes
+        extra = (
+            self.total_nbytes - sum(map(self._nbytes_of, self.schema.fields)) - self.sampler_nbytes
+        )
         rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))
         if self.sampler_nbytes:
             rows.append(("(sampler)", "", "", "", format_nbytes(self.sampler_nbytes)))

@@ -1,4 +1,4 @@
-"""Buffers with a name: a ``ReplayBuffer``, a sampler, and the methods that go with both."""
+"""``PrioritizedReplayBuffer``: a ``ReplayBuffer`` whose rows have priorities, and their calls."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like.buffers._entry import fast_add_with_priorities
 from cpprb_like.buffers._replay import Batch, ReplayBuffer
-from cpprb_like.samplers._base import Reverse
 from cpprb_like.samplers._prioritized import ByPriority, Prioritized, PrioritySampler
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.schedules import Schedule
 from cpprb_like.views._sequences import update_sequence_priorities
 
-__all__ = ["PrioritizedReplayBuffer", "ReverseReplayBuffer", "create_buffer"]
+__all__ = ["PrioritizedReplayBuffer"]
 
 OWN_NAMES = ("priorities", "weights", "indexes")
 
@@ -225,75 +224,3 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def get_max_priority(self) -> float:
         """The priority that new rows get: the greatest so far, 1.0 at first and after ``clear``."""
         return self.sampler.get_max_priority()
-
-
-class ReverseReplayBuffer(ReplayBuffer):
-    """A buffer that is replayed from the newest step back in time: cpprb's class of this name.
-
-    It is ``ReplayBuffer(size, env_dict, sampler=Reverse(stride), **options)``.
-
-    Parameters
-    ----------
-    size, env_dict, **options
-        As for ``ReplayBuffer``, but for ``sampler``.
-    stride : int
-        Rows from one row of a batch to the next, at least 1.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As ``ReplayBuffer``; also if ``sampler`` is given, or ``stride`` is no integer of at least
-        1.
-
-    See Also
-    --------
-    samplers.Reverse : which rows are drawn.
-
-    Examples
-    --------
-    >>> from cpprb_like import ReverseReplayBuffer
-    >>> rb = ReverseReplayBuffer(10, {"x": {"shape": (), "dtype": "i8"}}, stride=3)
-    >>> rb.add(x=range(10))
-    0
-    >>> rb.sample(4)["x"].tolist(), rb.sample(4)["x"].tolist()
-    ([9, 6, 3, 0], [8, 5, 2, 9])
-    """
-
-    def __init__(self, size: float, env_dict: object, *, stride: int = 300, **options: Any) -> None:
-        if "sampler" in options:
-            raise TypeError(
-                "sampler: ReverseReplayBuffer has its own; use ReplayBuffer for another"
-            )
-        super().__init__(size, env_dict, sampler=Reverse(stride), **options)
-
-
-def create_buffer(
-    size: float, env_dict: object, *, prioritized: bool = False, **options: Any
-) -> ReplayBuffer:
-    """The buffer class that fits the options.
-
-    Parameters
-    ----------
-    size, env_dict, **options
-        As for the class.
-    prioritized : bool
-        A ``PrioritizedReplayBuffer``, or a ``ReplayBuffer``.
-
-    Returns
-    -------
-    ReplayBuffer
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As the class.
-
-    Examples
-    --------
-    >>> from cpprb_like import create_buffer
-    >>> len(create_buffer(100, {"obs": {"shape": 4}}))
-    0
-    """
-    if prioritized:
-        return PrioritizedReplayBuffer(size, env_dict, **options)
-    return ReplayBuffer(size, env_dict, **options)

@@ -47,9 +47,10 @@ from cpprb_like.buffers._entry import BufferBase, fast_add, not_initialised
 from cpprb_like.buffers._episodes import Episodes
 from cpprb_like.buffers._replacing import Updatable, updatable_fields, update_rows
 from cpprb_like.buffers._transition_files import load_transitions, save_transitions
-from cpprb_like.samplers._base import Extra, Sampler, Slots, Uniform
+from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import draw_uniform
 from cpprb_like.views._sequences import sample_sequences
 from cpprb_like.views._stacking import stack_rows

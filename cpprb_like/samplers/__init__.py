@@ -6,19 +6,14 @@ those. ``cpprb_like._segment_tree`` belongs to this room.
 May import: ``_store`` and what that may.
 """
 
-from cpprb_like.samplers._base import (
-    Extra,
-    LegacyUniform,
-    Recency,
-    Reverse,
-    Sampler,
-    Slots,
-    Uniform,
-)
+from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._laber import LaBERlazy, LaBERmax, LaBERmean
 from cpprb_like.samplers._prioritized import Prioritized, PrioritySampler
 from cpprb_like.samplers._rank_based import RankBased
+from cpprb_like.samplers._recency import Recency
+from cpprb_like.samplers._reverse import Reverse
 from cpprb_like.samplers._trees import new_sum_tree
+from cpprb_like.samplers._uniform import LegacyUniform, Uniform
 
 __all__ = [
     "Extra",

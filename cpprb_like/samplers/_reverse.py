@@ -1,0 +1,112 @@
+"""``Reverse``: rows from the newest one back in time, with nothing random in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cpprb_like._c.checks import as_int
+from cpprb_like._core import Ring
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._base import Extra, Sampler, Slots
+
+__all__ = ["Reverse"]
+
+
+class Reverse(Sampler):
+    """Reverse Experience Replay: from the newest row back in time, in steps of ``stride`` rows.
+
+    A draw takes a row, the one ``stride`` rows before it, and so on, around from the oldest row to
+    the newest. The next draw starts one row before the start of this one; at the newest row, if it
+    would start ``2 * stride`` or more rows behind that, or at a row that is gone. There is nothing
+    random in it.
+
+    Parameters
+    ----------
+    stride : int
+        Rows from one row of a batch to the next, at least 1.
+
+    Attributes
+    ----------
+    stride : int
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``stride`` is no integer of at least 1. ``draw`` raises ``ValueError`` if a row would come
+        twice and ``replace`` is false.
+
+    Notes
+    -----
+    Rows are counted in the order in which they were written: those of a vector environment take
+    turns, and episode ends do not matter. In place of an absent row comes the next one before it
+    that holds a step.
+
+    Cost: proportional to ``n``; times the logarithm of the rows stored, if there are absent rows.
+
+    Source: Rotinov (2019), "Reverse Experience Replay", with the rule for the start of a draw that
+    cpprb's ``ReverseReplayBuffer`` has. That one counts slots and not rows: once its buffer has
+    wrapped it starts from other rows than the newest.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.samplers import Reverse
+    >>> rb = ReplayBuffer(10, {"x": {"shape": (), "dtype": "i8"}}, sampler=Reverse(3))
+    >>> rb.add(x=range(10))
+    0
+    >>> rb.sample(4)["x"].tolist(), rb.sample(4)["x"].tolist()
+    ([9, 6, 3, 0], [8, 5, 2, 9])
+    """
+
+    def __init__(self, stride: int = 300) -> None:
+        self.stride = as_int("stride", stride, 1)
+        # Row id where the next draw starts, and the number of clears when that row was there.
+        self._start = (-1, 0)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        as_int("stride", state["stride"], 1)
+        row, clears = state["_start"]
+        as_int("row where the next draw starts", row, -1)
+        as_int("clears", clears, 0)
+        self.__dict__.update(state)
+
+    def draw(
+        self,
+        ring: Ring,
+        n: int,
+        rng: np.random.Generator,  # noqa: ARG002 (nothing is random here)
+        *,
+        replace: bool,
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw``."""
+        clears, newest = ring.clears, ring.stop - 1
+        stored = newest + 1 - ring.first
+        if stored <= 0 or len(ring) == 0:  # not the same while other threads clear and add
+            raise NotEnoughDataError("cannot sample: the buffer is empty")
+        start, seen = self._start
+        behind = newest - start
+        if seen != clears or not 0 <= behind < min(2 * self.stride, stored):
+            start, behind = newest, 0
+        ages = (behind + self.stride % stored * np.arange(n, dtype=np.intp)) % stored
+        slots = (newest - ages) % ring.capacity
+        if ring.absent:
+            slots = ring.at_or_before(slots)
+        if not replace and len(np.unique(slots)) < n:
+            raise self._repeats(ring, n)
+        self._start = (start - 1, clears)
+        return slots, {}
+
+    def _repeats(self, ring: Ring, n: int) -> ValueError:
+        if n > len(ring):
+            return NotEnoughDataError(
+                f"cannot sample {n} distinct rows: the buffer holds {len(ring)}"
+            )
+        return ValueError(
+            f"cannot sample {n} distinct rows of {len(ring)} in steps of {self.stride}: "
+            "some would come twice"
+        )
+
+    def __repr__(self) -> str:
+        return f"Reverse({self.stride})"

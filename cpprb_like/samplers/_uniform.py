@@ -1,0 +1,60 @@
+"""Draws in which every row has the same probability, and cpprb's own way to make them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpprb_like._core import Ring
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._uniform_draws import draw_uniform
+
+__all__ = ["LegacyUniform", "Uniform"]
+
+
+class Uniform(Sampler):
+    """Every row with the same probability, repeatedly or not. Cost proportional to ``n``."""
+
+    def draw(
+        self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw``."""
+        return draw_uniform(ring, n, rng, replace), {}
+
+    def draw_starts(self, starts: Starts, n: int, rng: np.random.Generator) -> tuple[Slots, Extra]:
+        """Rows at which a sequence can start, each with the same probability."""
+        return starts.draw(n, rng), {}
+
+    def __repr__(self) -> str:
+        return "Uniform()"
+
+
+class LegacyUniform(Sampler):
+    """Uniform draws by ``np.random.randint`` on NumPy's global state: the slots that cpprb draws.
+
+    For programs that must reproduce old runs bit by bit; it takes no notice of the buffer's own
+    generator.
+    """
+
+    def draw(
+        self,
+        ring: Ring,
+        n: int,
+        rng: np.random.Generator,  # noqa: ARG002
+        *,
+        replace: bool,
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw``."""
+        if not replace and n > len(ring):
+            raise NotEnoughDataError(
+                f"cannot sample {n} distinct rows: the buffer holds {len(ring)}"
+            )
+        if replace:
+            places = np.random.randint(0, len(ring), n)
+        else:
+            places = np.random.permutation(len(ring))[:n]
+        return ring.ordered_at(places), {}
+
+    def __repr__(self) -> str:
+        return "LegacyUniform()"
