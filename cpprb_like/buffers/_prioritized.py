@@ -81,7 +81,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         given = {"alpha": alpha, "eps": eps, "check_for_update": check_for_update}
         given = {name: value for name, value in given.items() if value is not None}
         if sampler is None:
-            sampler = Prioritized(weights_dtype=np.float32, **given)  # type: ignore[arg-type]
+            sampler = Prioritized(**given)  # type: ignore[arg-type]
         elif given:
             raise TypeError(f"{', '.join(given)}: expected as options of the sampler")
         elif not isinstance(sampler, PrioritySampler):
@@ -150,13 +150,19 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             own, 0.4. The time of a schedule is the number of batches drawn so far.
 
         indexes : bool
-            Make sure that ``indexes`` name exactly these rows, as ``check_for_update`` has it.
+            Make sure that ``indexes`` are handles, which name exactly these rows: raise without
+            ``check_for_update``. As a buffer of that kind always gives them, nothing else changes.
 
         Returns
         -------
         dict of ndarray
-            The fields, and ``weights``, shape ``(batch_size,)``, float32, at most 1.0; and
-            ``indexes``, shape ``(batch_size,)``, int64, for ``update_priorities``.
+            The fields, and two columns of shape ``(batch_size,)``:
+
+            weights : float32, or the sampler's ``weights_dtype``
+                Importance-sampling weights, at most 1.0.
+            indexes : int64
+                For ``update_priorities``: slots, as in cpprb. With ``check_for_update`` handles,
+                which name a row for ever; modulo ``capacity`` they are slots.
 
         Raises
         ------
@@ -190,7 +196,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Parameters
         ----------
         indexes : array_like of int, shape (n,)
-            ``batch["indexes"]``, or slots. Of duplicates the last wins.
+            ``batch["indexes"]``, or slots, which stand for the rows that are there now. With
+            ``check_for_update``, rows that were overwritten since they were drawn are skipped. Of
+            duplicates the last wins.
         priorities : array_like, shape (n,) or (n, 1)
             Finite, at least 0.
 

@@ -45,9 +45,9 @@ def update_rows(self: UpdatesRows, indexes: ArrayLike, /, **fields: Any) -> None
     Parameters
     ----------
     indexes : array_like of int, shape () or (n,) or (n, 1)
-        ``batch["indexes"]`` of ``sample(n, indexes=True)``, or of a ``PrioritizedReplayBuffer``
-        with ``check_for_update=True``; or slots, which stand for the rows that are there now. Of
-        duplicates the last wins.
+        Handles: ``batch["indexes"]`` of ``sample(n, indexes=True)``, or of a
+        ``PrioritizedReplayBuffer`` with ``check_for_update=True``. Or slots, which stand for the
+        rows that are there now. Of duplicates the last wins.
     **fields
         New values, shape ``(n, *shape)``; converted or refused as by ``add``.
 

@@ -373,8 +373,8 @@ class ReplayBuffer(BufferBase):
         gamma : float, optional
             In place of ``Nstep["gamma"]``.
         indexes : bool
-            Add the column ``indexes``, shape ``(batch_size,)``, int64: numbers for ``update`` that
-            name exactly these rows, whatever is added later. Modulo ``ring.span``, which is
+            Add the column ``indexes``, shape ``(batch_size,)``, int64: handles for ``update``
+            that name exactly these rows, whatever is added later. Modulo ``ring.span``, which is
             ``capacity`` unless both ``Nstep`` and ``n_envs`` are used, they are slots.
         fields : str or iterable of str, optional
             The fields to read; all.

@@ -1,7 +1,8 @@
-"""LaBER: a batch by priority out of a large batch that was drawn without.
+"""Large Batch Experience Replay (LaBER; Lahire, Geist and Rachelson, 2022).
 
-The priorities are those of the network as it is now, computed for the large batch only; so there is
-none to keep for every row. Not here: drawing the large batch (``buffers._replay``).
+A large batch is drawn, the network gives its TD errors as they are now, and the batch to learn from
+is drawn out of it by these priorities; so none is stored and none goes stale. Not here: drawing the
+large batch (``buffers._replay``).
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.generators import Seed, generator
+from cpprb_like.samplers._prioritized import read_weights_dtype
 from cpprb_like.schedules import value_at
 
 __all__ = ["LaBERlazy", "LaBERmax", "LaBERmean"]
@@ -26,17 +28,24 @@ class _LaBER(ABC):
     """What the three have in common: all but the weights."""
 
     def __init__(
-        self, batch_size: int, m: int = 4, *, eps: float = 1e-6, seed: Seed = None
+        self,
+        batch_size: int,
+        m: int = 4,
+        *,
+        eps: float = 1e-6,
+        weights_dtype: DTypeLike = np.float32,
+        seed: Seed = None,
     ) -> None:
         self.batch_size = as_int("batch_size", batch_size, 1)
         self.m = as_int("m", m, 1)
         if callable(eps):
             raise TypeError(f"eps: expected a number, got {eps!r}")
         self.eps = value_at(eps, 0, "eps", 0)
+        self.weights_dtype = read_weights_dtype(weights_dtype)
         self.rng = generator(seed)
 
     def __call__(self, *, priorities: ArrayLike, **fields: ArrayLike) -> dict[str, Array]:
-        """Choose ``batch_size`` rows of a large batch, each time by its priority.
+        """Draw ``batch_size`` rows out of a large batch, in proportion to their priorities.
 
         Parameters
         ----------
@@ -48,14 +57,15 @@ class _LaBER(ABC):
         Returns
         -------
         dict of ndarray
-            The chosen rows of each field, fresh, and two columns:
+            The drawn rows of each field, fresh, and two columns:
 
-            weights : shape (batch_size,)
-                Factors for the losses, times the ``weights`` of the chosen rows if such were
-                passed. Of the dtype of ``priorities``, at least float32; float64 for integers.
+            weights : shape (batch_size,), dtype ``weights_dtype``
+                Importance-sampling weights: factors of the losses. If ``weights`` were passed,
+                those of the drawn rows times these.
             indexes : shape (batch_size,)
-                Places of the chosen rows in the large batch. If ``indexes`` were passed, the chosen
-                ones of these: slots of the buffer, to which new priorities go.
+                If ``indexes`` were passed, those of the drawn rows: for ``update_priorities`` of
+                the buffer. If not, positions of the drawn rows in the large batch, intp, as in
+                cpprb: these mean nothing to a buffer.
 
         Raises
         ------
@@ -88,46 +98,47 @@ class _LaBER(ABC):
         # a row of priority 0 leaves no room between two sums.
         sums = np.cumsum(likely / largest)
         targets = self.rng.random(self.batch_size) * sums[-1]
-        chosen = np.searchsorted(sums, targets, side="right")
+        drawn = np.searchsorted(sums, targets, side="right")
 
-        batch = {name: values[chosen] for name, values in batch.items()}
-        weights = self._weights(likely[chosen] / largest, sums[-1], n)
+        batch = {name: values[drawn] for name, values in batch.items()}
+        weights = self._weights(likely[drawn] / largest, sums[-1], n)
         if given is not None:
-            weights *= given[chosen]
-        kind = found.dtype if found.dtype.kind == "f" else np.float64
-        batch["weights"] = weights.astype(np.result_type(kind, np.float32))
-        batch.setdefault("indexes", chosen)
+            weights *= given[drawn]
+        batch["weights"] = weights.astype(self.weights_dtype)
+        batch.setdefault("indexes", drawn)
         return batch
 
     @abstractmethod
-    def _weights(self, chosen: Array, total: float, n: int) -> Array:
-        """Weights of the chosen rows, from their priorities and the sum of all n, in one unit."""
+    def _weights(self, drawn: Array, total: float, n: int) -> Array:
+        """Weights of the drawn rows, from their priorities and the sum of all n, in one unit."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.batch_size}, m={self.m}, eps={self.eps})"
 
 
 class LaBERmean(_LaBER):
-    """Chooses rows of a large batch by priority, with weights that leave the mean loss unbiased.
+    """LaBER whose importance-sampling weights leave the mean loss of the large batch unbiased.
 
-    Draw ``batch_size * m`` rows with a buffer, compute a priority for each, and call this with
-    both: row i is chosen with probability p_i / sum(p), as often as it comes, where p_i is its
-    priority plus ``eps``. Its weight is ``mean(p) / p_i``.
+    Draw ``batch_size * m`` rows with a buffer, compute a priority for each (most often the absolute
+    TD error), and call this with both. Row i is drawn with replacement with probability
+    ``p_i / sum(p)``, where ``p_i`` is its priority plus ``eps``. Its weight is ``mean(p) / p_i``.
 
     Parameters
     ----------
     batch_size : int
-        Rows to choose, at least 1.
+        Rows to draw, at least 1.
     m : int
-        The large batch has ``m`` times as many.
+        The large batch has ``m`` times as many, at least 1.
     eps : float
-        At least 0; added to each priority. With 0, rows of priority 0 are never chosen.
+        Added to each priority, at least 0. With 0, rows of priority 0 are never drawn.
+    weights_dtype : {float32, float64}
+        Dtype of the column ``weights``. They are computed in float64 and rounded once.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Of the choice. Without one, ``np.random.seed`` controls it. A buffer's ``rb.rng`` will do.
+        Of the draws. Without one, ``np.random.seed`` controls it. A buffer's ``rb.rng`` will do.
 
     Attributes
     ----------
-    batch_size, m, eps
+    batch_size, m, eps, weights_dtype
         As given.
     rng : numpy.random.Generator
         The generator in use.
@@ -141,7 +152,7 @@ class LaBERmean(_LaBER):
     -----
     The large batch may come from a buffer with priorities. Pass its ``weights`` and ``indexes`` on
     with the other fields: the weights are multiplied, and the indexes stay those of the buffer.
-    (cpprb overwrites both.)
+    (cpprb overwrites both, and its weights have the dtype of the priorities.)
 
     Source: Lahire, Geist and Rachelson (2022), "Large Batch Experience Replay".
 
@@ -161,15 +172,15 @@ class LaBERmean(_LaBER):
     True
     """
 
-    def _weights(self, chosen: Array, total: float, n: int) -> Array:
-        return total / n / chosen
+    def _weights(self, drawn: Array, total: float, n: int) -> Array:
+        return total / n / drawn
 
 
 class LaBERlazy(_LaBER):
-    """As ``LaBERmean``, with the weight ``sum(p) / p_i``, one over the probability of row i.
+    """As ``LaBERmean``, with the weight ``sum(p) / p_i``: one over the probability of row i.
 
-    These are ``batch_size * m`` times the weights of ``LaBERmean``: the scale is left to the
-    learning rate.
+    These are ``batch_size * m`` times the weights of ``LaBERmean``; the learning rate makes up for
+    the scale.
 
     Examples
     --------
@@ -179,12 +190,12 @@ class LaBERlazy(_LaBER):
     [4.0, 4.0]
     """
 
-    def _weights(self, chosen: Array, total: float, n: int) -> Array:  # noqa: ARG002 (the lazy part)
-        return total / chosen
+    def _weights(self, drawn: Array, total: float, n: int) -> Array:  # noqa: ARG002 (the lazy part)
+        return total / drawn
 
 
 class LaBERmax(_LaBER):
-    """As ``LaBERmean``, with weights in proportion to ``1 / p_i``, of which the largest is 1.
+    """As ``LaBERmean``, with weights ``1 / p_i`` normalised by their maximum over the batch.
 
     Examples
     --------
@@ -194,8 +205,8 @@ class LaBERmax(_LaBER):
     [1.0, 1.0]
     """
 
-    def _weights(self, chosen: Array, total: float, n: int) -> Array:  # noqa: ARG002 (another scale)
-        weights: Array = chosen.min() / chosen
+    def _weights(self, drawn: Array, total: float, n: int) -> Array:  # noqa: ARG002 (another scale)
+        weights: Array = drawn.min() / drawn
         return weights
 
 

@@ -41,10 +41,10 @@ class PrioritySampler(Sampler):
     Attributes
     ----------
     check_for_update : bool
-        Whether ``indexes`` name rows and not slots, so that a priority for a row that was
-        overwritten meanwhile is passed over.
+        Whether ``indexes`` are handles of rows and not slots, so that ``update_priorities`` skips
+        rows that were overwritten since they were drawn.
     weights_dtype : dtype
-        Of the column ``weights``.
+        Dtype of the column ``weights``.
     """
 
     keeps_rows = True
@@ -94,7 +94,7 @@ class PrioritySampler(Sampler):
         raise NotImplementedError(f"{type(self).__name__} has no method set_new")
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of rows."""
+        """Set the priorities of rows; ``indexes`` are the column of that name of a batch."""
         raise NotImplementedError(f"{type(self).__name__} has no method update_priorities")
 
     def get_max_priority(self) -> float:
@@ -408,9 +408,9 @@ class Prioritized(ByPriority):
         Added to each priority, at least 0, so that none is 0. With 0, a row of priority 0 is never
         drawn.
     check_for_update : bool
-        Pass over priorities of rows that were overwritten since they were drawn. Then ``indexes``
-        tell a row from those before and after it in its slot: they are no slots, but ``indexes %
-        capacity`` are.
+        ``update_priorities`` skips rows that were overwritten since they were drawn. Then
+        ``indexes`` are handles, which name a row for ever, and ``indexes % capacity`` are their
+        slots; without it they are the slots, as in cpprb.
     stratified : bool
         Draw one row from each of n equal parts of the sum of all priorities, which varies less; if
         not, each from the whole.
@@ -421,8 +421,8 @@ class Prioritized(ByPriority):
         outlier is forgotten with its row.
     probabilities : bool
         Add the column ``probabilities``.
-    weights_dtype : {float64, float32}
-        Of the weights.
+    weights_dtype : {float32, float64}
+        Dtype of the column ``weights``. They are computed in float64 and rounded once.
 
     Raises
     ------
@@ -469,7 +469,7 @@ class Prioritized(ByPriority):
         weights: Literal["all", "batch"] = "all",
         max_priority: Literal["ever", "present"] = "ever",
         probabilities: bool = False,
-        weights_dtype: DTypeLike = np.float64,
+        weights_dtype: DTypeLike = np.float32,
     ) -> None:
         super().__init__(
             alpha,

@@ -40,16 +40,16 @@ class RankBased(ByPriority):
         How far the weights correct for the draws being uneven, at least 0: 0 not at all, 1 in full.
         The time of a schedule is the number of batches drawn so far.
     check_for_update : bool
-        Pass over priorities of rows that were overwritten since they were drawn. Then ``indexes``
-        tell a row from those before and after it in its slot: they are no slots, but ``indexes %
-        capacity`` are.
+        ``update_priorities`` skips rows that were overwritten since they were drawn. Then
+        ``indexes`` are handles, which name a row for ever, and ``indexes % capacity`` are their
+        slots; without it they are the slots, as in cpprb.
     stratified : bool
         Draw one row from each of n equal parts of the sum of all probabilities, which varies less;
         if not, each from the whole.
     probabilities : bool
         Add the column ``probabilities``.
-    weights_dtype : {float64, float32}
-        Of the weights.
+    weights_dtype : {float32, float64}
+        Dtype of the column ``weights``. They are computed in float64 and rounded once.
 
     Raises
     ------
@@ -101,7 +101,7 @@ class RankBased(ByPriority):
         check_for_update: bool = False,
         stratified: bool = True,
         probabilities: bool = False,
-        weights_dtype: DTypeLike = np.float64,
+        weights_dtype: DTypeLike = np.float32,
     ) -> None:
         super().__init__(
             alpha,

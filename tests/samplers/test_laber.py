@@ -47,7 +47,7 @@ def test_rows_belong_together_and_weights_are_those_of_the_paper(
     n = batch_size * m
     priorities = data.draw(st.lists(st.floats(0, 1e6), min_size=n, max_size=n))
     image = np.arange(n * 6).reshape(n, 2, 3)
-    batch = cls(batch_size, m, eps=eps, seed=1)(
+    batch = cls(batch_size, m, eps=eps, weights_dtype=np.float64, seed=1)(
         priorities=priorities, image=image, name=np.array([f"row {i}" for i in range(n)])
     )
     chosen = batch["indexes"].tolist()
@@ -87,7 +87,7 @@ def test_weights_are_those_of_cpprb() -> None:
     for eps in (0.0, 0.5):
         q = (np.array(priorities) + eps) / (np.array(priorities) + eps).sum()
         lazy, mean, largest = (
-            cls(3, 2, eps=eps, seed=4)(priorities=priorities)
+            cls(3, 2, eps=eps, weights_dtype=np.float64, seed=4)(priorities=priorities)
             for cls in (LaBERlazy, LaBERmean, LaBERmax)
         )
         chosen = lazy["indexes"]
@@ -227,18 +227,24 @@ def test_weights_that_are_passed_are_multiplied(cls: Any) -> None:
     assert both["weights"].tolist() == (plain["weights"] * given_[plain["indexes"]]).tolist()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "expected"),
-    [("f2", "f4"), ("f4", "f4"), ("f8", "f8"), ("i4", "f8"), ("u1", "f8")],
-)
-def test_weights_have_the_dtype_of_the_priorities(dtype: str, expected: str) -> None:
-    """As cpprb has it, so that a network of float32 gets float32; nothing is computed in less."""
-    batch = LaBERmean(2, 2, seed=0)(priorities=np.array([1, 2, 3, 4], dtype))
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "u1"])
+def test_weights_are_single_whatever_the_priorities_are(dtype: str) -> None:
+    """Float32, as all weights are; float64 if asked for. Both are computed in float64."""
+    priorities = np.array([1, 2, 3, 4], dtype)
+    for options, expected in ({}, "f4"), ({"weights_dtype": np.float64}, "f8"):
+        batch = LaBERmean(2, 2, seed=0, **options)(priorities=priorities)
 
-    assert batch["weights"].dtype == expected
-    assert batch["indexes"].dtype == np.intp
-    exact = 2.500001 / (batch["indexes"] + 1 + 1e-6)
-    np.testing.assert_allclose(batch["weights"], exact, rtol=1e-7 if expected == "f4" else 1e-12)
+        assert batch["weights"].dtype == expected
+        assert batch["indexes"].dtype == np.intp
+        exact = 2.500001 / (batch["indexes"] + 1 + 1e-6)
+        tolerance = 1e-7 if expected == "f4" else 1e-12
+        np.testing.assert_allclose(batch["weights"], exact, rtol=tolerance)
+
+
+def test_another_dtype_of_weights_is_refused() -> None:
+    """Weights are float32 or float64."""
+    with pytest.raises(ValueError, match="weights_dtype: expected float32 or float64, got 'f2'"):
+        LaBERmean(2, weights_dtype="f2")
 
 
 def test_priorities_may_stand_in_a_column() -> None:

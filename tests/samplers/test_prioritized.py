@@ -339,7 +339,7 @@ def test_weights_are_those_of_the_formula(
     """``(p_i / p_min) ** -beta`` to 1e-12, over all rows or the batch, also for large spreads."""
     priorities = 10.0 ** rng.uniform(-6, 6, 200)
     p = (priorities + 1e-9) ** 0.6
-    rb = prioritized(200, 0.6, eps=1e-9, weights=among)
+    rb = prioritized(200, 0.6, eps=1e-9, weights=among, weights_dtype=np.float64)
     rb.add(x=np.arange(200), priorities=priorities)
     for n in (1, 7, 64):
         batch = rb.sample(n, beta, replace=replace)

@@ -31,6 +31,11 @@ Floats = npt.NDArray[np.float64]
 X = {"x": {"shape": (), "dtype": np.int64}}
 
 
+def rank_based(*args: Any, **options: Any) -> RankBased:
+    """A sampler with weights of float64, so that they can be compared with those of the formula."""
+    return RankBased(*args, **{"weights_dtype": np.float64, **options})
+
+
 def buffer(capacity: int, sampler: RankBased, **options: Any) -> PrioritizedReplayBuffer:
     """A buffer of numbers that draws by rank."""
     protocol: PrioritySampler = sampler
@@ -114,7 +119,7 @@ def floats(values: Any) -> Floats:
 @pytest.mark.parametrize("stratified", [True, False])
 def test_draws_are_in_proportion_to_the_power_of_the_rank(alpha: float, stratified: bool) -> None:
     """Counts of drawn rows fit the ranks, before and after an update."""
-    rb = buffer(30, RankBased(alpha, stratified=stratified))
+    rb = buffer(30, rank_based(alpha, stratified=stratified))
     rng = np.random.default_rng(1)
     priorities = rng.permutation(30) * 1e3
     rb.add(x=np.arange(30), priorities=priorities)
@@ -128,7 +133,7 @@ def test_draws_are_in_proportion_to_the_power_of_the_rank(alpha: float, stratifi
 
 def test_strata_have_one_draw_each() -> None:
     """Stratified draws take each rank as often as its share says, give or take less than two."""
-    rb = buffer(30, RankBased())
+    rb = buffer(30, rank_based())
     rb.add(x=np.arange(30), priorities=np.arange(30))
     chances = expected_probabilities(dict(enumerate(range(30))), 0.7)
     counts = np.bincount(rb.sample(1000)["x"], minlength=30)
@@ -137,7 +142,7 @@ def test_strata_have_one_draw_each() -> None:
 
 def test_draws_without_replacement() -> None:
     """Rows come once; the first two fit drawing one after another among those that are left."""
-    rb = buffer(5, RankBased(1.0))
+    rb = buffer(5, rank_based(1.0))
     rb.add(x=np.arange(5), priorities=[9, 7, 5, 3, 1])
     share = 1 / np.arange(1, 6)
     chances = share[:, None] * share / (share.sum() * (share.sum() - share[:, None]))
@@ -155,7 +160,7 @@ def test_only_the_order_of_priorities_counts() -> None:
     """Any growing function of the priorities draws the same rows with the same weights."""
     batches = []
     for function in (np.sqrt, np.square, np.exp):
-        rb = buffer(20, RankBased())
+        rb = buffer(20, rank_based())
         rb.add(x=np.arange(20), priorities=function(np.arange(20.0)[::-1]))
         batches.append(rb.sample(64))
     for batch in batches[1:]:
@@ -194,7 +199,7 @@ def test_any_history_gives_the_weights_of_the_twin(
     """Whatever is added, updated, deleted and drawn, and in a copy that goes on, too."""
     capacity = max(capacity - capacity % n_envs, n_envs)
     fields = {"x": {"shape": (), "dtype": np.int64}, "done": {"shape": (), "dtype": bool}}
-    sampler: PrioritySampler = kind(alpha, probabilities=True, check_for_update=False)
+    sampler: PrioritySampler = kind(alpha, probabilities=True, weights_dtype=np.float64)
     rb = PrioritizedReplayBuffer(capacity, fields, sampler=sampler, seed=1, n_envs=n_envs)
     bits = 1 if kind is Coarse else 6
     twin = ReferenceRanked(capacity, alpha, bits)
@@ -281,7 +286,7 @@ def test_draws_between_two_sorts_fit_the_weights_of_the_twin(stratified: bool) -
 def test_right_after_a_sort_the_probabilities_are_those_of_the_paper() -> None:
     """``P(i) = rank ** -alpha / sum``, also of ranks that share a group."""
     n = 3000
-    rb = buffer(n, RankBased(0.7, probabilities=True))
+    rb = buffer(n, rank_based(0.7, probabilities=True))
     order = np.random.default_rng(2).permutation(n)
     rb.add(x=np.arange(n), priorities=(n - order) ** 3.0)
     batch = rb.sample(n, replace=False)
@@ -293,7 +298,7 @@ def test_right_after_a_sort_the_probabilities_are_those_of_the_paper() -> None:
 
 def test_equal_priorities_are_drawn_uniformly() -> None:
     """Rows that nothing is known of have one probability; half of them, the sum of their ranks'."""
-    rb = buffer(2000, RankBased(probabilities=True))
+    rb = buffer(2000, rank_based(probabilities=True))
     rb.add(x=np.arange(2000))
     np.testing.assert_allclose(rb.sample(50)["probabilities"], 1 / 2000, rtol=1e-12)
     rb.update_priorities(np.arange(1000), np.full(1000, 0.5))
@@ -308,7 +313,7 @@ def test_equal_priorities_are_drawn_uniformly() -> None:
 def test_a_priority_gets_the_rank_that_it_has_when_it_is_set() -> None:
     """Long after a sort, and to a few percent, since by then groups are not as they were."""
     n = 4000
-    rb = buffer(n, RankBased())
+    rb = buffer(n, rank_based())
     rng = np.random.default_rng(0)
     priorities = rng.exponential(size=n)
     rb.add(x=np.arange(n), priorities=priorities)
@@ -329,7 +334,7 @@ def test_priorities_that_drift_do_not_crowd_out_the_rest(growth: float) -> None:
     much as all ranks.
     """
     n = 4000
-    rb = buffer(n, RankBased())
+    rb = buffer(n, rank_based())
     rng = np.random.default_rng(0)
     rb.add(x=np.arange(n), priorities=1.0 + rng.random(n))
     rb.sample(1)
@@ -342,7 +347,7 @@ def test_priorities_that_drift_do_not_crowd_out_the_rest(growth: float) -> None:
 
 def test_a_draw_sorts_when_as_many_priorities_have_changed_as_there_were_rows() -> None:
     """Not before; and a draw that is refused does not, either."""
-    rb = buffer(20, RankBased())
+    rb = buffer(20, rank_based())
     rb.add(x=np.arange(10), priorities=np.arange(10))
     rb.sample(1)
     rb.update_priorities(np.arange(9), np.roll(np.arange(9), 3))
@@ -363,7 +368,7 @@ def test_a_draw_sorts_when_as_many_priorities_have_changed_as_there_were_rows() 
 def test_where_priorities_drift_a_draw_sorts_sooner(growth: float) -> None:
     """After a quarter as many changes, if all weights are by a quarter off those of all ranks."""
     n = 1000
-    rb = buffer(n, RankBased())
+    rb = buffer(n, rank_based())
     rng = np.random.default_rng(0)
     rb.add(x=np.arange(n), priorities=rng.random(n))
     exact = (np.arange(1, n + 1) ** -0.7).sum()
@@ -382,7 +387,7 @@ def test_where_priorities_drift_a_draw_sorts_sooner(growth: float) -> None:
 def test_rows_with_incomplete_windows_have_no_rank() -> None:
     """With n-step returns only rows that can be drawn count, as many as wait for others."""
     fields = {"x": {"shape": (), "dtype": np.int64}, "r": {"shape": ()}, "done": {"shape": ()}}
-    sampler = RankBased(1.0, probabilities=True)
+    sampler = rank_based(1.0, probabilities=True)
     steps = {"size": 4, "rew": "r"}
     rb = PrioritizedReplayBuffer(60, fields, sampler=sampler, seed=0, Nstep=steps, n_envs=3)
     rng = np.random.default_rng(0)
@@ -411,7 +416,7 @@ def test_calls_that_are_cut_short_are_whole_or_nothing() -> None:
     """Ctrl-C at any line of ``add``, ``update_priorities``, ``sample``: as before it, or after."""
 
     def make() -> PrioritizedReplayBuffer:
-        rb = buffer(8, RankBased())
+        rb = buffer(8, rank_based())
         rb.add(x=[1, 2, 3], priorities=[1, 2, 3])
         rb.sample(1)
         rb.update_priorities([0, 1, 2], [4.0, 9.0, 1.0])
@@ -466,7 +471,7 @@ def test_ranks_that_cannot_be() -> None:
 @pytest.mark.parametrize("capacity", [1, 2, 7, 50])
 def test_rows_that_come_go_and_change(capacity: int, rng: np.random.Generator) -> None:
     """After any history, draws are those of a dict of priorities: new rows have the greatest."""
-    rb = buffer(capacity, RankBased(probabilities=True))
+    rb = buffer(capacity, rank_based(probabilities=True))
     priorities: dict[int, float] = {}
     greatest, written = 1.0, 0
     for _ in range(120):
@@ -498,7 +503,7 @@ def test_rows_that_come_go_and_change(capacity: int, rng: np.random.Generator) -
 
 def test_absent_rows_are_never_drawn() -> None:
     """Rows without a step have no rank, also where a row with one was before."""
-    rb = buffer(6, RankBased(probabilities=True), n_envs=2)
+    rb = buffer(6, rank_based(probabilities=True), n_envs=2)
     rb.add_where(np.array([True, False]), x=[0, 1])
     rb.add(x=[2, 3], priorities=[5.0, 7.0])
     assert_draws_by(rb, {0: 1.0, 2: 5.0, 3: 7.0})
@@ -511,7 +516,7 @@ def test_absent_rows_are_never_drawn() -> None:
 
 def test_updates_of_overwritten_rows_are_passed_over() -> None:
     """With ``check_for_update`` an index is that of a row, not of whatever is in its slot."""
-    rb = buffer(4, RankBased(check_for_update=True, probabilities=True))
+    rb = buffer(4, rank_based(check_for_update=True, probabilities=True))
     rb.add(x=[0, 1, 2, 3], priorities=[1.0, 2.0, 3.0, 4.0])
     batch = rb.sample(50)
     rb.add(x=[4, 5])
@@ -530,7 +535,7 @@ def test_updates_of_overwritten_rows_are_passed_over() -> None:
 
 def test_slots_that_were_overwritten_since_the_last_draw_are_passed_over() -> None:
     """With ``check_for_update``, slots mean the rows that the last draw saw there."""
-    rb = buffer(4, RankBased(check_for_update=True, probabilities=True))
+    rb = buffer(4, rank_based(check_for_update=True, probabilities=True))
     rb.add(x=[0, 1, 2, 3], priorities=[1.0, 2.0, 3.0, 4.0])
     rb.sample(1)
     rb.add(x=[4])
@@ -543,7 +548,7 @@ def test_slots_that_were_overwritten_since_the_last_draw_are_passed_over() -> No
 
 def test_refused_updates_change_nothing() -> None:
     """Bad indexes and priorities raise, and the order stays as it was."""
-    rb = buffer(4, RankBased(probabilities=True))
+    rb = buffer(4, rank_based(probabilities=True))
     rb.add(x=[0, 1, 2], priorities=[1.0, 2.0, 3.0])
     cases: list[tuple[Any, Any, type[Exception]]] = [
         ([0, 3], [9.0, 9.0], IndexError),
@@ -571,7 +576,7 @@ def test_refused_updates_change_nothing() -> None:
 def test_indexes_that_are_none(indexes: Any, error: type[Exception], message: str) -> None:
     """Masks are not ignored, and lists of lists are refused by name."""
     for check_for_update in (False, True):
-        rb = buffer(4, RankBased(check_for_update=check_for_update))
+        rb = buffer(4, rank_based(check_for_update=check_for_update))
         rb.add(x=[0, 1], priorities=[3.0, 2.0])
         with pytest.raises(error, match=message):
             rb.update_priorities(indexes, [9.0, 9.0])
@@ -580,7 +585,7 @@ def test_indexes_that_are_none(indexes: Any, error: type[Exception], message: st
 
 def test_indexes_may_be_misaligned() -> None:
     """Numbers at odd addresses are read as what they are."""
-    rb = buffer(4, RankBased(probabilities=True))
+    rb = buffer(4, rank_based(probabilities=True))
     rb.add(x=[0, 1], priorities=[1.0, 2.0])
     indexes = np.zeros(17, np.uint8)[1:].view(np.uint64)
     indexes[:] = [1, 0]
@@ -590,7 +595,7 @@ def test_indexes_may_be_misaligned() -> None:
 
 def test_priorities_of_absent_rows_do_not_count() -> None:
     """A number that is given for a row without a step is filler, not the greatest so far."""
-    rb = buffer(6, RankBased(probabilities=True), n_envs=2)
+    rb = buffer(6, rank_based(probabilities=True), n_envs=2)
     rb.add_where([True, False], x=[0, 1], priorities=[1.5, 100.0])
     assert rb.get_max_priority() == 1.5
     rb.add(x=[2, 3])
@@ -609,7 +614,7 @@ def test_priorities_of_absent_rows_that_the_same_call_overwrites(make: Any) -> N
 
 def test_absent_rows_that_came_and_went_between_two_draws() -> None:
     """Draws are those of a buffer that was looked at after each call."""
-    seldom, often = (buffer(4, RankBased(probabilities=True)) for _ in range(2))
+    seldom, often = (buffer(4, rank_based(probabilities=True)) for _ in range(2))
     for rb in (seldom, often):
         rb.add(x=[0, 1, 2, 3], priorities=[10.0, 0.5, 0.5, 0.5])
         for present in (False, True, True, True, True, True, False):
@@ -623,7 +628,7 @@ def test_absent_rows_that_came_and_went_between_two_draws() -> None:
 
 def test_a_clear_by_another_thread_before_the_priorities_arrive() -> None:
     """Priorities of rows that are gone give no chance to slots that nobody has written."""
-    rb = buffer(8, RankBased(probabilities=True))
+    rb = buffer(8, rank_based(probabilities=True))
     clears = rb.ring.clears
     rb.add(x=np.arange(8))
     rb.clear()
@@ -645,7 +650,7 @@ def test_priorities_that_arrive_late_and_in_another_order() -> None:
         def set_new(self, first: int, clears: int, priorities: Floats) -> None:
             self.waiting.append((first, clears, priorities))
 
-    sampler = Late(probabilities=True)
+    sampler = Late(probabilities=True, weights_dtype=np.float64)
     rb = buffer(6, sampler)
     for k in range(4):
         rb.add(x=[k, k], priorities=[k + 2.0, 0.25])
@@ -658,7 +663,7 @@ def test_priorities_that_arrive_late_and_in_another_order() -> None:
 
 def test_indexes_that_were_drawn_before_a_clear_reach_no_new_row() -> None:
     """Tags given for rows above those that have priorities do not come again after ``clear``."""
-    rb = buffer(5, RankBased(check_for_update=True, probabilities=True))
+    rb = buffer(5, rank_based(check_for_update=True, probabilities=True))
     given: set[int] = set()
     for _ in range(4):
         rb.add(x=np.arange(7))
@@ -677,7 +682,7 @@ def test_indexes_that_were_drawn_before_a_clear_reach_no_new_row() -> None:
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda rb: pickle.loads(pickle.dumps(rb))])
 def test_a_copy_goes_on_like_the_original(duplicate: Callable[[Any], Any]) -> None:
     """A copied buffer draws and updates as the original does, and leaves it alone."""
-    rb = buffer(7, RankBased(check_for_update=True, probabilities=True))
+    rb = buffer(7, rank_based(check_for_update=True, probabilities=True))
     rb.add(x=np.arange(10))
     rb.sample(1)
     rb.clear()  # indexes go on where they were
@@ -713,7 +718,7 @@ def test_a_sampler_that_is_copied_without_its_buffer(duplicate: Callable[[Any], 
         fresh.add(x=[3])
         assert set(fresh.sample(20)["x"].tolist()) == {3}
         assert_draws_by(fresh, {0: 1.0})
-    other = buffer(10, RankBased())
+    other = buffer(10, rank_based())
     other.add(x=[1])
     with pytest.raises(ValueError, match="keeps priorities of the rows of another buffer"):
         duplicate(sampler).open(other.ring)
@@ -735,7 +740,7 @@ def test_bad_parameters() -> None:
         with pytest.raises(error, match=words):
             RankBased(**options)
     with pytest.raises(ValueError, match=r"alpha: 400\.0 is too large"):
-        buffer(10, RankBased(400.0))
+        buffer(10, rank_based(400.0))
     with pytest.raises(RuntimeError, match="belongs to no buffer yet"):
         RankBased().get_max_priority()
     sampler = RankBased()
@@ -755,7 +760,7 @@ def test_a_buffer_that_cannot_be_made_leaves_the_sampler_free() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_weights_have_the_dtype_that_was_asked_for(dtype: npt.DTypeLike) -> None:
     """Single weights are the double ones, rounded once."""
-    rb, double = buffer(40, RankBased(weights_dtype=dtype)), buffer(40, RankBased())
+    rb, double = buffer(40, rank_based(weights_dtype=dtype)), buffer(40, rank_based())
     for each in (rb, double):
         each.add(x=np.arange(40), priorities=np.arange(40))
     weights = rb.sample(60, beta=0.7)["weights"]
@@ -777,7 +782,7 @@ def test_memory_is_what_the_documentation_says() -> None:
 
 def test_threads_add_draw_update_and_clear() -> None:
     """Calls of several threads leave an order that fits the rows."""
-    rb = buffer(64, RankBased(check_for_update=True, probabilities=True))
+    rb = buffer(64, rank_based(check_for_update=True, probabilities=True))
     rb.add(x=np.arange(64))
     failures: list[object] = []
 

@@ -30,8 +30,11 @@ def prioritized(
     fields: dict[str, Any] | None = None,
     **options: Any,
 ) -> PrioritizedReplayBuffer:
-    """An empty buffer of numbers (or other fields); all other options are those of the sampler."""
-    sampler = Prioritized(*args, **options)
+    """An empty buffer of numbers (or other fields); all other options are those of the sampler.
+
+    Its weights are float64, so that they can be compared with those of the formula.
+    """
+    sampler = Prioritized(*args, **{"weights_dtype": np.float64, **options})
     return PrioritizedReplayBuffer(
         capacity, fields or NUMBER, n_envs=n_envs, sampler=sampler, seed=seed
     )

@@ -269,7 +269,12 @@ class PrioritizedReplayBuffer(_Buffer):
 
     def _open(self, fields: dict[str, Any]) -> ReplayBuffer:
         sampler = Prioritized(
-            self.alpha, eps=0.0, check_for_update=True, stratified=False, weights="batch"
+            self.alpha,
+            eps=0.0,
+            check_for_update=True,
+            stratified=False,
+            weights="batch",
+            weights_dtype=np.float64,  # until they are multiplied by W
         )
         return buffers.PrioritizedReplayBuffer(
             self.capacity, fields, sampler=sampler, seed=self._random_seed
