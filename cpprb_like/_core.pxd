@@ -101,6 +101,9 @@ cdef class Ring:
     cdef void c_drop_oldest(self) noexcept nogil
     cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil
     cdef int c_rebuild(self) except -1
+    cdef int c_end_episode(self, intp_t stream) except -1
+    cdef int c_hide(self, ndarray slots, Moment moment) except -1
+    cdef int c_clear(self) except -1
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil

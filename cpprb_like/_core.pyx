@@ -130,10 +130,6 @@ cdef class Ring:
         self.open_rows = np.empty(self.lookahead * self.n_envs, np.int64)
         self.heads = np.zeros(self.n_envs, np.intp)
         self.counts = np.zeros(self.n_envs, np.intp)
-        self.rebuild()
-
-    def rebuild(self):
-        """Look at all rows in the ring, as if they were added now: somebody else wrote them."""
         self.c_rebuild()
 
     def _in_record(self, Column column):
@@ -418,6 +414,7 @@ cdef class Ring:
         self.runs.c_join(row, before, after)
 
     cdef int c_rebuild(self) except -1:
+        """Look at all rows in the ring, as if they were added now: somebody else wrote them."""
         cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
         cdef intp_t slot
         cdef uint8_t flags
@@ -572,10 +569,10 @@ cdef class Ring:
                     flags[row] = ABSENT
         return any_flag
 
-    def end_episode(self, intp_t stream):
+    cdef int c_end_episode(self, intp_t stream) except -1:
         """Mark the newest step of a stream as truncated, unless no episode is open."""
-        if self.episode_len(stream) == 0:
-            return
+        if self.state[EPISODE_LENS + stream] == 0:
+            return 0
         cdef int64_t row = self.c_newest_of(stream)
         if row >= 0:
             self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
@@ -585,15 +582,15 @@ cdef class Ring:
             self.c_drop(self.state[WRITTEN])
         self.state[EPISODE_LENS + stream] = 0
         self.state[EDITS] += 1
+        return 0
 
-    def hide(self, cnp.ndarray slots not None, Moment moment not None):
+    cdef int c_hide(self, cnp.ndarray slots, Moment moment) except -1:
         """Make the rows in the given slots, which are in use, absent; ends of episodes stay.
 
-        Returns false, and changes nothing, if what was read at ``moment`` no longer holds.
+        Returns 0, and changes nothing, if what was read at ``moment`` no longer holds, else 1.
         """
-        self.c_check_slots(slots)
         if not self.c_holds(moment, slots):
-            return False
+            return 0
         self.c_expect_absent()
         cdef bint was_open = False
         cdef int64_t row
@@ -610,7 +607,7 @@ cdef class Ring:
         if was_open:
             self.c_rebuild()
         self.state[EDITS] += 1
-        return True
+        return 1
 
     def episode_len(self, intp_t stream):
         """Steps of a stream since its last episode end."""
@@ -618,7 +615,7 @@ cdef class Ring:
             raise IndexError(f"stream: expected 0 to {self.n_envs - 1}, got {stream}")
         return self.state[EPISODE_LENS + stream]
 
-    def clear(self):
+    cdef int c_clear(self) except -1:
         """Forget all rows."""
         cdef intp_t used = -1
         while used < self.c_stored():  # rows may come meanwhile
@@ -644,6 +641,7 @@ cdef class Ring:
         self.counts[:] = 0
         for chain in self.chains:
             (<Chain> chain).c_clear()
+        return 0
 
     # ------------------------------------------------------------------ moments
 
@@ -973,6 +971,15 @@ cdef class Ring:
                 f"slots: expected 0 to {stored - 1}, got {slots.min()} to {slots.max()}"
             )
         return 0
+
+
+def rebuild(Ring ring not None):
+    """Take what was read into the memory of a fresh ring for its rows.
+
+    A function of this module, as methods of a ring change nothing: users see ``rb.ring``, and what
+    changes rows has to hold the buffer's lock.
+    """
+    ring.c_rebuild()
 
 
 cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil:

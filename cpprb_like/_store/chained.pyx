@@ -112,15 +112,16 @@ cdef class Chain:
         """What a new object needs to go on like this one, besides its memory."""
         return self.latest.copy(), self.seen.copy(), [aside.save() for aside in self.asides]
 
-    def load(self, saved):
-        """Go on where another object was saved; ``ValueError`` if that is none of this kind."""
-        latest, seen, kept = saved
-        shapes = (self.n_envs, self.nbytes), (self.n_envs,)
-        if (latest.shape, seen.shape) != shapes or (latest.dtype, seen.dtype) != (np.uint8,) * 2:
-            raise ValueError(f"field {self.name!r}: expected newest values of shape {shapes}")
-        self.latest[...], self.seen[...] = latest, seen
-        for aside, values in zip(self.asides, kept, strict=True):
-            aside.load(values)
+
+def load(Chain chain not None, saved):
+    """Go on where another object was saved; ``ValueError`` if that is none of this kind."""
+    latest, seen, kept = saved
+    shapes = (chain.n_envs, chain.nbytes), (chain.n_envs,)
+    if (latest.shape, seen.shape) != shapes or (latest.dtype, seen.dtype) != (np.uint8,) * 2:
+        raise ValueError(f"field {chain.name!r}: expected newest values of shape {shapes}")
+    chain.latest[...], chain.seen[...] = latest, seen
+    for aside, values in zip(chain.asides, kept, strict=True):
+        aside.load(values)
 
 
 @cython.final

@@ -10,7 +10,7 @@ cdef class Column:
     cdef readonly str name
     cdef readonly dtype dtype
     cdef readonly tuple shape        # of one row
-    cdef readonly ndarray objects    # (capacity, *shape) for Python objects, else None
+    cdef readonly ndarray objects    # (capacity, *shape) for Python objects, read-only; else None
     cdef readonly intp_t offset      # of row 0 in the arena
     cdef readonly intp_t stride      # bytes from row to row
     cdef readonly intp_t nbytes      # of one row

@@ -439,7 +439,7 @@ cdef class EpisodeIndex:
             raise ValueError(f"number: episode {number} has not ended; on_episode_end() ends it")
         forget(slots, moment)
         cdef int64_t first = self.ring.c_row_at((<const intp_t*> cnp.PyArray_DATA(slots))[0])
-        if not self.ring.hide(np.concatenate([self._left_out(first), slots]), moment):
+        if not self.ring.c_hide(np.concatenate([self._left_out(first), slots]), moment):
             return None
         self.c_forget_one(first)
         return cnp.PyArray_DIM(slots, 0)

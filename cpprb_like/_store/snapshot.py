@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from cpprb_like._c.checks import as_int
 from cpprb_like._core import Ring
+from cpprb_like._store.chained import load as load_chain
+from cpprb_like._store.column import load_objects
 from cpprb_like._store.schema import Layout, read_n_envs, read_size
 
 __all__ = ["check_layout", "load", "save"]
@@ -53,7 +55,7 @@ def check_layout(layout: object) -> Layout:
 
 
 def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
-    """Fill a fresh ring over fresh memory with what was saved; ``ring.rebuild()`` has to follow.
+    """Fill a fresh ring over fresh memory with what was saved; ``rebuild(ring)`` has to follow.
 
     Raises ``ValueError`` if the parts do not fit. Whether the numbers in the header agree with the
     rows is to be asked afterwards, before the ring is used: see ``checking.check_memory``.
@@ -66,18 +68,27 @@ def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
         raise ValueError(f"rows written: expected a number, got {state[0]}")
     _fill("records", layout.records(arena)[:stored], saved["records"])
     for number, rows in _beside_records(layout, arena, ring):
-        _fill(f"column {number}", rows[:stored], saved["columns"][number])
+        values, column = saved["columns"][number], ring.columns[number]
+        _check(f"column {number}", rows[:stored], values)
+        if column.objects is None:
+            rows[:stored] = values
+        else:
+            load_objects(column, values)
     for name, _, _ in layout.blocks:
         _fill(name, layout.block(arena, name), saved["blocks"][name])
     for chain, chained in zip(ring.chains, saved["chains"], strict=True):
-        chain.load(chained)
+        load_chain(chain, chained)
 
 
 def _fill(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:
+    _check(what, to, values)
+    to[...] = values
+
+
+def _check(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:
     if type(values) is not np.ndarray or values.dtype != to.dtype or values.shape != to.shape:
         got = f"{getattr(values, 'dtype', type(values))} of shape {np.shape(values)}"
         raise ValueError(f"{what}: expected {to.dtype} of shape {to.shape}, got {got}")
-    to[...] = values
 
 
 def _beside_records(

@@ -167,7 +167,14 @@ cdef class BufferBase:
         cdef intp_t stream
         with self._gate:
             for stream in range(first, stop):
-                self.c_ring.end_episode(stream)
+                self.c_ring.c_end_episode(stream)
+
+    def _clear(self):
+        """Forget all rows."""
+        if self.c_ring is None:
+            raise RuntimeError(not_initialised(self))
+        with self._gate:
+            self.c_ring.c_clear()
 
     cdef int c_check_ring(self, Ring ring) except -1:
         """Refuse to go on with a call that began with another ring."""

@@ -24,7 +24,7 @@ from cpprb_like._c.checks import as_discount, as_int
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.forks import BUFFER, GENERATOR, OneProcess, tell, watch
 from cpprb_like._c.generators import Seed, generator
-from cpprb_like._core import Ring
+from cpprb_like._core import Ring, rebuild
 from cpprb_like._store import arenas, snapshot
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
@@ -341,7 +341,7 @@ class ReplayBuffer(BufferBase):
         next draw or update sets the weights of the rows that were there to 0, less than 1 ns each.
         The generator goes on where it is.
         """
-        self._hold(False, self.ring.clear)
+        self._clear()
 
     # ------------------------------------------------------------------ sampling
 
@@ -747,7 +747,7 @@ class ReplayBuffer(BufferBase):
             ring = self._make_ring(layout, arena, nstep)
             snapshot.load(state, arena, ring)
             check_memory(layout, arena, ring)
-            ring.rebuild()
+            rebuild(ring)
             others = attributes | {"_is_mapped": False}
             self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:

@@ -284,7 +284,6 @@ def test_slots_that_samplers_and_readers_pass_on(slots: Any, error: type[Excepti
     ring, moment = rb.ring, rb.ring.now()
     for call in (
         lambda: ring.holds(moment, slots),
-        lambda: ring.hide(slots, moment),
         lambda: ring.flags_at(slots),
         lambda: ring.absent_at(slots),
         lambda: rb._view.take(slots),

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from numbered_rows import numbered
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like._store.replace import write
 from cpprb_like.samplers import LegacyUniform, Recency, Reverse, Sampler, Uniform
 from cpprb_like.schedules import Linear
 from cpprb_like.testing import check_sampler
@@ -763,11 +764,13 @@ class Counting(Good):
 
 
 @breaks("the ring is only looked at")
-class EndingEpisodes(Good):
-    """Writes to the ring."""
+class WritingValues(Good):
+    """Writes to the ring, past the buffer."""
 
     def columns(self, ring: Any, slots: Any) -> Any:
-        ring.end_episode(0)
+        column = ring.columns[0]
+        one = np.full((1, *column.shape), 77, column.dtype)
+        write(ring, slots[:1].astype(np.int64), [column], [one[: len(slots)]])
         return {}
 
 
