@@ -1,8 +1,8 @@
-"""Which rows to draw: ``Sampler``, the base class of whatever answers that.
+"""``Sampler``, the base class of samplers: they decide which rows are drawn.
 
-A sampler keeps no rows and does not read them. Randomness comes from the buffer's generator, which
-is passed in. Not here: the samplers themselves, one module each; what the rows say
-(``buffers._replay``); and the test that a sampler keeps its promises (``testing``).
+A sampler holds no rows and does not read their values. Random numbers come from the buffer's
+generator, which is passed in. Not here: the samplers themselves, one module each; reading the drawn
+rows (``buffers._replay``); and the test of a sampler's promises (``testing``).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ Extra = dict[str, NDArray[Any]]
 
 
 class Sampler:
-    """Which rows of a buffer are drawn: the base class of all samplers.
+    """Base class of samplers, which decide which rows of a buffer are drawn.
 
     A sampler of your own derives from it and has a method ``draw``; the other methods are hooks
-    that do nothing unless they are overridden. ``testing.check_sampler`` tries each of the promises
-    below on buffers of many kinds.
+    that do nothing unless they are overridden. ``testing.check_sampler`` tests the promises below
+    on buffers of many kinds.
 
     Attributes
     ----------
     keeps_rows : bool
-        Whether it keeps something for each row, such as a priority, that must go with the rows: a
-        class attribute, False.
+        Whether it keeps something for each row, such as a priority, that has to be saved with the
+        rows: a class attribute, False.
 
     Notes
     -----
-    A sampler belongs to one buffer. It may keep state, such as a position; it is pickled and copied
+    A sampler belongs to one buffer. It may have state, such as a position; it is pickled and copied
     with its buffer. A draw that raises leaves the state as it was.
 
     Threads may add rows during a draw, and may draw at the same time. If a drawn row was
     overwritten before it was read, or if the draw raised ``ValueError`` or ``IndexError`` because
-    rows went away, the buffer calls ``draw`` again, and a sampler with state counts that as another
-    draw.
+    rows were cleared or overwritten, the buffer calls ``draw`` again. For a sampler with state that
+    is another draw.
 
-    ``repr`` of the sampler stands in the buffer's messages.
+    Error messages of the buffer contain ``repr(sampler)``.
 
     Examples
     --------
@@ -68,21 +68,21 @@ class Sampler:
     keeps_rows: ClassVar[bool] = False
 
     def nbytes_for(self, capacity: int) -> int:  # noqa: ARG002 (for subclasses)
-        """Bytes that it will allocate for a ring of so many rows, which count with the buffer's."""
+        """Bytes that it will allocate for a ring of this capacity: part of ``rb.nbytes``."""
         return 0
 
     def open(self, ring: Ring) -> None:
-        """Serve the rows of a ring from now on.
+        """Draw from this ring from now on.
 
         Called when the buffer is made, and again when a pickled one is loaded, so that the sampler
-        need not pickle the ring. A refusal is a ``ValueError``.
+        does not have to pickle the ring. To refuse the ring, raise ``ValueError``.
         """
 
     def sync(self) -> None:
-        """Take note of the rows there are; called before and after absent rows are added."""
+        """Bring what is kept for rows up to date; called before and after absent rows are added."""
 
     def forget(self, slots: Slots, moment: Moment) -> None:
-        """Take note that the rows in these slots, as they were at ``moment``, are about to go."""
+        """The rows in these slots, as they were at ``moment``, are about to become absent."""
 
     def draw(
         self,
@@ -92,38 +92,38 @@ class Sampler:
         *,
         replace: bool,
     ) -> tuple[Slots, Extra]:
-        """Choose rows; every sampler has this method.
+        """Draw rows; every sampler has this method.
 
         Parameters
         ----------
         ring : Ring
-            The rows, to be looked at only. ``ring.written`` of them were written since the last
-            ``clear``, ``ring.clears`` counts the clears. The newest row is in slot
-            ``(ring.written - 1) % ring.capacity``, the one before in the slot before, around the
-            end. ``len(ring)`` rows can be drawn, at least 1; their slots are below ``ring.stored``,
-            and all of these unless ``ring.absent`` is above 0: then they are
-            ``ring.present_slots()``, and ``ring.absent_at(slots)`` says which are not.
+            The ring buffer, read-only. ``ring.written`` rows were written since the last ``clear``;
+            ``ring.clears`` counts the clears. The newest row is in slot
+            ``(ring.written - 1) % ring.capacity``, the row before it in the slot before, modulo the
+            capacity. ``len(ring)`` rows can be drawn, at least 1. They are in the slots below
+            ``ring.stored``: in all of these if ``ring.absent`` is 0. If not, they are in
+            ``ring.present_slots()``, and ``ring.absent_at(slots)`` is true for the other slots.
         n : int
-            How many, at least 0.
+            Rows to draw, at least 0.
         rng : numpy.random.Generator
             The only source of randomness.
         replace : bool
-            Whether a row may come more than once.
+            Whether a row may be drawn more than once.
 
         Returns
         -------
         slots : ndarray of intp, shape (n,)
             C-contiguous and fresh: no later draw writes to it.
         extra : dict
-            More columns of the batch, such as weights: fresh arrays of length n, under names that
-            are no fields of the buffer.
+            Further columns of the batch, such as importance-sampling weights: fresh arrays of
+            length n, under names that are no fields of the buffer.
 
         Raises
         ------
         NotEnoughDataError
-            ``n`` distinct rows were asked for and there are fewer.
+            ``replace`` is false and fewer than ``n`` rows can be drawn.
         ValueError
-            The sampler cannot draw so without drawing a row twice.
+            ``replace`` is false and this sampler would draw a row twice.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
@@ -133,7 +133,7 @@ class Sampler:
         n: int,  # noqa: ARG002
         rng: np.random.Generator,  # noqa: ARG002
     ) -> tuple[Slots, Extra]:
-        """Choose rows at which sequences start, for ``sample_sequences``.
+        """Draw rows at which sequences start, for ``sample_sequences``.
 
         Parameters
         ----------

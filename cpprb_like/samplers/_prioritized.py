@@ -1,8 +1,8 @@
-"""Draws by priority.
+"""Proportional prioritized experience replay (PER; Schaul et al., 2016).
 
-A priority says how much there is to learn from a row: most often the size of its error of temporal
-difference. Samplers of this module keep one for each row, in memory of their own. Not here: the
-trees (``_segment_tree``), how they follow the ring (``_row_weights``), draws by rank
+The priority of a row says how much there is to learn from it: most often its absolute TD error. A
+sampler of this module keeps one for each row, in memory of its own. Not here: the sum trees
+(``_segment_tree``), how they follow the ring (``_row_weights``), rank-based prioritization
 (``_rank_based``), and the buffer whose methods users call (``buffers._prioritized``).
 """
 
@@ -36,7 +36,7 @@ TRIES_PER_ROW = 1 / 8  # ... or for each row, if that is more: a look at all tak
 
 
 class PrioritySampler(Sampler):
-    """A sampler that draws by priority: what ``PrioritizedReplayBuffer(sampler=...)`` takes.
+    """Base class of prioritized samplers: what ``PrioritizedReplayBuffer(sampler=...)`` takes.
 
     Attributes
     ----------
@@ -85,11 +85,11 @@ class PrioritySampler(Sampler):
         return read_priorities(priorities)
 
     def set_new(self, first: int, clears: int, priorities: Floats) -> None:
-        """Take note of the priorities of the rows from row id ``first`` on, just written.
+        """Set the priorities of new rows, from row id ``first`` on, which have just been written.
 
-        They come from ``read_priorities``, so it cannot fail. If ``ring.clears`` is no longer
-        ``clears``, the rows are gone. It is called once more for the same rows if a signal
-        handler raised in the middle, as Ctrl-C does: so rows never come without their priorities.
+        It must not fail: ``read_priorities`` has checked them. If ``ring.clears`` is no longer
+        ``clears``, the rows are gone. It is called a second time for the same rows if a signal
+        handler raised during the first call, as Ctrl-C does: so no row lacks its priority.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method set_new")
 
@@ -98,7 +98,7 @@ class PrioritySampler(Sampler):
         raise NotImplementedError(f"{type(self).__name__} has no method update_priorities")
 
     def get_max_priority(self) -> float:
-        """The priority of new rows."""
+        """The priority that new rows get."""
         raise NotImplementedError(f"{type(self).__name__} has no method get_max_priority")
 
 
@@ -180,14 +180,14 @@ def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
 
 
 class ByPriority(PrioritySampler):
-    """What ``Prioritized`` and ``RankBased`` have in common: all but how priorities become weights.
+    """What ``Prioritized`` and ``RankBased`` share: all but how a priority becomes a weight.
 
-    Parameters are those of these two; ``alpha`` and ``beta`` are checked here. A subclass makes the
-    ``RowWeights`` of a ring by ``_keep(ring)``, and says by ``_weigh(priorities)`` what these take
-    for rows of such priorities.
+    A row is drawn with probability ``P(i) = weight(i) / sum of weights``. The parameters are those
+    of the two subclasses; ``alpha`` and ``beta`` are checked here. A subclass makes the
+    ``RowWeights`` of a ring in ``_keep(ring)``, and ``_weigh(priorities)`` gives what these take.
     """
 
-    NO_WEIGHT: ClassVar[float] = 0.0  # what ``RowWeights`` takes for a row that is not to be drawn
+    NO_WEIGHT: ClassVar[float] = 0.0  # for ``RowWeights``: a row that is never drawn
 
     def __init__(
         self,
@@ -213,19 +213,21 @@ class ByPriority(PrioritySampler):
     # ------------------------------------------------------------------ memory
 
     def _keep(self, ring: Ring) -> RowWeights:
+        """Memory for the weights of the rows of a ring."""
         raise NotImplementedError
 
     def _weigh(self, priorities: Floats) -> Floats:
+        """What ``RowWeights`` takes for rows of these priorities; ``ValueError`` if too large."""
         raise NotImplementedError
 
     def open(self, ring: Ring) -> None:
-        """Allocate the memory for a ring, whose rows it will draw from then on.
+        """Draw from this ring from now on: allocate a weight for each of its slots.
 
-        A copy goes on where the original was, over a copy of its buffer; over an empty buffer it
-        begins anew.
+        A pickled or copied sampler goes on with its priorities over the copy of its buffer, and
+        starts without any over an empty buffer.
 
-        Raises ``ValueError`` if it draws from another ring already, if it keeps priorities of the
-        rows of another, or if its parameters do not fit a ring of this capacity.
+        Raises ``ValueError`` if it draws from another ring already, if it has priorities for the
+        rows of another one, or if its parameters do not fit a ring of this capacity.
         """
         if self._rows is not None:
             raise ValueError(f"{self!r} belongs to another buffer; make one for each")
@@ -247,7 +249,7 @@ class ByPriority(PrioritySampler):
 
     @property
     def rows(self) -> RowWeights:
-        """The weights of the rows."""
+        """The weights of the rows, from which they are drawn."""
         if self._rows is None:
             raise RuntimeError(f"{self!r} belongs to no buffer yet")
         return self._rows
@@ -263,7 +265,7 @@ class ByPriority(PrioritySampler):
         replace: bool,
         beta: float | Schedule | None = None,
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw``; ``beta`` stands for the sampler's own."""
+        """See ``Sampler.draw``; ``beta`` takes the place of the sampler's own."""
         exponent = self.beta if beta is None else beta
         if type(exponent) is not float or not 0.0 <= exponent < math.inf:  # 1 us less if it is
             exponent = value_at(exponent, self.draws, "beta", 0)
@@ -347,31 +349,31 @@ class ByPriority(PrioritySampler):
         return among[places], weights[places]
 
     def forget(self, slots: Slots, moment: Moment) -> None:
-        """Never draw the rows in these slots again; they are about to become absent.
+        """Never draw the rows in these slots again: they are about to become absent.
 
-        Unless what was read of them at ``moment`` no longer holds.
+        Nothing happens if what was read of them at ``moment`` no longer holds.
         """
-        rows, nothing = self.rows, np.zeros(len(slots))
-        tags = rows.indexes(slots, True)
-        if rows.ring.holds(moment, slots):  # then these tags are theirs
-            rows.update(tags, nothing, nothing + self.NO_WEIGHT, True)
+        rows, zeros = self.rows, np.zeros(len(slots))
+        handles = rows.indexes(slots, True)
+        if rows.ring.holds(moment, slots):  # then these are the handles of the rows that were meant
+            rows.update(handles, zeros, zeros + self.NO_WEIGHT, True)
 
     def _unit(self, weights: Floats, least: float) -> float:  # noqa: ARG002 (for subclasses)
-        """What weighs 1.0, of drawn weights and the least of all."""
+        """The weight whose importance-sampling weight is 1.0: the least of all, or of the batch."""
         return least
 
     # ------------------------------------------------------------------ priorities
 
     def read_priorities(self, priorities: ArrayLike) -> Floats:
-        """See ``read_priorities``; priorities that are too large for this sampler are refused."""
+        """See ``read_priorities``; also refuses priorities that are too large for this sampler."""
         values = read_priorities(priorities)
         self._weigh(values)
         return values
 
     def prepare(self, priorities: ArrayLike) -> tuple[RowWeights, Floats, Floats]:
-        """What keeps the weights, priorities as ``read_priorities`` reads them, and their weights.
+        """The ``RowWeights``, the priorities as ``read_priorities`` gives them, and their weights.
 
-        All that ``add`` needs to write rows and weights in one go.
+        With these, compiled ``add`` writes rows and weights in one step.
         """
         values = read_priorities(priorities)
         return self.rows, values, self._weigh(values)
@@ -387,7 +389,7 @@ class ByPriority(PrioritySampler):
         self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
 
     def get_max_priority(self) -> float:
-        """The priority of new rows: the greatest so far, 1.0 at first and after ``clear``."""
+        """The priority that new rows get: the greatest so far, 1.0 at first and after ``clear``."""
         return self.rows.largest_priority
 
     def __repr__(self) -> str:
@@ -395,32 +397,34 @@ class ByPriority(PrioritySampler):
 
 
 class Prioritized(ByPriority):
-    """Proportional prioritization: draws in proportion to ``(priority + eps) ** alpha``.
+    """Proportional prioritized experience replay (PER; Schaul et al., 2016).
 
     Parameters
     ----------
     alpha : float
-        How much priorities count, at least 0: 0 is uniform, 1 is in proportion.
+        Prioritization exponent, at least 0: P(i) is proportional to ``(p_i + eps) ** alpha``, where
+        p_i is the priority. 0 is uniform.
     beta : float or schedule
-        How far the weights correct for the draws being uneven, at least 0: 0 not at all, 1 in full.
-        The time of a schedule is the number of batches drawn so far.
+        Importance-sampling exponent, at least 0: 1 corrects fully, 0 not at all. The time of a
+        schedule is the number of batches drawn so far.
     eps : float
-        Added to each priority, at least 0, so that none is 0. With 0, a row of priority 0 is never
-        drawn.
+        Added to each priority, at least 0, so that rows of TD error 0 are still drawn. With 0, a
+        row of priority 0 is never drawn.
     check_for_update : bool
         ``update_priorities`` skips rows that were overwritten since they were drawn. Then
         ``indexes`` are handles, which name a row for ever, and ``indexes % capacity`` are their
         slots; without it they are the slots, as in cpprb.
     stratified : bool
-        Draw one row from each of n equal parts of the sum of all priorities, which varies less; if
-        not, each from the whole.
+        Stratified sampling: one row from each of n equal parts of the sum of all
+        ``(p_i + eps) ** alpha``, which has a lower variance. If false, n independent draws.
     weights : {"all", "batch"}
-        What weighs 1.0: the rarest row of the buffer, or the rarest of the batch.
+        Normalise importance-sampling weights by their maximum over the buffer (``"all"``) or over
+        the batch.
     max_priority : {"ever", "present"}
-        What new rows get: the greatest priority so far, or the greatest in the buffer, so that an
-        outlier is forgotten with its row.
+        Initial priority of new rows: the greatest priority so far (as in the paper), or the
+        greatest in the buffer, so that an outlier is forgotten with its row.
     probabilities : bool
-        Add the column ``probabilities``.
+        Add the column ``probabilities``: P(i), float64.
     weights_dtype : {float32, float64}
         Dtype of the column ``weights``. They are computed in float64 and rounded once.
 
@@ -431,16 +435,17 @@ class Prioritized(ByPriority):
 
     Notes
     -----
-    A batch gets the columns ``weights``, shape ``(n,)``: ``(P(i) / min P) ** -beta``, where P is
-    the probability to be drawn, and ``indexes``, shape ``(n,)`` and int64, for
-    ``update_priorities``. Priorities are summed in float64 and each sum is made anew from its
-    parts, so no rounding piles up. New rows cost nothing until the next draw. A draw or an update
-    of n rows costs in proportion to n and the logarithm of the capacity, over many calls: the draw
-    after the last of many lightest rows got heavier looks at all rows, a millisecond for a million.
-    Memory: 10 bytes a row.
+    A batch gets two columns: the importance-sampling ``weights``, shape ``(n,)``, which are
+    ``(P(i) / min P) ** -beta``; and ``indexes``, shape ``(n,)`` and int64, for
+    ``update_priorities``.
 
-    Without replacement the rows are drawn one after another, each in proportion among those that
-    are left, unstratified.
+    Without replacement rows are drawn one after another, each in proportion among those that are
+    left, and not stratified.
+
+    Cost: n times the logarithm of the capacity for a draw or an update of n rows, amortised: the
+    draw after the last of many rows of the least priority got a greater one looks at all rows, a
+    millisecond for a million. New rows cost nothing until the next draw. Memory: 10 bytes a row.
+    Sums are of float64, and each is computed anew from its parts, so rounding errors do not grow.
 
     Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", sections
     3.3 and 3.4.
@@ -488,7 +493,7 @@ class Prioritized(ByPriority):
     # ------------------------------------------------------------------ memory
 
     def nbytes_for(self, capacity: int) -> int:
-        """Bytes that it allocates for a ring of so many rows."""
+        """Bytes that it allocates for a ring of this capacity."""
         sides = 2 if self.max_priority == "present" else 1
         return 8 * (tree_size(capacity) + sides * min_tree_size(capacity))
 
@@ -516,7 +521,17 @@ class Prioritized(ByPriority):
         return least if self.weights == "all" else float(weights.min(initial=math.inf))
 
     def probabilities_of(self, slots: Slots) -> Floats:
-        """The probability that a draw from the whole gives each of these slots."""
+        """P(i) of the rows in these slots: the probability that one draw gives this row.
+
+        Parameters
+        ----------
+        slots : ndarray of intp, shape (n,)
+            Slots in use.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+        """
         return self.rows.get(slots) / self.rows.total
 
     # ------------------------------------------------------------------ priorities
@@ -537,9 +552,9 @@ class Prioritized(ByPriority):
             self.rows.sync()
 
     def get_max_priority(self) -> float:
-        """The priority of new rows: the greatest so far, 1.0 at first and after ``clear``.
+        """The priority that new rows get: the greatest so far, 1.0 at first and after ``clear``.
 
-        With ``max_priority="present"`` it is found from the weight, so up to rounding.
+        With ``max_priority="present"`` it is computed from the weight, so exact up to rounding.
         """
         if self.max_priority == "ever" or self.alpha == 0:
             return self.rows.largest_priority

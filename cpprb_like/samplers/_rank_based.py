@@ -1,7 +1,7 @@
-"""Draws by the rank of a priority.
+"""Rank-based prioritized experience replay (Schaul et al., 2016).
 
-Not here: ranks and their weights (``_ranks``), which rows have one (``_row_weights``), and all that
-draws by priority have in common (``_prioritized``).
+Not here: ranks and their weights (``_ranks``), which rows have one (``_row_weights``), and what
+rank-based and proportional prioritization share (``_prioritized``).
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ Floats = NDArray[np.float64]
 
 
 class RankBased(ByPriority):
-    """Rank-based prioritization: ``P(i)`` is proportional to ``rank(i) ** -alpha``.
+    """Rank-based prioritized experience replay (Schaul et al., 2016).
 
-    The row with the largest priority has rank 1. How large priorities are makes no difference, only
-    which is larger, so outliers do no harm. Rows of equal priority share the mean of the weights of
-    their ranks, as if their order was drawn anew each time: such as all rows that have never been
-    learned from, and so have the greatest priority.
+    P(i) is proportional to ``rank(i) ** -alpha``. The row with the greatest priority has rank 1.
+    Only the order of priorities counts, so outliers do no harm. Rows of equal priority have equal
+    probabilities, from the mean of ``rank ** -alpha`` over their ranks: for example all rows that
+    have never been learned from, which have the greatest priority.
 
     Parameters
     ----------
     alpha : float
-        How much ranks count, at least 0: 0 is uniform.
+        Prioritization exponent, at least 0: P(i) is proportional to ``rank(i) ** -alpha``. 0 is
+        uniform.
     beta : float or schedule
-        How far the weights correct for the draws being uneven, at least 0: 0 not at all, 1 in full.
-        The time of a schedule is the number of batches drawn so far.
+        Importance-sampling exponent, at least 0: 1 corrects fully, 0 not at all. The time of a
+        schedule is the number of batches drawn so far.
     check_for_update : bool
         ``update_priorities`` skips rows that were overwritten since they were drawn. Then
         ``indexes`` are handles, which name a row for ever, and ``indexes % capacity`` are their
         slots; without it they are the slots, as in cpprb.
     stratified : bool
-        Draw one row from each of n equal parts of the sum of all probabilities, which varies less;
-        if not, each from the whole.
+        Stratified sampling: one row from each of n equal parts of the sum of all probabilities,
+        which has a lower variance. If false, n independent draws.
     probabilities : bool
-        Add the column ``probabilities``.
+        Add the column ``probabilities``: P(i), float64.
     weights_dtype : {float32, float64}
         Dtype of the column ``weights``. They are computed in float64 and rounded once.
 
@@ -58,23 +59,23 @@ class RankBased(ByPriority):
 
     Notes
     -----
-    A batch gets the importance-sampling ``weights``, shape ``(n,)``: ``(P(i) / min P) ** -beta``,
-    where P is the probability to be drawn, so the rarest row weighs 1.0; and ``indexes``, shape
-    ``(n,)`` and int64, for ``update_priorities``. New rows have the greatest priority so far.
+    A batch gets two columns: the importance-sampling ``weights``, shape ``(n,)``, which are
+    ``(P(i) / min P) ** -beta``; and ``indexes``, shape ``(n,)`` and int64, for
+    ``update_priorities``. New rows have the greatest priority so far.
 
-    Ranks are exact when the rows have been sorted: by the first draw, and by each draw before which
-    as many priorities have changed (by updates, new rows and deleted ones) as there were rows at
-    the last sort, or a quarter where priorities have drifted so far that all weights together are a
-    quarter more or less than those of all ranks. In between, a row whose priority changes gets the
-    rank that it has then, to a few percent; the others keep their weights. ``P`` and ``weights``
-    are those that the draw is made by, however old a rank is, so the correction is exact.
+    Rows are sorted now and then, as in the paper: by the first draw, and by a draw before which as
+    many priorities have changed (by updates, new rows and deleted ones) as there were rows at the
+    last sort; or a quarter as many, where priorities drift so that the sum of all weights is off by
+    a quarter. Right after a sort, ranks are exact. In between, a row whose priority changes gets
+    the rank that it has then, to a few percent, and the others keep theirs. ``probabilities`` and
+    ``weights`` are always those that rows are drawn with, so the correction is exact.
 
-    A draw or an update of n rows costs in proportion to n and the logarithm of the capacity. A draw
-    that sorts costs in proportion to the rows: 50 milliseconds for a million, and 32 bytes a
-    row as long as it lasts. Memory: 17 bytes a row.
+    Without replacement rows are drawn one after another, each in proportion among those that are
+    left, and not stratified.
 
-    Without replacement the rows are drawn one after another, each in proportion among those that
-    are left, unstratified.
+    Cost: n times the logarithm of the capacity for a draw or an update of n rows. A draw that sorts
+    costs in proportion to the rows: 50 milliseconds for a million, and 32 bytes a row while it
+    runs. Memory: 17 bytes a row.
 
     Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", section
     3.3, second variant, section 3.4, and appendix B.2.1. There, ranks between two sorts are places
@@ -115,7 +116,7 @@ class RankBased(ByPriority):
     NO_WEIGHT = math.nan
 
     def nbytes_for(self, capacity: int) -> int:
-        """Bytes that it allocates for a ring of so many rows."""
+        """Bytes that it allocates for a ring of this capacity."""
         return 8 * (capacity + tree_size(capacity) + min_tree_size(capacity))
 
     def _keep(self, ring: Ring) -> RowWeights:
@@ -128,4 +129,4 @@ class RankBased(ByPriority):
         return RowWeights(ring, tree, minima, None, 1.0, ranks)
 
     def _weigh(self, priorities: Floats) -> Floats:
-        return priorities  # the rows compare them when they get them
+        return priorities  # ``RowWeights`` ranks them

@@ -1,4 +1,4 @@
-"""``Recency``: draws from the newest rows only, from fewer of them as a round goes on."""
+"""Emphasizing Recent Experience (ERE; Wang and Ross, 2019)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ __all__ = ["Recency"]
 
 
 class Recency(Sampler):
-    """Emphasizing Recent Experience: the more draws of a round are over, the newer the rows.
+    """Emphasizing Recent Experience (ERE; Wang and Ross, 2019).
 
-    In the k-th of ``updates`` draws each of the ``max(N * eta ** (1000 * k / updates), least)``
-    newest rows has the same probability, where N is the number of rows that can be drawn. After the
-    last of them the round starts over; ``begin`` starts one of another length.
+    Draws come in rounds of ``updates``, K for short. The k-th draw of a round is uniform over the
+    ``max(N * eta ** (1000 * k / K), least)`` newest rows, where N is the number of rows that can be
+    drawn: from all rows at first, from ever newer ones towards the end. Then the next round starts;
+    ``begin`` starts one of another length.
 
     Parameters
     ----------
     eta : float or schedule
-        How fast old rows fall out, above 0 and at most 1, where nothing falls out. The time of a
-        schedule is the number of draws made so far, of all rounds.
+        Emphasis of recent rows, above 0 and at most 1. 1 is uniform; smaller is more emphasis. The
+        time of a schedule is the number of draws made so far, of all rounds.
     updates : int
-        Draws of a round, at least 1.
+        Draws of a round, K in the paper: at least 1.
     least : int
-        Newest rows that are always drawn from, at least 1; all rows where there are fewer.
+        Draw from at least so many newest rows (or from all, if there are fewer): at least 1, c_min
+        in the paper.
 
     Attributes
     ----------
@@ -49,12 +51,14 @@ class Recency(Sampler):
 
     Notes
     -----
-    Cost of a draw: as of ``Uniform``; times the logarithm of the rows stored, if there are absent
-    rows. Without replacement at least ``n`` newest rows are drawn from. Of threads that draw
-    at the same time two may count as one.
+    In the paper a round is the updates after one episode, as many as the episode has steps. Without
+    replacement a batch of n rows comes from at least n newest rows. Two threads that draw at the
+    same time may count as one draw.
+
+    Cost: that of ``Uniform``; times the logarithm of the rows stored, if there are absent rows.
 
     Source: Wang and Ross (2019), "Boosting Soft Actor-Critic: Emphasizing Recent Experience without
-    Forgetting the Past". There a round is the updates after one episode, one for each of its steps.
+    Forgetting the Past".
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""``Reverse``: rows from the newest one back in time, with nothing random in it."""
+"""Reverse Experience Replay (RER; Rotinov, 2019)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["Reverse"]
 
 
 class Reverse(Sampler):
-    """Reverse Experience Replay: from the newest row back in time, in steps of ``stride`` rows.
+    """Reverse Experience Replay (RER; Rotinov, 2019): backwards in time, every ``stride``-th row.
 
-    A draw takes a row, the one ``stride`` rows before it, and so on, around from the oldest row to
-    the newest. The next draw starts one row before the start of this one; at the newest row, if it
-    would start ``2 * stride`` or more rows behind that, or at a row that is gone. There is nothing
-    random in it.
+    A batch has a start row, the row ``stride`` rows older, and so on; after the oldest row comes
+    the newest. The next batch starts one row earlier. It starts at the newest row again if that
+    would be ``2 * stride`` or more rows behind the newest, or if its row was overwritten. It is
+    deterministic.
 
     Parameters
     ----------
     stride : int
-        Rows from one row of a batch to the next, at least 1.
+        Distance in rows between two rows of a batch, at least 1.
 
     Attributes
     ----------
@@ -39,15 +39,14 @@ class Reverse(Sampler):
 
     Notes
     -----
-    Rows are counted in the order in which they were written: those of a vector environment take
-    turns, and episode ends do not matter. In place of an absent row comes the next one before it
-    that holds a step.
+    Rows count in the order in which they were written: those of a vector environment alternate,
+    and episode ends are ignored. An absent row is replaced by the next older row that holds a step.
 
     Cost: proportional to ``n``; times the logarithm of the rows stored, if there are absent rows.
 
-    Source: Rotinov (2019), "Reverse Experience Replay", with the rule for the start of a draw that
-    cpprb's ``ReverseReplayBuffer`` has. That one counts slots and not rows: once its buffer has
-    wrapped it starts from other rows than the newest.
+    Source: Rotinov (2019), "Reverse Experience Replay". The rule for the start of a batch is that
+    of cpprb's ``ReverseReplayBuffer``, which counts slots and not rows: once its buffer has wrapped
+    it starts from other rows than the newest.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Draws in which every row has the same probability, and cpprb's own way to make them."""
+"""Uniform experience replay, by the buffer's generator or by NumPy's global one, as in cpprb."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ __all__ = ["LegacyUniform", "Uniform"]
 
 
 class Uniform(Sampler):
-    """Every row with the same probability, repeatedly or not. Cost proportional to ``n``."""
+    """Uniform sampling: every row has the same probability. The default of ``ReplayBuffer``.
+
+    With or without replacement. Cost: proportional to the batch size.
+    """
 
     def draw(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
@@ -31,10 +34,10 @@ class Uniform(Sampler):
 
 
 class LegacyUniform(Sampler):
-    """Uniform draws by ``np.random.randint`` on NumPy's global state: the slots that cpprb draws.
+    """Uniform sampling by ``np.random.randint`` on NumPy's global state, as cpprb does it.
 
-    For programs that must reproduce old runs bit by bit; it takes no notice of the buffer's own
-    generator.
+    For programs that must reproduce old runs bit by bit: after the same ``np.random.seed`` it draws
+    the slots that cpprb draws. It ignores the buffer's own generator.
     """
 
     def draw(
