@@ -53,7 +53,7 @@ test-tf-agents:
 	$(PYTHON) -m venv "$(TF_VENV)"
 	$(TF_BIN)/python -m pip install --quiet --disable-pip-version-check . \
 		"tf-agents==0.19.*" "tensorflow==2.15.*" "numpy==1.26.*" "pytest>=9.0" "hypothesis>=6.100"
-	$(TF_BIN)/pytest tests/tf_agents $(ARGS)
+	CPPRB_LIKE_REQUIRE=tf_agents $(TF_BIN)/pytest tests/tf_agents $(ARGS)
 
 # Tensors in and out, those of JAX too, and the front of ReAgent; TORCH="torch==2.13.0", for instance, takes another build than the newest.
 test-torch:
@@ -61,7 +61,8 @@ test-torch:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check . \
 		jax pandas dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	$(TORCH_BIN)/pytest tests/compat/test_reagent*.py tests/buffers/test_out.py tests/buffers/test_tensors.py \
+	CPPRB_LIKE_REQUIRE=torch,jax,pandas,dm_env,gymnasium $(TORCH_BIN)/pytest \
+		tests/compat/test_reagent*.py tests/buffers/test_out.py tests/buffers/test_tensors.py \
 		tests/samplers/test_prioritized_misuse.py tests/project/test_docs.py $(ARGS)
 
 dev:
@@ -82,6 +83,7 @@ typecheck:
 	$(call environment,dev)
 	$(RUN) -m mypy
 	$(RUN) -m mypy.stubtest --mypy-config-file pyproject.toml --allowlist tools/stubtest-allowlist.txt --concise $(COMPILED)
+	CPPRB_LIKE_REQUIRE=mypy,pyright,typing_extensions $(RUN) -m pytest -q tests/typing $(ARGS)
 
 # The tests on modules that check every index.
 debug: export CPPRB_LIKE_DEBUG = 1

@@ -19,13 +19,18 @@ from cpprb_like._core import Ring
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Sampler, Slots
+from cpprb_like.typing import FieldSpec
 
 __all__ = ["check_sampler"]
 
 Draw = tuple[Slots, Extra]
 Stages = Iterator[tuple[str, ReplayBuffer]]
 
-FIELDS = {"obs": {"shape": 2}, "rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+FIELDS: dict[str, FieldSpec] = {
+    "obs": {"shape": 2},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": bool},
+}
 
 IN_FORM = "draw returns a tuple of slots and a dict of columns"
 OF_INTP = "slots are a C-contiguous array of intp, shape (n,)"

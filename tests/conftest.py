@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from optional import required
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -33,6 +34,14 @@ settings.register_profile(
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_configure() -> None:
+    """Refuse a ``CPPRB_LIKE_REQUIRE`` that names no package: it would require nothing."""
+    try:
+        required()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 @pytest.fixture

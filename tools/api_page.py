@@ -27,6 +27,7 @@ MODULES = (
     "cpprb_like.schedules",
     "cpprb_like.errors",
     "cpprb_like.testing",
+    "cpprb_like.typing",
     "cpprb_like.integrations.gymnasium",
     "cpprb_like.integrations.dm_env",
     "cpprb_like.compat.cpprb",

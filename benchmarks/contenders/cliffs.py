@@ -16,6 +16,7 @@ from measure import Work, compiled, statement
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Hindsight
+from cpprb_like.typing import FieldSpec, NstepSpec
 
 from .originals import side_by_side
 
@@ -26,8 +27,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 EPISODE = 10  # steps
 ENVS = 8
 ALL, ALL_BUT_ONE = np.ones(ENVS, bool), np.arange(ENVS) < ENVS - 1
-NSTEP: dict[str, Any] = {"size": 5, "rew": "rew", "next": "next_obs"}
-SMALL: dict[str, dict[str, Any]] = {
+NSTEP: NstepSpec = {"size": 5, "rew": "rew", "next": "next_obs"}
+SMALL: dict[str, FieldSpec] = {
     "obs": {"shape": 4},
     "act": {"shape": (), "dtype": np.int64},
     "rew": {"shape": ()},
@@ -350,7 +351,10 @@ def recorder_add(place: int, envs: int | None) -> Work:
 def stacks(rows: int, frames_first: bool) -> ReplayBuffer:
     """A buffer that is told of its stacks without their axis, full."""
     shape = (DEPTH, *FRAME) if frames_first else (*FRAME, DEPTH)
-    fields = {"obs": {"shape": shape, "dtype": np.uint8}, "done": {"shape": (), "dtype": bool}}
+    fields: dict[str, FieldSpec] = {
+        "obs": {"shape": shape, "dtype": np.uint8},
+        "done": {"shape": (), "dtype": bool},
+    }
     rb = ReplayBuffer(rows, fields, next_of="obs", stack_compress="obs", seed=0)
     rng = np.random.default_rng(0)
     while rb.ring.written < rows:

@@ -22,6 +22,7 @@ from floors.steps import Floor
 from measure import Work, compiled, statement
 
 from cpprb_like import ReplayBuffer
+from cpprb_like.typing import FieldSpec, NstepSpec
 
 from .uniform import ADD, env_dict, fill, filled, floor, ours, shelf
 from .weighted import plain
@@ -29,7 +30,7 @@ from .weighted import plain
 __all__ = ["adding_stacks"]
 
 BATCH = 256
-NSTEP: dict[str, Any] = {"size": 3, "gamma": GAMMA, "rew": "rew", "next": "next_obs"}
+NSTEP: NstepSpec = {"size": 3, "gamma": GAMMA, "rew": "rew", "next": "next_obs"}
 
 
 def summing(rows: int) -> ReplayBuffer:
@@ -97,7 +98,10 @@ def single_frames(rows: int) -> ReplayBuffer:
         "obs": np.random.default_rng(0).integers(0, 256, (GAME, *FRAME), np.uint8),
         "done": np.arange(GAME) == GAME - 1,
     }
-    fields = {"obs": {"shape": FRAME, "dtype": np.uint8}, "done": {"dtype": np.bool_}}
+    fields: dict[str, FieldSpec] = {
+        "obs": {"shape": FRAME, "dtype": np.uint8},
+        "done": {"dtype": np.bool_},
+    }
     return fill(ReplayBuffer(rows, fields, seed=0), frames)
 
 
@@ -117,7 +121,7 @@ def frame_sequences_floor(rows: int, n: int, length: int) -> Work:
 def stacked(rows: int, frames_first: bool) -> ReplayBuffer:
     """A full buffer of stacks of which only frames are stored."""
     shape, axis = ((DEPTH, *FRAME), 0) if frames_first else ((*FRAME, DEPTH), -1)
-    fields: dict[str, dict[str, Any]] = {
+    fields: dict[str, FieldSpec] = {
         "obs": {"shape": shape, "dtype": np.uint8},
         "act": {"shape": (), "dtype": np.int64},
         "rew": {"shape": ()},

@@ -71,7 +71,7 @@ def recorder(rows: int, envs: int, mode: str) -> tuple[GymnasiumRecorder, list[t
     made = GymnasiumRecorder(env)
     rb = made.attach(ReplayBuffer(rows, made.env_dict, n_envs=made.n_envs, seed=0))
     axes = (rows // made.n_envs, made.n_envs) if made.n_envs > 1 else (rows,)
-    rb.add(**{name: np.zeros((*axes, *one["shape"])) for name, one in made.env_dict.items()})
+    rb.add(**{field.name: np.zeros((*axes, *field.shape)) for field in rb.schema.fields})
     first, steps = steps_of(env, mode)
     made.reset(first)
     return made, steps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 import numpy as np
 from budgets import FLOOR, OURS
@@ -13,6 +12,7 @@ from floors.steps import Floor
 from measure import Work, compiled, statement
 
 from cpprb_like import ReplayBuffer
+from cpprb_like.typing import FieldSpec
 
 from .common import importing, nbytes_of_row, saving_and_loading
 
@@ -42,7 +42,7 @@ class Empty:
         """Nothing."""
 
 
-def env_dict(kind: str) -> dict[str, dict[str, Any]]:
+def env_dict(kind: str) -> dict[str, FieldSpec]:
     """The fields of such steps."""
     fields = KINDS[kind].fields.items()
     return {name: {"shape": shape, "dtype": np.dtype(dtype)} for name, (shape, dtype) in fields}
@@ -220,7 +220,7 @@ def memory_floor(kind: str, rows: int) -> float:
 def memory_compact(kind: str, rows: int) -> float:
     """Next observations, and of stacks all frames but the newest, are read from other rows."""
     shelf.clear()
-    fields = env_dict(kind)
+    fields: dict[str, FieldSpec] = env_dict(kind)
     del fields["next_obs"]
     stacks = "obs" if kind == "images" else None
     steps = trajectory(GAME, kind)

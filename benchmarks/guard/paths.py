@@ -18,6 +18,7 @@ from measure import Work, statement
 from numpy.typing import NDArray
 
 from cpprb_like import Hindsight, ReplayBuffer, ReplayMemory
+from cpprb_like.typing import FieldSpec
 from guard.runner import SetUp, run
 
 __all__ = ["PATHS"]
@@ -30,7 +31,7 @@ STACKS = 100
 BATCH = 256
 SMALL = {"kind": "small", "rows": ROWS}
 TREE = {"leaves": WEIGHTS, "n": BATCH}
-GOALS: dict[str, dict[str, Any]] = {
+GOALS: dict[str, FieldSpec] = {
     **{name: {"shape": 3} for name in ("achieved_goal", "next_achieved_goal", "desired_goal")},
     "rew": {"shape": ()},
     "done": {"shape": (), "dtype": np.bool_},

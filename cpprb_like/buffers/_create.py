@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from cpprb_like.buffers._prioritized import PrioritizedReplayBuffer
 from cpprb_like.buffers._replay import ReplayBuffer
+from cpprb_like.typing import FieldSpec, PrioritizedOptions, SamplerOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["create_buffer"]
 
 
+@overload
 def create_buffer(
-    size: float, env_dict: object, *, prioritized: bool = False, **options: Any
+    size: float,
+    env_dict: Mapping[str, FieldSpec],
+    *,
+    prioritized: Literal[False] = False,
+    **options: Unpack[SamplerOptions],
+) -> ReplayBuffer: ...
+
+
+@overload
+def create_buffer(
+    size: float,
+    env_dict: Mapping[str, FieldSpec],
+    *,
+    prioritized: Literal[True],
+    **options: Unpack[PrioritizedOptions],
+) -> PrioritizedReplayBuffer: ...
+
+
+@overload
+def create_buffer(
+    size: float,
+    env_dict: Mapping[str, FieldSpec],
+    *,
+    prioritized: bool,
+    **options: Unpack[PrioritizedOptions],
+) -> ReplayBuffer: ...
+
+
+def create_buffer(
+    size: float, env_dict: Mapping[str, FieldSpec], *, prioritized: bool = False, **options: Any
 ) -> ReplayBuffer:
     """The buffer class that fits the options.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,11 @@ from cpprb_like.buffers._replay import Batch, ReplayBuffer
 from cpprb_like.samplers._prioritized import ByPriority, Prioritized, PrioritySampler
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.schedules import Schedule
+from cpprb_like.typing import BufferOptions, FieldSpec
 from cpprb_like.views._sequences import update_sequence_priorities
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["PrioritizedReplayBuffer"]
 
@@ -70,13 +74,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __init__(
         self,
         size: float,
-        env_dict: object,
+        env_dict: Mapping[str, FieldSpec],
         *,
         alpha: float | None = None,
         eps: float | None = None,
         check_for_update: bool | None = None,
         sampler: PrioritySampler | None = None,
-        **options: Any,
+        **options: Unpack[BufferOptions],
     ) -> None:
         given = {"alpha": alpha, "eps": eps, "check_for_update": check_for_update}
         given = {name: value for name, value in given.items() if value is not None}
@@ -86,7 +90,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise TypeError(f"{', '.join(given)}: expected as options of the sampler")
         elif not isinstance(sampler, PrioritySampler):
             raise TypeError(f"sampler: expected a PrioritySampler, got {sampler!r}")
-        taken = [name for name in OWN_NAMES if isinstance(env_dict, Mapping) and name in env_dict]
+        fields: object = env_dict  # what is no mapping is refused below
+        taken = [name for name in OWN_NAMES if isinstance(fields, Mapping) and name in fields]
         if taken:
             raise ValueError(f"env_dict: {taken} are names of what a batch gets from priorities")
         super().__init__(size, env_dict, sampler=sampler, **options)

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -52,9 +52,13 @@ from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import draw_uniform
+from cpprb_like.typing import FieldSpec, NstepSpec
 from cpprb_like.views._sequences import sample_sequences
 from cpprb_like.views._stacking import stack_rows
 from cpprb_like.views._view import View
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Batch", "ReplayBuffer"]
 
@@ -69,6 +73,10 @@ SHARED_FILE = (
 )
 SHAPES = 8  # of sequences, whose starts are kept where they are rare
 MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
+
+
+class Nothing(TypedDict):
+    """Keyword arguments that nobody gives, as far as a type checker is concerned."""
 
 
 class _Unset:
@@ -181,7 +189,7 @@ class ReplayBuffer(BufferBase):
     def __init__(
         self,
         size: float,
-        env_dict: object,
+        env_dict: Mapping[str, FieldSpec],
         *,
         default_dtype: DTypeLike | None = None,
         n_envs: int = 1,
@@ -189,12 +197,12 @@ class ReplayBuffer(BufferBase):
         truncated: str | Literal[False] | None = None,
         next_of: str | Iterable[str] | None = None,
         stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
-        Nstep: Mapping[str, Any] | Literal[False] | None = None,  # noqa: N803 (cpprb's name)
+        Nstep: NstepSpec | Literal[False] | None = None,  # noqa: N803 (cpprb's name)
         sampler: Sampler | None = None,
         seed: Seed = None,
         mmap_prefix: str | Path | None = None,
         mmap_mode: arenas.FileMode = "x",
-        **unknown: Any,
+        **unknown: Unpack[Nothing],
     ) -> None:
         given = [name for name, value in unknown.items() if value is not None]
         if given:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.samplers._reverse import Reverse
+from cpprb_like.typing import BufferOptions, FieldSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["ReverseReplayBuffer"]
 
@@ -42,7 +47,14 @@ class ReverseReplayBuffer(ReplayBuffer):
     ([9, 6, 3, 0], [8, 5, 2, 9])
     """
 
-    def __init__(self, size: float, env_dict: object, *, stride: int = 300, **options: Any) -> None:
+    def __init__(
+        self,
+        size: float,
+        env_dict: Mapping[str, FieldSpec],
+        *,
+        stride: int = 300,
+        **options: Unpack[BufferOptions],
+    ) -> None:
         if "sampler" in options:
             raise TypeError(
                 "sampler: ReverseReplayBuffer has its own; use ReplayBuffer for another"

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from cpprb_like.integrations._spaces import Leaf, refuse_repeated, tree_of
+from cpprb_like.typing import FieldSpec
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,7 +47,7 @@ def create_env_dict(
     int_type: npt.DTypeLike | Literal["space"] | None = None,
     float_type: npt.DTypeLike | Literal["space"] | None = None,
     dict_names: Literal["key", "prefix"] = "key",
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, FieldSpec]:
     """Return the fields of an environment's steps for ``ReplayBuffer``, as cpprb does.
 
     Parameters
@@ -87,12 +88,12 @@ def create_env_dict(
     """
     obs, act = _named_leaves(env, dict_names)
     number = np.float32 if float_type is None or _is_space(float_type) else float_type
-    env_dict: dict[str, dict[str, Any]] = {
+    env_dict: dict[str, FieldSpec] = {
         name: {"shape": 1, "dtype": number} for name in ("rew", "done")
     }
     for name, leaf in obs:
         env_dict[name] = _declaration(leaf, int_type, float_type)
-        env_dict[f"next_{name}"] = dict(env_dict[name])
+        env_dict[f"next_{name}"] = env_dict[name].copy()
     for name, leaf in act:
         env_dict[name] = _declaration(leaf, int_type, float_type)
     return env_dict
@@ -176,7 +177,7 @@ def _name(leaf: Leaf, space: spaces.Space[Any], root: str, dict_names: str) -> s
     return ".".join([name, *map(str, deeper)])
 
 
-def _declaration(leaf: Leaf, int_type: Any, float_type: Any) -> dict[str, Any]:
+def _declaration(leaf: Leaf, int_type: Any, float_type: Any) -> FieldSpec:
     """Return the entry of one field, with cpprb's shape: 1 for single values other than Box."""
     match leaf.space:
         case spaces.Box():

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpprb_like._store.casting import as_array
+from cpprb_like.typing import FieldSpec
 
 Array: TypeAlias = npt.NDArray[Any]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -169,7 +170,7 @@ class SpecNest:
             raise ValueError(f"several parts of the specs would be the fields {repeated}")
 
     @property
-    def env_dict(self) -> dict[str, dict[str, Any]]:
+    def env_dict(self) -> dict[str, FieldSpec]:
         """Fields for ``ReplayBuffer``, of the specs' shapes and dtypes; a new dict each time."""
         return {
             leaf.name: {"shape": leaf.shape, "dtype": leaf.dtype} for leaf in self._tree.leaves()

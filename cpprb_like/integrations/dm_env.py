@@ -15,6 +15,7 @@ from cpprb_like._c.checks import as_int
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
 from cpprb_like.integrations._specs import Array, Flags, SpecNest
+from cpprb_like.typing import FieldSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,7 @@ class EnvWithSpecs(Protocol):
         """Specs of the actions."""
 
 
-def env_dict_from_spec(spec: object, name: str = "") -> dict[str, dict[str, Any]]:
+def env_dict_from_spec(spec: object, name: str = "") -> dict[str, FieldSpec]:
     """Return the fields of a nest of specs for ``ReplayBuffer``: ``SpecNest(spec, name).env_dict``.
 
     Parameters
@@ -170,13 +171,13 @@ class DmEnvRecorder:
         self._waiting = self._no_env()  # whose episode ended and that are not reset yet
 
     @property
-    def env_dict(self) -> dict[str, dict[str, Any]]:
+    def env_dict(self) -> dict[str, FieldSpec]:
         """Fields for ``ReplayBuffer``; a new dict each time."""
         nests = (
             *(self._obs_nest, self._act_nest, self._rew_nest),
             *(self._discount_nest, self._next_nest),
         )
-        fields = {
+        fields: dict[str, FieldSpec] = {
             name: {**spec, "dtype": stored_dtype(np.dtype(spec["dtype"]), self._float_type)}
             for nest in nests
             for name, spec in nest.env_dict.items()

@@ -20,6 +20,7 @@ from cpprb_like.integrations._env_dict import create_before_add_func, create_env
 from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
 from cpprb_like.integrations._spaces import Array, field_names, tree_of
 from cpprb_like.integrations._steps import Steps
+from cpprb_like.typing import FieldSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -180,7 +181,7 @@ class GymnasiumRecorder:
         self.env.close()
 
     @property
-    def env_dict(self) -> dict[str, dict[str, Any]]:
+    def env_dict(self) -> dict[str, FieldSpec]:
         """Fields for ``ReplayBuffer``; a new dict each time."""
         obs, act = (
             [(leaf.shape, stored_dtype(leaf.dtype, self._float_type)) for leaf in tree.leaves()]

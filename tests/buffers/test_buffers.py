@@ -17,6 +17,7 @@ from helpers import refused, snapshot
 import cpprb_like
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer, create_buffer
 from cpprb_like.samplers import LegacyUniform
+from cpprb_like.typing import FieldSpec
 
 # ---- constructor -------------------------------------------------------------------------
 
@@ -41,7 +42,7 @@ def test_dtype_is_float32_by_default() -> None:
 @pytest.mark.parametrize(
     "spec", [{}, {"shape": 1}, {"shape": (1,)}, {"shape": [1]}, {"shape": np.int64(1)}], ids=str
 )
-def test_scalars_come_back_with_an_axis(spec: dict[str, Any]) -> None:
+def test_scalars_come_back_with_an_axis(spec: FieldSpec) -> None:
     """Shape 1, the default, and (1,) give batches of shape (batch, 1)."""
     rb = ReplayBuffer(5, {"x": spec})
     rb.add(x=3)
@@ -73,7 +74,8 @@ def test_env_dict_that_was_used_before() -> None:
 def test_env_dict_of_any_mapping() -> None:
     """Read-only and ordered mappings are env_dicts too."""
     spec = MappingProxyType({"shape": 2})
-    for env_dict in (MappingProxyType({"x": spec}), OrderedDict(x=spec)):
+    mappings: list[Any] = [MappingProxyType({"x": spec}), OrderedDict(x=spec)]
+    for env_dict in mappings:
         rb = ReplayBuffer(5, env_dict)
         rb.add(x=[1, 2])
         assert rb.sample(3)["x"].shape == (3, 2)

@@ -9,6 +9,7 @@ import pytest
 from cartpole import CARTPOLE, step
 
 from cpprb_like import ReplayBuffer
+from cpprb_like.typing import FieldSpec
 
 
 def test_length_of_the_current_episode() -> None:
@@ -74,7 +75,7 @@ def test_ends_inside_a_batch_of_steps() -> None:
 
 def test_fields_named_as_ends() -> None:
     """The constructor may name other fields that end episodes."""
-    schema = {"x": {}, "lost": {"dtype": "?"}, "timeout": {"dtype": "?"}}
+    schema: dict[str, FieldSpec] = {"x": {}, "lost": {"dtype": "?"}, "timeout": {"dtype": "?"}}
     rb = ReplayBuffer(20, schema, terminated="lost", truncated="timeout")
     lengths = []
     for lost, timeout in [(0, 0), (0, 0), (1, 0), (0, 0), (0, 1), (1, 1), (0, 0)]:

@@ -18,6 +18,7 @@ from threads import run_together
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Episode, Spread, Statistics
 from cpprb_like.samplers import Prioritized, RankBased, Recency, Uniform
+from cpprb_like.typing import FieldSpec
 
 Array = npt.NDArray[Any]
 
@@ -205,7 +206,10 @@ def test_the_stream_goes_on_over_a_deleted_episode() -> None:
 
 def test_a_row_before_a_deleted_episode_keeps_its_next_value() -> None:
     """What follows the last row of an episode is what was added, though the rows after it go."""
-    fields = {"obs": {"shape": (), "dtype": "i8"}, "done": {"shape": (), "dtype": bool}}
+    fields: dict[str, FieldSpec] = {
+        "obs": {"shape": (), "dtype": "i8"},
+        "done": {"shape": (), "dtype": bool},
+    }
     rb = ReplayBuffer(6, fields, next_of="obs")
     rb.add(obs=[0, 1, 10, 11], next_obs=[1, 2, 11, 12], done=[0, 1, 0, 1])
     rb.episodes.delete(1)

@@ -17,6 +17,7 @@ from cpprb_like import (
     SelectiveReplayBuffer,
 )
 from cpprb_like.buffers import Hindsight, Mixture
+from cpprb_like.typing import FieldSpec
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": (4, 3), "dtype": "u1"},
@@ -108,7 +109,7 @@ def selective() -> SelectiveReplayBuffer:
 
 def copies() -> HindsightReplayBuffer:
     """Cpprb's buffer of copies of steps, of one episode."""
-    cell = {"shape": (), "dtype": "i8"}
+    cell: FieldSpec = {"shape": (), "dtype": "i8"}
     rb = HindsightReplayBuffer(
         60,
         {"obs": cell, "act": cell, "next_obs": cell},
@@ -124,9 +125,9 @@ def copies() -> HindsightReplayBuffer:
 
 def relabelling(asks: tuple[str, ...] = ("act",), **options: Any) -> Hindsight:
     """Goals that are set anew, with a function that asks for some fields."""
-    cell = {"shape": (), "dtype": "i8"}
+    cell: FieldSpec = {"shape": (), "dtype": "i8"}
     names = ("at", "goal", "act", "other", "end")
-    rb = ReplayBuffer(50, dict.fromkeys(names, cell) | {"rew": {"shape": ()}}, seed=0)
+    rb = ReplayBuffer(50, {**dict.fromkeys(names, cell), "rew": {"shape": ()}}, seed=0)
     x = np.arange(50)
     rb.add(at=x, goal=-x, act=x, other=x, rew=-x, end=x)
 

@@ -20,6 +20,7 @@ from gymnasium import spaces
 from helpers import refused, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
+from optional import need
 from reference import ReferenceBuffer, Row
 
 from cpprb_like import (
@@ -36,14 +37,15 @@ from cpprb_like._store.gather import new_array
 from cpprb_like.buffers import Hindsight
 from cpprb_like.samplers import Extra, Sampler, Slots, Uniform
 from cpprb_like.schedules import Linear
+from cpprb_like.typing import FieldSpec
 from cpprb_like.views._goals import choose_rows
 
 Array = npt.NDArray[Any]
 
 STRATEGIES = ["future", "final", "episode", "random"]
-CELL = {"shape": (), "dtype": "i8"}
-FLAG = {"shape": (), "dtype": bool}
-FIELDS: dict[str, dict[str, Any]] = {
+CELL: FieldSpec = {"shape": (), "dtype": "i8"}
+FLAG: FieldSpec = {"shape": (), "dtype": bool}
+FIELDS: dict[str, FieldSpec] = {
     "id": CELL,
     "at": CELL,
     "goal": CELL,
@@ -313,7 +315,11 @@ def test_an_end_is_seen_that_comes_after_a_batch() -> None:
 
 def test_several_goal_fields_and_ends() -> None:
     """All goal fields get the new goal; terminated_func says which steps end with it."""
-    fields = FIELDS | {"next_goal": CELL, "terminated": {"shape": 1, "dtype": "f4"}}
+    fields: dict[str, FieldSpec] = {
+        **FIELDS,
+        "next_goal": CELL,
+        "terminated": {"shape": 1, "dtype": "f4"},
+    }
     rb = ReplayBuffer(100, fields, seed=0)
     rb.add(**steps(0, 50), next_goal=np.full(50, -1))
     rows_seen = []
@@ -336,7 +342,12 @@ def test_several_goal_fields_and_ends() -> None:
 
 def test_goals_of_states() -> None:
     """goal_func makes goals of states, for the new goal and for what the step achieved."""
-    fields = {"state": {"shape": (2, 3)}, "goal": {"shape": 3}, "rew": {}, "done": FLAG}
+    fields: dict[str, FieldSpec] = {
+        "state": {"shape": (2, 3)},
+        "goal": {"shape": 3},
+        "rew": {},
+        "done": FLAG,
+    }
     rb = ReplayBuffer(100, fields, seed=0)
     states = np.arange(60.0).reshape(10, 2, 3)
     rb.add(state=states, goal=np.zeros((10, 3)), rew=np.zeros(10), done=np.arange(10) % 5 == 4)
@@ -727,7 +738,7 @@ def test_recorded_goal_environment(options: dict[str, Any], next_of: tuple[str, 
 @pytest.mark.filterwarnings("ignore")
 def test_recorded_goal_environment_of_another_package() -> None:
     """Parking, of HighwayEnv: its observations, its goals and its own reward."""
-    pytest.importorskip("highway_env", reason="HighwayEnv is not installed")
+    need("highway_env")
     env = gymnasium.make("parking-v0")
     check_recorded(record(env, 200), env)
 
@@ -755,7 +766,7 @@ def test_fields_of_cpprbs_helpers(prefix: str) -> None:
 
 def test_a_goal_that_would_stay_old_is_refused() -> None:
     """A field of the goal's name in another place is named too, or is called something else."""
-    rb = ReplayBuffer(10, FIELDS | {"info.goal": CELL, "origin": CELL}, seed=0)
+    rb = ReplayBuffer(10, {**FIELDS, "info.goal": CELL, "origin": CELL}, seed=0)
     with refused(rb, ValueError, "goal", "['info.goal'] would keep the old goal", "['goal']"):
         relabeller(rb)
     relabeller(rb, goal=("goal", "info.goal"))
@@ -771,7 +782,7 @@ def _never(*_: Any) -> Any:
     raise AssertionError("nothing to compute")
 
 
-VECTOR = {"shape": 2}
+VECTOR: FieldSpec = {"shape": 2}
 BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = [
     ({"buffer": None}, TypeError, ("buffer", "ReplayBuffer", "NoneType")),
     ({"reward_func": 1}, TypeError, ("reward_func", "function", "1")),
@@ -812,7 +823,7 @@ def test_bad_options_are_refused(
     options: dict[str, Any], error: type[Exception], words: tuple[str, ...]
 ) -> None:
     """A wrong option is refused when the object is made, by a message that names it."""
-    rb = ReplayBuffer(10, FIELDS | {"vector": VECTOR}, seed=0)
+    rb = ReplayBuffer(10, {**FIELDS, "vector": VECTOR}, seed=0)
     with refused(rb, error, *words):
         relabeller(options.pop("buffer", rb), **options)
 
@@ -883,7 +894,7 @@ def test_bad_calls_are_refused() -> None:
     empty = ReplayBuffer(10, FIELDS, seed=0)
     with refused(empty, NotEnoughDataError, "empty"):
         relabeller(empty).sample(5)
-    named = ReplayBuffer(10, FIELDS | {"relabelled": FLAG}, seed=0)
+    named = ReplayBuffer(10, {**FIELDS, "relabelled": FLAG}, seed=0)
     named.add(**steps(0, 1), relabelled=False)
     assert relabeller(named).sample(3)["relabelled"].tolist() == [False] * 3
     with refused(named, ValueError, "relabelled", "field"):

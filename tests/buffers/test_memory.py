@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from cpprb_like import ReplayBuffer
+from cpprb_like.typing import FieldSpec
 
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 MIB = 2**20
@@ -107,7 +108,11 @@ def test_refused_calls_leak_nothing() -> None:
 @needs_proc
 def test_ten_thousand_buffers_leak_nothing() -> None:
     """10^4 buffers come and go; 300 bytes lost for each of 2500 would be 0.7 MB."""
-    schema = {"obs": {"shape": 40}, "thing": {"shape": (), "dtype": "O"}, "done": {}}
+    schema: dict[str, FieldSpec] = {
+        "obs": {"shape": 40},
+        "thing": {"shape": (), "dtype": "O"},
+        "done": {},
+    }
 
     def live_and_die() -> None:
         for _ in range(2_500):

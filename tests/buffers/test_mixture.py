@@ -22,8 +22,12 @@ from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Mixture
 from cpprb_like.samplers import Prioritized, RankBased, Reverse, Uniform
 from cpprb_like.schedules import Constant, Linear, Piecewise
+from cpprb_like.typing import FieldSpec
 
-FIELDS = {"x": {"shape": (), "dtype": "i8"}, "image": {"shape": (2, 3), "dtype": "u1"}}
+FIELDS: dict[str, FieldSpec] = {
+    "x": {"shape": (), "dtype": "i8"},
+    "image": {"shape": (2, 3), "dtype": "u1"},
+}
 SMALLEST, LARGEST = 0.0, 1 - 2**-53  # numbers that Generator.random may give
 
 
@@ -419,7 +423,7 @@ def test_an_index_that_no_batch_had_changes_no_buffer() -> None:
 @pytest.mark.parametrize("check_for_update", [False, True])
 def test_an_absent_row_is_refused(check_for_update: bool) -> None:
     """An environment had no step there, so nothing was drawn from there."""
-    fields = {"x": {"shape": (), "dtype": "i8"}}
+    fields: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
     a, b = (
         PrioritizedReplayBuffer(8, fields, n_envs=2, seed=0, check_for_update=check_for_update)
         for _ in range(2)
@@ -514,7 +518,9 @@ class WithColumns(Uniform):
 
 def other(**fields: Any) -> ReplayBuffer:
     """A buffer with these changes to the fields; None takes one away."""
-    declared = {name: field for name, field in (FIELDS | fields).items() if field is not None}
+    declared: dict[str, FieldSpec] = {
+        name: field for name, field in (FIELDS | fields).items() if field is not None
+    }
     return ReplayBuffer(20, declared)
 
 
@@ -666,7 +672,7 @@ def test_priorities_of_rows_that_wait_are_taken_as_the_buffer_takes_them(
 
     They were told from slots that hold no row by whether their rows can be drawn.
     """
-    fields = {"x": {"shape": ()}, "rew": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {"x": {"shape": ()}, "rew": {"shape": ()}}
     buffers = []
     for seed in range(3):
         sampler = make(1.0, check_for_update=check_for_update)

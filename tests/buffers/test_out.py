@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optional import need
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Hindsight, Mixture
 from cpprb_like.samplers import Uniform
+from cpprb_like.typing import FieldSpec
 
 
 def many_fields(n: int) -> ReplayBuffer:
@@ -95,7 +97,7 @@ def test_columns_of_a_sampler_are_looked_at_before_anything_is_written(
     nstep: Any, name: str, spare: int, fields: Any
 ) -> None:
     """``out`` had the rows of a batch that was refused then, for a column of its sampler."""
-    declared = {"x": {"shape": ()}, "rew": {"shape": ()}}
+    declared: dict[str, FieldSpec] = {"x": {"shape": ()}, "rew": {"shape": ()}}
     rb = ReplayBuffer(10, declared, sampler=Names(name, spare), Nstep=nstep, seed=0)
     rb.add(x=[1, 2, 3], rew=[1, 2, 3])
     out = {name: np.full(3, -7.0, np.float32) for name in ("x", "rew")}
@@ -137,7 +139,7 @@ def buffers() -> list[Any]:
 
 def test_tensors_are_written_into() -> None:
     """Tensors on the CPU get what fresh arrays would, and stay in the batch themselves."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+    torch = need("torch", "make test-torch")
     kinds = {"obs": torch.uint8, "act": torch.int64, "rew": torch.float32, "done": torch.bool}
     for mine, theirs in zip(buffers(), buffers(), strict=True):
         expected = theirs.sample(20)
@@ -156,7 +158,7 @@ def test_tensors_are_written_into() -> None:
 
 def test_tensors_of_mixtures_and_hindsight() -> None:
     """What draws from buffers writes into tensors, too."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+    torch = need("torch", "make test-torch")
 
     def drawing() -> list[Any]:
         one, _, _, two = buffers()
@@ -181,7 +183,7 @@ def test_tensors_of_mixtures_and_hindsight() -> None:
 
 def test_tensors_that_cannot_be_written_into() -> None:
     """Tensors of another kind, place or order are refused, and nothing is written."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+    torch = need("torch", "make test-torch")
     rb = ReplayBuffer(50, {"x": {"shape": 4}}, seed=0)
     rb.add(x=np.ones((50, 4)))
     for wrong, error, words in (

@@ -17,8 +17,9 @@ from cpprb_like._c import machine_memory
 from cpprb_like._store import arenas
 from cpprb_like._store.gather import take
 from cpprb_like.samplers import Sampler, Uniform
+from cpprb_like.typing import FieldSpec
 
-X = {"x": {"shape": (), "dtype": "i8"}}
+X: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
 
 
 def test_strings_of_any_length_are_refused() -> None:
@@ -120,7 +121,8 @@ def test_negative_slots_of_a_small_dtype() -> None:
 
 def test_promised_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two buffers, each of which would fit alone, are not promised the same memory."""
-    size, step = 1000, {"x": {"shape": 10_000, "dtype": "u1"}}
+    size = 1000
+    step: dict[str, FieldSpec] = {"x": {"shape": 10_000, "dtype": "u1"}}
     monkeypatch.setattr(arenas, "_arenas", [])  # those of other tests' buffers count as well
     first = ReplayBuffer(size, step)
     monkeypatch.setattr(machine_memory, "available_nbytes", lambda: int(first.nbytes * 1.5))
@@ -245,7 +247,7 @@ def test_one_array_for_two_fields_of_out() -> None:
     ],
     ids=str,
 )
-def test_values_that_would_be_filled_up_or_cut(spec: dict[str, Any], value: Any) -> None:
+def test_values_that_would_be_filled_up_or_cut(spec: FieldSpec, value: Any) -> None:
     """What NumPy pads, drops or broadcasts is not the value that was given."""
     rb = ReplayBuffer(4, {"x": {"shape": (), **spec}})
     with refused(rb, ValueError, "'x'"):
@@ -306,7 +308,7 @@ def test_a_shallow_copy_shares_nothing() -> None:
 def test_a_file_for_a_dtype_with_gaps(tmp_path: Path) -> None:
     """A structured dtype with fields out of order has no ``descr``, but a file all the same."""
     dtype = np.dtype({"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [4, 0]})
-    env_dict = {"x": {"shape": (), "dtype": dtype}}
+    env_dict: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": dtype}}
     ReplayBuffer(5, env_dict, mmap_prefix=tmp_path / "replay").add(x=np.array((1, 2), dtype))
     again = ReplayBuffer(5, env_dict, mmap_prefix=tmp_path / "replay", mmap_mode="r+")
     assert again[0]["x"].tolist() == (1, 2)

@@ -22,6 +22,7 @@ from cpprb_like import (
     SelectiveReplayBuffer,
 )
 from cpprb_like.samplers import Prioritized, RankBased
+from cpprb_like.typing import NstepSpec
 from cpprb_like.views._gather_sequences import take_sequences
 from cpprb_like.views._goals import FUTURE, choose_rows
 
@@ -31,7 +32,7 @@ FIELDS: dict[str, Any] = {
     "rew": {"shape": ()},
     "done": {"shape": (), "dtype": bool},
 }
-STEPS = {"size": 5, "rew": "rew"}
+STEPS: NstepSpec = {"size": 5, "rew": "rew"}
 
 BufferT = TypeVar("BufferT", bound=ReplayBuffer)
 

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import refused
+from optional import need
 from strategies import Array
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.typing import FieldSpec
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": 3},
@@ -53,13 +55,13 @@ class OnDevice:
 
 def by_torch(values: Any) -> Any:
     """A tensor of PyTorch."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+    torch = need("torch", "make test-torch")
     return torch.from_numpy(np.array(values))
 
 
 def by_jax(values: Any) -> Any:
     """An array of JAX, of the dtype of the values."""
-    jax = pytest.importorskip("jax", reason="JAX is not installed: make test-torch")
+    jax = need("jax", "make test-torch")
     jax.config.update("jax_enable_x64", True)
     return jax.numpy.asarray(np.array(values))
 
@@ -113,7 +115,7 @@ def test_tensors_go_in_as_their_arrays_do(tensor: Callable[[Any], Any], dtype: s
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_priorities_may_be_tensors(tensor: Callable[[Any], Any], dtype: str) -> None:
     """Those of new rows, of updates and of sequences, with their indexes and masks."""
-    fields = {"x": {"shape": ()}, "done": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {"x": {"shape": ()}, "done": {"shape": ()}}
     ours, theirs = (PrioritizedReplayBuffer(20, fields, seed=0) for _ in range(2))
     for rb in (ours, theirs):
         convert = tensor if rb is ours else np.asarray
@@ -147,7 +149,7 @@ def test_a_tensor_on_a_gpu_is_refused_with_the_way_out(make: Callable[[], Any]) 
 
 def test_tensors_of_pytorch_of_every_kind() -> None:
     """Those that require gradients, and those that lie apart; the tensor stays as it is."""
-    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+    torch: Any = need("torch", "make test-torch")
     rb = ReplayBuffer(50, {"x": {"shape": (2, 3)}, "rew": {"shape": ()}})
     leaf = torch.arange(6.0).reshape(2, 3).requires_grad_()
     kinds = {
@@ -177,7 +179,7 @@ def test_tensors_of_pytorch_of_every_kind() -> None:
 @pytest.mark.parametrize("kind", ["bfloat16", "meta", "sparse", "complex", "nan to int"])
 def test_tensors_of_pytorch_that_cannot_go_in(kind: str) -> None:
     """A refusal names the field, what it is of, and why; nothing has changed."""
-    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+    torch: Any = need("torch", "make test-torch")
     rb = ReplayBuffer(10, {"x": {"shape": 3}, "n": {"shape": (), "dtype": "i8"}})
     rb.add(x=[1, 2, 3], n=0)
     values = {
@@ -214,7 +216,7 @@ def test_a_tensor_that_changes_while_others_are_read_is_read_once() -> None:
 
 def test_a_tensor_costs_little_more_than_its_array() -> None:
     """Most of what it costs is the library's own: ``tensor.numpy()``, once for each."""
-    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+    torch: Any = need("torch", "make test-torch")
     rb = ReplayBuffer(1000, {"obs": {"shape": 11}, "act": {"shape": 3}})
     obs, act = torch.rand(11), torch.rand(3)
     calls = {

@@ -16,6 +16,7 @@ from threads import run_together
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Hindsight, Mixture
 from cpprb_like.compat import coax, dqn, keras_gym
+from cpprb_like.typing import NstepSpec
 
 SECONDS = 0.05
 EPISODE = 7  # steps, unless it is ended earlier
@@ -30,7 +31,7 @@ FIELDS: dict[str, Any] = {
     "copies": {"shape": WIDE, "dtype": "i8"},
     "done": {"shape": (), "dtype": bool},
 }
-NSTEP = {"size": STEPS, "gamma": 1.0, "rew": "rew", "next": "last_x"}
+NSTEP: NstepSpec = {"size": STEPS, "gamma": 1.0, "rew": "rew", "next": "last_x"}
 N_ENVS = 2
 
 

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.compat.cpprb._hindsight import HindsightReplayBuffer
+from cpprb_like.typing import FieldSpec
 
 Array = npt.NDArray[Any]
 
 STRATEGIES = ["future", "episode", "final", "random"]
-STATE = {"shape": 2, "dtype": "f8"}
-FIELDS: dict[str, dict[str, Any]] = {
+STATE: FieldSpec = {"shape": 2, "dtype": "f8"}
+FIELDS: dict[str, FieldSpec] = {
     "obs": STATE,
     "act": {"dtype": "i8"},
     "next_obs": STATE,
@@ -118,7 +119,9 @@ def test_rows_are_those_of_the_paper(
     size: int, lengths: list[int], strategy: Any, goals: int, prioritized: bool, chained: bool
 ) -> None:
     """The episode with its own goal, then copies whose goals are next states of the right steps."""
-    fields = {name: spec for name, spec in FIELDS.items() if not (chained and name == "next_obs")}
+    fields: dict[str, FieldSpec] = {
+        name: spec for name, spec in FIELDS.items() if not (chained and name == "next_obs")
+    }
     rb = HindsightReplayBuffer(
         size,
         fields,
@@ -209,7 +212,7 @@ def test_goals_of_another_shape() -> None:
 
 def test_names_of_fields() -> None:
     """State, action and next state may have other names, and other fields are carried along."""
-    fields = {"s": {}, "a": {}, "s2": {}, "note": {"dtype": "U5"}}
+    fields: dict[str, FieldSpec] = {"s": {}, "a": {}, "s2": {}, "note": {"dtype": "U5"}}
     rb = HindsightReplayBuffer(
         100,
         fields,
@@ -414,7 +417,7 @@ def test_bad_options_are_refused(
 
 def test_declarations_are_not_written_to() -> None:
     """The dicts that were passed stay as they are."""
-    fields = copy.deepcopy(FIELDS)
+    fields: dict[str, FieldSpec] = copy.deepcopy(FIELDS)
     HindsightReplayBuffer(10, fields, 5, reward, seed=0, goal_shape=2)
     assert fields == FIELDS
 
@@ -422,6 +425,11 @@ def test_declarations_are_not_written_to() -> None:
 @pytest.mark.parametrize("name", ["next_goal", "desired_goal", "obs.desired_goal"])
 def test_goals_that_copies_would_keep_are_refused(name: str) -> None:
     """A field of the goal besides ``goal`` would be the old one in every copy with another goal."""
-    fields = {"obs": {"shape": 2}, "act": {}, "next_obs": {"shape": 2}, name: {"shape": 2}}
+    fields: dict[str, FieldSpec] = {
+        "obs": {"shape": 2},
+        "act": {},
+        "next_obs": {"shape": 2},
+        name: {"shape": 2},
+    }
     with pytest.raises(ValueError, match="would keep the old goal in copies"):
         HindsightReplayBuffer(100, fields, 50, lambda state, act, goal: np.zeros(len(goal)))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optional import need
 from reagent_twin import SHAPES, Shape, Step, Twin, histories, shapes
 
 import cpprb_like
@@ -22,7 +23,7 @@ from cpprb_like import NotEnoughDataError
 from cpprb_like.compat.reagent import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.compat.reagent.circular_replay_buffer import InputError, invalid_range
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+torch = need("torch", "make test-torch")
 
 GAMMA = 0.5
 MODES: list[dict[str, Any]] = [

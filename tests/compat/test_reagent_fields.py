@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optional import need
 
 from cpprb_like.compat.reagent import ReplayBuffer, replay_buffer_to_pre_timeline_df
 from cpprb_like.compat.reagent.circular_replay_buffer import NamesError, ReplayElement
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+torch = need("torch", "make test-torch")
 
 STEP: dict[str, Any] = {"observation": [1.0, 2.0], "action": 1, "reward": 1.0, "terminal": False}
 
@@ -411,7 +412,7 @@ def test_other_spaces(spaces: tuple[Any, Any]) -> None:
 
 def test_spaces_of_gymnasium() -> None:
     """The real ones are known as well."""
-    gymnasium = pytest.importorskip("gymnasium")
+    gymnasium = need("gymnasium")
     env = SimpleNamespace(
         observation_space=gymnasium.spaces.Box(0, 255, (4, 4), np.uint8),
         action_space=gymnasium.spaces.Discrete(3),
@@ -441,7 +442,7 @@ def logged(n: int, **options: Any) -> Any:
 
 def test_tables_have_each_step_once() -> None:
     """In order, with the possible actions of all of them."""
-    pytest.importorskip("pandas")
+    need("pandas", "make test-torch")
     table = replay_buffer_to_pre_timeline_df(True, logged(4))
     assert list(table.columns) == [
         *("ds", "state_features", "action", "mdp_id", "sequence_number", "action_probability"),
@@ -464,7 +465,7 @@ def test_tables_have_each_step_once() -> None:
 
 def test_tables_of_continuous_actions() -> None:
     """Actions are dicts; fields of possible actions are taken over."""
-    pytest.importorskip("pandas")
+    need("pandas", "make test-torch")
     rb = ReplayBuffer(replay_capacity=9)
     for t in range(2):
         extras = {"mdp_id": 3, "sequence_number": t, "log_prob": 0.0}
@@ -484,7 +485,7 @@ def test_tables_of_continuous_actions() -> None:
 )
 def test_tables_that_cannot_be_made(options: dict[str, Any], word: str) -> None:
     """Of stacks, of lists, or without what was logged."""
-    pytest.importorskip("pandas")
+    need("pandas", "make test-torch")
     with pytest.raises(ValueError, match=word):
         replay_buffer_to_pre_timeline_df(True, logged(4, **options))
     rb = ReplayBuffer(replay_capacity=9)

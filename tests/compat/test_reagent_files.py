@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optional import need
 from reagent_twin import Shape, Step, Twin, histories, shapes
 from test_reagent import check, made
 
 from cpprb_like.compat.reagent import PrioritizedReplayBuffer, ReplayBuffer, SumTree
 from cpprb_like.compat.reagent.circular_replay_buffer import CHECKPOINT_DURATION
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+torch = need("torch", "make test-torch")
 
 CLASSES = [ReplayBuffer, PrioritizedReplayBuffer]
 SHAPE = Shape(2, 2, 8)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optional import need
 from reagent_twin import Shape, Step, Twin, histories, shapes
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.compat.reagent import PrioritizedReplayBuffer, SumTree
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+torch = need("torch", "make test-torch")
 
 
 def add(rb: Any, t: int, terminal: bool = False, **more: Any) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from beside_writers import FRAME, SIZE, check_together, frames_of
 from interruptions import cut_everywhere
+from optional import need
 
-torch: Any = pytest.importorskip("torch")
+torch: Any = need("torch", "make test-torch")
 
-from cpprb_like.compat.reagent import (  # noqa: E402 (torch is needed)
+from cpprb_like.compat.reagent import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )

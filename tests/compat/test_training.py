@@ -8,9 +8,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from optional import need
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, train
 from cpprb_like.samplers import Uniform
+from cpprb_like.typing import FieldSpec, NstepSpec
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": (), "dtype": "i8"},
@@ -97,7 +99,7 @@ def test_done_means_what_the_other_fields_leave(env: Any, ends: Any, done: list[
 @pytest.mark.parametrize("fields", [{}, DONE, BOTH])
 def test_the_buffer_knows_where_episodes_end(fields: Any) -> None:
     """No sum over several steps crosses an end, whichever fields there are, open ends included."""
-    steps = {"size": 10, "rew": "rew", "gamma": 1.0}
+    steps: NstepSpec = {"size": 10, "rew": "rew", "gamma": 1.0}
     rb = ReplayBuffer(50, FIELDS | fields, Nstep=steps, seed=0)
     rb.add(obs=0, act=0, rew=100, next_obs=0, **dict.fromkeys(fields, False))
     env = Line()
@@ -288,7 +290,7 @@ def test_the_loop_goes_on_with_what_after_step_returns(seed: int, own: tuple[str
 @pytest.mark.filterwarnings("ignore:.*still beta release:UserWarning")
 def test_the_loop_is_that_of_cpprb(own: tuple[str, ...]) -> None:
     """The same program, with cpprb itself: every call, and every row."""
-    cpprb = pytest.importorskip("cpprb", reason="cpprb is not installed")
+    cpprb = need("cpprb")
     rng = np.random.default_rng(3)
     moves, ends = rng.integers(1000, size=40), rng.random(40) < 0.3
     functions = {
@@ -418,7 +420,7 @@ def test_progress_is_logged_and_not_printed(
 
 def test_cartpole() -> None:
     """A real environment of Gymnasium: the rows are the steps, the rewards the lengths."""
-    fields = {
+    fields: dict[str, FieldSpec] = {
         "obs": {"shape": 4},
         "act": {"shape": (), "dtype": "i8"},
         "rew": {"shape": ()},

@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+from optional import need
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.typing import FieldSpec
 
-ale_py = pytest.importorskip("ale_py", reason="Atari games need ale-py")
-pytest.importorskip("cv2", reason="AtariPreprocessing needs opencv-python-headless")
+ale_py = need("ale_py", "Atari games need ale-py")
+need("cv2", "AtariPreprocessing needs opencv-python-headless")
 
 STEPS = int(os.environ.get("CPPRB_LIKE_ATARI_STEPS", "3000"))
 SIZE = min(STEPS * 2 // 3, 20_000)  # of both buffers: rows are overwritten
@@ -72,7 +74,7 @@ def assert_same_bytes(batch: Fields, expected: Fields) -> None:
 )
 def test_shared_frames_read_as_full_stacks(game: str, axis: int, prioritized: bool) -> None:
     """Both buffers give the same batches of the same seed; one takes an eighth of the memory."""
-    stack = {"shape": (4, 84, 84) if axis == 0 else (84, 84, 4), "dtype": np.uint8}
+    stack: FieldSpec = {"shape": (4, 84, 84) if axis == 0 else (84, 84, 4), "dtype": np.uint8}
     fields: dict[str, Any] = {
         "obs": stack,
         "act": {"shape": (), "dtype": np.uint8},

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium_cases import Trail, Words, spaces_of
+from optional import need
 
 import cpprb_like
 from cpprb_like import ReplayBuffer, create_before_add_func, create_env_dict
@@ -208,7 +209,7 @@ def test_names_of_the_package() -> None:
 )
 def test_same_as_cpprb(observation: Any, action: Any) -> None:
     """Where cpprb is installed, its declarations are the same."""
-    cpprb = pytest.importorskip("cpprb", reason="cpprb is not installed")
+    cpprb = need("cpprb")
     env = spaces_of(observation, action)
     ours, theirs = create_env_dict(env), cpprb.create_env_dict(env)
     assert ours == theirs

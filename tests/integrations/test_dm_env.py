@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optional import need
 
-pytest.importorskip("dm_env", reason="dm_env is not installed")
+from cpprb_like.typing import FieldSpec, NstepSpec
+
+need("dm_env")
 
 import dm_env
 from dm_env import specs
@@ -114,7 +117,7 @@ def test_slot_of_each_step() -> None:
 def test_reset_in_the_middle_truncates(call: str) -> None:
     """An episode that a FIRST or ``reset`` cuts ends there: no sum of rewards goes on."""
     recorder = DmEnvRecorder(env_of())
-    n_step = {"size": 3, "gamma": 0.5, "rew": "rew", "next": ("next_obs", "discount")}
+    n_step: NstepSpec = {"size": 3, "gamma": 0.5, "rew": "rew", "next": ("next_obs", "discount")}
     rb = recorder.attach(ReplayBuffer(100, recorder.env_dict, Nstep=n_step))
     recorder.reset(dm_env.restart([0, 0]))
     recorder.add(0, dm_env.transition(1.0, [1, 0]))
@@ -137,7 +140,13 @@ def test_discount_of_n_steps() -> None:
     recorder = DmEnvRecorder(env_of())
     fields = recorder.env_dict
     del fields["discount"]
-    n_step = {"size": 2, "gamma": 0.5, "rew": "rew", "next": "next_obs", "discount": True}
+    n_step: NstepSpec = {
+        "size": 2,
+        "gamma": 0.5,
+        "rew": "rew",
+        "next": "next_obs",
+        "discount": True,
+    }
     rb = recorder.attach(ReplayBuffer(100, fields, next_of="obs", Nstep=n_step))
     for end in (dm_env.termination, dm_env.truncation):
         recorder.reset(dm_env.restart([0, 0]))
@@ -157,7 +166,7 @@ def test_batched_environments_give_the_rows_of_plain_loops(n_envs: int, make: ty
     """Each environment's rows are those of the same environment alone, in order."""
     env = Stacked([make(seed) for seed in range(n_envs)])
     recorder = DmEnvRecorder(env)
-    fields = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
+    fields: dict[str, FieldSpec] = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
     rb = recorder.attach(ReplayBuffer(1000, fields, n_envs=n_envs, next_of="obs.clock"))
     actions = [drawn_actions(60, seed) for seed in range(n_envs)]
     recorder.reset(env.reset())
@@ -262,7 +271,7 @@ def test_any_pattern_of_ends_and_resets(
     """Rows, counts and n-step sums are those of lists of episodes; refused calls change nothing."""
     batched, k = n_envs is not None, n_envs or 1
     recorder = DmEnvRecorder(env_of(SPEC), n_envs=n_envs)
-    n_step = None if n == 1 else {"size": n, "gamma": 0.5, "rew": "rew"}
+    n_step: NstepSpec | None = None if n == 1 else {"size": n, "gamma": 0.5, "rew": "rew"}
     if n_step is not None:
         n_step["next"] = ["next_obs.id", "next_obs.more.0", "discount"]
     capacity = k * n + room

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from optional import need
 
-pytest.importorskip("dm_env", reason="dm_env is not installed")
+need("dm_env")
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "gridworld_tf_agents.py"
 

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import refused
+from optional import need
 
-pytest.importorskip("dm_env", reason="dm_env is not installed")
+from cpprb_like.typing import FieldSpec
+
+need("dm_env")
 
 import dm_env
 from dm_env import specs
@@ -181,7 +184,7 @@ def test_fields_of_other_types() -> None:
 def test_further_fields() -> None:
     """Values for fields that the recorder does not know go straight to the buffer."""
     recorder = DmEnvRecorder(env_of(), n_envs=2)
-    fields = {**recorder.env_dict, "logp": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {**recorder.env_dict, "logp": {"shape": ()}}
     rb = recorder.attach(ReplayBuffer(10, fields, n_envs=2))
     recorder.reset(PAIR_BEGIN)
     recorder.add([0, 1], PAIR_STEP._replace(step_type=[LAST, MID]), logp=[1, 2])

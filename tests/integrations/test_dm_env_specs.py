@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optional import need
 
-pytest.importorskip("dm_env", reason="dm_env is not installed")
+need("dm_env")
 
 import dm_env
 from dm_env import specs

@@ -20,9 +20,11 @@ from gymnasium_cases import (
     vector,
     with_env_number,
 )
+from optional import need
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
+from cpprb_like.typing import FieldSpec
 
 # Python 3.12 and newer say that a fork in a process with threads may hang; NumPy's threads sleep.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -209,11 +211,11 @@ def test_wrapper_that_changes_observations() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_envpool() -> None:
     """EnvPool's environments, which reset in the next step, give rows that fit together."""
-    envpool = pytest.importorskip("envpool", reason="EnvPool is not installed")
+    envpool = need("envpool")
     options = {"env_type": "gymnasium", "num_envs": 3, "seed": 4, "max_episode_steps": 12}
     env = envpool.make("CartPole-v1", **options)
     recorder = GymnasiumRecorder(env, autoreset_mode="NEXT_STEP")
-    fields = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
+    fields: dict[str, FieldSpec] = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
     rb = recorder.attach(ReplayBuffer(1000, fields, n_envs=3))
     actions = np.random.default_rng(0).integers(0, 2, (60, 3))
     n_resets = 0

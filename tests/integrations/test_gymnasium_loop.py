@@ -33,6 +33,7 @@ from helpers import needs_optimised_modules, refused
 from pages import blocks
 
 from cpprb_like import GymnasiumRecorder, ReplayBuffer, train
+from cpprb_like.typing import FieldSpec
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -132,7 +133,7 @@ def test_many_environments_step_and_reset_as_plain_loops(name: str, mode: Autore
     """Rows are those of loops by hand, in each autoreset mode; no reset is made twice."""
     env = vector(name, mode)
     recorder = GymnasiumRecorder(env, float_type="space")
-    fields = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
+    fields: dict[str, FieldSpec] = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
     rb = recorder.attach(ReplayBuffer(1000, fields, n_envs=3))
     actions = drawn_actions(env, 60, 3, seed=1)
     recorder.reset(seed=7)

@@ -26,6 +26,7 @@ from helpers import refused
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
+from cpprb_like.typing import FieldSpec
 
 # ---------------------------------------------------------------- autoreset modes
 
@@ -277,7 +278,7 @@ def test_objects_are_copied() -> None:
 def test_further_fields() -> None:
     """Values for fields that the recorder does not know go straight to the buffer."""
     recorder = GymnasiumRecorder(vector_spaces("NEXT_STEP"))
-    fields = {**recorder.env_dict, "logp": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {**recorder.env_dict, "logp": {"shape": ()}}
     rb = recorder.attach(ReplayBuffer(10, fields, n_envs=2))
     recorder.reset(OBS)
     recorder.add([0, 1], OBS, [0, 0], ENDED, STILL, {}, logp=[1, 2])

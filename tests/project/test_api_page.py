@@ -6,10 +6,11 @@ import importlib
 import re
 
 import pytest
+from optional import need
 
-pytest.importorskip("griffe", reason="griffe, which reads docstrings, is not installed")
-pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
-pytest.importorskip("dm_env", reason="dm_env is not installed")
+need("griffe", "it reads docstrings")
+need("gymnasium")
+need("dm_env")
 
 import api_page
 

@@ -24,6 +24,7 @@ AT_THE_TOP = {
     "_core": "_store",
     "_segment_tree": "samplers",
     "testing": "buffers",
+    "typing": "buffers",
 }
 # Of what is private, the outer rooms may take what reads arguments, as they read the same ones, and
 # what stacks frames.
@@ -66,6 +67,20 @@ def cython_imports(path: Path) -> Iterator[str]:
     pattern = r"^\s*(?:from\s+([\w.]+)\s+c?import\s+(\w*)|c?import\s+([\w.]+))"
     for found in re.finditer(pattern, path.read_text(encoding="utf-8"), re.MULTILINE):
         yield found[3] or f"{found[1]}.{found[2]}"
+
+
+def for_type_checkers_only(path: Path) -> set[str]:
+    """Packages that a Python file imports under ``if TYPE_CHECKING``."""
+    if path.suffix != ".py":
+        return set()
+    return {
+        package.name.partition(".")[0] if isinstance(found, ast.Import) else str(found.module)
+        for block in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for found in block.body
+        if isinstance(found, (ast.Import, ast.ImportFrom))
+        for package in found.names
+    }
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -143,7 +158,8 @@ def test_optional_packages_are_imported_in_the_leaves_only(path: Path) -> None:
     if room_of(path) in LEAVES:
         pytest.skip("a leaf")
     for_compilers = {"cython", "cpython", "libc"} if path.suffix in (".pyx", ".pxd") else set()
-    for_type_checkers = {"typing_extensions"} if path.suffix == ".pyi" else set()
+    is_for_checkers = path.suffix == ".pyi" or "typing_extensions" in for_type_checkers_only(path)
+    for_type_checkers = {"typing_extensions"} if is_for_checkers else set()
 
     packages = {name.partition(".")[0] for name in imports(path)}
 

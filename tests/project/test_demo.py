@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from optional import need
 
-pytest.importorskip("gymnasium", reason="the demo plays Gymnasium's CartPole")
-pytest.importorskip("matplotlib", reason="the demo draws with matplotlib")
-pytest.importorskip("tqdm", reason="the demo shows its progress with tqdm")
+need("gymnasium", "the demo plays Gymnasium's CartPole")
+need("matplotlib", "the demo draws with matplotlib")
+need("tqdm", "the demo shows its progress with tqdm")
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "cartpole_dqn.py"
 

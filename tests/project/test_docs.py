@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+from optional import need
 from pages import BLOCK, blocks
 
 import cpprb_like
@@ -46,7 +47,7 @@ NEEDED = {
 def skip_what_cannot_run(name: str) -> None:
     """Skip a section or a module whose examples need a package that is not there."""
     for package in NEEDED.get(name, ()):
-        pytest.importorskip(package, reason=f"{package} is not installed")
+        need(package)
 
 
 def declarations_without_a_shape(code: str) -> list[str]:

@@ -17,6 +17,7 @@ import check_wheel
 import environment
 import numpy as np
 import pytest
+from optional import need
 
 import cpprb_like
 
@@ -77,7 +78,7 @@ def test_supported_versions_of_python_agree() -> None:
 
 def test_bootstrap_reads_the_build_requirements() -> None:
     """The bootstrap installs what the build system asks for, on every Python."""
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
+    tomllib = need("tomllib")
 
     expected = tomllib.loads(PYPROJECT)["build-system"]["requires"]
 
@@ -86,7 +87,7 @@ def test_bootstrap_reads_the_build_requirements() -> None:
 
 def test_wheels_are_tested_alike_everywhere() -> None:
     """The wheels of a release undergo the tests that ``make wheel`` makes."""
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
+    tomllib = need("tomllib")
 
     there = tomllib.loads(PYPROJECT)["tool"]["cibuildwheel"]
 
@@ -183,7 +184,7 @@ is_debug = IS_DEBUG
 
 def test_switching_between_debug_and_release_builds_anew(tmp_path: Path) -> None:
     """The modules in the tree are those of the last build, and a build without a change is none."""
-    pytest.importorskip("Cython")
+    need("Cython")
     shutil.copy(ROOT / "setup.py", tmp_path)
     (tmp_path / "cpprb_like").mkdir()
     (tmp_path / "cpprb_like" / "__init__.py").touch()

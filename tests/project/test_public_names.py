@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from optional import need
 
 import cpprb_like
 
@@ -23,7 +24,7 @@ def run(source: str) -> subprocess.CompletedProcess[str]:
 def test_each_public_name_is_there(name: str) -> None:
     """A public name is found, listed, and the same object each time."""
     if name in ("GymnasiumRecorder", "create_before_add_func", "create_env_dict"):
-        pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+        need("gymnasium")
     first = getattr(cpprb_like, name)
     assert getattr(cpprb_like, name) is first
     assert name in dir(cpprb_like)
@@ -49,7 +50,7 @@ def test_importing_loads_only_what_most_programs_need() -> None:
 
 def test_a_star_import_gives_all_names() -> None:
     """``from cpprb_like import *`` has what the list of names says."""
-    pytest.importorskip("gymnasium", reason="a star import takes Gymnasium's names too")
+    need("gymnasium", "a star import takes Gymnasium's names too")
     done = run("from cpprb_like import *; print(Mixture.__name__, ReplayMemory.__name__)")
     assert done.stdout.split() == ["Mixture", "ReplayMemory"], done.stderr
 

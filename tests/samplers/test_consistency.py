@@ -10,8 +10,9 @@ import pytest
 from cpprb_like import LaBERlazy, LaBERmax, LaBERmean, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Mixture
 from cpprb_like.samplers import Prioritized, RankBased
+from cpprb_like.typing import FieldSpec
 
-NUMBER = {"x": {"shape": (), "dtype": "i8"}}
+NUMBER: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
 
 
 def wrapped(sampler: Any = None, size: int = 10, **options: Any) -> Any:
@@ -23,7 +24,7 @@ def wrapped(sampler: Any = None, size: int = 10, **options: Any) -> Any:
     return rb
 
 
-def large_batch(kind: type, **options: Any) -> dict[str, Any]:
+def large_batch(kind: Any, **options: Any) -> Any:
     """What LaBER makes of priorities in float64."""
     return kind(4, m=2, seed=0, **options)(priorities=np.arange(8.0))
 

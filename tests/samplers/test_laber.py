@@ -231,7 +231,8 @@ def test_weights_that_are_passed_are_multiplied(cls: Any) -> None:
 def test_weights_are_single_whatever_the_priorities_are(dtype: str) -> None:
     """Float32, as all weights are; float64 if asked for. Both are computed in float64."""
     priorities = np.array([1, 2, 3, 4], dtype)
-    for options, expected in ({}, "f4"), ({"weights_dtype": np.float64}, "f8"):
+    cases: list[tuple[dict[str, Any], str]] = [({}, "f4"), ({"weights_dtype": np.float64}, "f8")]
+    for options, expected in cases:
         batch = LaBERmean(2, 2, seed=0, **options)(priorities=priorities)
 
         assert batch["weights"].dtype == expected

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import refused
+from optional import need
 from prioritized_cases import (
     NUMBER,
     Array,
@@ -36,6 +37,7 @@ from cpprb_like.buffers import Mixture, _replay
 from cpprb_like.buffers import _prioritized as buffer_module
 from cpprb_like.samplers import Prioritized, RankBased, Uniform
 from cpprb_like.samplers import _prioritized as sampler_module
+from cpprb_like.typing import FieldSpec
 
 NAN, INF = math.nan, math.inf
 LONG = np.longdouble
@@ -284,7 +286,7 @@ def test_arguments_are_not_written_to() -> None:
 
 def test_tensors_are_priorities_and_indexes() -> None:
     """What the learner has in PyTorch can be handed over as it is."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = need("torch", "make test-torch")
     rb = with_priorities([1.0, 2.0, 3.0])
     rb.update_priorities(torch.tensor([2, 0]), torch.tensor([[5.0], [6.0]]))
     rb.add(x=1, priorities=torch.tensor(7.0))
@@ -897,7 +899,7 @@ def test_one_clears_while_others_add_and_learn() -> None:
 @pytest.mark.parametrize("dtype", ["i1", "u1", "<i4", ">i8", "<u8", "i8"])
 def test_indexes_are_int64_and_come_back_as_any_integers(kind: str, dtype: str) -> None:
     """Since torch cannot count with uint64 and JAX narrows it, uint64 ones were of no use."""
-    fields = {"x": {"shape": (), "dtype": "i8"}}
+    fields: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
     sampler = (
         RankBased(1.0) if kind == "ranks" else Prioritized(1.0, check_for_update=kind == "tags")
     )

@@ -26,9 +26,10 @@ from cpprb_like.samplers import Prioritized, PrioritySampler, RankBased
 from cpprb_like.samplers._ranks import Ranks
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.testing import check_sampler
+from cpprb_like.typing import FieldSpec, NstepSpec
 
 Floats = npt.NDArray[np.float64]
-X = {"x": {"shape": (), "dtype": np.int64}}
+X: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": np.int64}}
 
 
 def rank_based(*args: Any, **options: Any) -> RankBased:
@@ -198,7 +199,10 @@ def test_any_history_gives_the_weights_of_the_twin(
 ) -> None:
     """Whatever is added, updated, deleted and drawn, and in a copy that goes on, too."""
     capacity = max(capacity - capacity % n_envs, n_envs)
-    fields = {"x": {"shape": (), "dtype": np.int64}, "done": {"shape": (), "dtype": bool}}
+    fields: dict[str, FieldSpec] = {
+        "x": {"shape": (), "dtype": np.int64},
+        "done": {"shape": (), "dtype": bool},
+    }
     sampler: PrioritySampler = kind(alpha, probabilities=True, weights_dtype=np.float64)
     rb = PrioritizedReplayBuffer(capacity, fields, sampler=sampler, seed=1, n_envs=n_envs)
     bits = 1 if kind is Coarse else 6
@@ -386,9 +390,13 @@ def test_where_priorities_drift_a_draw_sorts_sooner(growth: float) -> None:
 
 def test_rows_with_incomplete_windows_have_no_rank() -> None:
     """With n-step returns only rows that can be drawn count, as many as wait for others."""
-    fields = {"x": {"shape": (), "dtype": np.int64}, "r": {"shape": ()}, "done": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {
+        "x": {"shape": (), "dtype": np.int64},
+        "r": {"shape": ()},
+        "done": {"shape": ()},
+    }
     sampler = rank_based(1.0, probabilities=True)
-    steps = {"size": 4, "rew": "r"}
+    steps: NstepSpec = {"size": 4, "rew": "r"}
     rb = PrioritizedReplayBuffer(60, fields, sampler=sampler, seed=0, Nstep=steps, n_envs=3)
     rng = np.random.default_rng(0)
     for k in range(60):

@@ -26,8 +26,9 @@ from cpprb_like._store.replace import write
 from cpprb_like.samplers import LegacyUniform, Recency, Reverse, Sampler, Uniform
 from cpprb_like.schedules import Linear
 from cpprb_like.testing import check_sampler
+from cpprb_like.typing import FieldSpec
 
-FIELDS = {"x": {"shape": (), "dtype": "i8"}}
+FIELDS: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
 
 
 def drawn(rb: ReplayBuffer, n: int, *, replace: bool = True) -> list[int]:

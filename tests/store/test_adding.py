@@ -17,8 +17,9 @@ from strategies import DISGUISES, PLAIN_DTYPES, disguise, random_array
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, SelectiveReplayBuffer
 from cpprb_like._store import casting
 from cpprb_like.samplers import Prioritized, RankBased
+from cpprb_like.typing import FieldSpec
 
-NUMBER: dict[str, Any] = {"shape": ()}
+NUMBER: FieldSpec = {"shape": ()}
 
 
 # ---- numbers of other kinds -----------------------------------------------------------------
@@ -168,7 +169,12 @@ def test_a_block_is_its_time_steps_one_by_one(n_envs: int, dtype: str) -> None:
     """``(T, n_envs, ...)`` is T calls, with every option, also beyond the capacity."""
     rng = np.random.default_rng(1)
     for steps, capacity in ((5, 100), (20, 31), (0, 10), (1, 10)):
-        fields = {"obs": {"shape": 2}, "one": {"shape": 1}, "rew": NUMBER, "done": NUMBER}
+        fields: dict[str, FieldSpec] = {
+            "obs": {"shape": 2},
+            "one": {"shape": 1},
+            "rew": NUMBER,
+            "done": NUMBER,
+        }
         options: Any = {"n_envs": n_envs, "next_of": "obs", "Nstep": {"size": 2}}
         block: Any = {
             "obs": rng.random((steps, n_envs, 2)).astype(dtype),
@@ -520,7 +526,12 @@ OBS = np.random.default_rng(0).random(11).astype(np.float32)
 )
 def test_numbers_of_other_kinds_cost_little(changes: dict[str, Any], most: float) -> None:
     """A step with numbers of other kinds is cast in C; 40 to 90 times as much as without before."""
-    fields = {"obs": {"shape": 11}, "act": {"dtype": "i8"}, "rew": {}, "done": {"dtype": "?"}}
+    fields: dict[str, FieldSpec] = {
+        "obs": {"shape": 11},
+        "act": {"dtype": "i8"},
+        "rew": {},
+        "done": {"dtype": "?"},
+    }
     rb = ReplayBuffer(100, fields)
     step = {"obs": OBS, "act": 1, "rew": 0.5, "done": False}
     changed = step | changes

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cpprb_like import ReplayBuffer, create_buffer
+from cpprb_like.typing import FieldSpec
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_bad_env_dict(env_dict: Any, error: type[Exception]) -> None:
     ],
     ids=repr,
 )
-def test_bad_field_declaration(spec: dict[str, Any], word: str) -> None:
+def test_bad_field_declaration(spec: FieldSpec, word: str) -> None:
     """Unknown properties, impossible shapes and dtypes are refused with the field."""
     with pytest.raises((TypeError, ValueError, MemoryError)) as caught:
         ReplayBuffer(10, {"act": {}, "obs": spec})
@@ -100,9 +101,9 @@ def test_bad_field_declaration(spec: dict[str, Any], word: str) -> None:
 def test_unknown_options() -> None:
     """A misspelt option of the constructor is a TypeError that names it."""
     with pytest.raises(TypeError, match="nevs"):
-        ReplayBuffer(10, {"x": {}}, nevs=3)
+        ReplayBuffer(10, {"x": {}}, nevs=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="nevs"):
-        create_buffer(10, {"x": {}}, nevs=3)
+        create_buffer(10, {"x": {}}, nevs=3)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("n_envs", [0, -1, 1.5, "2", None])

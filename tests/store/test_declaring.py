@@ -11,9 +11,10 @@ from helpers import refused
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.errors import FieldNameError
+from cpprb_like.typing import FieldSpec
 
-NUMBER: dict[str, Any] = {"shape": ()}
-STEP = {"obs": NUMBER, "rew": NUMBER, "next_obs": NUMBER, "done": NUMBER}
+NUMBER: FieldSpec = {"shape": ()}
+STEP: dict[str, FieldSpec] = {"obs": NUMBER, "rew": NUMBER, "next_obs": NUMBER, "done": NUMBER}
 
 
 def walk(rb: ReplayBuffer, n: int = 6) -> None:
@@ -32,7 +33,9 @@ def test_nstep_takes_the_reward_and_the_next_values_by_default(reward: str) -> N
 
     Ends came from the last step, and rewards and next values from the first: rows of mixed kinds.
     """
-    fields = {reward if name == "rew" else name: spec for name, spec in STEP.items()}
+    fields: dict[str, FieldSpec] = {
+        reward if name == "rew" else name: spec for name, spec in STEP.items()
+    }
     rb = ReplayBuffer(10, fields, Nstep={"size": 3, "gamma": 1.0})
     walk(rb)
     batch = rb.get_all_transitions()
@@ -43,7 +46,7 @@ def test_nstep_takes_the_reward_and_the_next_values_by_default(reward: str) -> N
 
 def test_nstep_takes_next_values_of_next_of_by_default() -> None:
     """A field that ``next_of`` makes is a next value as one that is declared."""
-    fields = {name: spec for name, spec in STEP.items() if name != "next_obs"}
+    fields: dict[str, FieldSpec] = {name: spec for name, spec in STEP.items() if name != "next_obs"}
     rb = ReplayBuffer(10, fields, next_of="obs", Nstep={"size": 3, "gamma": 1.0})
     walk(rb)
     assert rb.get_all_transitions()["next_obs"].tolist() == [3, 4, 5, 6, 6, 6]
@@ -92,7 +95,7 @@ def test_a_field_that_looks_like_an_end_is_not_passed_over(option: str, name: st
     Ends were found by their exact names only, so that sequences, and n-step returns in silence, ran
     across the reset.
     """
-    fields = {"obs": NUMBER, "rew": NUMBER, name: NUMBER}
+    fields: dict[str, FieldSpec] = {"obs": NUMBER, "rew": NUMBER, name: NUMBER}
     with pytest.warns(UserWarning, match=f"{name}.*{option}='{name}'.*{option}=False") as caught:
         ReplayBuffer(10, fields)
     assert caught[0].filename == __file__
@@ -144,7 +147,7 @@ def test_a_known_end_needs_no_near_one() -> None:
 
 def test_nstep_refuses_an_end_that_cannot_be_one() -> None:
     """A ``done`` for each of several agents ends no episode: n-step returns would cross it."""
-    fields = {"rew": NUMBER, "done": {"shape": 2}}
+    fields: dict[str, FieldSpec] = {"rew": NUMBER, "done": {"shape": 2}}
     ReplayBuffer(10, fields)
     with pytest.raises(ValueError, match=r"'done'.*one bool or number.*terminated=False"):
         ReplayBuffer(10, fields, Nstep={"size": 3})
@@ -264,7 +267,7 @@ def test_a_deleted_row_may_have_been_terminated_and_truncated() -> None:
 def test_numbers_of_hundreds_of_digits_are_refused_in_a_sentence() -> None:
     """An int that no float can hold raised a bare ``OverflowError`` here and there."""
     huge = 10**400
-    fields = {"x": NUMBER, "done": NUMBER}
+    fields: dict[str, FieldSpec] = {"x": NUMBER, "done": NUMBER}
     with pytest.raises(MemoryError, match="memory"):
         ReplayBuffer(huge, fields)
     with pytest.raises(ValueError, match=r"gamma.*expected 0 to 1"):

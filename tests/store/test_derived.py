@@ -13,6 +13,7 @@ from cpprb_like import ReplayBuffer
 from cpprb_like._c.checks import as_discount
 from cpprb_like._store.derived import derive, read_nstep
 from cpprb_like._store.schema import Schema, read_env_dict
+from cpprb_like.typing import FieldSpec, NstepSpec
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": (2, 4), "dtype": "u1"},
@@ -46,7 +47,7 @@ def test_next_of_adds_a_field_behind_the_others(names: Any) -> None:
 
 def test_a_declared_next_field_keeps_its_place() -> None:
     """A next field that is declared as its source is not stored either, and stays where it is."""
-    fields = {"next_x": {"shape": 3}, "x": {"shape": 3}, "y": {"shape": 3}}
+    fields: dict[str, FieldSpec] = {"next_x": {"shape": 3}, "x": {"shape": 3}, "y": {"shape": 3}}
     rb = ReplayBuffer(100, fields, next_of="x")
     plain = ReplayBuffer(100, fields)
     assert rb.schema.names == ("next_x", "x", "y")
@@ -84,7 +85,7 @@ def test_nothing_is_derived_by_default() -> None:
 
 def test_options_are_not_changed() -> None:
     """What the caller passes stays as it is."""
-    options = {"size": 2, "rew": ["rew"], "next": ["next_obs"], "discount": True}
+    options: NstepSpec = {"size": 2, "rew": ["rew"], "next": ["next_obs"], "discount": True}
     stacks, names = {"obs": 0}, ["obs"]
     rb = ReplayBuffer(9, FIELDS, next_of=names, stack_compress=stacks, Nstep=options)
     options["size"] = 1
@@ -186,7 +187,7 @@ def test_fields_that_are_no_stacks(options: Any, error: Any, words: list[str]) -
         {"shape": 8, "dtype": "u1"},
     ],
 )
-def test_a_next_field_of_another_kind_is_refused(declared: dict[str, Any]) -> None:
+def test_a_next_field_of_another_kind_is_refused(declared: FieldSpec) -> None:
     """A declared next field is of the dtype and shape of its source; the error names both."""
     dtype = np.dtype(declared["dtype"])
     with pytest.raises(ValueError, match=rf"next_of='obs'.*'next_obs'.*{dtype}.*uint8"):
@@ -259,7 +260,7 @@ def test_steps_take_no_room_from_the_rows() -> None:
 
 def test_a_field_called_discount() -> None:
     """It cannot be asked for twice; without the option the field is a field."""
-    fields = {"discount": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {"discount": {"shape": ()}}
     with pytest.raises(ValueError, match=r"discount.*field"):
         ReplayBuffer(10, fields, Nstep={"size": 2, "discount": True, "rew": []})
     rb = ReplayBuffer(10, fields, Nstep={"size": 2, "rew": []})

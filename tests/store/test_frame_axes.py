@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._store.frame_axes import likely_axis
 from cpprb_like.samplers import RankBased
+from cpprb_like.typing import FieldSpec, NstepSpec
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20}
 KIB = 2**10
@@ -31,7 +32,7 @@ def moving(rows: int, shape: tuple[int, ...], axis: int) -> NDArray[np.uint8]:
 
 def buffer(shape: tuple[int, ...], stacks: Any = "obs", size: int = 200, **options: Any) -> Any:
     """A buffer of stacks and their next ones."""
-    fields = {"obs": {"shape": shape, "dtype": "u1"}}
+    fields: dict[str, FieldSpec] = {"obs": {"shape": shape, "dtype": "u1"}}
     return ReplayBuffer(size, fields, next_of="obs", stack_compress=stacks, seed=0, **options)
 
 
@@ -142,9 +143,13 @@ def test_a_warning_that_is_an_error_loses_nothing() -> None:
 
 # ------------------------------------------------------------------ what is taken, and what is said
 
-SMALL = {"obs": {"shape": 4}, "rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
-IMAGE = {"obs": {"shape": (12, 12, 4), "dtype": "u1"}, "rew": {"shape": ()}}
-NSTEP = {"size": 3, "rew": "rew"}
+SMALL: dict[str, FieldSpec] = {
+    "obs": {"shape": 4},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": bool},
+}
+IMAGE: dict[str, FieldSpec] = {"obs": {"shape": (12, 12, 4), "dtype": "u1"}, "rew": {"shape": ()}}
+NSTEP: NstepSpec = {"size": 3, "rew": "rew"}
 
 
 def of_kind(kind: str, size: int) -> Any:
@@ -227,7 +232,7 @@ def test_nbytes_is_what_python_allocates(kind: str) -> None:
 
 def test_what_is_refused_has_the_newest_values_in_its_table() -> None:
     """The newest values of many environments are allocated at once, and count at once."""
-    fields = {"obs": {"shape": (84, 84, 4), "dtype": "u1"}}
+    fields: dict[str, FieldSpec] = {"obs": {"shape": (84, 84, 4), "dtype": "u1"}}
     chained = ReplayBuffer(2000, fields, n_envs=2000, next_of="obs")
     plain = ReplayBuffer(2000, fields, n_envs=2000)
     assert chained.nbytes - plain.nbytes >= 2000 * 84 * 84 * 4

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.samplers import LegacyUniform, Prioritized, Reverse
+from cpprb_like.typing import NstepSpec
 
 FIELDS: dict[str, Any] = {
     "t": {"shape": (), "dtype": "i8"},
@@ -20,7 +21,7 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def steps(size: int) -> dict[str, Any]:
+def steps(size: int) -> NstepSpec:
     """Sums over so many steps, of which every digit tells a step."""
     return {"size": size, "gamma": 1.0, "rew": "rew"}
 

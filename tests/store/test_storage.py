@@ -18,6 +18,7 @@ from strategies import assert_same
 from cpprb_like import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._store import arenas
 from cpprb_like.samplers import Prioritized, RankBased
+from cpprb_like.typing import FieldSpec
 
 SCHEMA: dict[str, Any] = {
     "obs": {"shape": (20, 10), "dtype": "u1"},
@@ -108,7 +109,7 @@ def test_one_file_is_open_in_one_buffer_only(prefix: str, mode: Any) -> None:
 
     Two that wrote to one file tore each other's rows, and blamed the thread that read them.
     """
-    fields = {"x": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {"x": {"shape": ()}}
     rb = ReplayBuffer(7, fields, mmap_prefix=prefix)
     rb.add(x=range(5))
 
@@ -135,7 +136,7 @@ def test_a_file_that_is_replaced_while_it_is_opened(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who opened the old file and locks it then has a file without a name: that is refused."""
-    fields = {"x": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {"x": {"shape": ()}}
     ReplayBuffer(7, fields, mmap_prefix=prefix)
     path, lock = Path(f"{prefix}.dat"), arenas._lock
 
@@ -156,7 +157,7 @@ def test_a_file_that_cannot_be_made_leaves_nothing_behind(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk, for instance: the unfinished file is gone, and the old one is as it was."""
-    fields = {"x": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {"x": {"shape": ()}}
     ReplayBuffer(7, fields, mmap_prefix=prefix).add(x=5)
     before = {path: path.read_bytes() for path in files(prefix)}
 
@@ -190,7 +191,7 @@ def test_the_file_of_a_killed_process_can_be_opened(prefix: str) -> None:
 @pytest.mark.parametrize("make", [Prioritized, RankBased])
 def test_a_file_of_rows_with_priorities_is_not_opened_again(prefix: str, make: Any) -> None:
     """The priorities are not in the file: they had all become 1.0 without a word."""
-    fields = {"x": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {"x": {"shape": ()}}
     rb = PrioritizedReplayBuffer(7, fields, sampler=make(1.0), mmap_prefix=prefix)
     rb.add(x=range(5), priorities=range(5))
     del rb
@@ -209,7 +210,7 @@ def test_a_file_of_rows_with_priorities_is_not_opened_again(prefix: str, make: A
 
 def test_a_file_with_other_ends_of_episodes_is_not_opened(prefix: str) -> None:
     """Where episodes end stands in the file, and was read as if the new options had said so."""
-    fields = {"x": {"shape": ()}, "stop": {"shape": ()}}
+    fields: dict[str, FieldSpec] = {"x": {"shape": ()}, "stop": {"shape": ()}}
     rb = ReplayBuffer(7, fields, mmap_prefix=prefix, terminated="stop")
     rb.add(x=range(5), stop=[0, 1, 0, 1, 0])
     del rb
@@ -226,7 +227,10 @@ def test_every_number_of_a_header_is_checked(prefix: str, word: int, value: int,
 
     Rows written near 2**63 crashed the process, and wrong episode lengths let ``sample`` hang.
     """
-    fields = {"x": {"shape": (), "dtype": "i8"}, "done": {"shape": (), "dtype": bool}}
+    fields: dict[str, FieldSpec] = {
+        "x": {"shape": (), "dtype": "i8"},
+        "done": {"shape": (), "dtype": bool},
+    }
     options: dict[str, Any] = {
         "n_envs": 2, "Nstep": {"size": 2, "next": "x"}, "mmap_prefix": prefix
     }  # fmt: skip
@@ -279,7 +283,7 @@ def test_a_file_can_be_opened_again(prefix: str, n: int) -> None:
 
 def test_absent_rows_and_streams_are_found_again(prefix: str) -> None:
     """Absent rows and the lengths of several streams' episodes are in the file as well."""
-    schema = {"x": {"shape": (), "dtype": "i8"}}
+    schema: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
     rb = ReplayBuffer(6, schema, n_envs=2, mmap_prefix=prefix)
     rb.add(x=[0, 1])
     rb.add_where([True, False], x=[2, 3])

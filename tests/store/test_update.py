@@ -19,9 +19,10 @@ from threads import run_together
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.samplers import Uniform
+from cpprb_like.typing import FieldSpec
 
-NUMBER: dict[str, Any] = {"shape": (), "dtype": "i8"}
-VALUES: dict[str, dict[str, Any]] = {
+NUMBER: FieldSpec = {"shape": (), "dtype": "i8"}
+VALUES: dict[str, Any] = {
     "bool": {"shape": (), "dtype": bool},
     "float": {"shape": 1, "dtype": "f4"},
     "big-endian": {"shape": (2,), "dtype": ">f8"},
@@ -265,7 +266,7 @@ def test_rows_that_went_are_passed_over() -> None:
 
 def test_indexes_of_prioritized_buffers_are_the_same_names() -> None:
     """One batch serves for the priorities and for the values; priorities stay as they were."""
-    fields = {"x": NUMBER, "v": NUMBER}
+    fields: dict[str, FieldSpec] = {"x": NUMBER, "v": NUMBER}
     rb = PrioritizedReplayBuffer(4, fields, check_for_update=True, eps=0.0, alpha=1.0, seed=0)
     rb.add(x=range(6), v=np.zeros(6, int), priorities=[1, 1, 1, 2, 3, 4])
     batch = rb.sample(64)

@@ -16,6 +16,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
+from cpprb_like.typing import FieldSpec
 
 Array = npt.NDArray[Any]
 Row = dict[str, Any]
@@ -237,5 +238,5 @@ def run_vector(
 def with_env_number(env: Any, size: int = 1000) -> tuple[GymnasiumRecorder, ReplayBuffer]:
     """Like ``attached``, with the number of the environment as a further field."""
     recorder = GymnasiumRecorder(env, float_type="space")
-    fields = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
+    fields: dict[str, FieldSpec] = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
     return recorder, recorder.attach(ReplayBuffer(size, fields, n_envs=recorder.n_envs))

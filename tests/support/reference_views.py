@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cpprb_like.typing import NstepSpec
+
 Array = npt.NDArray[Any]
 Values = dict[str, Array]
 
@@ -46,7 +48,7 @@ class Several:
     ahead: tuple[str, ...] = ()
     discount: bool = False
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> NstepSpec:
         """The same as the buffer takes it."""
         return {
             "size": self.size,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
-EnvDict = dict[str, dict[str, Any]]
+EnvDict = dict[str, Any]
 
 NESTED = np.dtype([("pos", "<f4", (2,)), ("inner", [("flag", "?"), ("name", "U3")])])
 PADDED = np.dtype([("a", "i1"), ("b", "f8")], align=True)

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optional import need
+
+from cpprb_like.typing import FieldSpec
 
 # This folder has the package's name: only a module of it tells whether it is installed.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    pytest.importorskip(
-        "tf_agents.environments.py_environment",
-        reason="TF-Agents is not installed: make test-tf-agents",
-    )
+    need("tf_agents.environments.py_environment", "make test-tf-agents")
     import tensorflow as tf
     from tf_agents.drivers import py_driver
     from tf_agents.environments import py_environment, tf_py_environment
@@ -178,7 +178,7 @@ def take(nested: Any, row: int) -> Any:
 def attached(env: Any) -> tuple[DmEnvRecorder, ReplayBuffer]:
     """A recorder and its buffer, with the number of the environment as a further field."""
     recorder = DmEnvRecorder(env)
-    fields = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
+    fields: dict[str, FieldSpec] = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
     return recorder, recorder.attach(ReplayBuffer(1000, fields, n_envs=recorder.n_envs))
 
 
@@ -202,9 +202,8 @@ def test_fields() -> None:
     tensors = tf_py_environment.TFPyEnvironment(batched)
     for env, n_envs in ((Trail(), 1), (batched, 2), (tensors, 2)):
         recorder = DmEnvRecorder(env)
-        found = {
-            name: (spec["shape"], spec["dtype"].name) for name, spec in recorder.env_dict.items()
-        }
+        fields: dict[str, Any] = recorder.env_dict
+        found = {name: (spec["shape"], spec["dtype"].name) for name, spec in fields.items()}
         assert found == expected
         assert recorder.n_envs == n_envs
 

@@ -16,6 +16,7 @@ from strategies import stack as columns_of
 from threads import run_together
 
 from cpprb_like import ReplayBuffer
+from cpprb_like.typing import NstepSpec
 
 
 def plain_stack(
@@ -131,7 +132,7 @@ def test_chained_fields_stack_like_others(options: dict[str, Any], depth: int) -
 
 def test_rows_that_cannot_be_drawn_are_read_too() -> None:
     """Rows of vector environments that are incomplete, and absent ones, have slots and values."""
-    nstep = {"size": 3, "rew": "rew"}
+    nstep: NstepSpec = {"size": 3, "rew": "rew"}
     rb = ReplayBuffer(8, {"rew": {"shape": ()}}, n_envs=2, Nstep=nstep)
     rb.add(rew=[1, 2])
     with pytest.raises(IndexError):

@@ -25,6 +25,7 @@ from threads import run_together
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
 from cpprb_like.samplers import LegacyUniform, Recency, Reverse, Uniform
+from cpprb_like.typing import FieldSpec, NstepSpec
 
 # Of random stacks none may follow from the one before.
 pytestmark = pytest.mark.filterwarnings("ignore:stack_compress")
@@ -66,10 +67,10 @@ class Shape:
         return (*self.frame[: self.axis], self.depth, *self.frame[self.axis :])
 
     @property
-    def env_dict(self) -> dict[str, dict[str, Any]]:
+    def env_dict(self) -> dict[str, FieldSpec]:
         """The declared fields."""
-        obs = {"shape": self.obs_shape, "dtype": self.dtype}
-        fields = {
+        obs: FieldSpec = {"shape": self.obs_shape, "dtype": self.dtype}
+        fields: dict[str, FieldSpec] = {
             "id": {"shape": (), "dtype": "i8"},
             "obs": obs,
             "extra": {"shape": (2, 2), "dtype": "f4"},
@@ -522,8 +523,11 @@ def test_rows_in_a_file(tmp_path: Any) -> None:
 
 def walk(end: str | None, **nstep: Any) -> ReplayBuffer:
     """Six steps of reward 1 from observation i to i + 1; the last one may end the episode."""
-    fields = {name: {"shape": ()} for name in ("obs", "next_obs", "rew", "terminated", "truncated")}
-    rb = ReplayBuffer(20, fields, Nstep={"size": 3, "gamma": 0.5, "rew": "rew", **nstep}, seed=1)
+    fields: dict[str, FieldSpec] = {
+        name: {"shape": ()} for name in ("obs", "next_obs", "rew", "terminated", "truncated")
+    }
+    options: Any = {"size": 3, "gamma": 0.5, "rew": "rew", **nstep}
+    rb = ReplayBuffer(20, fields, Nstep=options, seed=1)
     for i in range(6):
         ends = {name: i == 5 and name == end for name in ("terminated", "truncated")}
         rb.add(obs=i, next_obs=i + 1, rew=1, **ends)
@@ -690,7 +694,10 @@ def test_discount_goes_into_the_callers_dict() -> None:
 def test_samplers_draw_rows_that_are_complete(sampler: Any) -> None:
     """No sampler draws a row that waits for others, and those that draw all rows miss none."""
     np.random.seed(3)
-    fields = {"id": {"shape": (), "dtype": "i8"}, "done": {"shape": (), "dtype": bool}}
+    fields: dict[str, FieldSpec] = {
+        "id": {"shape": (), "dtype": "i8"},
+        "done": {"shape": (), "dtype": bool},
+    }
     rb = ReplayBuffer(20, fields, n_envs=2, Nstep={"size": 4}, sampler=sampler, seed=5)
     drawn: set[int] = set()
     for i in range(60):
@@ -852,7 +859,7 @@ class Counting:
 
 def counting(nstep: int, size: int, width: int, *, compress: bool = True) -> ReplayBuffer:
     """A buffer for counted steps."""
-    options = {
+    options: NstepSpec = {
         "size": nstep, "gamma": 0.5, "rew": "rew", "next": "next_obs", "discount": True,
     }  # fmt: skip
     return ReplayBuffer(
@@ -1045,7 +1052,7 @@ def test_recorded_steps_several_at_a_time(mode: AutoresetMode) -> None:
     """No sum of several recorded steps crosses a reset."""
     env = vector("cart pole", mode, n_envs=3)
     recorder = GymnasiumRecorder(env)
-    fields = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
+    fields: dict[str, FieldSpec] = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
     del fields["next_obs"]
     several = Several(3, 0.5, ("rew",), ("next_obs",), True)
     options: dict[str, Any] = {"n_envs": 3, "seed": 1}

@@ -14,6 +14,7 @@ from threads import run_together
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like.samplers._starts import Starts
+from cpprb_like.typing import FieldSpec
 from cpprb_like.views._gather_sequences import take_sequences
 
 Array = npt.NDArray[Any]
@@ -236,7 +237,7 @@ def following(x: Array) -> Array:
 @pytest.mark.parametrize("across", [False, True])
 def test_threads_add_while_next_values_are_read(across: bool) -> None:
     """The newest next value of all, and those that are kept aside, are what was promised."""
-    fields = {
+    fields: dict[str, FieldSpec] = {
         "x": {"shape": (), "dtype": "i8"},
         "done": {"shape": (), "dtype": bool},
         "obs": {"shape": 400, "dtype": "i8"},
@@ -273,7 +274,7 @@ def test_threads_delete_while_sequences_are_read() -> None:
     Rows are copied in runs, and the next one is looked for after that: without a check at the end
     an episode that is deleted meanwhile would be there in part.
     """
-    fields = {
+    fields: dict[str, FieldSpec] = {
         "x": {"shape": (), "dtype": "i8"},
         "done": {"shape": (), "dtype": bool},
         "copies": {"shape": 1000, "dtype": "i8"},
@@ -307,7 +308,10 @@ def test_threads_delete_while_sequences_are_read() -> None:
 
 def test_threads_update_while_sequences_are_read() -> None:
     """Values that are replaced together are read together."""
-    fields = {"a": {"shape": (), "dtype": "i8"}, "b": {"shape": 2000, "dtype": "i8"}}
+    fields: dict[str, FieldSpec] = {
+        "a": {"shape": (), "dtype": "i8"},
+        "b": {"shape": 2000, "dtype": "i8"},
+    }
     rb = ReplayBuffer(50, fields, seed=0)
     rb.add(a=np.zeros(50), b=np.zeros((50, 2000)))
     indexes = rb.sample(500, indexes=True)["indexes"]

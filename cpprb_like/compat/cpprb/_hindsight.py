@@ -7,7 +7,7 @@ drawn, from steps that are stored once (``buffers._hindsight``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,11 @@ from cpprb_like.buffers._hindsight import (
     read_strategy,
 )
 from cpprb_like.samplers import Slots
+from cpprb_like.typing import FieldSpec, PrioritizedOptions
 from cpprb_like.views._view import read_rows
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["HindsightReplayBuffer"]
 
@@ -108,7 +112,7 @@ class HindsightReplayBuffer:
     def __init__(
         self,
         size: float,
-        env_dict: Mapping[str, Mapping[str, Any]],
+        env_dict: Mapping[str, FieldSpec],
         max_episode_len: int,
         reward_func: Callable[[Array, Array, Array], ArrayLike],
         *,
@@ -120,7 +124,7 @@ class HindsightReplayBuffer:
         strategy: Strategy = "future",
         additional_goals: int = 4,
         prioritized: bool = True,
-        **options: Any,
+        **options: Unpack[PrioritizedOptions],
     ) -> None:
         read_env_dict(env_dict, None)
         taken = [name for name in ("rew", "goal") if name in env_dict]
@@ -143,15 +147,20 @@ class HindsightReplayBuffer:
         self.additional_goals = as_int("additional_goals", additional_goals, 0)
         if state not in env_dict:
             raise ValueError(f"state: expected one of {list(env_dict)}, got {state!r}")
-        goal = dict(env_dict[state])
+        goal: FieldSpec = {**env_dict[state]}
         if goal_shape is not None:
             goal["shape"] = goal_shape
-        fields = {**env_dict, "rew": {"dtype": np.float32}, "goal": goal}
+        fields: dict[str, FieldSpec] = {**env_dict, "rew": {"dtype": np.float32}, "goal": goal}
         self.prioritized = bool(prioritized)
         self._rows = create_buffer(size, fields, prioritized=self.prioritized, **options)
         # Nothing is drawn from it; a seed of its own keeps NumPy's global state as it is.
-        as_added = {key: options[key] for key in ("default_dtype", "next_of") if key in options}
-        self._episode = ReplayBuffer(self.max_episode_len, env_dict, seed=0, **as_added)
+        self._episode = ReplayBuffer(
+            self.max_episode_len,
+            env_dict,
+            seed=0,
+            default_dtype=options.get("default_dtype"),
+            next_of=options.get("next_of"),
+        )
         known = {field.name: field for field in self._episode.schema.fields}
         self._state = read_field("next_state", next_state, known)
         self._action = read_field("action", action, known)

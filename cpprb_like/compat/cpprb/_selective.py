@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.generators import Seed
 from cpprb_like.buffers import Batch, ReplayBuffer
+from cpprb_like.typing import FieldSpec
 
 __all__ = ["SelectiveReplayBuffer"]
 
@@ -80,10 +81,10 @@ class SelectiveReplayBuffer:
         obs_dim = as_int("obs_dim", obs_dim, 0)
         act_dim = as_int("act_dim", act_dim, 0)
         rew_dim = as_int("rew_dim", rew_dim, 0)
-        shape: object = obs_dim
+        shape: SupportsIndex | Iterable[SupportsIndex] = obs_dim
         if obs_shape is not None:
             shape = tuple(obs_shape) if isinstance(obs_shape, Iterable) else obs_shape
-        fields: dict[str, dict[str, object]] = {
+        fields: dict[str, FieldSpec] = {
             "obs": {"shape": shape, "dtype": np.float64},
             "act": {"shape": act_dim, "dtype": np.float64},
             "rew": {"shape": rew_dim, "dtype": np.float64},

@@ -24,6 +24,7 @@ from cpprb_like.compat.keras_gym._env import (
     NumpyArrayCheckError,
     SpaceError,
 )
+from cpprb_like.typing import FieldSpec
 from cpprb_like.views._stacking import newest_frame
 
 __all__ = [
@@ -252,7 +253,7 @@ class ExperienceReplayBuffer(ForEnv):
 
     def _open(self, frame: Array) -> ReplayBuffer:
         action = self.action_field
-        fields = {
+        fields: dict[str, FieldSpec] = {
             "s": {"shape": frame.shape, "dtype": frame.dtype},
             "a": {"shape": action.shape, "dtype": action.dtype},
             "r": {"shape": (), "dtype": np.float64},

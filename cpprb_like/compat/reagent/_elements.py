@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like.compat.reagent._errors import InputError, NamesError, need
+from cpprb_like.typing import FieldSpec
 
 __all__ = [
     "REQUIRED_KEYS",
@@ -56,7 +57,7 @@ class ElementMetadata(ABC):
     """A kind of value, and how it goes into a buffer and out of it."""
 
     @abstractmethod
-    def declaration(self) -> dict[str, Any]:
+    def declaration(self) -> FieldSpec:
         """What the ``env_dict`` of the rows says of it."""
 
     @abstractmethod
@@ -99,7 +100,7 @@ class DenseMetadata(ElementMetadata):
             raise InputError(f"{name}: PyTorch has no tensors of {dtype}")
         return cls(_shape(name, example), dtype)
 
-    def declaration(self) -> dict[str, Any]:
+    def declaration(self) -> FieldSpec:
         return {"shape": self.shape, "dtype": self.dtype}
 
     def read(self, name: str, value: Any, *, strict: bool) -> Any:
@@ -139,7 +140,7 @@ class _ListsMetadata(ElementMetadata):
 
     keys: tuple[str, ...]
 
-    def declaration(self) -> dict[str, Any]:
+    def declaration(self) -> FieldSpec:
         return {"shape": (), "dtype": object}
 
     def read(self, name: str, value: Any, *, strict: bool) -> Any:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cpprb_like import ReplayBuffer
 from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata
 from cpprb_like.compat.reagent._errors import InputError, need
+from cpprb_like.typing import FieldSpec
 from cpprb_like.views._stacking import CHECKED_NBYTES, take_stacks
 
 __all__ = ["END", "FINAL_FOLLOWS", "FLAGS", "TERMINAL", "TRUNCATED", "Read", "Store"]
@@ -43,7 +44,9 @@ class Store:
 
     def __init__(self, capacity: int, elements: Mapping[str, ElementMetadata]) -> None:
         self.elements = dict(elements)
-        declared = {name: kind.declaration() for name, kind in self.elements.items()}
+        declared: dict[str, FieldSpec] = {
+            name: kind.declaration() for name, kind in self.elements.items()
+        }
         try:
             self.rows = ReplayBuffer(
                 capacity,

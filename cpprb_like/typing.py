@@ -1,0 +1,146 @@
+"""Types of what users hand to a buffer, for editors and type checkers.
+
+``env_dict: dict[str, FieldSpec] = {...}`` has its keys completed and checked wherever it stands, a
+dict that is written in the call is checked there. All of them are plain dicts when a program runs,
+and nothing has to be of these types; not here: what is read out of them (``_store.schema``,
+``_store.derived``), which checks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, SupportsIndex, TypedDict
+
+from numpy.typing import DTypeLike
+
+if TYPE_CHECKING:
+    from cpprb_like._c.generators import Seed
+    from cpprb_like._store.arenas import FileMode
+    from cpprb_like.samplers._base import Sampler
+    from cpprb_like.samplers._prioritized import PrioritySampler
+
+__all__ = ["BufferOptions", "FieldSpec", "NstepSpec", "PrioritizedOptions", "SamplerOptions"]
+
+
+class FieldSpec(TypedDict, total=False):
+    """A field of ``env_dict``: ``{"shape": ..., "dtype": ...}``, both optional.
+
+    Parameters
+    ----------
+    shape : int or iterable of int
+        Of one step; ``(1,)`` by default.
+    dtype : dtype, optional
+        Anything that ``numpy.dtype`` takes; the buffer's ``default_dtype`` by default.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.typing import FieldSpec
+    >>> fields: dict[str, FieldSpec] = {"obs": {"shape": 4, "dtype": "f8"}, "rew": {"shape": ()}}
+    >>> ReplayBuffer(1000, fields).schema.names
+    ('obs', 'rew')
+    """
+
+    shape: SupportsIndex | Iterable[SupportsIndex]
+    dtype: DTypeLike | None
+
+
+class _NstepSize(TypedDict):
+    size: int
+
+
+class NstepSpec(_NstepSize, total=False):
+    """The option ``Nstep``: ``{"size": ...}``, and maybe more.
+
+    Parameters
+    ----------
+    size : int
+        Steps of a transition, at least 1. It has no default.
+    gamma : float
+        Discount factor; 0.99 by default.
+    rew : str or iterable of str, optional
+        Fields of rewards, which are summed up.
+    next : str or iterable of str, optional
+        Fields that come from the last of the steps.
+    discount : bool
+        Whether batches have ``discount``; false by default.
+
+    See Also
+    --------
+    ReplayBuffer : the option ``Nstep`` in full.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.typing import NstepSpec
+    >>> three: NstepSpec = {"size": 3, "gamma": 0.9}
+    >>> ReplayBuffer(9, {"obs": {"shape": 4}, "rew": {"shape": ()}}, Nstep=three).is_Nstep()
+    True
+    """
+
+    gamma: float
+    rew: str | Iterable[str] | None
+    next: str | Iterable[str] | None
+    discount: bool
+
+
+class BufferOptions(TypedDict, total=False):
+    """Options of every buffer that are not its size, its fields or its sampler.
+
+    The keyword arguments of ``ReplayBuffer``, for functions that pass them on as ``**options``:
+    annotate these with ``typing_extensions.Unpack[BufferOptions]``.
+
+    Parameters
+    ----------
+    default_dtype, n_envs, terminated, truncated, next_of, stack_compress, Nstep, seed
+        As for ``ReplayBuffer``.
+    mmap_prefix, mmap_mode
+        As for ``ReplayBuffer``.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.typing import BufferOptions
+    >>> options: BufferOptions = {"n_envs": 4, "seed": 0}
+    >>> ReplayBuffer(1000, {"obs": {"shape": 4}}, **options).n_envs
+    4
+    """
+
+    default_dtype: DTypeLike | None
+    n_envs: int
+    terminated: str | Literal[False] | None
+    truncated: str | Literal[False] | None
+    next_of: str | Iterable[str] | None
+    stack_compress: str | Iterable[str] | Mapping[str, int] | None
+    Nstep: NstepSpec | Literal[False] | None
+    seed: Seed
+    mmap_prefix: str | Path | None
+    mmap_mode: FileMode
+
+
+class SamplerOptions(BufferOptions, total=False):
+    """``BufferOptions``, and the sampler: the keyword arguments of ``ReplayBuffer``.
+
+    Parameters
+    ----------
+    sampler : Sampler, optional
+        As for ``ReplayBuffer``.
+    """
+
+    sampler: Sampler | None
+
+
+class PrioritizedOptions(BufferOptions, total=False):
+    """``BufferOptions``, and the others of ``PrioritizedReplayBuffer``.
+
+    Parameters
+    ----------
+    alpha, eps, check_for_update, sampler
+        As for ``PrioritizedReplayBuffer``.
+    """
+
+    alpha: float | None
+    eps: float | None
+    check_for_update: bool | None
+    sampler: PrioritySampler | None

@@ -1,0 +1,59 @@
+"""Packages that a test can do without, and those that a leg of the CI says must be there.
+
+``CPPRB_LIKE_REQUIRE="torch,pandas"`` makes the tests that need one of these fail where it is not,
+so that no leg is green because it ran nothing. Without it they are skipped, with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import pytest
+
+VARIABLE = "CPPRB_LIKE_REQUIRE"
+# By the names that are imported. What is not here cannot be required: a misspelt name would require
+# nothing, and say nothing.
+PACKAGES = {
+    "Cython": "Cython",
+    "ale_py": "ale-py",
+    "cpprb": "cpprb",
+    "cv2": "opencv-python-headless",
+    "dm_env": "dm-env",
+    "envpool": "EnvPool",
+    "griffe": "griffe",
+    "gymnasium": "Gymnasium",
+    "highway_env": "HighwayEnv",
+    "jax": "JAX",
+    "matplotlib": "matplotlib",
+    "mypy": "mypy",
+    "pandas": "pandas",
+    "pyright": "pyright",
+    "tf_agents": "TF-Agents",
+    "tomllib": "tomllib, which is of Python 3.11",
+    "torch": "PyTorch",
+    "tqdm": "tqdm",
+    "typing_extensions": "typing_extensions",
+}
+
+
+def required() -> list[str]:
+    """The packages that must be there; ``ValueError`` if one is not known."""
+    names = os.environ.get(VARIABLE, "").replace(",", " ").split()
+    unknown = [name for name in names if name not in PACKAGES]
+    if unknown:
+        raise ValueError(f"{VARIABLE}: expected some of {', '.join(PACKAGES)}; got {unknown}")
+    return names
+
+
+def need(name: str, why: str = "") -> Any:
+    """The package of this name, or a skipped test; where it is required, a failed one."""
+    package = name.partition(".")[0]
+    reason = f"{PACKAGES[package]} is not installed" + (f": {why}" if why else "")
+    if package not in required():
+        return pytest.importorskip(name, reason=reason)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        pytest.fail(f"{reason}, and {VARIABLE} says that it is ({error})", pytrace=False)
