@@ -1,6 +1,6 @@
 """Attributes and C signatures of ``SumTree`` and the trees over its leaves.
 
-Another compiled module may write leaves by itself: between ``c_enter(n)`` and ``c_leave()`` (or, if
+Another compiled module may write leaves itself: between ``c_enter(n)`` and ``c_leave()`` (or, if
 ``c_enter`` returned false, with the interpreter lock held) it fills ``c_level(0)`` with weights of
 0.0 (never -0.0) to ``largest`` and calls ``c_sum_above(first, last)`` for the leaves that it
 wrote. Until then the nodes above them are out of date, and no other method may be called.
@@ -21,7 +21,7 @@ cdef enum Manner:            # of drawing
 
 
 cdef inline bitgen_t* c_bit_generator(bit_generator) except NULL:
-    """What C draws numbers by, with the lock of the generator held."""
+    """The generator as C calls it; its lock has to be held."""
     return <bitgen_t*> PyCapsule_GetPointer(bit_generator.capsule, "BitGenerator")
 
 
@@ -32,8 +32,8 @@ cdef class SideTree:
     cdef float64_t[::1] nodes    # from the level SIDE_LEVEL on
     cdef float64_t[::1] leaves   # nodes of the sum tree
     cdef Shape shape
-    cdef bint greatest           # or else the least
-    cdef Gate gate               # that of the sum tree
+    cdef bint greatest           # maximum; if not, minimum
+    cdef Gate gate               # of the sum tree
 
     cdef void c_note(
         self, const intp_t* leaves, const float64_t* weights, intp_t n
@@ -53,7 +53,7 @@ cdef class MaxTree(SideTree):
 
 cdef class SumTree:
     cdef readonly intp_t capacity    # leaves
-    cdef readonly float64_t largest  # that a leaf may be
+    cdef readonly float64_t largest  # upper bound of a leaf
     cdef float64_t[::1] nodes
     cdef Shape shape
     cdef MinTree minima              # over the same leaves, or None

@@ -1,10 +1,9 @@
-"""Weights of slots, with their sum, least and greatest, to draw slots by weight.
+"""Segment trees over the weights of slots: their sum, minimum and maximum, and draws by weight.
 
-Trees over arrays that somebody else allocated: a leaf for each slot, and above it nodes that hold
-the sum of eight nodes below, or bounds of what lies below. Compiled because an update or a draw
-touches a node on each level. Not here: how nodes lie in memory and the arithmetic on them
-(``_c.tree_node``), which slots have a weight (``samplers._row_weights``), and what it means
-(``samplers._prioritized``).
+Trees over arrays that the caller allocated. Each slot has a leaf. A node above holds the sum of its
+eight children, or a bound of the leaves below it. Compiled because an update or a draw touches a
+node on each level. Not here: how nodes lie in memory and the arithmetic on them (``_c.tree_node``),
+which slots have a weight (``samplers._row_weights``), and why (``samplers._prioritized``).
 """
 
 cimport cython
@@ -43,7 +42,7 @@ def min_tree_size(capacity):
 
 
 cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1:
-    """Refuse a draw of n slots for which ``c_draw`` found so few that have a weight."""
+    """Raise unless the slots with a weight that ``c_draw`` found are enough for a draw of n."""
     if manner == DISTINCT and found < n:
         raise NotEnoughDataError(
             f"cannot draw {n} distinct slots: {found} have a weight above zero"
@@ -54,13 +53,13 @@ cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1:
 
 
 cdef class SideTree:
-    """What ``MinTree`` and ``MaxTree`` have in common: bounds over the leaves of a ``SumTree``.
+    """What ``MinTree`` and ``MaxTree`` share: an extreme of the leaves of a ``SumTree``.
 
-    It has no leaves of its own: the sum tree keeps it up to date. The lowest nodes stand over 64
-    leaves each. What a node holds is a bound, which no leaf below it exceeds and which a leaf
-    reached at some time; it is made exact only where that decides which weight is the least, or the
-    greatest, of all. So setting a leaf rarely costs more than a comparison: with nodes that are
-    exact it was a cache miss and the eight children. A sum tree may have one of each kind.
+    It has no leaves of its own; the sum tree keeps it up to date. Each of the lowest nodes is above
+    64 leaves. A node holds a bound: no leaf below it exceeds it, and one had this value at some
+    time. Bounds are made exact lazily, only where that decides what the minimum or maximum of all
+    is. So setting a leaf rarely costs more than a comparison; with exact nodes it cost a cache miss
+    and a look at eight children. A sum tree may have one of each kind.
 
     Parameters
     ----------
@@ -68,7 +67,7 @@ cdef class SideTree:
         Memory for the nodes, dense and writeable; zeros for a tree of zero weights, or what an
         earlier tree of the same kind and leaves left there. Otherwise call ``tree.rebuild()``.
     tree : SumTree
-        Whose leaves it stands on.
+        The tree whose leaves it is over.
     """
 
     def __cinit__(self, float64_t[::1] nodes not None, SumTree tree not None):
@@ -84,14 +83,14 @@ cdef class SideTree:
     cdef void c_note(
         self, const intp_t* leaves, const float64_t* weights, intp_t n
     ) noexcept nogil:
-        """Leaves have got these weights."""
+        """Update the bounds for leaves that get these weights."""
         if self.greatest:
             c_admit(True, &self.nodes[0], &self.shape, leaves, weights, n)
         else:
             c_admit(False, &self.nodes[0], &self.shape, leaves, weights, n)
 
     cdef void c_settle_above(self, intp_t first, intp_t last) noexcept nogil:
-        """Make the nodes above the leaves ``first`` to ``last`` exact, whoever wrote these."""
+        """Make the nodes above the leaves ``first`` to ``last`` exact, after these were written."""
         first >>= SIDE_SHIFT
         last >>= SIDE_SHIFT
         if self.greatest:
@@ -106,12 +105,12 @@ cdef class SideTree:
         return c_most(False, &self.nodes[0], &self.shape, &self.leaves[0])
 
     cdef float64_t c_extreme_now(self) except? -1:
-        """As ``c_extreme``, when no other call is at work."""
+        """As ``c_extreme``, while no other call runs."""
         cdef bint locked = self.gate.c_enter(1)
-        cdef float64_t most = self.c_extreme()
+        cdef float64_t extreme = self.c_extreme()
         if locked:
             self.gate.c_leave()
-        return most
+        return extreme
 
 
 @cython.final
@@ -148,19 +147,19 @@ cdef class MaxTree(SideTree):
 
 @cython.final
 cdef class SumTree:
-    """Weights of the slots 0 to ``capacity - 1``, and draws in proportion to them.
+    """Sum tree: weights of the slots 0 to ``capacity - 1``, and draws in proportion to them.
 
-    A weight is 0 or more and at most ``largest``, so that no sum overflows. A slot of weight 0, and
-    a slot that was never set, is never found and never drawn. A call that raises changes nothing.
+    A weight is at least 0 and at most ``largest``, so that no sum overflows. A slot of weight 0, or
+    one that was never set, is never found and never drawn. A call that raises changes nothing.
     Arrays of indexes and weights must be dense, 1-d, and of dtype intp and float64.
 
-    Any number of threads may call; each call is seen whole or not at all.
+    Thread-safe: each call is atomic.
 
     Parameters
     ----------
     nodes : ndarray of float64, shape (tree_size(capacity),)
-        Memory for the nodes, dense and writeable, best aligned to cache lines of 64 bytes:
-        elsewhere the tree is 1.1 to 1.3 times slower. Zeros for a tree of zero weights, or what an
+        Memory for the nodes, dense and writeable, best aligned to cache lines of 64 bytes: without
+        that the tree is 1.1 to 1.3 times slower. Zeros for a tree of zero weights, or what an
         earlier tree left there; otherwise call ``rebuild``.
     capacity : int
         Leaves. A ``MinTree`` and a ``MaxTree`` can be built over the same leaves.
@@ -220,7 +219,7 @@ cdef class SumTree:
             self.c_set(leaves, weights, n)
 
     def set_range(self, first, values):
-        """Set the weights of consecutive slots, from ``first`` on: at the speed of a copy.
+        """Set the weights of consecutive slots, from ``first`` on. Cost: about that of a copy.
 
         Raises like ``set``.
         """
@@ -249,7 +248,7 @@ cdef class SumTree:
             self.c_clear(0)
 
     cdef void c_clear(self, intp_t first) noexcept nogil:
-        """Set the nodes from ``first`` on, and all of the other trees, to zero."""
+        """Set the nodes from ``first`` on, and all nodes of the other trees, to zero."""
         self.nodes[first:] = 0.0
         if self.minima is not None:
             self.minima.nodes[:] = 0.0
@@ -257,7 +256,7 @@ cdef class SumTree:
             self.maxima.nodes[:] = 0.0
 
     cdef void c_clear_first(self, intp_t n) noexcept nogil:
-        """Set all weights to zero, where only the first n leaves are others."""
+        """Set all weights to zero, where all but the first n leaves are zero already."""
         cdef intp_t level, nodes = n, offset
         for level in range(self.shape.levels if n else 0):
             offset = self.shape.offset[level]
@@ -377,7 +376,7 @@ cdef class SumTree:
         self.c_sum_above(first, first + n - 1)
 
     cdef void c_sum_above(self, intp_t first, intp_t last) noexcept nogil:
-        """Compute all nodes above the leaves ``first`` to ``last``, whoever wrote these."""
+        """Compute all nodes above the leaves ``first`` to ``last``, after these were written."""
         self.c_sum_from(1, first, last)
         if self.minima is not None:
             self.minima.c_settle_above(first, last)
@@ -417,8 +416,9 @@ cdef class SumTree:
             values[k] = weights[leaves[k]]
 
     def sum(self, start, stop):
-        """The sum of the weights of the slots ``start`` to ``stop - 1``: of nodes, nothing is taken
-        off. Over all slots it is ``total``.
+        """The sum of the weights of the slots ``start`` to ``stop - 1``; over all slots, ``total``.
+
+        It is a sum of nodes, without differences, so rounding errors stay small.
 
         Raises ``IndexError`` unless ``0 <= start <= stop <= capacity``.
         """
@@ -438,11 +438,11 @@ cdef class SumTree:
     # ------------------------------------------------------------------ drawing
 
     def find(self, targets):
-        """The slots that hold the targets when the weights lie end to end.
+        """Prefix search: the slots in whose interval of the running sum of weights the targets are.
 
-        Slot i holds what is at least the sum of the weights before it and less than that sum and
-        its own weight, up to the rounding of these sums. The last slot with a weight holds
-        ``total`` too.
+        The interval of slot i is from the sum of the weights before it, included, to that sum plus
+        its own weight, excluded, up to the rounding of these sums. The last slot with a weight
+        includes ``total``.
 
         Raises ``ValueError`` for a target that is not from 0 to ``total``, and
         ``NotEnoughDataError`` if all weights are zero.
@@ -479,27 +479,26 @@ cdef class SumTree:
         )
 
     def draw(self, n, rng, bint stratified=True):
-        """Draw n slots, with a probability in proportion to their weight, and return them and
-        their weights.
+        """Draw n slots with probabilities in proportion to their weights; return slots and weights.
 
-        Draw i takes one uniform number u. Its target is ``(i + u) / n * total``, one in each of n
-        equal parts of the total, so the slots ascend; or ``u * total`` if not ``stratified``: then
-        the draws are independent, and in random order.
+        Draw i takes one uniform number u. With ``stratified``, its target is
+        ``(i + u) / n * total``: one draw from each of n equal parts of the total, and the slots
+        ascend. Without it the target is ``u * total``: the draws are independent.
 
         Raises ``NotEnoughDataError`` if all weights are zero, even for ``n=0``.
         """
         return self.c_drawn(n, rng, STRATIFIED if stratified else INDEPENDENT)
 
     def draw_distinct(self, n, rng):
-        """Draw n different slots one after another, each with a probability in proportion to its
-        weight among the slots not drawn yet, and return them, in this order, and their weights.
+        """Draw n distinct slots (weighted sampling without replacement); return slots and weights.
 
-        What P. Efraimidis calls WRS-N-W ("Weighted Random Sampling over Data Streams", 2010, section
-        2), by rejection: independent draws as by ``draw``, of which repeats are dropped. Where a
-        round of them leaves something to draw, what has been drawn weighs nothing in the next. The
+        The slots are drawn one after another, each in proportion to its weight among those that are
+        not drawn yet, and returned in this order: WRS-N-W of P. Efraimidis ("Weighted Random
+        Sampling over Data Streams", 2010, section 2). By rejection: a round makes independent draws
+        as ``draw`` does, and rejects repeats; drawn slots have weight 0 in the next round. The
         first round has n draws. A further one has as many as are missing, but at most twice the
-        number that the round before found, or 64 if that is more; so the draws are in proportion to
-        n whatever the weights. Afterwards every node is as it was.
+        number that the round before accepted, or 64 if that is more. So the number of draws is
+        proportional to n whatever the weights. Afterwards every node is as it was.
 
         Raises ``NotEnoughDataError``, before any draw, if fewer than n slots have a weight.
 
@@ -539,8 +538,9 @@ cdef class SumTree:
     cdef intp_t c_draw(
         self, bitgen_t* bitgen, Manner manner, intp_t* leaves, float64_t* values, intp_t n
     ) noexcept nogil:
-        """How many slots have a weight, as far as was counted: nothing is drawn if that is not
-        enough, one for draws that may repeat, n for distinct ones.
+        """Draw, and return how many slots have a weight, as far as was counted.
+
+        Nothing is drawn if these are too few: none, or less than n for distinct slots.
         """
         cdef float64_t total = self.c_total()
         cdef intp_t k
@@ -572,30 +572,30 @@ cdef class SumTree:
     ) noexcept nogil:
         """How many slots were drawn, or have a weight if these are fewer than n."""
         cdef float64_t* weights = self.c_level(0)
-        cdef intp_t k, count, fresh, found = 0, summed = 0, most = n
+        cdef intp_t k, count, accepted, found = 0, summed = 0, max_draws = n
         count = c_count(&self.nodes[0], &self.shape, n)
         if count < n:
             return count
         while found < n:
-            count = min(n - found, most)
+            count = min(n - found, max_draws)
             self.c_draw_independent(bitgen, leaves + found, values + found, count)
-            fresh = found
+            accepted = found
             for k in range(found, found + count):
-                if weights[leaves[k]] > 0.0:  # a leaf of zero: it came before
-                    leaves[fresh] = leaves[k]
-                    values[fresh] = values[k]
+                if weights[leaves[k]] > 0.0:  # a leaf of zero was drawn before
+                    leaves[accepted] = leaves[k]
+                    values[accepted] = values[k]
                     weights[leaves[k]] = 0.0
-                    fresh += 1
-            if fresh == found:  # only where the nodes are not the sums of the leaves
+                    accepted += 1
+            if accepted == found:  # only where the nodes are not the sums of the leaves
                 break
-            most = max(2 * (fresh - found), CHUNK)
-            if fresh < n:
-                self.c_set(leaves + found, NULL, fresh - found)
-                summed = fresh
-            found = fresh
+            max_draws = max(2 * (accepted - found), CHUNK)
+            if accepted < n:
+                self.c_set(leaves + found, NULL, accepted - found)
+                summed = accepted
+            found = accepted
         for k in range(found):
             weights[leaves[k]] = values[k]
-        self.c_set(leaves, NULL, summed)  # the nodes above the others never went without them
+        self.c_set(leaves, NULL, summed)  # the nodes above the others were never changed
         return found
 
     cdef bint c_targets_fit(self, const float64_t* targets, intp_t n) noexcept nogil:

@@ -1,18 +1,18 @@
-"""Exceptions of our own, beside Python's ``TypeError``, ``ValueError`` and ``IndexError``."""
+"""Exceptions of this package, beside Python's ``TypeError``, ``ValueError`` and ``IndexError``."""
 
 __all__ = ["FieldNameError", "NotEnoughDataError"]
 
 
 class NotEnoughDataError(ValueError, RuntimeError):
-    """The buffer holds too few rows for what was asked.
+    """The buffer holds too few rows for this draw.
 
-    It derives from the classes that older replay buffers raise here, so that their callers'
-    ``except`` clauses work.
+    It is a ``ValueError`` and a ``RuntimeError``, which other replay buffers raise here, so that
+    their callers' ``except`` clauses work.
     """
 
 
 class FieldNameError(TypeError, KeyError):
-    """A field is missing, or there is none of this name.
+    """A field is missing or unknown.
 
     It is a ``TypeError``, as for any call with wrong names, and a ``KeyError``, as in cpprb.
     """

@@ -1,7 +1,7 @@
-"""Numbers that change with time: an exponent that grows, a share that shrinks.
+"""Schedules: numbers that change with time, such as an annealed importance-sampling exponent beta.
 
 A schedule is any callable from a time to a number. What the time counts (draws, updates, steps of
-the environment) is said by whoever asks for a number or a schedule.
+the environment) is documented at each parameter that takes a schedule.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Bounds = tuple[float, float, bool]  # least, most, and whether least itself is l
 
 
 class Schedule(Protocol):
-    """What is taken where a number may change with time: a function, or a class of this module.
+    """A function from a time to a number, such as the classes of this module.
 
-    It gives the same value whenever it is asked about the same time. One that belongs to a buffer
-    is pickled with it, which a ``lambda`` cannot be.
+    It always gives the same value for the same time. The schedules of a buffer are pickled with it;
+    a ``lambda`` cannot be pickled.
     """
 
     def __call__(self, t: float, /) -> float:
@@ -43,7 +43,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same number at all times.
+    """Constant schedule: the same number at all times.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear:
-    """A straight line from ``start`` at time 0 to ``stop`` at time ``steps``, and level afterwards.
+    """Linear annealing from ``start`` at time 0 to ``stop`` at time ``steps``, constant afterwards.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Piecewise:
-    """Straight lines from point to point, level before the first and after the last.
+    """Piecewise linear schedule: straight lines from point to point, constant outside of these.
 
     Parameters
     ----------
@@ -176,10 +176,10 @@ def check(
     *,
     above: bool = False,
 ) -> None:
-    """Refuse what can never be a number from ``least`` to ``most``, or a schedule of such numbers.
+    """Raise unless a value is a number from ``least`` to ``most``, or a schedule.
 
-    Numbers and the schedules of this module are checked in full. What another schedule gives is not
-    known before it is asked: ``value_at`` checks that.
+    Numbers and the schedules of this module are checked in full. The values of any other schedule
+    are not known before it is called: ``value_at`` checks these.
 
     Parameters
     ----------
@@ -187,9 +187,9 @@ def check(
         Of the argument, for the message.
     value : float or Schedule
     least, most : float
-        The range, ends included.
+        The range, both ends included.
     above : bool
-        Leave ``least`` itself out.
+        Exclude ``least`` itself.
 
     Raises
     ------
@@ -237,7 +237,7 @@ def value_at(
     t : float
         The time.
     name, least, most, above
-        As for ``check``; without them every finite number will do.
+        As for ``check``; by default every finite number is in the range.
 
     Returns
     -------

@@ -1,7 +1,6 @@
-"""Whether a sampler keeps its promises: ``check_sampler``, for tests of samplers.
+"""``check_sampler``: tests that a sampler keeps the promises of ``samplers.Sampler``.
 
-It tries what ``samplers.Sampler`` says. It does not know which rows a sampler means to draw: that
-distribution is for a test of its own.
+It does not know the distribution from which a sampler means to draw: that needs a test of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ TOO_FEW = "NotEnoughDataError if n distinct rows are asked for and there are few
 COLUMNS = "extra columns are arrays of length n under names that are no fields"
 FRESH = "arrays are fresh: no later draw writes to them, or comes from them"
 RNG_ONLY = "what is random comes from rng only: the same rng and history give the same draw"
-RING_ALONE = "the ring is only looked at"
+RING_ALONE = "the ring is only read"
 UNMOVED = "a draw that raises leaves the sampler as it was"
 PICKLED = "a sampler is pickled with its buffer, and the copy goes on with the same draws"
 WORKS = "a draw of n rows, n at least 0, works"
@@ -51,26 +50,26 @@ WORKS = "a draw of n rows, n at least 0, works"
 def check_sampler(
     make_sampler: Callable[[], Sampler], *, seed: int = 0, distinct: bool = True
 ) -> None:
-    """Try a sampler on buffers of many kinds.
+    """Test that a sampler keeps the promises of ``samplers.Sampler``, on buffers of many kinds.
 
-    The buffers have one environment or several, are not full, full, wrapped, cleared, of one row,
-    or hold absent rows; batches have no row, one, all, and more than there are.
+    Buffers of one environment or several: not full, full, wrapped around, cleared, of one row, and
+    with absent rows. Batches of no row, one, all, and more than there are.
 
     Parameters
     ----------
     make_sampler : callable
-        Gives a new sampler each time, always with the same parameters.
+        Returns a new sampler from each call, always with the same parameters.
     seed : int
-        Of the random numbers that the sampler is given.
+        Seed of the generators that the sampler is given.
     distinct : bool
-        Whether the sampler promises every batch of distinct rows for which there are enough. With
-        False it may refuse any but the empty one with ``ValueError``, as ``Reverse`` must. In no
-        case may it draw a row twice when ``replace`` is false.
+        Whether the sampler draws without replacement whenever there are enough rows. If false, it
+        may refuse to with ``ValueError``, as ``Reverse`` has to, but for the empty batch. It must
+        never draw a row twice when ``replace`` is false.
 
     Raises
     ------
     AssertionError
-        A promise is broken. The message says which one, by what draw from what buffer.
+        A promise is broken. The message names it, the draw and the buffer.
     TypeError
         ``make_sampler`` is not callable.
     ValueError
@@ -78,11 +77,10 @@ def check_sampler(
 
     Notes
     -----
-    A sampler that draws nothing at random passes; that one has a seeded generator of its own is not
-    noticed. The class of the sampler need not be importable here, though pickling to another
-    process asks for that.
+    Not tested: that a sampler is random at all, and that it has no seeded generator of its own. The
+    class of the sampler need not be importable, though pickling to another process requires that.
 
-    Takes less than a second for a sampler that takes microseconds.
+    Cost: less than a second for a sampler that draws in microseconds.
 
     Examples
     --------
@@ -113,9 +111,10 @@ def check_sampler(
 
 
 class _Stage:
-    """Four buffers of one history, and a pickled copy, whose draws must be the same.
+    """Four buffers of the same history, and a pickled copy, whose draws must be equal.
 
-    What the spoiled one draws is overwritten; the patient one is not asked for what ``rb`` refused.
+    The arrays that ``spoiled`` draws are overwritten; ``patient`` does not get the draws that
+    ``rb`` refused.
     """
 
     def __init__(self, place: str, buffers: list[ReplayBuffer], distinct: bool) -> None:
@@ -126,7 +125,7 @@ class _Stage:
         self.kept: list[tuple[str, Draw, Draw]] = []
 
     def draw(self, n: int, replace: bool, seed: list[int]) -> None:
-        """Draw from each with the same random numbers, and compare."""
+        """Draw from each buffer with equal generators, and compare."""
         where = f"{self.place}, draw(n={n}, replace={replace})"
 
         def attempt(rb: ReplayBuffer) -> Draw | None:
@@ -144,7 +143,7 @@ class _Stage:
         self.kept.append((where, drawn, _copy(drawn)))
 
     def end(self) -> None:
-        """Look whether the draws are still what they were."""
+        """Check that no earlier draw was written to."""
         for where, drawn, before in self.kept:
             _expect_same(where, FRESH, before, drawn)
 
@@ -157,7 +156,7 @@ def _attempt(
     rng: np.random.Generator,
     distinct: bool,
 ) -> Draw | None:
-    """A draw that was looked at from all sides; None if it was refused with good reason."""
+    """A draw that keeps all promises; None if the sampler may refuse it, and did."""
     ring = rb.ring
     rows, globals_ = _picture(rb), _global_states()
     too_few = not replace and n > len(ring)
@@ -166,10 +165,10 @@ def _attempt(
         drawn = rb.sampler.draw(ring, n, rng, replace=replace)
     except Exception as error:
         if too_few:
-            good = isinstance(error, NotEnoughDataError)
+            permitted = isinstance(error, NotEnoughDataError)
         else:
-            good = isinstance(error, ValueError) and not (distinct or replace or n == 0)
-        if not good:
+            permitted = isinstance(error, ValueError) and not (distinct or replace or n == 0)
+        if not permitted:
             promise = TOO_FEW if too_few else WORKS if replace or n == 0 else ENOUGH
             raise _broken(where, promise, f"it raised {type(error).__name__}: {error}") from error
     else:
@@ -184,7 +183,7 @@ def _attempt(
 
 
 def _check_form(where: str, ring: Ring, fields: Any, n: int, replace: bool, drawn: Any) -> None:
-    """Types, shapes and slots of a draw."""
+    """Check types, shapes and slots of a draw."""
     if not (isinstance(drawn, tuple) and len(drawn) == 2 and isinstance(drawn[1], dict)):
         raise _broken(where, IN_FORM, f"it returned {drawn!r}")
     slots, extra = drawn
@@ -212,9 +211,9 @@ def _check_form(where: str, ring: Ring, fields: Any, n: int, replace: bool, draw
 
 
 def _batches(rows: int) -> Iterator[tuple[int, bool]]:
-    """Batch sizes to try where so many rows can be drawn: none, few, all, more.
+    """Batch sizes for a buffer of so many rows that can be drawn, with and without replacement.
 
-    A long batch comes first: two of them are not the same by chance.
+    A large batch comes first: two of them are not equal by chance.
     """
     for n in (3 * rows + 20, 0, 1, 3, rows, rows + 1):
         yield n, True
@@ -222,7 +221,7 @@ def _batches(rows: int) -> Iterator[tuple[int, bool]]:
 
 
 def _expect_same(where: str, promise: str, one: Draw | None, other: Draw | None) -> None:
-    """Two draws, or refusals, are equal to the last bit."""
+    """Raise unless two draws are equal to the last bit, or both were refused."""
     if one is None or other is None:
         if one is not other:
             raise _broken(where, promise, "one draw was refused and its twin was not")
@@ -241,7 +240,7 @@ def _broken(where: str, promise: str, found: str) -> AssertionError:
 
 
 def _kind(value: object) -> str:
-    """What a thing that should be an array is."""
+    """Type, dtype and shape of a value that should be an array, for a message."""
     if not isinstance(value, np.ndarray):
         return f"{type(value).__name__} {value!r}"
     order = "an" if value.flags.c_contiguous else "a strided"
@@ -249,7 +248,7 @@ def _kind(value: object) -> str:
 
 
 def _value(column: NDArray[Any] | None) -> object:
-    """Something that is equal for equal columns, NaN or not."""
+    """A value that is equal for equal columns, also where these have NaN."""
     if column is None or column.dtype.hasobject:
         return None if column is None else column.tolist()
     return column.dtype, column.shape, column.tobytes()
@@ -261,26 +260,26 @@ def _copy(drawn: Draw) -> Draw:
 
 
 def _overwrite(drawn: Draw) -> None:
-    """Write nonsense into what was drawn, as its owner may."""
+    """Write zeros into the arrays of a draw, as the caller may."""
     for array in (drawn[0], *drawn[1].values()):
         if array.flags.writeable:
             array[...] = np.zeros((), array.dtype)
 
 
 def _global_states() -> bytes:
-    """The states of the generators that belong to nobody."""
+    """The states of the global generators of NumPy and Python."""
     return pickle.dumps((np.random.get_state(legacy=False), random.getstate()))
 
 
 def _picture(rb: ReplayBuffer) -> tuple[object, ...]:
-    """All that a sampler could change of the rows."""
+    """The values, flags and counts of the rows, which a sampler must not change."""
     ring = rb.ring
     rows = [np.asarray(column).tobytes() for column in rb.get_all_transitions().values()]
     return ring.written, ring.clears, ring.absent, ring.flags().tobytes(), rows
 
 
 class _Pickler(pickle.Pickler):
-    """Passes classes by hand, so that one of a notebook or of a test function will do."""
+    """Passes classes by reference, so that local classes of tests and notebooks work."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -319,7 +318,7 @@ def _pickled(rb: ReplayBuffer, place: str) -> ReplayBuffer:
 
 
 def _add(rb: ReplayBuffer, rows: int, present: list[bool] | None = None) -> None:
-    """Add rows with numbers for values; every third ends an episode."""
+    """Add numbered rows; every third ends an episode."""
     reward = np.arange(rows, dtype=np.float32) + rb.ring.written
     step = {"obs": np.stack([reward, -reward], axis=1), "rew": reward, "done": reward % 3 == 2}
     if present is None:

@@ -1,7 +1,8 @@
-"""Each row of a ring once, batch by batch.
+"""An epoch: each row of a ring once, batch by batch.
 
-Compiled because it looks at every row; a batch costs what it holds, the first one too. Not here:
-what is read of the rows (``buffers._replay``), and random order (``_c.shuffle``).
+Compiled because it looks at every row. The cost of a batch is proportional to its size, that of the
+first one too. Not here: reading the rows (``buffers._replay``), and the random order
+(``_c.shuffle``).
 """
 
 cimport cython
@@ -21,14 +22,14 @@ cnp.import_array()
 
 @cython.final
 cdef class Epoch:
-    """The slots that are in use when it is made, once each.
+    """The slots in use when it is created, once each.
 
     Parameters
     ----------
     ring : Ring
         The rows.
     rng : numpy.random.Generator, optional
-        For random order; without, they come in the order of the slots that users see.
+        For random order; by default they come in the order of public slots.
     """
 
     def __cinit__(self, Ring ring not None, rng=None):
@@ -53,7 +54,7 @@ cdef class Epoch:
     def take(self, intp_t n):
         """The next n slots whose rows can be drawn now, or as many as are left: an array of intp.
 
-        Slots whose rows cannot be drawn now are passed over for good.
+        Slots whose rows cannot be drawn now are left out of this epoch.
         """
         cdef cnp.ndarray found = np.empty(min(n, self.n - self.given), np.intp)
         cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(found)

@@ -1,9 +1,9 @@
-"""Arithmetic of priorities: checks and powers.
+"""Powers of priorities: ``(p + eps) ** alpha``, importance-sampling weights, and checks of both.
 
 Compiled because each update takes some hundred numbers through it, and NumPy needs a pass and a
-temporary array for each operation; but for its powers, which take less than half the time of the C
-library's where the processor has AVX-512: 1.2 us and 3.1 us for 256. Not here: what the numbers are
-for (``_prioritized``).
+temporary array for each operation. But powers are computed by NumPy, in less than half the time of
+the C library where the processor has AVX-512: 1.2 us and 3.1 us for 256. Not here: what the numbers
+are for (``_prioritized``).
 """
 
 cimport numpy as cnp
@@ -85,9 +85,9 @@ def as_indexes(values, intp_t n):
 
 
 def weigh(cnp.ndarray priorities, float64_t eps, float64_t alpha):
-    """``(priorities + eps) ** alpha``, and the greatest of it; 0.0 if there is none.
+    """The weights ``(priorities + eps) ** alpha``, and the greatest of them; 0.0 if there is none.
 
-    ``priorities`` are a dense 1-d array of float64, as the result is.
+    ``priorities`` and the weights are dense 1-d arrays of float64.
     """
     cdef intp_t k, n = cnp.PyArray_DIM(priorities, 0)
     cdef cnp.ndarray weights = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT64)
@@ -120,7 +120,7 @@ cdef bint c_raise(cnp.ndarray values, float64_t exponent) except -1:
 
 
 def importance(cnp.ndarray weights, float64_t least, float64_t beta, bint single):
-    """``(weights / least) ** -beta``, of float32 if ``single``, otherwise of float64.
+    """Importance-sampling weights ``(weights / least) ** -beta``; float32 if ``single``.
 
     ``weights`` are a dense 1-d array of float64.
     """

@@ -18,15 +18,15 @@ cdef class Ranks:
     cdef intp_t bits                 # binary digits after the first by which ranks are told apart
     # Cell i holds the ranks above grid[i], up to grid[i + 1].
     cdef int64_t[::1] grid
-    cdef float64_t[::1] shares       # the weight of a rank of the cell
+    cdef float64_t[::1] shares       # the weight of each rank of the cell
     cdef float64_t[::1] sums         # the weights of all ranks up to grid[i]
     # Group j holds the slots of a priority of at least bottoms[j], and less than those before it.
     cdef intp_t groups               # at least 1; the last has no bottom
     cdef float64_t[::1] bottoms      # as they were at the last sort, falling
     cdef int64_t[::1] counts         # slots of each group, now
     cdef int64_t[::1] tree           # Fenwick tree over these
-    cdef intp_t ordered              # slots at the last sort
-    cdef int64_t changes             # of priorities since
+    cdef intp_t ordered              # slots with a rank at the last sort
+    cdef int64_t changes             # of priorities since then
 
     cdef intp_t c_cell(self, int64_t rank) noexcept nogil
     cdef float64_t c_sum(self, int64_t rank) noexcept nogil

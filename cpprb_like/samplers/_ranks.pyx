@@ -1,16 +1,16 @@
-"""Weights of slots by the ranks of their priorities: rank r weighs ``r ** -alpha``.
+"""Ranks of the slots by their priorities, and the weight ``rank ** -alpha`` of each.
 
-Exact ranks cost a sort, so the slots are sorted only now and then, as in T. Schaul et al.,
-"Prioritized Experience Replay" (2016), appendix B.2.1: when as many priorities have changed as were
-sorted the last time, or a quarter where weights have strayed from those of exact ranks. The sort
-also divides the slots into groups of neighbouring ranks, about 64 for each doubling of the rank.
-From then on it is known, exactly, how many slots each group has: a slot whose priority changes
-moves from group to group, and gets the mean weight of the ranks that its new group has at that
-time. So a priority that is set has its present rank, to 1 % right after the sort and to a few
-percent before the next; and all together weigh about what all ranks do, however priorities drift.
-Only the weights of slots that were not touched are as old as the sort. Compiled because each update
-searches two groups, and each sort looks at all slots. Not here: where the weights are summed and
-drawn from, and which rows of a ring have a rank (``_row_weights``).
+Exact ranks need a sort, so the slots are sorted now and then, as in T. Schaul et al., "Prioritized
+Experience Replay" (2016), appendix B.2.1: when as many priorities have changed as there were slots
+at the last sort, or a quarter as many where the sum of the weights is off. A sort also divides the
+slots into groups of neighbouring ranks, about 64 groups for each doubling of the rank. Afterwards
+the size of each group is kept exactly: a slot whose priority changes moves to another group, and
+gets the mean weight of the ranks of that group at that time. So a new priority gets its present
+rank, to 1 % right after a sort and to a few percent before the next, and the sum of all weights
+stays near that of exact ranks however priorities drift. Only slots that were not updated have a
+weight as old as the sort. Compiled because each update searches two groups, and each sort looks at
+all slots. Not here: the sum tree over the weights, and which rows of a ring have a rank
+(``_row_weights``).
 """
 
 cimport cython
@@ -40,19 +40,18 @@ cdef float64_t STRAY = 0.25  # of the weight of all ranks: while priorities do n
 
 @cython.final
 cdef class Ranks:
-    """The ranks of slots by their priorities, the greatest first, as weights.
+    """Ranks of slots, and the weights of the ranks. The greatest priority has rank 1.
 
-    Slots of equal priority share the mean of the weights of their ranks: what each has on average,
-    when their order is left to chance. So equal priorities mean equal weights.
+    Slots of equal priority have equal weights: the mean of ``rank ** -alpha`` over their ranks.
 
-    Calls must not overlap: whoever keeps the weights lets in one at a time.
+    Not thread-safe: the owner of the weights makes one call at a time.
 
     Parameters
     ----------
     keys : ndarray of float64, shape (capacity,)
         Memory for the priority of each slot; nobody else may write to it.
     alpha : float
-        Rank r weighs ``r ** -alpha``.
+        Prioritization exponent: the weight of rank r is ``r ** -alpha``.
     bits : int, default 6
         Groups of ranks for each doubling of the rank, as a power of two: 1 to 16.
 

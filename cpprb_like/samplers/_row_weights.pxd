@@ -14,20 +14,20 @@ cdef class RowWeights:
     cdef readonly SumTree tree
     cdef MinTree minima
     cdef MaxTree maxima              # None: new rows get the greatest weight so far
-    cdef readonly Ranks ranks        # None: a weight follows from the row's own priority
+    cdef readonly Ranks ranks        # None: proportional prioritization
     cdef RowTags tags
     cdef readonly float64_t first    # weight of new rows before any other was given
     cdef float64_t newest_weight     # the greatest so far
     cdef float64_t greatest_priority  # so far
     cdef int64_t clears            # of the ring; all below belongs to it
-    # Rows that are incomplete: ids, -1 where there is none, and what they will weigh (with ranks,
-    # their priorities, as ``newest_weight`` is). The rows of a stream have ``ring.lookahead`` places.
+    # Rows whose n-step window is not complete yet: ids, -1 for a free place, and their weights (with
+    # ranks, their priorities, as in ``newest_weight``); ``ring.lookahead`` places for each stream.
     cdef int64_t[::1] held_rows
     cdef float64_t[::1] held
     cdef int64_t completed           # of the rows that the ring completed, those that were seen
-    cdef int64_t kept_from           # rows before this one were left out, and weigh nothing
-    cdef int64_t filled              # rows before this one have their weight in a leaf
-    cdef int64_t summed              # the nodes are right for the rows before this one
+    cdef int64_t kept_from           # rows before this one were left out, and have weight 0
+    cdef int64_t filled              # the leaves of the rows before this one are set
+    cdef int64_t summed              # the nodes above the rows before this one are up to date
 
     cdef void c_begin(self) noexcept nogil
     cdef int c_sync(self, int64_t stop) except -1

@@ -1,12 +1,12 @@
-"""The weights of a ring's rows, brought up to date when somebody asks for them.
+"""Weights of the rows of a ring: a row is drawn with probability ``weight / sum of weights``.
 
-A row that is added costs nothing here. The next draw or update sees how many rows have come, gives
-them their weight, and sums the nodes above them once. Rows that are incomplete get theirs when the
-ring has noted that they became complete, so the cost is in proportion to the rows that changed. A
-weight is a function of the row's own priority, or of its rank among all priorities. Compiled
-because it looks at every new row and every drawn one. Not here: how weights are summed and searched
-(``_segment_tree``), which rows indexes mean (``_store.row_handles``), and how a priority becomes a
-weight: by itself (``_prioritized``), or by its rank (``_ranks``).
+The weight is ``(priority + eps) ** alpha``, or in rank-based prioritization ``rank ** -alpha``. The
+sum tree is updated lazily: an added row costs nothing, and the next draw or update sets the leaves
+of all new rows and sums the nodes above them once. A row whose n-step window is not complete yet
+gets its weight when the ring has completed it. So the cost is proportional to the rows that
+changed. Compiled because it looks at every new row and every drawn one. Not here: how weights are
+summed and searched (``_segment_tree``), which rows ``indexes`` mean (``_store.row_handles``), and
+how a priority becomes a weight (``_prioritized``, and ``_ranks``).
 """
 
 cimport cython
@@ -38,28 +38,28 @@ cdef enum:
 
 @cython.final
 cdef class RowWeights:
-    """Weights of the rows of a ring.
+    """Weights of the rows of a ring, in a sum tree.
 
-    Absent rows, incomplete rows, and rows that are left out or no longer in the ring, weigh nothing.
-    Any number of threads may call, and add to the ring meanwhile.
+    Rows that cannot be drawn have weight 0: absent rows, rows whose n-step window is not complete
+    yet, and rows that are left out or overwritten. Threads may call it, and add rows, concurrently.
 
     Parameters
     ----------
     ring : Ring
         The rows.
     tree : SumTree
-        Of as many leaves as the ring has slots, and all zero.
+        With as many leaves as the ring has slots, all zero.
     minima : MinTree
         Over the leaves of ``tree``.
     maxima : MaxTree, optional
-        The same. With it, new rows weigh as much as the heaviest row in the ring; without, as much
-        as the heaviest so far.
+        The same. With it, a new row gets the greatest weight in the ring; without it, the greatest
+        weight so far.
     first : float
-        What new rows weigh as long as no weight was given.
+        Weight of new rows as long as no weight was given.
     ranks : Ranks, optional
-        Of as many slots as the ring has. With it, every weight that is given to this object, first
-        of all ``first``, is a priority, and NaN stands for a weight of 0; what the row weighs is the
-        weight of its rank among the rows that can be drawn. Draws sort the rows when it is due.
+        With as many slots as the ring has. With it, every weight that is passed to this object,
+        ``first`` included, is a priority, and NaN stands for a weight of 0; the weight of a row is
+        that of its rank among the rows that can be drawn. A draw sorts the rows when that is due.
     """
 
     def __cinit__(
@@ -82,7 +82,7 @@ cdef class RowWeights:
     # ------------------------------------------------------------------ following the ring
 
     cdef void c_begin(self) noexcept nogil:
-        """Forget all weights if the ring was cleared: at a cost for each row that had one."""
+        """Set all weights to 0 if the ring was cleared, at a cost for each row that had one."""
         if self.clears == self.ring.state[CLEARS]:
             return
         self.clears = self.ring.state[CLEARS]
@@ -145,7 +145,7 @@ cdef class RowWeights:
             self.tree.c_sum_above(0, n - run - 1)
 
     cdef float64_t c_new_weight(self) noexcept nogil:
-        """What rows weigh that come now."""
+        """The weight of a row that is added now."""
         cdef float64_t weight
         if self.maxima is None:
             return self.newest_weight
@@ -176,7 +176,7 @@ cdef class RowWeights:
     # ------------------------------------------------------------------ rows that are incomplete
 
     cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil:
-        """Give a row in the ring its weight: now, or when it is complete."""
+        """Set the weight of a row in the ring: now, or when its n-step window is complete."""
         cdef intp_t slot = <intp_t> (row % self.ring.capacity)
         cdef float64_t* leaf = self.tree.c_level(0) + slot
         if self.ring.c_can_draw(slot):
@@ -190,13 +190,13 @@ cdef class RowWeights:
             self.c_hold(row, weight)
 
     cdef void c_take_out(self, intp_t slot) noexcept nogil:
-        """Let a slot weigh nothing."""
+        """Set the weight of a slot to 0."""
         self.tree.c_level(0)[slot] = 0.0
         if self.ranks is not None:
             self.ranks.c_set(slot, NAN)
 
     cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil:
-        """Keep what an incomplete row will weigh."""
+        """Remember the weight of a row whose n-step window is not complete yet."""
         cdef intp_t first = <intp_t> (row % self.ring.n_envs) * self.ring.lookahead
         cdef intp_t place, spare = first
         cdef int64_t other
@@ -211,7 +211,7 @@ cdef class RowWeights:
         self.held[spare] = weight
 
     cdef void c_release(self, int64_t row) noexcept nogil:
-        """Give a row that has become complete its weight, unless it was left out since."""
+        """Set the weight of a row whose window is complete now, unless it was left out since."""
         cdef intp_t place = <intp_t> (row % self.ring.n_envs) * self.ring.lookahead
         cdef intp_t stop = place + self.ring.lookahead
         while place < stop and self.held_rows[place] != row:
@@ -222,7 +222,7 @@ cdef class RowWeights:
                 self.c_put(row, self.held[place])
 
     cdef void c_catch_up(self) noexcept nogil:
-        """Follow the ring: rows that became complete, and rows that were left out."""
+        """Update the weights of rows that the ring has completed or left out since."""
         cdef intp_t k, kept = self.ring.completed.shape[0]
         cdef int64_t row, first = 0, stop = 0, oldest = self.ring.state[WRITTEN] - self.ring.capacity
         if self.ring.n_completed - self.completed > kept:
@@ -261,18 +261,18 @@ cdef class RowWeights:
     def sync(self):
         """Bring the weights up to date.
 
-        To be called before and after absent rows are added, if there are ``maxima``: the heaviest
-        row may leave the ring while rows come that weigh nothing. Otherwise it is never needed.
+        To be called before and after absent rows are added, if there are ``maxima``: absent rows
+        may overwrite the row of the greatest weight. Otherwise it is not needed.
         """
         self.c_sync(self.ring.state[WRITTEN])
 
     def set_new(
         self, int64_t first, int64_t clears, cnp.ndarray priorities, cnp.ndarray weights
     ):
-        """Note the weights of the rows from row id ``first`` on, which have just been written.
+        """Set the weights of new rows, from row id ``first`` on, which have just been written.
 
-        ``priorities`` and ``weights`` are dense 1-d arrays of float64 of the same length. If the
-        ring has another clears by now, the rows are gone.
+        ``priorities`` and ``weights`` are dense 1-d arrays of float64 of the same length. Nothing
+        happens if the ring was cleared since, so that it counts other ``clears``.
         """
         cdef bint locked = self.tree.c_enter(0)
         if self.ring.state[CLEARS] == clears:
@@ -370,8 +370,8 @@ cdef class RowWeights:
     def draw(self, n, rng, bint replace, bint stratified, bint tagged):
         """Draw n rows; see ``SumTree.draw`` and, without ``replace``, ``SumTree.draw_distinct``.
 
-        Returns their slots, what ``update`` takes for them, their weights; and the least weight and
-        the sum of all at that time.
+        Returns their slots, their ``indexes`` for ``update``, and their weights; then the least
+        weight of all rows, and the sum of all weights, at that time.
         """
         cdef Manner manner = (
             DISTINCT if not replace else STRATIFIED if stratified else INDEPENDENT
@@ -432,19 +432,19 @@ cdef class RowWeights:
 
     @property
     def least(self):
-        """The weight of the lightest row that weighs something; infinity if none does."""
+        """The least weight above 0; infinity if there is none."""
         self.c_sync(self.ring.state[WRITTEN])
         return self.minima.min  # past the gate: bounds are made exact from the leaves
 
     @property
     def total(self):
-        """The weight of all rows."""
+        """The sum of all weights."""
         self.c_sync(self.ring.state[WRITTEN])
         return self.tree.total
 
     @property
     def newest(self):
-        """What the next row will weigh."""
+        """The weight of the next new row."""
         self.c_sync(self.ring.state[WRITTEN])
         if self.maxima is None:
             return self.newest_weight
@@ -462,7 +462,7 @@ cdef class RowWeights:
         return self.tree.get(slots)
 
     def indexes(self, cnp.ndarray slots, bint tagged):
-        """What ``update`` takes for these slots; see ``RowTags.indexes``."""
+        """The ``indexes`` of these slots, for ``update``; see ``RowTags.indexes``."""
         return self.tags.c_indexes(slots, tagged)
 
     def update(
@@ -471,7 +471,7 @@ cdef class RowWeights:
         """Set the weights of rows: of duplicates the last wins.
 
         See ``RowTags.find`` for ``indexes`` and ``tagged``. All arrays are dense and of the same
-        length. The priorities and weights of rows that are gone are dropped from theirs.
+        length. The entries of rows that were overwritten are removed from the latter two.
         """
         cdef intp_t k, n = cnp.PyArray_DIM(indexes, 0), count
         cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
@@ -504,7 +504,10 @@ cdef class RowWeights:
     cdef intp_t c_hold_incomplete(
         self, intp_t* slots, float64_t* weights, intp_t n
     ) noexcept nogil:
-        """Keep the weights of incomplete rows, and move the others to the front: how many."""
+        """Remember the weights of rows whose window is not complete yet.
+
+        The others move to the front of both arrays; returns how many these are.
+        """
         cdef intp_t k, count = 0
         for k in range(n):
             if self.ring.c_can_draw(slots[k]):
@@ -517,7 +520,7 @@ cdef class RowWeights:
     cdef void c_note(
         self, const float64_t* priorities, const float64_t* weights, intp_t n
     ) noexcept nogil:
-        """Rows that are there got these priorities and weights: note the greatest."""
+        """Update the greatest priority and weight so far by those of rows that are in the ring."""
         cdef intp_t k
         cdef float64_t weight = self.newest_weight, priority = self.greatest_priority
         for k in range(n):

@@ -8,13 +8,13 @@ from cpprb_like._c.shuffle cimport Shuffle
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 
-cdef struct Plan:            # of a draw: what it chooses among
-    intp_t first             # slot of the first, or ``NUMBERS``
-    intp_t among             # slots from there on, or numbers
-    intp_t drawable          # of these
-    intp_t passed            # rows that can be drawn, and are older than those
-    int64_t oldest           # row of all
-    bint skips               # slots that cannot be drawn, which are at most half of them
+cdef struct Plan:            # of a draw: the slots that it draws from
+    intp_t first             # the first of them, or ``NUMBERS``: draw numbers of rows instead
+    intp_t among             # how many slots from there on, or how many numbers
+    intp_t drawable          # rows among these that can be drawn
+    intp_t passed            # rows that can be drawn, and are older than these
+    int64_t oldest           # id of the oldest row that is not left out
+    bint skips               # reject slots that cannot be drawn, which are at most half of them
 
 
 cdef Plan c_plan(Ring ring, intp_t newest) noexcept

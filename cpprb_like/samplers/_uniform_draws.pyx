@@ -1,8 +1,8 @@
-"""Uniform draws of slots.
+"""Uniform sampling of slots, with or without replacement.
 
 Compiled because the random numbers come straight from the bit generator, and because the records
-are fetched while the next numbers are drawn. Not here: what is done with the slots (``_core``), and
-draws by weight (``_segment_tree``).
+are prefetched while the next numbers are drawn. Not here: reading the rows (``_store.gather``), and
+sampling by weight (``_segment_tree``).
 """
 
 cimport numpy as cnp
@@ -23,7 +23,7 @@ cnp.import_array()
 
 cdef enum:
     FETCHED_ROWS = 512       # batches whose records stay in a cache until they are copied
-    SPARE_DRAWS = 64         # for the rows that are passed over
+    SPARE_DRAWS = 64         # for draws of rows that are rejected, as they cannot be drawn
     NUMBERS = -1             # in place of a slot
 
 
@@ -39,9 +39,9 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
     rng : numpy.random.Generator
         Where the randomness comes from: 32 bits for a slot, or a little more.
     replace : bool
-        Whether a slot may come more than once. If not, they are in random order.
+        Whether a slot may be drawn more than once. If not, they are in random order.
     newest : int, optional
-        Draw among so many newest rows that can be drawn; among all.
+        Draw from so many newest rows that can be drawn; by default from all.
 
     Returns
     -------
@@ -73,8 +73,8 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
     if least < 1:
         raise ValueError(f"newest: expected at least 1, got {newest}")
     lock = bit_generator.lock
-    # While the lock is held nothing is allocated and nothing raised: a finalizer that the garbage
-    # collector runs then would wait for it in vain, if it draws.
+    # While the lock is held nothing is allocated and nothing raised: the garbage collector could
+    # run a finalizer that draws, which would wait for the lock for ever.
     while not is_drawn:
         plan = c_plan(ring, least)
         if plan.among == 0:
@@ -93,7 +93,7 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
 
 
 cdef Plan c_plan(Ring ring, intp_t newest) noexcept:
-    """How to draw among so many newest rows."""
+    """How to draw from so many newest rows."""
     cdef Plan plan
     cdef intp_t drawable = ring.c_drawable()
     cdef intp_t width = <intp_t> (ring.c_stop() - ring.c_first())
@@ -113,7 +113,7 @@ cdef Plan c_plan(Ring ring, intp_t newest) noexcept:
 
 
 cdef bint c_is(const Plan* plan, Plan other) noexcept:
-    """Whether nothing has come between, while somebody waited for a lock."""
+    """Whether two plans are equal: no rows came or went while a thread waited for the lock."""
     return (
         plan.first == other.first and plan.among == other.among and plan.skips == other.skips
         and plan.drawable == other.drawable and plan.passed == other.passed
@@ -122,10 +122,10 @@ cdef bint c_is(const Plan* plan, Plan other) noexcept:
 
 
 cdef intp_t c_most(const Plan* plan, intp_t n, intp_t times) noexcept:
-    """How many numbers a shuffle has to give for n distinct slots.
+    """The most numbers that a shuffle is asked for, to find n distinct slots.
 
-    Half of what it gives can be drawn where slots are passed over: four times as many are enough
-    but for once in a long while.
+    At least half of the numbers are slots that can be drawn, so four times as many are enough but
+    for very rare cases.
     """
     return min(plan.among, times * (4 * n + SPARE_DRAWS)) if plan.skips else n
 

@@ -764,7 +764,7 @@ class Counting(Good):
         return {"turn": np.full(len(slots), self.turn)}
 
 
-@breaks("the ring is only looked at")
+@breaks("the ring is only read")
 class WritingValues(Good):
     """Writes to the ring, past the buffer."""
 
