@@ -136,15 +136,17 @@ def signature(thing: Any) -> str:
 def members(owner: str, cls: type) -> Iterator[str]:
     """The public methods and properties that a class has of its own, or from private bases."""
     found: dict[str, tuple[type, Any]] = {}
+    home = cls  # what a private base has belongs to the public class before it
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] != "cpprb_like":
             continue
+        home = home if base.__name__.startswith("_") or base.__name__.endswith("Base") else base
         for name, value in vars(base).items():
             if not name.startswith("_"):
-                found.setdefault(name, (base, value))
+                found.setdefault(name, (home, value))
     inherited: dict[str, list[str]] = {}
     for name, (base, value) in sorted(found.items()):
-        if base is not cls and not base.__name__.startswith("_") and base.__name__ != "BufferBase":
+        if base is not cls:
             inherited.setdefault(base.__name__, []).append(name)
             continue
         thing = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value

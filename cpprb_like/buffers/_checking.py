@@ -8,9 +8,8 @@ whether a sampler keeps its promises (``testing``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,99 +34,35 @@ from cpprb_like.samplers._ranks import Ranks
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.views._view import View, read_rows
 
-__all__ = ["Checkable", "check_buffer", "check_memory"]
+__all__ = ["IdFields", "check_memory", "check_rows"]
 
 Array = NDArray[Any]
 CHUNK = 4096  # rows that are read at once
 MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 64 bits
 
 
-class Checkable(Protocol):
-    """What ``check_buffer`` needs of a buffer."""
-
-    _layout: Layout
-    _arena: NDArray[np.uint8]
-    _nstep: NStep | None
-    _view: View
-
-    @property
-    def sampler(self) -> Sampler:
-        """The sampler."""
-        ...
-
-    @property
-    def ring(self) -> Ring:
-        """The rows."""
-        ...
-
-    def _hold(self, pauses: bool, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What the call gives, while other threads that write wait."""
-        ...
-
-
-def check_buffer(self: Checkable, step_id: str | None = None, *, stack: str | None = None) -> None:
-    """Verify that the buffer is sound: its memory, and what is read of every row.
-
-    Without arguments: the header against the flags of the rows, the flags against the fields that
-    end episodes, the sizes, what fields of ``next_of`` and ``stack_compress`` keep for each row,
-    the sums over several steps, and the weights of rows that are drawn by priority. With
-    ``step_id`` also that each row is read with its right neighbours.
-
-    Parameters
-    ----------
-    step_id : str, optional
-        A field of one integer that numbers the steps of each environment: within an episode each is
-        one more than the one before. If there is a field ``next_<step_id>``, it is one more than
-        ``step_id`` in every row.
-    stack : str, optional
-        A field of shape ``(depth,)`` that is the stack of the newest ids: the last is ``step_id``,
-        each one before is one less, and the first id of the episode where the episode has none.
-
-    Raises
-    ------
-    AssertionError
-        Something is wrong; the message names the row, what was expected and what came.
-    TypeError, ValueError
-        A field is unknown, or is none of that kind.
-
-    Notes
-    -----
-    Cost: proportional to the rows; all rows of ids are read at once, and all fields if there is
-    ``Nstep``. Other threads that add wait meanwhile. Values that are stored once and that nothing
-    refers to, such as rewards, cannot be verified.
-
-    Examples
-    --------
-    >>> from cpprb_like import ReplayBuffer
-    >>> fields = {"t": {"shape": (), "dtype": "i8"}, "done": {"shape": (), "dtype": bool}}
-    >>> rb = ReplayBuffer(4, fields, next_of="t")
-    >>> rb.add(t=[0, 1, 2], next_t=[1, 2, 3], done=[False, False, True])
-    0
-    >>> rb.check(step_id="t")
-    >>> rb.add(t=[0, 2], next_t=[1, 3], done=[False, False])
-    3
-    >>> rb.check(step_id="t")
-    Traceback (most recent call last):
-      ...
-    AssertionError: row 4 (slot 0, environment 0): field 't': expected 1, got 2
-    """
-    names = _IdFields(self._layout, step_id, stack)
-    self._hold(True, _check_all, self, names)
-
-
-def _check_all(self: Checkable, names: _IdFields) -> None:
-    _check_header(self._layout, self._arena)
-    timeline = _Timeline(self._layout, self._arena, self.ring.lookahead)
-    _check_flags(timeline, self._layout, self._arena)
-    _check_lengths(timeline, self._layout, self._arena)
-    _check_sizes(timeline, self.ring)
-    for chain in self.ring.chains:
-        _check_chain(chain, timeline, self._layout, self._arena)
-    names.check(timeline, self.ring)
-    if self._nstep is not None:
-        _check_steps(timeline, self.ring, self._view, self._nstep)
-    if isinstance(self.sampler, ByPriority):
-        _check_weights(self.sampler.rows, timeline)
+def check_rows(
+    layout: Layout,
+    arena: NDArray[np.uint8],
+    ring: Ring,
+    view: View,
+    nstep: NStep | None,
+    sampler: Sampler,
+    ids: IdFields,
+) -> None:
+    """Raise ``AssertionError`` unless a buffer is sound, while nobody writes to it."""
+    _check_header(layout, arena)
+    timeline = _Timeline(layout, arena, ring.lookahead)
+    _check_flags(timeline, layout, arena)
+    _check_lengths(timeline, layout, arena)
+    _check_sizes(timeline, ring)
+    for chain in ring.chains:
+        _check_chain(chain, timeline, layout, arena)
+    ids.check(timeline, ring)
+    if nstep is not None:
+        _check_steps(timeline, ring, view, nstep)
+    if isinstance(sampler, ByPriority):
+        _check_weights(sampler.rows, timeline)
 
 
 def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:
@@ -378,7 +313,7 @@ def _require_rows(
 # ---------------------------------------------------------------------- readings
 
 
-class _IdFields:
+class IdFields:
     """The fields of step ids."""
 
     def __init__(self, layout: Layout, step_id: str | None, stack: str | None) -> None:

@@ -15,7 +15,7 @@ cdef class BufferBase:
     cdef readonly object _gate       # RLock held by whoever needs writers to wait
     cdef public bint _paused         # somebody holds the gate
     cdef bint is_plain               # rows are stored as they are, and can be drawn at once
-    cdef bint has_priorities         # ``add`` takes priorities as well
+    cdef bint has_priorities         # it is a ``PriorityBufferBase``
     cdef tuple names                 # field names, in declared order
     cdef dict numbers                # of the fields, by name
     cdef tuple further               # names of columns that readings add to a batch
@@ -45,3 +45,7 @@ cdef class BufferBase:
     cdef int c_check_extra(self, extra, intp_t n) except -1
     cdef list c_check_out(self, out, intp_t n, tuple columns)
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns)
+
+
+cdef class PriorityBufferBase(BufferBase):
+    pass

@@ -44,10 +44,11 @@ cdef extern from "Python.h":
         int ml_flags
         const char* ml_doc
     ctypedef struct PyTypeObject:
-        pass
+        PyObject* tp_dict
     int METH_FASTCALL
     int METH_KEYWORDS
     object PyDescr_NewMethod(PyTypeObject* type, PyMethodDef* method)
+    void PyType_Modified(PyTypeObject* type)
     PyObject** c_items "CPPRB_ITEMS"(PyObject* tuple)
     Py_ssize_t c_length "PyTuple_GET_SIZE"(PyObject* tuple)
     PyObject** c_list_items "PySequence_Fast_ITEMS"(PyObject* items)
@@ -71,11 +72,9 @@ cdef tuple PLAIN_TYPES = (np.ndarray, np.generic, list, tuple, str, bytes, int, 
 cdef class BufferBase:
     """The calls that a buffer gets at every step. ``ReplayBuffer`` is the class to use.
 
-    A subclass gives it a ``Ring`` by ``_attach``, and has the methods that raise
-    ``NotImplementedError`` here; the last two only where ``add`` takes priorities.
+    A subclass gives it a ``Ring`` by ``_attach``, has the methods that raise
+    ``NotImplementedError`` here, and the attributes ``schema``, ``sampler`` and ``rng``.
     """
-
-    _takes_priorities = False
 
     def _check_names(self, given):
         """Refuse a dict of values whose names are not those of the fields."""
@@ -85,16 +84,8 @@ cdef class BufferBase:
         """A value of a field, by its number, as an array of the declared dtype; or a refusal."""
         raise NotImplementedError
 
-    def _read_priorities(self, priorities):
-        """The ``RowWeights`` that takes them, or None, an array with a priority for each row, and
-        one with the weights of these, or None.
-        """
-        raise NotImplementedError
-
-    def _set_new(self, first, clears, priorities):
-        """Take note of priorities, where no ``RowWeights`` does: of the rows from row id ``first``
-        on, which have been written to a ring of that clears.
-        """
+    def _while_writers_wait(self, attempt):
+        """What ``attempt()`` gives when it is called until that is not None, and nobody writes."""
         raise NotImplementedError
 
     def _attach(
@@ -107,7 +98,6 @@ cdef class BufferBase:
         cdef tuple names = tuple([column.name for column in ring.columns])
         cdef dict numbers = {name: number for number, name in enumerate(names)}
         cdef intp_t n_fields = len(names)
-        cdef bint has_priorities = self._takes_priorities
         sources = np.zeros(n_fields, np.intp)
         scratch = np.zeros(n_fields * SCRATCH_NBYTES, np.uint8)
         # What is replaced dies at the end: that may run any code.
@@ -117,7 +107,6 @@ cdef class BufferBase:
         self.n_streams = ring.n_envs
         self._gate = gate
         self.is_plain = not (ring.chains or ring.lookahead)
-        self.has_priorities = has_priorities
         self.names = names
         self.numbers = numbers
         self.further = further
@@ -529,7 +518,7 @@ cdef class BufferBase:
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
         """A batch of the rows that ``draw`` chooses, or None if they changed before all was read.
 
-        As ``ReplayBuffer._consistently``, without a Python frame.
+        As ``ReplayBuffer.consistently``, without a Python frame.
         """
         cdef Ring ring = self.c_ring
         cdef Moment moment = ring.c_now()
@@ -569,6 +558,25 @@ cdef class BufferBase:
                     f"got {len(values)} as {name!r}"
                 )
         return 0
+
+
+cdef class PriorityBufferBase(BufferBase):
+    """The same calls of a buffer whose rows have priorities, which ``add`` may be given."""
+
+    def __cinit__(self):
+        self.has_priorities = True
+
+    def _read_priorities(self, priorities):
+        """The ``RowWeights`` that takes them, or None, an array with a priority for each row, and
+        one with the weights of these, or None.
+        """
+        raise NotImplementedError
+
+    def _set_new(self, first, clears, priorities):
+        """Take note of priorities, where no ``RowWeights`` does: of the rows from row id ``first``
+        on, which have been written to a ring of that clears.
+        """
+        raise NotImplementedError
 
 
 cdef cnp.ndarray c_read_present(present, intp_t n_envs):
@@ -622,21 +630,13 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
         return buffer.c_ring.c_publish(<char**> &buffer.sources[0], n, NULL)
     if n >= 0:
         return buffer.c_publish(n, NULL, None)
-    return buffer.c_add_otherwise(values, names, -1, None, None)
-
-
-cdef object c_add_with_priorities(
-    PyObject* self, PyObject** values, Py_ssize_t n_positional, PyObject* names
-):
-    """``add`` of a buffer whose rows have priorities."""
-    cdef BufferBase buffer = <BufferBase> self
+    if not buffer.has_priorities or buffer.c_ring is None:
+        return buffer.c_add_otherwise(values, names, -1, None, None)
     cdef Ring ring = buffer.c_ring
     cdef intp_t place = c_place_of_priorities(names)
-    if place < 0 or n_positional or ring is None:
-        return c_add(self, values, n_positional, names)
-    priorities = <object> values[place]
-    if priorities is not None:
-        priorities = buffer._read_priorities(priorities)
+    cdef tuple priorities = None
+    if place >= 0 and <object> values[place] is not None:
+        priorities = buffer._read_priorities(<object> values[place])
         buffer.c_check_ring(ring)
     return buffer.c_add_otherwise(values, names, place, None, priorities)
 
@@ -653,6 +653,15 @@ cdef intp_t c_place_of_priorities(PyObject* names) except -2:
         ):
             return k
     return -1
+
+
+cdef int c_set_method(type cls, PyMethodDef* method) except -1:
+    """Give a class of this module a method. Cython would call it with a dict of the keywords."""
+    (<dict> (<PyTypeObject*> cls).tp_dict)[method.ml_name.decode()] = PyDescr_NewMethod(
+        <PyTypeObject*> cls, method
+    )
+    PyType_Modified(<PyTypeObject*> cls)
+    return 0
 
 
 cdef PyMethodDef ADD
@@ -703,11 +712,9 @@ Examples
 1
 """
 
-fast_add = PyDescr_NewMethod(<PyTypeObject*> BufferBase, &ADD)
-
 cdef PyMethodDef ADD_WITH_PRIORITIES
 ADD_WITH_PRIORITIES.ml_name = "add"
-ADD_WITH_PRIORITIES.ml_meth = <void*> c_add_with_priorities
+ADD_WITH_PRIORITIES.ml_meth = <void*> c_add
 ADD_WITH_PRIORITIES.ml_flags = METH_FASTCALL | METH_KEYWORDS
 ADD_WITH_PRIORITIES.ml_doc = """add($self, /, *, priorities=None, **fields)
 --
@@ -748,4 +755,5 @@ Examples
 1
 """
 
-fast_add_with_priorities = PyDescr_NewMethod(<PyTypeObject*> BufferBase, &ADD_WITH_PRIORITIES)
+c_set_method(BufferBase, &ADD)
+c_set_method(PriorityBufferBase, &ADD_WITH_PRIORITIES)

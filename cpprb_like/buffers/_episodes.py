@@ -114,7 +114,7 @@ class Buffer(Protocol):
         """The sampler."""
         ...
 
-    def _consistently(self, attempt: Callable[[], tuple[Slots, Found] | None]) -> Found: ...
+    def consistently(self, attempt: Callable[[], tuple[Slots, Found] | None]) -> Found: ...
 
     def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found: ...
 
@@ -189,7 +189,7 @@ class Episodes:
         Cost: proportional to the number of episodes; with ``reward``, of rows.
         """
         column = None if reward is None else self._column(reward)
-        return self._buffer._consistently(lambda: self._records(column))
+        return self._buffer.consistently(lambda: self._records(column))
 
     def _records(self, reward: Column | None) -> tuple[Slots, Records] | None:
         ring = self._index.ring
@@ -284,7 +284,7 @@ class Episodes:
             There is no such episode.
         """
         given, columns = _read_number(number), self._columns(fields)
-        return self._buffer._consistently(lambda: self._batch(given, columns))
+        return self._buffer.consistently(lambda: self._batch(given, columns))
 
     def __getitem__(self, number: int) -> Batch:
         """As ``read``."""
@@ -304,7 +304,7 @@ class Episodes:
             return self._batch(number, index.ring.columns)
 
         for number in range(len(index)):
-            yield self._buffer._consistently(partial(attempt, number))
+            yield self._buffer.consistently(partial(attempt, number))
 
     def sample(
         self, n: int, *, complete: bool = True, fields: str | Iterable[str] | None = None
@@ -349,7 +349,7 @@ class Episodes:
                 batch for _, batch in found
             ]
 
-        return self._buffer._consistently(attempt)
+        return self._buffer.consistently(attempt)
 
     def _draw(self, n: int, among: Slots | None) -> Slots:
         """Numbers of n episodes, or of n of these."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.foreign_arrays import read_array
-from cpprb_like.buffers._entry import fast_add_with_priorities
+from cpprb_like.buffers._entry import PriorityBufferBase
 from cpprb_like.buffers._replay import Batch, ReplayBuffer
 from cpprb_like.samplers._prioritized import ByPriority, Prioritized, PrioritySampler
 from cpprb_like.samplers._row_weights import RowWeights
@@ -26,7 +26,7 @@ __all__ = ["PrioritizedReplayBuffer"]
 OWN_NAMES = ("priorities", "weights", "indexes")
 
 
-class PrioritizedReplayBuffer(ReplayBuffer):
+class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
     """A buffer that draws a step the more often, the higher its priority is.
 
     Parameters
@@ -69,7 +69,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     sampler: PrioritySampler
-    _takes_priorities = True
 
     def __init__(
         self,
@@ -95,8 +94,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if taken:
             raise ValueError(f"env_dict: {taken} are names of what a batch gets from priorities")
         super().__init__(size, env_dict, sampler=sampler, **options)
-
-    add = fast_add_with_priorities
 
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
         """As ``ReplayBuffer.add_where``; it takes ``priorities`` too, as ``add`` does."""

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -33,6 +33,7 @@ from cpprb_like._store.episode_index import EpisodeIndex
 from cpprb_like._store.frame_axes import AxisCheck
 from cpprb_like._store.gather import take
 from cpprb_like._store.indexing import resolve
+from cpprb_like._store.replace import write
 from cpprb_like._store.row_handles import tag
 from cpprb_like._store.schema import (
     Layout,
@@ -42,11 +43,10 @@ from cpprb_like._store.schema import (
     read_n_envs,
     read_size,
 )
-from cpprb_like.buffers._checking import check_buffer, check_memory
-from cpprb_like.buffers._entry import BufferBase, fast_add, not_initialised
+from cpprb_like.buffers._checking import IdFields, check_memory, check_rows
+from cpprb_like.buffers._entry import BufferBase, not_initialised
 from cpprb_like.buffers._episodes import Episodes
-from cpprb_like.buffers._replacing import Updatable, updatable_fields, update_rows
-from cpprb_like.buffers._transition_files import load_transitions, save_transitions
+from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._starts import Starts
@@ -310,8 +310,53 @@ class ReplayBuffer(BufferBase):
 
     # ------------------------------------------------------------------ adding
 
-    add = fast_add
-    update = update_rows
+    def update(self, indexes: ArrayLike, /, **fields: Any) -> None:
+        """Replace values of rows that are stored: recomputed targets, new latent states.
+
+        Rows that were overwritten or cleared since they got their index are passed over.
+
+        Parameters
+        ----------
+        indexes : array_like of int, shape () or (n,) or (n, 1)
+            Handles: ``batch["indexes"]`` of ``sample(n, indexes=True)``, or of a
+            ``PrioritizedReplayBuffer`` with ``check_for_update=True``. Or slots, which stand for
+            the rows that are there now. Of duplicates the last wins.
+        **fields
+            New values, shape ``(n, *shape)``; converted or refused as by ``add``.
+
+        Raises
+        ------
+        TypeError
+            A field is unknown, or none is given; or the indexes are no integers.
+        ValueError
+            A value has the wrong shape or no faithful value of the declared dtype, or the field
+            cannot be replaced: those that end episodes, those of ``next_of`` and
+            ``stack_compress``, and those whose next value is a field of ``next_of``.
+        IndexError
+            An index is a slot that holds no step, or no row ever had it. Whatever is raised, the
+            buffer is as it was.
+
+        Notes
+        -----
+        Cost: proportional to n. Other threads see all of it or nothing: a batch that is being read
+        meanwhile is read again. Priorities stay as they are.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"obs": {"shape": 2}, "target": {"shape": ()}}, seed=0)
+        >>> rb.add(obs=[[1, 2], [3, 4]], target=[0, 0])
+        0
+        >>> batch = rb.sample(8, indexes=True)
+        >>> rb.update(batch["indexes"], target=batch["obs"].sum(axis=1))
+        >>> rb.get_all_transitions()["target"].tolist()
+        [3.0, 7.0]
+        """
+        ring, known = self.ring, self._updatable
+        rows, columns, arrays = read_update(known, indexes, fields)
+        if self.ring is not ring:
+            raise RuntimeError("the buffer was initialised anew while a value was read")
+        self._hold(False, write, ring, rows, columns, arrays)
 
     def _check_names(self, given: dict[str, object]) -> None:
         self.schema.check_names(given)
@@ -497,13 +542,46 @@ class ReplayBuffer(BufferBase):
             slots = choose()
             return slots, read(slots)
 
-        return self._consistently(attempt)
+        return self.consistently(attempt)
 
-    def _consistently(self, attempt: Callable[[], tuple[Slots, Found] | None]) -> Found:
-        """What is read of rows as they were at one moment.
+    def consistently(self, attempt: Callable[[], tuple[Slots, Found] | None]) -> Found:
+        """Read rows by steps of your own, as they were at one moment, while other threads write.
 
-        ``attempt`` chooses rows, reads them, and gives their slots and what it found, or None if
-        it saw that they changed meanwhile. It is called again, while writers wait, if they did.
+        Parameters
+        ----------
+        attempt : callable
+            Chooses rows, reads them, and returns their slots and what it found; or None if it saw
+            that they changed meanwhile. It is called without arguments. If they did change, or it
+            raised ``ValueError`` or ``IndexError`` while rows came or went, it is called again
+            while writers wait. It adds no rows itself.
+
+        Returns
+        -------
+        object
+            What ``attempt`` found.
+
+        Raises
+        ------
+        RuntimeError
+            ``attempt`` itself writes to the buffer.
+        Exception
+            What ``attempt`` raises.
+
+        Notes
+        -----
+        Cost: one look at each slot, and ``attempt`` twice where a writer overtook it.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
+        >>> rb.add(rew=[1, 2, 3])
+        0
+        >>> def newest_two():
+        ...     slots = rb.ring.newest_slots(2)
+        ...     return slots, rb[slots]["rew"].tolist()
+        >>> rb.consistently(newest_two)
+        [2.0, 3.0]
         """
         ring = self.ring
 
@@ -525,7 +603,56 @@ class ReplayBuffer(BufferBase):
         found: Found = self._hold(True, _try_often, attempt)
         return found
 
-    check = check_buffer
+    def check(self, step_id: str | None = None, *, stack: str | None = None) -> None:
+        """Verify that the buffer is sound: its memory, and what is read of every row.
+
+        Without arguments: the header against the flags of the rows, the flags against the fields
+        that end episodes, the sizes, what fields of ``next_of`` and ``stack_compress`` keep for
+        each row, the sums over several steps, and the weights of rows that are drawn by priority.
+        With ``step_id`` also that each row is read with its right neighbours.
+
+        Parameters
+        ----------
+        step_id : str, optional
+            A field of one integer that numbers the steps of each environment: within an episode
+            each is one more than the one before. If there is a field ``next_<step_id>``, it is one
+            more than ``step_id`` in every row.
+        stack : str, optional
+            A field of shape ``(depth,)`` that is the stack of the newest ids: the last is
+            ``step_id``, each one before is one less, and the first id of the episode where the
+            episode has none.
+
+        Raises
+        ------
+        AssertionError
+            Something is wrong; the message names the row, what was expected and what came.
+        TypeError, ValueError
+            A field is unknown, or is none of that kind.
+
+        Notes
+        -----
+        Cost: proportional to the rows; all rows of ids are read at once, and all fields if there is
+        ``Nstep``. Other threads that add wait meanwhile. Values that are stored once and that
+        nothing refers to, such as rewards, cannot be verified.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> fields = {"t": {"shape": (), "dtype": "i8"}, "done": {"shape": (), "dtype": bool}}
+        >>> rb = ReplayBuffer(4, fields, next_of="t")
+        >>> rb.add(t=[0, 1, 2], next_t=[1, 2, 3], done=[False, False, True])
+        0
+        >>> rb.check(step_id="t")
+        >>> rb.add(t=[0, 2], next_t=[1, 3], done=[False, False])
+        3
+        >>> rb.check(step_id="t")
+        Traceback (most recent call last):
+          ...
+        AssertionError: row 4 (slot 0, environment 0): field 't': expected 1, got 2
+        """
+        ids = IdFields(self._layout, step_id, stack)
+        rows = self._layout, self._arena, self.ring
+        self._hold(True, check_rows, *rows, self._view, self._nstep, self.sampler, ids)
 
     def get_all_transitions(
         self, shuffle: bool = False, *, fields: str | Iterable[str] | None = None
@@ -730,8 +857,33 @@ class ReplayBuffer(BufferBase):
         head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)})"
         return f"{head}\n{self._layout.table(self._overflow(), self.ring.index_nbytes)}"
 
-    save_transitions = save_transitions
-    load_transitions = load_transitions
+    def save_transitions(self, file: str | Path, *, safe: bool = True) -> NoReturn:
+        """Write the rows to a file, as cpprb does: not built yet.
+
+        Raises
+        ------
+        NotImplementedError
+            Always.
+        """
+        del file, safe
+        raise NotImplementedError(
+            "save_transitions: cpprb's files are not written yet; pickle.dump(buffer, file) keeps "
+            "all of the buffer, its generator and its priorities too"
+        )
+
+    def load_transitions(self, file: str | Path) -> NoReturn:
+        """Add the rows of a file, as cpprb does: not built yet.
+
+        Raises
+        ------
+        NotImplementedError
+            Always.
+        """
+        del file
+        raise NotImplementedError(
+            "load_transitions: cpprb's files are not read yet; pickle.load(file) gives a buffer "
+            "that was pickled, and add takes the arrays of its get_all_transitions()"
+        )
 
     def __copy__(self) -> ReplayBuffer:
         """A buffer is copied whole: nothing of it can be shared."""

@@ -59,7 +59,7 @@ class Buffer(Protocol):
 
     def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...] | None: ...
 
-    def _consistently(self, attempt: Callable[[], tuple[Slots, Batch] | None]) -> Batch: ...
+    def consistently(self, attempt: Callable[[], tuple[Slots, Batch] | None]) -> Batch: ...
 
 
 class PriorityBuffer(Protocol):
@@ -221,7 +221,7 @@ def sample_sequences(
             batch[ROW_INDEXES] = tags
         return slots, batch
 
-    return self._consistently(attempt)
+    return self.consistently(attempt)
 
 
 def _drawing(

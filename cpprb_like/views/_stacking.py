@@ -38,7 +38,7 @@ class Readable(Protocol):
         """The rows."""
         ...
 
-    def _consistently(self, attempt: Callable[[], tuple[Slots, Array]]) -> Array: ...
+    def consistently(self, attempt: Callable[[], tuple[Slots, Array]]) -> Array: ...
 
 
 def stack_rows(
@@ -118,7 +118,7 @@ def stack_rows(
         found = rows if is_direct else _slots_of(ring, rows)
         return found[found >= 0], read(ring, column, found, at, array)
 
-    stacks = self._consistently(attempt)
+    stacks = self.consistently(attempt)
     return stacks if out is None else out
 
 

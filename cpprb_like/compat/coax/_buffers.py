@@ -100,7 +100,7 @@ class _Buffer:
         written, clears = rows.ring.written, rows.ring.clears
         for age in range(min(written, self._capacity), 0, -1):
             slots = np.array([(written - age) % self._capacity])
-            yield rows._consistently(partial(self._read, rows, written, clears, slots))
+            yield rows.consistently(partial(self._read, rows, written, clears, slots))
 
     def _read(
         self, rows: ReplayBuffer, written: int, clears: int, slots: Array
@@ -189,7 +189,7 @@ class SimpleReplayBuffer(_Buffer):
         n, rows = as_int("batch_size", batch_size, 1), self._rows
         if rows is None:
             raise NotEnoughDataError(f"cannot sample {n} transitions: the buffer holds 0")
-        return rows._consistently(partial(self._sample, rows, n))
+        return rows.consistently(partial(self._sample, rows, n))
 
     def _sample(self, rows: ReplayBuffer, n: int) -> tuple[Array, Any]:
         """Slots of a batch, and the batch, of rows that nobody changes meanwhile."""

@@ -271,7 +271,7 @@ class HindsightReplayBuffer:
             read_rows(ring, chosen, {self._state.name: states})
             return chosen, states
 
-        return self._rows._consistently(attempt)
+        return self._rows.consistently(attempt)
 
     def clear(self) -> None:
         """Forget all rows, and the episode that is open."""

@@ -462,7 +462,7 @@ class ReplayBuffer:
             raise NotEnoughFramesError("expected a frame to be stored, got none so far")
         place = newest.place
         if place[3] != rows.ring.written:
-            place = rows._consistently(partial(self._load, rows, newest))
+            place = rows.consistently(partial(self._load, rows, newest))
         _, joined, end, _, run = place
         if newest.is_plain and newest.depth <= run:
             return joined[..., end - newest.depth : end]
@@ -483,7 +483,7 @@ class ReplayBuffer:
         n, rows = as_int("batch_size", batch_size, 0), self._rows
         if rows is None:
             return False
-        most: int = rows._consistently(partial(self._count, rows))
+        most: int = rows.consistently(partial(self._count, rows))
         return n <= most
 
     def _count(self, rows: cpprb_like.ReplayBuffer) -> tuple[Ints, int]:
@@ -522,7 +522,7 @@ class ReplayBuffer:
         n, rows = as_int("batch_size", batch_size, 0), self._rows
         if rows is None:
             raise NotEnoughFramesError(f"cannot sample {n} different transitions of 0 frames")
-        batch: Batch = rows._consistently(partial(self._sample, rows, n))
+        batch: Batch = rows.consistently(partial(self._sample, rows, n))
         return batch
 
     def _sample(self, rows: cpprb_like.ReplayBuffer, n: int) -> tuple[Ints, Batch]:
@@ -644,7 +644,7 @@ class ReplayBuffer:
 
     def _read_effects(self, name: str, slots: Ints) -> Array:
         assert self._rows is not None
-        values: Array = self._rows._consistently(partial(self._effects_at, self._rows, name, slots))
+        values: Array = self._rows.consistently(partial(self._effects_at, self._rows, name, slots))
         return values
 
     def _effects_at(

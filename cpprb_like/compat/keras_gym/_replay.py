@@ -301,7 +301,7 @@ class ExperienceReplayBuffer(ForEnv):
             raise InsufficientCacheError(
                 f"cannot sample {batch_size} transitions: the buffer holds 0"
             )
-        batch: Transitions = steps._consistently(partial(self._sample, steps, batch_size))
+        batch: Transitions = steps.consistently(partial(self._sample, steps, batch_size))
         return batch
 
     def _sample(self, steps: ReplayBuffer, batch_size: int) -> tuple[Rows, Transitions] | None:

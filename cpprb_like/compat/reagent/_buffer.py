@@ -492,7 +492,7 @@ class ReplayBuffer:
         if rows is None:
             slots = self._draw(n)
         else:
-            slots = rows.rows._consistently(partial(self._choose, rows, lambda: self._draw(n)))
+            slots = rows.rows.consistently(partial(self._choose, rows, lambda: self._draw(n)))
         return need("torch").from_numpy(slots.astype(np.int64, copy=False))
 
     def _draw(self, n: int) -> Slots:
@@ -576,7 +576,7 @@ class ReplayBuffer:
         if rows is None:
             choose()  # which may have something to say itself
             raise NotEnoughDataError("cannot sample: nothing was ever added")
-        return rows.rows._consistently(partial(self._read, rows, choose))
+        return rows.rows.consistently(partial(self._read, rows, choose))
 
     def _choose(self, rows: Store, choose: Callable[[], Slots]) -> tuple[Slots, Slots] | None:
         """The slots that are chosen, twice; None if what they are chosen by has changed."""
