@@ -8,6 +8,7 @@ than one Python statement to run. Not here: numbers of other kinds than declared
 (``_replay``).
 """
 
+cimport cython
 cimport numpy as cnp
 from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject, PyObject_GenericSetAttr
@@ -560,6 +561,7 @@ cdef class BufferBase:
         return 0
 
 
+@cython.auto_pickle(False)  # it would stand before that of ``ReplayBuffer``
 cdef class PriorityBufferBase(BufferBase):
     """The same calls of a buffer whose rows have priorities, which ``add`` may be given."""
 
