@@ -632,12 +632,17 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
         return buffer.c_ring.c_publish(<char**> &buffer.sources[0], n, NULL)
     if n >= 0:
         return buffer.c_publish(n, NULL, None)
-    if not buffer.has_priorities or buffer.c_ring is None:
-        return buffer.c_add_otherwise(values, names, -1, None, None)
+    if buffer.has_priorities:
+        return c_add_with_priorities(buffer, values, names)
+    return buffer.c_add_otherwise(values, names, -1, None, None)
+
+
+cdef object c_add_with_priorities(BufferBase buffer, PyObject** values, PyObject* names):
+    """``add``, when there may be ``priorities`` among the keywords."""
     cdef Ring ring = buffer.c_ring
     cdef intp_t place = c_place_of_priorities(names)
     cdef tuple priorities = None
-    if place >= 0 and <object> values[place] is not None:
+    if place >= 0 and ring is not None and <object> values[place] is not None:
         priorities = buffer._read_priorities(<object> values[place])
         buffer.c_check_ring(ring)
     return buffer.c_add_otherwise(values, names, place, None, priorities)
