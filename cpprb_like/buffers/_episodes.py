@@ -1,7 +1,7 @@
-"""Whole episodes of a buffer: their list, their rows, and how to be rid of one.
+"""Whole episodes (trajectories) of a buffer: list, read, draw and delete them.
 
-Not here: where episodes begin and end (``_store.episode_index``), and parts of episodes to learn
-from (``views._sequences``).
+Not here: where episodes begin and end (``_store.episode_index``), and sequences for recurrent
+agents (``views._sequences``).
 """
 
 from __future__ import annotations
@@ -32,28 +32,30 @@ Slots = NDArray[np.intp]
 Found = TypeVar("Found")
 Batches = list[Batch]  # ``list`` is a method below
 NO_SLOTS = np.empty(0, np.intp)
-TRIES = 8  # rounds of draws among all episodes, before those that are complete are looked for
+MAX_ROUNDS = 8  # of rejection sampling among all episodes, before complete ones are searched
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What ``Episodes.list`` says of an episode.
+    """An episode in a buffer, as ``Episodes.list`` returns it.
 
     Attributes
     ----------
     env : int
-        The environment that it is of.
+        Its environment, 0 to ``n_envs - 1``.
     slot : int
-        Of its first row in the buffer.
+        Slot of its first row in the buffer.
     length : int
-        Its rows in the buffer.
+        Rows in the buffer.
     terminated, truncated : bool
-        How it ended; neither if it has not ended.
+        How it ended. Both are false while it has not ended.
     complete : bool
-        It has ended, and is known to be in the buffer from its beginning. The oldest episode of an
-        environment is not if a row before it was overwritten, for that may have been one of it.
+        Whether it has ended, and all its rows are known to be in the buffer. The oldest episode of
+        an environment is not complete if the row before it was overwritten, as that row may have
+        belonged to it.
     return_ : float or None
-        The sum of its rewards over the rows in the buffer, if a field was named.
+        Undiscounted return: the sum of the rewards of its rows in the buffer; None unless a field
+        of rewards was named.
     """
 
     env: int
@@ -70,7 +72,13 @@ Records = list[Episode]
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, standard deviation (of these numbers, not an estimate), least and greatest."""
+    """Mean, population standard deviation, minimum and maximum of some numbers.
+
+    Attributes
+    ----------
+    mean, std, least, greatest : float
+        ``std`` is ``np.std`` with ``ddof=0``.
+    """
 
     mean: float
     std: float
@@ -79,7 +87,7 @@ class Spread:
 
     @staticmethod
     def of(numbers: NDArray[np.float64]) -> Spread:
-        """Of at least one number."""
+        """The spread of at least one number."""
         return Spread(
             float(numbers.mean()), float(numbers.std()), float(numbers.min()), float(numbers.max())
         )
@@ -87,16 +95,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What ``Episodes.statistics`` says of the complete episodes.
+    """Statistics of the complete episodes, as ``Episodes.statistics`` returns them.
 
     Attributes
     ----------
     episodes : int
-        How many there are.
+        Number of complete episodes.
     length : Spread
         Of their lengths.
     return_ : Spread or None
-        Of their returns, if a field was named.
+        Of their undiscounted returns; None unless a field of rewards was named.
     """
 
     episodes: int
@@ -120,20 +128,20 @@ class Buffer(Protocol):
 
 
 class Episodes:
-    """The episodes whose rows are in a buffer: ``rb.episodes``.
+    """The episodes (trajectories) whose rows are in a buffer: ``rb.episodes``.
 
-    Episodes have numbers from 0, in the order in which their oldest row in the buffer was added. A
-    number is good until rows are added or an episode is deleted: then the oldest episodes may be
-    gone, and those after them move down. Negative numbers count from the end.
+    Episodes are numbered from 0, in the order in which their oldest row in the buffer was added. A
+    number is valid until rows are added or an episode is deleted: then the oldest episodes may be
+    overwritten, and the numbers of the others decrease. Negative numbers count from the end.
 
-    An episode ends where an end field says so, and at ``on_episode_end``. One that has not ended
-    yet, or of which only the end is left, is an episode as well; see ``Episode.complete``.
+    An episode ends at a nonzero end field, or at ``on_episode_end``. An episode that has not ended
+    yet, and one whose first rows were overwritten, are listed too; see ``Episode.complete``.
 
     Notes
     -----
-    A call looks once at each row that was added since the last one, about 10 ns for each; besides,
-    it costs in proportion to what it gives. Of an episode whose first rows were overwritten, absent
-    rows are counted too. Any number of threads may add meanwhile.
+    Cost: proportional to the result, plus about 10 ns for each row that was added since the last
+    call. In an episode whose first rows were overwritten, absent rows are counted. Other threads
+    may add meanwhile.
 
     Examples
     --------
@@ -159,7 +167,7 @@ class Episodes:
         self._index = index
 
     def __len__(self) -> int:
-        """How many episodes there are."""
+        """Number of episodes."""
         return len(self._index)
 
     def __repr__(self) -> str:
@@ -168,12 +176,12 @@ class Episodes:
     # ------------------------------------------------------------------ looking
 
     def list(self, reward: str | None = None) -> Records:
-        """What there is to say of each episode.
+        """Environment, place, length, end and return of each episode.
 
         Parameters
         ----------
         reward : str, optional
-            The field to sum for ``return_``: one number a row.
+            The field of rewards to sum for ``return_``: one number for each row.
 
         Returns
         -------
@@ -182,11 +190,11 @@ class Episodes:
         Raises
         ------
         TypeError, ValueError
-            ``reward`` is no field of one number a row.
+            ``reward`` is not a field with one number for each row.
 
         Notes
         -----
-        Cost: proportional to the number of episodes; with ``reward``, of rows.
+        Cost: proportional to the number of episodes; with ``reward``, to the number of rows.
         """
         column = None if reward is None else self._column(reward)
         return self._buffer.consistently(lambda: self._records(column))
@@ -215,7 +223,7 @@ class Episodes:
         return NO_SLOTS if slots is None else slots, list(map(Episode, *columns))
 
     def _column(self, reward: str) -> Column:
-        """The field of this name, if it is one number a row."""
+        """The field of this name, which must have one number for each row."""
         if not isinstance(reward, str):
             raise TypeError(f"reward: expected the name of a field, got {reward!r}")
         columns = [column for column in self._index.ring.columns if column.name == reward]
@@ -230,14 +238,14 @@ class Episodes:
         return columns[0]
 
     def statistics(self, reward: str | None = None) -> Statistics:
-        """Lengths, and returns if ``reward`` names a field, of the complete episodes.
+        """Statistics of the lengths of complete episodes, and of their returns with ``reward``.
 
         Raises
         ------
         NotEnoughDataError
             No episode is complete. It is a ``ValueError``.
         TypeError, ValueError
-            ``reward`` is no field of one number a row.
+            ``reward`` is not a field with one number for each row.
 
         Examples
         --------
@@ -265,9 +273,9 @@ class Episodes:
         Parameters
         ----------
         number : int
-            Of the episode.
+            Number of the episode.
         fields : str or iterable of str, optional
-            The fields to read; all.
+            The fields to read; by default all.
 
         Returns
         -------
@@ -291,9 +299,9 @@ class Episodes:
         return self.read(number)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rows of each episode that is there now.
+        """The rows of each episode, as ``read`` returns them.
 
-        Raises ``RuntimeError`` if rows were added or an episode was deleted in the meantime.
+        Raises ``RuntimeError`` if rows are added or an episode is deleted during the iteration.
         """
         index = self._index
         began = index.version()
@@ -309,33 +317,33 @@ class Episodes:
     def sample(
         self, n: int, *, complete: bool = True, fields: str | Iterable[str] | None = None
     ) -> Batches:
-        """Draw episodes, each with the same probability; one may come more than once.
+        """Draw episodes uniformly, with replacement.
 
         Parameters
         ----------
         n : int
-            How many, at least 0.
+            Episodes to draw, at least 0.
         complete : bool
-            Draw among the complete ones only.
+            Draw from the complete ones only.
         fields : str or iterable of str, optional
-            The fields to read; all.
+            The fields to read; by default all.
 
         Returns
         -------
         list of dict of ndarray
-            As ``read`` gives them.
+            Each episode as ``read`` returns it.
 
         Raises
         ------
         NotEnoughDataError
-            There is no episode to draw. It is a ``ValueError``.
+            There is no (complete) episode. It is a ``ValueError``.
         TypeError, ValueError
             ``n`` is no integer of at least 0; or ``fields`` as for ``ReplayBuffer.sample``.
 
         Notes
         -----
-        Cost: in proportion to the rows that it gives. Where hardly an episode is complete, all are
-        looked at, about 10 ns for each.
+        Cost: proportional to the rows returned. Where hardly any episode is complete, also about
+        10 ns for each episode.
         """
         count, columns = as_int("n", n, 0), self._columns(fields)
 
@@ -352,21 +360,25 @@ class Episodes:
         return self._buffer.consistently(attempt)
 
     def _draw(self, n: int, among: Slots | None) -> Slots:
-        """Numbers of n episodes, or of n of these."""
-        kinds = len(self._index) if among is None else len(among)
-        if kinds == 0:
+        """Numbers of n drawn episodes: of all, or of those in ``among``."""
+        candidates = len(self._index) if among is None else len(among)
+        if candidates == 0:
             kind = "" if among is None else "complete "
             raise NotEnoughDataError(f"cannot sample: there is no {kind}episode")
-        drawn = choose(n, kinds, self._buffer.rng)
+        drawn = choose(n, candidates, self._buffer.rng)
         return drawn if among is None else among[drawn]
 
     def _draw_complete(self, n: int) -> Slots:
-        """Numbers of n complete episodes: nearly all are, unless there are few of them."""
+        """Numbers of n drawn complete episodes.
+
+        By rejection, as nearly all episodes are complete unless there are few of them; after some
+        rounds from a list of all that are.
+        """
         among, found = len(self._index), NO_SLOTS
         middle = np.full(1, among // 2, np.intp)
-        for _ in range(TRIES if among and self._index.complete(middle).any() else 0):
-            tried = self._draw(n - len(found), None)
-            found = np.concatenate([found, tried[self._index.complete(tried)]])
+        for _ in range(MAX_ROUNDS if among and self._index.complete(middle).any() else 0):
+            proposed = self._draw(n - len(found), None)
+            found = np.concatenate([found, proposed[self._index.complete(proposed)]])
             if len(found) == n:
                 return found
         every = np.arange(among, dtype=np.intp)
@@ -389,19 +401,20 @@ class Episodes:
     # ------------------------------------------------------------------ deleting
 
     def delete(self, number: int) -> int:
-        """Never draw, read or count the rows of an episode again.
+        """Delete an episode: its rows are never drawn, read or counted again.
 
-        Their memory is used again when the rows would have been overwritten anyway.
+        They become absent rows. Their slots are reused when they would have been overwritten
+        anyway.
 
         Parameters
         ----------
         number : int
-            Of an episode that has ended.
+            Number of an episode that has ended.
 
         Returns
         -------
         int
-            How many rows are gone.
+            Number of deleted rows.
 
         Raises
         ------
@@ -414,18 +427,18 @@ class Episodes:
 
         Notes
         -----
-        Cost: proportional to the rows. The ``indexes`` of a batch that was drawn before may mean
-        deleted rows, which ``update_priorities`` refuses.
+        Cost: proportional to the rows. ``update_priorities`` raises for ``indexes`` of deleted rows
+        in a batch that was drawn before.
         """
         given = _read_number(number)
 
         return self._buffer._while_writers_wait(lambda: self._index.hide(given, self._drop))
 
     def _drop(self, slots: Slots, moment: Moment) -> None:
-        """Let the sampler forget rows that will be hidden."""
+        """Let the sampler forget rows that are about to become absent."""
         self._buffer.sampler.forget(slots, moment)
 
 
 def _read_number(number: object) -> int:
-    """A number of an episode; there are none beyond those of the machine."""
+    """The number of an episode, limited to the integers of the machine."""
     return max(-sys.maxsize, min(as_int("number", number), sys.maxsize))

@@ -1,7 +1,7 @@
-"""``ReplayMemory``: the newest Python objects, and random ones of them.
+"""``ReplayMemory``: a ring buffer of Python objects, sampled uniformly.
 
-For programs that keep transitions as tuples. What has fields of a fixed dtype and shape takes less
-memory, and is drawn faster, in a ``ReplayBuffer``.
+For programs that store transitions as tuples. Transitions with fields of fixed dtypes and shapes
+take less memory, and are drawn faster, in a ``ReplayBuffer``.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ REFERENCE_NBYTES = 8
 
 @appending
 class ReplayMemory(ObjectRing):
-    """A ring of the newest ``max_size`` Python objects, drawn from at random.
+    """Ring buffer of the newest ``max_size`` Python objects, sampled uniformly with replacement.
 
     Parameters
     ----------
     max_size : int
-        Objects held, at least 1.
+        Capacity, at least 1.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Of the draws. Without one they come from NumPy's global state, number by number as
-        ``np.random.randint(memory.size, size=batch_size)`` would draw them, so that
+        Seed of the draws. Without one the draws are those of
+        ``np.random.randint(memory.size, size=batch_size)``, from NumPy's global state, so
         ``np.random.seed`` controls them.
     copy : bool
-        Keep a deep copy of each object. By default the object itself is kept, and later changes to
-        it show in the memory.
+        Store a deep copy of each object. By default the object itself is stored, and later changes
+        to it are visible in the memory.
 
     Attributes
     ----------
     buffer : ndarray of object, shape (max_size,)
-        The objects by place, ``None`` where there is none yet; a view of the memory itself.
+        The objects by slot, ``None`` in a slot that was never used; a view of the memory itself.
     max_size, index, size : int
-        Objects that can be held, place of the next one, and objects held.
+        Capacity, slot of the next object, and number of objects.
     rng : numpy.random.Generator or None
-        Of the draws; None without a seed.
+        The generator of the draws; None without a seed.
 
     Raises
     ------
     TypeError, ValueError
         An argument is of a wrong type or value; the message names it.
     MemoryError
-        The machine has not enough memory now.
+        The machine does not have enough free memory.
 
     Notes
     -----
     Like a ``collections.deque(maxlen=max_size)``, ``memory[0]`` is the oldest object and
-    ``memory[-1]`` the newest; slices are lists, and iteration goes over the objects that are there
-    when it begins. ``append`` and an index cost the same whatever the size, and any number of
-    threads may call all methods at a time. Pickles and copies go on where the memory is,
-    its generator included; ``copy.copy`` holds the same objects, ``copy.deepcopy`` copies of them.
+    ``memory[-1]`` the newest; slices are lists, and iteration is over the objects that are there
+    when it begins. ``append`` and indexing take constant time. All methods are thread-safe. Pickles
+    and copies include the generator; ``copy.copy`` has the same objects, ``copy.deepcopy`` copies
+    of them.
 
-    Memory: 8 bytes for each of ``max_size`` references, and the objects.
+    Memory: 8 bytes for each of ``max_size`` references, plus the objects.
 
     Examples
     --------
@@ -83,30 +83,26 @@ class ReplayMemory(ObjectRing):
         super().__init__(places, None if seed is None else generator(seed), copy)
 
     def sample_columns(self, batch_size: int) -> tuple[NDArray[Any], ...]:
-        """Draw transitions, and give each of their fields as an array.
+        """Draw transitions as ``sample`` does, and return one array for each of their fields.
 
         Parameters
         ----------
         batch_size : int
-            How many, at least 1.
+            Transitions to draw, at least 1.
 
         Returns
         -------
         tuple of ndarray
-            For each field ``np.array`` of its values in the drawn transitions, first axis
-            ``batch_size``.
+            For each field ``np.array`` of its values in the drawn transitions: shape
+            ``(batch_size, ...)``, with the dtype that NumPy infers.
 
         Raises
         ------
         NotEnoughDataError
             The memory is empty. It is a ``ValueError``.
         TypeError, ValueError
-            ``batch_size`` is no integer of at least 1, an object that was drawn is no tuple or list
-            or differs from the others in length, or a field has values of different shapes.
-
-        Notes
-        -----
-        Draws as ``sample`` does.
+            ``batch_size`` is no integer of at least 1; a drawn object is no tuple or list, or
+            differs from the others in length; or a field has values of different shapes.
 
         Examples
         --------
@@ -134,7 +130,7 @@ class ReplayMemory(ObjectRing):
         return f"{type(self).__name__}(max_size={self.max_size}, size={self.size})"
 
     def __copy__(self) -> ReplayMemory:
-        """A memory of its own with the same objects."""
+        """Another memory with the same objects."""
         blank, arguments, state = self.__reduce__()
         other: ReplayMemory = blank(*arguments)
         other.__setstate__(state | {"rng": copying.deepcopy(self.rng)})
@@ -170,5 +166,5 @@ def _column(number: int, values: tuple[Any, ...]) -> NDArray[Any]:
 
 
 def _blank(cls: type[ReplayMemory]) -> ReplayMemory:
-    """A memory without places, to be filled by ``__setstate__``."""
+    """A memory of no capacity, for ``__setstate__``."""
     return cls.__new__(cls)

@@ -1,6 +1,6 @@
-"""Bridges to environments and to the libraries of learners, each of which needs its own package.
+"""Recorders for the environments of other packages, each of which has to be installed.
 
-A recorder stands between an environment and a buffer: it turns what ``step`` returned into the
-calls of ``add`` that are right in every mode of automatic resets.
+A recorder adds the steps of an environment to a buffer: it turns the results of ``step`` into the
+right calls of ``add`` in every autoreset mode.
 May import: public names of the other rooms, and the checks of arguments.
 """

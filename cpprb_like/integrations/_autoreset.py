@@ -1,7 +1,7 @@
-"""What an environment says about its resets: its autoreset mode, and final observations.
+"""Autoreset modes of an environment, and its final observations.
 
-The modes are Gymnasium's: after the end of an episode an environment resets in the step that
-follows (NEXT_STEP), in the step that ended it (SAME_STEP), or when it is told to (DISABLED).
+The modes are Gymnasium's: after an episode end the environment resets in the following step
+(NEXT_STEP), in the same step (SAME_STEP), or only by a call of ``reset`` (DISABLED).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 def mode_of(env: object, given: AutoresetMode | str | None) -> AutoresetMode:
-    """Return the autoreset mode of an environment; ``given`` has the last word.
+    """Return the autoreset mode of an environment: ``given``, or else that of its metadata.
 
     Raises
     ------
     ValueError
-        A vector environment does not say, or says something unknown.
+        A vector environment declares no mode, or an unknown one.
     """
     if given is not None:
         return _parsed(given)

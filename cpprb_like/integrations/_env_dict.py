@@ -1,7 +1,6 @@
 """cpprb's two helpers for Gymnasium environments, with cpprb's names and types.
 
-New programs have ``GymnasiumRecorder``, which needs no helper, keeps the dtypes of the spaces and
-knows about resets.
+New programs use ``GymnasiumRecorder``, which needs no helpers and handles autoresets.
 """
 
 from __future__ import annotations

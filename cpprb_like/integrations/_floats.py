@@ -1,4 +1,4 @@
-"""Which dtype floating-point values get in a buffer, whatever an environment says of them.
+"""The dtype in which a buffer stores the floating-point values of an environment.
 
 Environments often compute in float64, networks in float32, and PyTorch refuses to mix the two.
 """

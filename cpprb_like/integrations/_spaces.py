@@ -1,7 +1,7 @@
-"""Gymnasium spaces as flat fields: names, shapes and dtypes, and the way there and back.
+"""Gymnasium spaces as flat fields: names, shapes and dtypes; flattening and nesting of values.
 
 A space is a tree: Dict and Tuple spaces are its branches; every other space is a leaf and becomes
-one field. Which values are recorded, and when, is decided in ``gymnasium.py``.
+one field. Not here: which values are recorded, and when (``gymnasium.py``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Leaf:
         self.shape, self.dtype = _shape_and_dtype(space)
 
     def parts(self, n_rows: int | None) -> Parts | None:
-        """Return what the short way of a step looks for in a value; None if it is left to Python.
+        """Return what the compiled path of a step expects of a value; None if Python has to do it.
 
         ``n_rows`` is the length of the leading axis, None for a single value.
         """
@@ -103,7 +103,7 @@ class Branch:
         self.suffix = "".join(f".{key}" for key in path)
 
     def parts(self, n_rows: int | None) -> Parts | None:
-        """As ``Leaf.parts``: None if one of the leaves is left to Python."""
+        """As ``Leaf.parts``: None if Python has to do one of the leaves."""
         children = [child.parts(n_rows) for child in self.children.values()]
         found = tuple(part for part in children if part is not None)
         if len(found) < len(children):
@@ -175,7 +175,7 @@ def field_names(tree: Tree, root: str) -> tuple[str, ...]:
 
 
 def refuse_repeated(names: tuple[str, ...]) -> None:
-    """Raise ``ValueError`` if a field name comes twice."""
+    """Raise ``ValueError`` if two fields have the same name."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(f"several parts of the spaces would be the fields {repeated}")

@@ -1,8 +1,8 @@
-"""Nests of specs as flat fields: names, shapes and dtypes, and the way there and back.
+"""Nests of specs as flat fields: names, shapes and dtypes; flattening and nesting of values.
 
 A spec is whatever has a shape and a dtype, such as those of ``dm_env.specs`` or TF-Agents'
 ``ArraySpec``; neither package is imported. Dicts, lists, tuples and named tuples of specs are
-nests. Which values are recorded, and when, is decided in ``dm_env.py``.
+nests. Not here: which values are recorded, and when (``dm_env.py``).
 """
 
 from __future__ import annotations

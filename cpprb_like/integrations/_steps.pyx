@@ -1,11 +1,10 @@
-"""Which observation comes before the next step, and the commonest steps by way of compiled code.
+"""State of a recorder between two steps, and a compiled path for the usual steps.
 
-``Steps`` is the state of a recorder. A step of an environment whose observations and actions are
-arrays of numbers, or dicts and tuples of them, with nothing odd about it, goes from here to ``add``
-of the buffer: that takes a few Python statements' time less than the checks take in Python. So do
-the resets of such environments. Every other one is left to ``gymnasium.py``, and so is the word
-about whatever is wrong with one. Not here: spaces (``_spaces``), and what is no matter of each
-step.
+``Steps`` is the state of a recorder: the observations before the next step, and which episodes have
+ended. A valid step whose observations and actions are arrays of numbers, or dicts and tuples of
+them, goes from here to ``add`` of the buffer; so do the resets of such environments. Compiled
+because the checks in Python took longer than ``add``. Every other step, and every error message, is
+left to ``gymnasium.py``. Not here: spaces (``_spaces``).
 """
 
 cimport cython
@@ -17,7 +16,7 @@ import numpy as np
 
 cnp.import_array()
 
-MOST_AXES = MOST_DIMS  # of an array that takes the short way
+MOST_AXES = MOST_DIMS  # of an array that takes the compiled path
 
 cdef extern from "Python.h":
     object c_call_method "PyObject_VectorcallMethod"(
@@ -36,7 +35,7 @@ cdef object NUMPY_BOOL = np.bool_
 
 @cython.final
 cdef class Parts:
-    """What a value of a space consists of: an array of numbers, or parts in a dict or a tuple.
+    """Structure of a value of a space: an array of numbers, or parts in a dict or a tuple.
 
     Parameters
     ----------
@@ -103,7 +102,7 @@ cdef class Parts:
 
 @cython.final
 cdef class Steps:
-    """What a recorder knows between two steps, and the short way from a step to the buffer.
+    """State of a recorder between two steps, and the compiled path of a step to the buffer.
 
     Parameters
     ----------
@@ -148,7 +147,7 @@ cdef class Steps:
         self.wait_for(self.nobody)
 
     def wait_for(self, envs):
-        """Note whose episodes have ended: an array or a scalar that nobody changes."""
+        """Note which episodes have ended: an array or a scalar that is not changed later."""
         self.n_waiting = np.count_nonzero(envs)
         self.waiting = envs
 

@@ -1,8 +1,7 @@
-"""Record the steps of a dm_env or TF-Agents environment, single or batched, whatever its specs.
+"""``DmEnvRecorder`` adds the steps of a dm_env or TF-Agents environment to a buffer.
 
-``DmEnvRecorder`` decides what goes into the buffer. How specs become fields is the matter of
-``_specs.py``. What is read of environments, specs and time steps are their attributes: neither
-dm_env nor TF-Agents is imported.
+Single or batched, with any specs. Only attributes of environments, specs and time steps are read:
+neither dm_env nor TF-Agents is imported. Not here: specs as fields (``_specs``).
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ def env_dict_from_spec(spec: object, name: str = "") -> dict[str, FieldSpec]:
 
 
 class DmEnvRecorder:
-    """Puts the steps of a dm_env or TF-Agents environment into a buffer.
+    """Adds the transitions of a dm_env or TF-Agents environment, single or batched, to a buffer.
 
     It remembers the observation before each step, so ``add`` takes the action and the ``TimeStep``
-    that ``env.step`` gave for it. A step of type LAST terminates its episode if its discount is 0,
-    and truncates it otherwise. The step from LAST to FIRST, in which an environment only resets, is
-    never stored, so no recorded step crosses a reset.
+    that ``env.step`` returned. A step of type LAST terminates its episode if its discount is 0, and
+    truncates it otherwise. The step from LAST to FIRST, in which an environment only resets, is
+    never stored, so no recorded transition crosses a reset.
 
     Parameters
     ----------
@@ -106,11 +105,12 @@ class DmEnvRecorder:
 
     Notes
     -----
-    ``discount`` is what the environment gave, for each step: 0 where nothing follows. So the value
-    of a step is ``rew + discount * V(next_obs)``, times a factor of your own, at ends too.
+    ``discount`` is that of the environment, for each step: 0 after a termination. So the bootstrapped
+    target is ``rew + gamma * discount * V(next_obs)``, also at episode ends.
 
-    In a batch some environments may reset while others step. The rows of those that reset are
-    absent: each takes a slot, but is never drawn. A call in which all of them reset writes nothing.
+    In a batched environment some environments may reset while others step. The rows of those that
+    reset are absent: each takes a slot, but is never drawn. A call in which all of them reset adds
+    nothing.
 
     Examples
     --------

@@ -1,9 +1,8 @@
-"""Record the steps of a Gymnasium environment, single or vector, whatever its spaces and resets.
+"""``GymnasiumRecorder`` adds the steps of a Gymnasium environment, single or vector, to a buffer.
 
-``GymnasiumRecorder`` decides what goes into the buffer; the commonest steps and resets take the
-short way of ``_steps.pyx``. How spaces become fields is the matter of ``_spaces.py``, what
-environments say about resets that of ``_autoreset.py``; cpprb's helpers, which are public here too,
-are in ``_env_dict.py``.
+For all spaces of Gymnasium and all autoreset modes. Not here: the compiled path of the usual steps
+(``_steps``), spaces as fields (``_spaces``), autoreset modes (``_autoreset``), and cpprb's helpers,
+which are public here too (``_env_dict``).
 """
 
 from __future__ import annotations
@@ -37,13 +36,12 @@ NOT_GIVEN: Any = object()
 
 
 class GymnasiumRecorder:
-    """A Gymnasium environment whose steps go into a buffer.
+    """Wraps a Gymnasium environment, single or vector, and adds its transitions to a buffer.
 
-    Use it in place of the environment: ``reset`` and ``step`` are those of Gymnasium, and the same
-    for one environment and for many. After the end of an episode ``step`` resets what does not
-    reset itself, so that its observation is always the one to act on next. No recorded step crosses
-    a reset, and the last ``next_obs`` of an episode is its true final observation, in each of
-    Gymnasium's autoreset modes.
+    Use it in place of the environment: ``reset`` and ``step`` are those of Gymnasium. After an
+    episode end ``step`` resets an environment that does not reset itself, so it always returns the
+    observation to act on next. No recorded transition crosses a reset, and the last ``next_obs`` of
+    an episode is its final observation, in each of Gymnasium's autoreset modes.
 
     A program that steps and resets the environment itself calls ``add`` after each step and
     ``reset(obs)`` after each reset.
@@ -58,9 +56,10 @@ class GymnasiumRecorder:
         say ``"NEXT_STEP"`` for one that is wrapped in ``gymnasium.wrappers.Autoreset``.
     float_type : dtype or "space", optional
         Dtype of floating-point observations, actions and rewards in ``env_dict``; float32 by
-        default, also where a space says float64, as MuJoCo's do: networks are float32, and
-        PyTorch refuses to mix. A number too large for it is refused by ``add``. ``"space"``:
-        observations and actions keep the dtype of their space, and rewards are float32.
+        default, also where the space is float64, as MuJoCo's are: networks are float32, and
+        PyTorch refuses to mix the two. ``add`` refuses a number that is too large for it.
+        ``"space"``: observations and actions keep the dtype of their space, and rewards are
+        float32.
 
     Attributes
     ----------
@@ -279,12 +278,12 @@ class GymnasiumRecorder:
             first, info = self.env.reset(**given)
             self._begin(first, mask)
         except BaseException:
-            self._steps.obs = None  # the environment is nobody knows where
+            self._steps.obs = None  # the state of the environment is unknown
             raise
         return first, info
 
     def step(self, action: Any, /, **extra: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the environment, record the step, and reset what has ended and does not by itself.
+        """Step the environment, record the step, and reset environments that ended, in mode DISABLED.
 
         Parameters
         ----------
