@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 if TYPE_CHECKING:
-    from cpprb_like.integrations._spaces import Array, Tree
+    from cpprb_like.integrations._nests import Array, Tree
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -59,7 +59,7 @@ def final_observations(
         if values is None:
             return {}
         if not (isinstance(values, np.ndarray) and values.dtype == object):
-            columns = tree.collect(values, "final_obs", n_rows)
+            columns = list(tree.collect(values, "final_obs", n_rows))
             present = np.flatnonzero(info.get("_final_obs", ended)).tolist()
             return {env: [column[env, ...] for column in columns] for env in present}
     else:
@@ -70,7 +70,7 @@ def final_observations(
     if len(values) != ended.size:
         raise ValueError(f"info: expected {ended.size} environments, got {len(values)}")
     return {
-        env: tree.collect(value, "final_obs", None)
+        env: list(tree.collect(value, "final_obs", None))
         for env, value in enumerate(values)
         if value is not None
     }

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from cpprb_like.integrations._spaces import Leaf, refuse_repeated, tree_of
+from cpprb_like.integrations._nests import refuse_repeated
+from cpprb_like.integrations._spaces import SpaceLeaf, leaves_of
 from cpprb_like.typing import FieldSpec
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_before_add_func", "create_env_dict"]
 
-NamedLeaves: TypeAlias = list[tuple[str, Leaf]]
+NamedLeaves: TypeAlias = list[tuple[str, SpaceLeaf]]
 
 
 class EnvWithSpaces(Protocol):
@@ -154,18 +155,18 @@ def _named_leaves(env: EnvWithSpaces, dict_names: str) -> tuple[NamedLeaves, Nam
     if dict_names not in {"key", "prefix"}:
         raise ValueError(f"dict_names: expected 'key' or 'prefix', got {dict_names!r}")
     obs, act = (
-        [(_name(leaf, space, root, dict_names), leaf) for leaf in tree_of(space).leaves()]
+        [(_name(leaf, space, root, dict_names), leaf) for leaf in leaves_of(space)]
         for space, root in ((env.observation_space, "obs"), (env.action_space, "act"))
     )
     names = ["rew", "done", *(name for name, _ in obs + act), *(f"next_{name}" for name, _ in obs)]
     try:
-        refuse_repeated(tuple(names))
+        refuse_repeated(tuple(names), "spaces")
     except ValueError as error:
         raise ValueError(f"{error}; dict_names='prefix' may keep them apart") from None
     return obs, act
 
 
-def _name(leaf: Leaf, space: spaces.Space[Any], root: str, dict_names: str) -> str:
+def _name(leaf: SpaceLeaf, space: spaces.Space[Any], root: str, dict_names: str) -> str:
     if not leaf.path:
         return root
     first, *deeper = leaf.path
@@ -176,7 +177,7 @@ def _name(leaf: Leaf, space: spaces.Space[Any], root: str, dict_names: str) -> s
     return ".".join([name, *map(str, deeper)])
 
 
-def _declaration(leaf: Leaf, int_type: Any, float_type: Any) -> FieldSpec:
+def _declaration(leaf: SpaceLeaf, int_type: Any, float_type: Any) -> FieldSpec:
     """Return the entry of one field, with cpprb's shape: 1 for single values other than Box."""
     match leaf.space:
         case spaces.Box():
@@ -189,7 +190,7 @@ def _declaration(leaf: Leaf, int_type: Any, float_type: Any) -> FieldSpec:
             return {"shape": 1, "dtype": leaf.dtype}
 
 
-def _dtype(wanted: Any, default: Any, leaf: Leaf) -> Any:
+def _dtype(wanted: Any, default: Any, leaf: SpaceLeaf) -> Any:
     if wanted is None:
         return default
     return leaf.dtype if _is_space(wanted) else wanted
@@ -199,8 +200,8 @@ def _is_space(wanted: Any) -> bool:
     return isinstance(wanted, str) and wanted == "space"
 
 
-def _part(value: Any, leaf: Leaf) -> Any:
+def _part(value: Any, leaf: SpaceLeaf) -> Any:
     """Return the part of an observation or action that belongs to a leaf."""
     for key in leaf.path:
         value = value[key]
-    return leaf.collect(value, "", None)[0] if leaf.dtype.hasobject else value
+    return leaf.read(value, "", None) if leaf.dtype.hasobject else value

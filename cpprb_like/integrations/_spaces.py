@@ -1,83 +1,49 @@
-"""Gymnasium spaces as flat fields: names, shapes and dtypes; flattening and nesting of values.
+"""Gymnasium spaces as nests of fields.
 
-A space is a tree: Dict and Tuple spaces are its branches; every other space is a leaf and becomes
-one field. Not here: which values are recorded, and when (``gymnasium.py``).
+Dict and Tuple spaces are the branches; every other space is a leaf. Not here: nests as such
+(``_nests``), and which values are recorded, and when (``gymnasium.py``).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
+from cpprb_like.integrations._nests import Array, Branch, Leaf, Path, Tree, outline, refuse_repeated
 from cpprb_like.integrations._steps import MOST_AXES, Parts
-
-Array: TypeAlias = npt.NDArray[Any]
-Path: TypeAlias = tuple[Any, ...]
 
 _NUMBERS = "biufc"  # kinds of dtype
 
 
-class Leaf:
+class SpaceLeaf(Leaf):
     """A space that becomes one field.
 
-    Attributes
-    ----------
-    space : gymnasium.Space
-    path : tuple
-        Keys and positions from the root of the tree to here.
-    suffix : str
-        The path as the end of a field name: ``".position"``, ``".0"``; empty for a root.
-    shape, dtype
-        Of one value. Text becomes strings of fixed width; values of spaces without a fixed size
-        become Python objects.
+    Text becomes strings of fixed width; values of spaces without a fixed size become Python
+    objects.
     """
 
     def __init__(self, space: spaces.Space[Any], path: Path) -> None:
+        super().__init__(path, *_shape_and_dtype(space))
         self.space = space
-        self.path = path
-        self.suffix = "".join(f".{key}" for key in path)
-        self.shape, self.dtype = _shape_and_dtype(space)
 
-    def parts(self, n_rows: int | None) -> Parts | None:
-        """Return what the compiled path of a step expects of a value; None if Python has to do it.
-
-        ``n_rows`` is the length of the leading axis, None for a single value.
-        """
-        shape = self.shape if n_rows is None else (n_rows, *self.shape)
-        if self.dtype.kind not in _NUMBERS or len(shape) > MOST_AXES:
-            return None
-        return Parts(None, None, shape)
-
-    def leaves(self) -> Iterator[Leaf]:
-        """Yield every leaf below, in the order of the space."""
-        yield self
-
-    def collect(self, value: object, root: str, n_rows: int | None) -> list[Array]:
-        """Return copies of a value's parts as arrays, leaf by leaf.
-
-        ``n_rows`` is the length of the leading axis, None for a single value. Raises
-        ``ValueError`` for what is no value of the space.
-        """
-        name = root + self.suffix
+    def read(self, value: object, root: str, n_rows: int | None) -> Array:
+        """See ``Leaf.read``."""
+        name = self.name(root)
         if self.dtype.hasobject:
-            return [_objects(value, name, n_rows)]
+            return _objects(value, name, n_rows)
         try:
             array = np.array(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"field {name!r}: the value is no array: {error}") from error
-        shape = self.shape if n_rows is None else (n_rows, *self.shape)
-        if array.shape != shape:
-            raise ValueError(f"field {name!r}: expected shape {shape}, got {array.shape}")
+        self.check_shape(array, root, n_rows)
         if self.dtype.kind == "U":
-            return [self._strings(array, name)]
+            return self._strings(array, name)
         if array.dtype.kind not in _NUMBERS:
             raise ValueError(f"field {name!r}: expected {self.dtype}, got {array.dtype}")
-        return [array]
+        return array
 
     def _strings(self, array: Array, name: str) -> Array:
         if array.dtype.kind != "U":
@@ -88,58 +54,6 @@ class Leaf:
                 f"got a string of {array.dtype.itemsize // 4}"
             )
         return array.astype(self.dtype)
-
-    def restore(self, batch: Mapping[str, Array], root: str) -> Any:
-        """Return the columns below in the nesting of the space."""
-        return batch[root + self.suffix]
-
-
-class Branch:
-    """A Dict or a Tuple space. The methods are those of ``Leaf``."""
-
-    def __init__(self, children: dict[Any, Tree], path: Path, *, is_dict: bool) -> None:
-        self.children = children
-        self.is_dict = is_dict
-        self.suffix = "".join(f".{key}" for key in path)
-
-    def parts(self, n_rows: int | None) -> Parts | None:
-        """As ``Leaf.parts``: None if Python has to do one of the leaves."""
-        children = [child.parts(n_rows) for child in self.children.values()]
-        found = tuple(part for part in children if part is not None)
-        if len(found) < len(children):
-            return None
-        return Parts(tuple(self.children) if self.is_dict else None, found, ())
-
-    def leaves(self) -> Iterator[Leaf]:
-        """Yield every leaf below, in the order of the space."""
-        for child in self.children.values():
-            yield from child.leaves()
-
-    def collect(self, value: Any, root: str, n_rows: int | None) -> list[Array]:
-        """Return copies of a value's parts as arrays, leaf by leaf."""
-        if self.is_dict:
-            fits = isinstance(value, Mapping) and value.keys() == self.children.keys()
-            expected = f"a dict with the keys {list(self.children)}"
-        else:
-            fits = isinstance(value, (tuple, list)) and len(value) == len(self.children)
-            expected = f"a tuple of length {len(self.children)}"
-        if not fits:
-            raise ValueError(
-                f"field {root + self.suffix!r}: expected {expected}, got {_outline(value)}"
-            )
-        return [
-            array
-            for key, child in self.children.items()
-            for array in child.collect(value[key], root, n_rows)
-        ]
-
-    def restore(self, batch: Mapping[str, Array], root: str) -> Any:
-        """Return the columns below in the nesting of the space."""
-        nested = {key: child.restore(batch, root) for key, child in self.children.items()}
-        return nested if self.is_dict else tuple(nested.values())
-
-
-Tree: TypeAlias = Leaf | Branch
 
 
 def tree_of(space: spaces.Space[Any], path: Path = ()) -> Tree:
@@ -156,9 +70,31 @@ def tree_of(space: spaces.Space[Any], path: Path = ()) -> Tree:
     elif isinstance(space, spaces.Tuple):
         parts = dict(enumerate(space.spaces))
     else:
-        return Leaf(space, path)
+        return SpaceLeaf(space, path)
     children = {key: tree_of(part, (*path, key)) for key, part in parts.items()}
-    return Branch(children, path, is_dict=isinstance(space, spaces.Dict))
+    return Branch(path, children, None if isinstance(space, spaces.Dict) else tuple)
+
+
+def leaves_of(space: spaces.Space[Any]) -> list[SpaceLeaf]:
+    """Return the spaces below a space that become fields, in its order."""
+    return [leaf for leaf in tree_of(space).leaves() if isinstance(leaf, SpaceLeaf)]
+
+
+def parts_of(tree: Tree, n_rows: int | None) -> Parts | None:
+    """Return what the short way of a step looks for in a value; None if it is left to Python.
+
+    ``n_rows`` is the length of the leading axis, None for a single value.
+    """
+    if isinstance(tree, Leaf):
+        shape = tree.shape if n_rows is None else (n_rows, *tree.shape)
+        if tree.dtype.kind not in _NUMBERS or len(shape) > MOST_AXES:
+            return None
+        return Parts(None, None, shape)
+    children = [parts_of(child, n_rows) for child in tree.children.values()]
+    found = tuple(part for part in children if part is not None)
+    if len(found) < len(children):
+        return None
+    return Parts(tuple(tree.children) if tree.made_of is None else None, found, ())
 
 
 def field_names(tree: Tree, root: str) -> tuple[str, ...]:
@@ -169,16 +105,9 @@ def field_names(tree: Tree, root: str) -> tuple[str, ...]:
     ValueError
         Two leaves would share a name, as the keys ``"a.b"``, and ``"b"`` below ``"a"``.
     """
-    names = tuple(root + leaf.suffix for leaf in tree.leaves())
-    refuse_repeated(names)
+    names = tuple(leaf.name(root) for leaf in tree.leaves())
+    refuse_repeated(names, "spaces")
     return names
-
-
-def refuse_repeated(names: tuple[str, ...]) -> None:
-    """Raise ``ValueError`` if two fields have the same name."""
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"several parts of the spaces would be the fields {repeated}")
 
 
 def _shape_and_dtype(space: spaces.Space[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -202,18 +131,8 @@ def _objects(value: object, name: str, n_rows: int | None) -> Array:
     elif isinstance(value, (tuple, list, np.ndarray)) and len(value) == n_rows:
         items = list(value)
     else:
-        raise ValueError(f"field {name!r}: expected {n_rows} values, got {_outline(value)}")
+        raise ValueError(f"field {name!r}: expected {n_rows} values, got {outline(value)}")
     array = np.empty(len(items), object)
     for row, item in enumerate(items):
         array[row] = copy.deepcopy(item)
     return array.reshape(()) if n_rows is None else array
-
-
-def _outline(value: object) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape}"
-    if isinstance(value, Mapping):
-        return f"a dict with the keys {list(value)}"
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of length {len(value)}"
-    return type(value).__name__

@@ -1,59 +1,46 @@
-"""Nests of specs as flat fields: names, shapes and dtypes; flattening and nesting of values.
+"""Nests of specs as fields.
 
 A spec is whatever has a shape and a dtype, such as those of ``dm_env.specs`` or TF-Agents'
 ``ArraySpec``; neither package is imported. Dicts, lists, tuples and named tuples of specs are
-nests. Not here: which values are recorded, and when (``dm_env.py``).
+nests. Not here: nests as such (``_nests``), and which values are recorded, and when
+(``dm_env.py``).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cpprb_like._store.casting import as_array
+from cpprb_like.integrations._nests import (
+    Array,
+    Branch,
+    Flags,
+    Leaf,
+    Path,
+    Tree,
+    field_name,
+    refuse_repeated,
+)
 from cpprb_like.typing import FieldSpec
 
-Array: TypeAlias = npt.NDArray[Any]
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
-
-@dataclass(frozen=True)
-class Leaf:
+class SpecLeaf(Leaf):
     """A spec: one field."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def leaves(self) -> Iterator[Leaf]:
-        """Yield every leaf of the nest, in its order."""
-        yield self
-
-    def collect(
-        self, value: object, n_rows: int | None, unset: Flags | None = None
-    ) -> Iterator[Array]:
-        """Yield copies of a value's parts as arrays, leaf by leaf.
-
-        ``n_rows`` is the length of the leading axis, None for a single value; rows that are
-        ``unset`` become 0. Raises ``ValueError`` for what does not fit the nest.
-        """
+    def read(self, value: object, root: str, n_rows: int | None) -> Array:
+        """See ``Leaf.read``."""
         if type(value) is np.ndarray and not value.dtype.hasobject:
             array = value.copy()
         else:
-            array = self._converted(value, n_rows)
-        shape = self.shape if n_rows is None else (n_rows, *self.shape)
-        if array.shape != shape:
-            raise ValueError(f"field {self.name!r}: expected shape {shape}, got {array.shape}")
-        if unset is not None:
-            array[unset] = 0
-        yield array
+            array = self._converted(value, root, n_rows)
+        self.check_shape(array, root, n_rows)
+        return array
 
-    def _converted(self, value: object, n_rows: int | None) -> Array:
+    def _converted(self, value: object, root: str, n_rows: int | None) -> Array:
         """Return a new array of what is none, or holds objects."""
         if isinstance(value, tuple) and n_rows is not None:
             value = list(value)  # several Python objects, and not one
@@ -63,58 +50,8 @@ class Leaf:
         except MemoryError:
             raise
         except Exception as error:
-            raise ValueError(f"field {self.name!r}: the value is no array: {error}") from error
-
-    def restore(self, columns: Mapping[str, Array]) -> Any:
-        """Return columns in the nesting of the specs."""
-        return columns[self.name]
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A dict, list or tuple of nests. The methods are those of ``Leaf``."""
-
-    name: str
-    keys: tuple[Any, ...]
-    children: tuple[Tree, ...]
-    made_of: Callable[[Iterable[Any]], Any] | None  # the list or tuple; None for a dict
-
-    def leaves(self) -> Iterator[Leaf]:
-        """Yield every leaf of the nest, in its order."""
-        for child in self.children:
-            yield from child.leaves()
-
-    def collect(
-        self, value: Any, n_rows: int | None, unset: Flags | None = None
-    ) -> Iterator[Array]:
-        """Yield copies of a value's parts as arrays, leaf by leaf."""
-        if self.made_of is None:
-            fits = isinstance(value, Mapping) and value.keys() == set(self.keys)
-            expected = f"a dict with the keys {list(self.keys)}"
-        else:
-            fits = isinstance(value, (list, tuple)) and len(value) == len(self.keys)
-            # Named tuples of other fields are other things, whatever their length.
-            fits = fits and getattr(value, "_fields", self.keys) == self.keys
-            expected = f"a list or tuple of length {len(self.keys)}"
-            if self.keys and isinstance(self.keys[0], str):
-                expected = f"a named tuple or tuple of {list(self.keys)}"
-        if not fits:
-            raise ValueError(f"field {self.name!r}: expected {expected}, got {_outline(value)}")
-        parts = [value[key] for key in self.keys] if self.made_of is None else value
-        for child, part in zip(self.children, parts, strict=True):
-            yield from child.collect(part, n_rows, unset)
-
-    def restore(self, columns: Mapping[str, Array]) -> Any:
-        """Return columns in the nesting of the specs."""
-        parts = [child.restore(columns) for child in self.children]
-        return (
-            dict(zip(self.keys, parts, strict=True))
-            if self.made_of is None
-            else self.made_of(parts)
-        )
-
-
-Tree: TypeAlias = Leaf | Branch
+            name = self.name(root)
+            raise ValueError(f"field {name!r}: the value is no array: {error}") from error
 
 
 class SpecNest:
@@ -163,17 +100,17 @@ class SpecNest:
     """
 
     def __init__(self, spec: object, name: str = "") -> None:
-        self._tree = _tree_of(spec, name)
-        self.names = tuple(leaf.name for leaf in self._tree.leaves())
-        repeated = sorted({name for name in self.names if self.names.count(name) > 1})
-        if repeated:
-            raise ValueError(f"several parts of the specs would be the fields {repeated}")
+        self._root = name
+        self._tree = _tree_of(spec, name, ())
+        self.names = tuple(leaf.name(name) for leaf in self._tree.leaves())
+        refuse_repeated(self.names, "specs")
 
     @property
     def env_dict(self) -> dict[str, FieldSpec]:
         """Fields for ``ReplayBuffer``, of the specs' shapes and dtypes; a new dict each time."""
         return {
-            leaf.name: {"shape": leaf.shape, "dtype": leaf.dtype} for leaf in self._tree.leaves()
+            name: {"shape": leaf.shape, "dtype": leaf.dtype}
+            for name, leaf in zip(self.names, self._tree.leaves(), strict=True)
         }
 
     def flatten(self, value: object, *, n_envs: int | None = None) -> dict[str, Array]:
@@ -195,7 +132,7 @@ class SpecNest:
 
     def collect(self, value: object, n_rows: int | None, unset: Flags | None = None) -> list[Array]:
         """Return the parts of a value in the order of ``names``; ``unset`` rows become 0."""
-        return list(self._tree.collect(value, n_rows, unset))
+        return list(self._tree.collect(value, self._root, n_rows, unset))
 
     def restore(self, batch: Mapping[str, Array]) -> Any:
         """Return the columns of a batch in the nesting of the specs.
@@ -215,10 +152,10 @@ class SpecNest:
         KeyError
             The batch lacks one of the fields.
         """
-        return self._tree.restore(batch)
+        return self._tree.restore(batch, self._root)
 
 
-def _tree_of(spec: Any, name: str) -> Tree:
+def _tree_of(spec: Any, root: str, path: Path) -> Tree:
     made_of: Callable[[Iterable[Any]], Any] | None
     if isinstance(spec, Mapping):
         keys, parts, made_of = tuple(spec), tuple(spec.values()), None
@@ -226,13 +163,15 @@ def _tree_of(spec: Any, name: str) -> Tree:
         keys, parts = getattr(spec, "_fields", tuple(range(len(spec)))), tuple(spec)
         made_of = getattr(type(spec), "_make", list if isinstance(spec, list) else tuple)
     else:
-        return _leaf_of(spec, name)
-    start = f"{name}." if name else ""
-    children = (_tree_of(part, f"{start}{key}") for key, part in zip(keys, parts, strict=True))
-    return Branch(name, keys, tuple(children), made_of)
+        return _leaf_of(spec, root, path)
+    children = {
+        key: _tree_of(part, root, (*path, key)) for key, part in zip(keys, parts, strict=True)
+    }
+    return Branch(path, children, made_of)
 
 
-def _leaf_of(spec: Any, name: str) -> Leaf:
+def _leaf_of(spec: Any, root: str, path: Path) -> Leaf:
+    name = field_name(root, path)
     if getattr(spec, "shape", None) is None or getattr(spec, "dtype", None) is None:
         raise TypeError(
             f"spec of {name!r}: expected an object with a shape and a dtype, or a dict, list or "
@@ -250,14 +189,4 @@ def _leaf_of(spec: Any, name: str) -> Leaf:
         raise ValueError(
             f"spec of {name!r}: expected a fixed shape and a dtype of NumPy, got {spec!r}: {error}"
         ) from None
-    return Leaf(name, shape, dtype)
-
-
-def _outline(value: object) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape}"
-    if isinstance(value, Mapping):
-        return f"a dict with the keys {list(value)}"
-    if isinstance(value, (list, tuple)):
-        return f"a {type(value).__name__} of length {len(value)}"
-    return type(value).__name__
+    return SpecLeaf(path, shape, dtype)

@@ -13,7 +13,8 @@ import numpy as np
 from cpprb_like._c.checks import as_int
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
-from cpprb_like.integrations._specs import Array, Flags, SpecNest
+from cpprb_like.integrations._nests import Array, Flags
+from cpprb_like.integrations._specs import SpecNest
 from cpprb_like.typing import FieldSpec
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ class DmEnvRecorder:
 
     Notes
     -----
-    ``discount`` is that of the environment, for each step: 0 after a termination. So the bootstrapped
-    target is ``rew + gamma * discount * V(next_obs)``, also at episode ends.
+    ``discount`` is that of the environment, for each step: 0 after a termination. So the
+    bootstrapped target is ``rew + gamma * discount * V(next_obs)``, also at episode ends.
 
     In a batched environment some environments may reset while others step. The rows of those that
     reset are absent: each takes a slot, but is never drawn. A call in which all of them reset adds

@@ -17,7 +17,8 @@ from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._autoreset import Flags, final_observations, mode_of, with_final
 from cpprb_like.integrations._env_dict import create_before_add_func, create_env_dict
 from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
-from cpprb_like.integrations._spaces import Array, field_names, tree_of
+from cpprb_like.integrations._nests import Array
+from cpprb_like.integrations._spaces import field_names, parts_of, tree_of
 from cpprb_like.integrations._steps import Steps
 from cpprb_like.typing import FieldSpec
 
@@ -149,9 +150,9 @@ class GymnasiumRecorder:
         )
         self._steps = Steps(
             self._names,
-            self._obs_tree.parts(self._n_rows),
-            self._obs_tree.parts(None),
-            self._act_tree.parts(self._n_rows),
+            parts_of(self._obs_tree, self._n_rows),
+            parts_of(self._obs_tree, None),
+            parts_of(self._act_tree, self._n_rows),
             self._n_rows,
             self.autoreset_mode.name,
         )
@@ -283,7 +284,7 @@ class GymnasiumRecorder:
         return first, info
 
     def step(self, action: Any, /, **extra: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the environment, record the step, and reset environments that ended, in mode DISABLED.
+        """Step the environment and record it; in mode DISABLED, reset environments that ended.
 
         Parameters
         ----------
@@ -351,7 +352,7 @@ class GymnasiumRecorder:
         if self._steps.begin(obs, mask) is not NotImplemented:
             return
         buffer = self._attached()
-        arrived = self._obs_tree.collect(obs, "obs", self._n_rows)
+        arrived = list(self._obs_tree.collect(obs, "obs", self._n_rows))
         steps = self._steps
         chosen = ~steps.nobody
         if mask is not None:
@@ -408,8 +409,8 @@ class GymnasiumRecorder:
             return slot
         buffer = self._attached()
         before = self._before_step()
-        act = self._act_tree.collect(action, "act", self._n_rows)
-        arrived = self._obs_tree.collect(obs, "next_obs", self._n_rows)
+        act = list(self._act_tree.collect(action, "act", self._n_rows))
+        arrived = list(self._obs_tree.collect(obs, "next_obs", self._n_rows))
         ends = [self._flags(terminated, "terminated"), self._flags(truncated, "truncated")]
         ended = ends[0] | ends[1]
         final = self._final(arrived, ended, info)
@@ -444,7 +445,7 @@ class GymnasiumRecorder:
             The batch lacks one of these fields.
         """
         trees = {"obs": self._obs_tree, "act": self._act_tree, "next_obs": self._obs_tree}
-        flat = {root + leaf.suffix for root, tree in trees.items() for leaf in tree.leaves()}
+        flat = {leaf.name(root) for root, tree in trees.items() for leaf in tree.leaves()}
         return {
             **{root: tree.restore(batch, root) for root, tree in trees.items()},
             **{name: column for name, column in batch.items() if name not in flat},
