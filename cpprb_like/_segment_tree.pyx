@@ -231,21 +231,17 @@ cdef class SumTree:
             )
         self.c_check_values(values, n)
         cdef const float64_t* weights = <const float64_t*> cnp.PyArray_DATA(values)
-        if self.c_enter(n):
-            with nogil:
-                self.c_set_range(start, weights, n)
+        cdef bint locked = self.c_enter(0)
+        self.c_set_range(start, weights, n)
+        if locked:
             self.c_leave()
-        else:
-            self.c_set_range(start, weights, n)
 
     def clear(self):
         """Set all weights to zero."""
-        if self.c_enter(self.capacity):
-            with nogil:
-                self.c_clear(0)
+        cdef bint locked = self.c_enter(0)
+        self.c_clear(0)
+        if locked:
             self.c_leave()
-        else:
-            self.c_clear(0)
 
     cdef void c_clear(self, intp_t first) noexcept nogil:
         """Set the nodes from ``first`` on, and all nodes of the other trees, to zero."""
@@ -274,14 +270,10 @@ cdef class SumTree:
 
         Raises ``ValueError`` if a leaf is no weight.
         """
-        cdef bint locked = self.c_enter(self.capacity)
+        cdef bint locked = self.c_enter(0)
         try:
             self.c_check_values(np.asarray(self.nodes)[: self.capacity], self.capacity)
-            if locked:
-                with nogil:
-                    self.c_rebuild()
-            else:
-                self.c_rebuild()
+            self.c_rebuild()
         finally:
             if locked:
                 self.c_leave()
@@ -401,12 +393,10 @@ cdef class SumTree:
         cdef const intp_t* leaves = <const intp_t*> cnp.PyArray_DATA(indexes)
         cdef cnp.ndarray values = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT64)
         cdef float64_t* out = <float64_t*> cnp.PyArray_DATA(values)
-        if self.c_enter(n):
-            with nogil:
-                self.c_get(leaves, out, n)
+        cdef bint locked = self.c_enter(0)
+        self.c_get(leaves, out, n)
+        if locked:
             self.c_leave()
-        else:
-            self.c_get(leaves, out, n)
         return values
 
     cdef void c_get(self, const intp_t* leaves, float64_t* values, intp_t n) noexcept nogil:
@@ -427,12 +417,10 @@ cdef class SumTree:
             raise IndexError(
                 f"range: expected 0 <= start <= stop <= {self.capacity}, got {start} and {stop}"
             )
-        cdef float64_t total
-        if self.c_enter(1):
-            total = c_sum_of(&self.nodes[0], &self.shape, left, right)
+        cdef bint locked = self.c_enter(0)
+        cdef float64_t total = c_sum_of(&self.nodes[0], &self.shape, left, right)
+        if locked:
             self.c_leave()
-        else:
-            total = c_sum_of(&self.nodes[0], &self.shape, left, right)
         return total
 
     # ------------------------------------------------------------------ drawing

@@ -63,42 +63,23 @@ ctypedef fused unsigned_t:
 cdef str NUMBERS = "fd?lqihbLQIHB"
 cdef tuple SCALAR_TYPES = tuple([np.dtype(char).type for char in NUMBERS])
 cdef intp_t[13] SCALAR_KINDS
+cdef intp_t[25] KINDS                # by the number of NumPy's type
+cdef dict KINDS_BY_NAME = {
+    "bool": BOOL, "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "uint8": UINT8,
+    "uint16": UINT16, "uint32": UINT32, "uint64": UINT64, "float32": FLOAT32, "float64": FLOAT64,
+}
+
+cdef intp_t place
+for place in range(25):
+    KINDS[place] = NO_NUMBER
+for place in range(13):
+    SCALAR_KINDS[place] = KINDS_BY_NAME[np.dtype(NUMBERS[place]).name]
+    KINDS[<intp_t> np.dtype(NUMBERS[place]).num] = SCALAR_KINDS[place]
 
 
 cdef intp_t c_kind_of(int typenum) noexcept nogil:
     """The kind of number that a NumPy type is."""
-    if typenum == cnp.NPY_BOOL:
-        return BOOL
-    if typenum == cnp.NPY_FLOAT:
-        return FLOAT32
-    if typenum == cnp.NPY_DOUBLE:
-        return FLOAT64
-    if typenum == cnp.NPY_BYTE:
-        return INT8
-    if typenum == cnp.NPY_SHORT:
-        return INT16
-    if typenum == cnp.NPY_INT:
-        return INT32
-    if typenum == cnp.NPY_LONG:
-        return INT64 if sizeof(long) == 8 else INT32
-    if typenum == cnp.NPY_LONGLONG:
-        return INT64
-    if typenum == cnp.NPY_UBYTE:
-        return UINT8
-    if typenum == cnp.NPY_USHORT:
-        return UINT16
-    if typenum == cnp.NPY_UINT:
-        return UINT32
-    if typenum == cnp.NPY_ULONG:
-        return UINT64 if sizeof(long) == 8 else UINT32
-    if typenum == cnp.NPY_ULONGLONG:
-        return UINT64
-    return NO_NUMBER
-
-
-cdef intp_t place
-for place in range(13):
-    SCALAR_KINDS[place] = c_kind_of(np.dtype(NUMBERS[place]).num)
+    return KINDS[typenum] if 0 <= typenum < 25 else NO_NUMBER
 
 
 cdef intp_t c_kind_of_scalar(PyObject* value) noexcept:

@@ -54,7 +54,8 @@ def check_rows(
     _check_header(layout, arena)
     timeline = _Timeline(layout, arena, ring.lookahead)
     _check_flags(timeline, layout, arena)
-    _check_lengths(timeline, layout, arena)
+    for stream in range(layout.n_envs):
+        _check_length(timeline, layout, arena, stream)
     _check_sizes(timeline, ring)
     for chain in ring.chains:
         _check_chain(chain, timeline, layout, arena)
@@ -224,7 +225,7 @@ def _check_flags_of(layout: Layout, arena: NDArray[np.uint8], first: int, stop: 
 
 
 def _check_length(extent: _Extent, layout: Layout, arena: NDArray[np.uint8], stream: int) -> None:
-    """As ``_check_lengths``, of one stream, from its newest row back to the last end."""
+    """The episode of a stream is as long as the flags say, or longer if it began before."""
     flags = layout.flags(arena)
     length = int(layout.state(arena)[-layout.n_envs + stream])
     row, known, is_over = extent.written - extent.n_envs + stream, 0, False
@@ -238,29 +239,6 @@ def _check_length(extent: _Extent, layout: Layout, arena: NDArray[np.uint8], str
     most = known if is_over or extent.oldest == 0 else extent.written // extent.n_envs
     expected = f"{known} to {most}"
     _expect(known <= length <= most, f"episode of environment {stream}: steps", expected, length)
-
-
-def _check_lengths(timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]) -> None:
-    """The episode of each stream is as long as the flags say, or longer if it began before."""
-    lengths = layout.state(arena)[-layout.n_envs :]
-    for stream in range(layout.n_envs):
-        here = np.flatnonzero(timeline.streams == stream)
-        length = int(lengths[stream])
-        known, begins_here, most = 0, False, timeline.written // layout.n_envs
-        if here.size:
-            newest = int(here[-1])
-            is_open = not timeline.flags[newest] & FLAG_END
-            known = int(timeline.age[newest]) + 1 if is_open else 0
-            start = newest - int(timeline.age[newest])
-            begins_here = not is_open or bool(timeline.is_first[start])
-        elif timeline.written <= layout.capacity:
-            begins_here = True
-        absent = timeline.absent[timeline.absent % layout.n_envs == stream]
-        if absent.size and not (here.size and absent[-1] < timeline.ids[here[-1]] and begins_here):
-            begins_here = False
-        sound = length == known if begins_here else known <= length <= most
-        expected = known if begins_here else f"{known} to {most}"
-        _expect(sound, f"episode of environment {stream}: steps", expected, length)
 
 
 def _check_sizes(timeline: _Timeline, ring: Ring) -> None:

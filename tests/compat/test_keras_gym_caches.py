@@ -125,7 +125,8 @@ def test_returns(gamma: float, lengths: list[int], seed: int) -> None:
             assert not cache
             cache.add(step, step % ACTIONS, rewards[step], step == length - 1)
             assert len(cache) == step + 1
-        popped = [cache.pop() for _ in range(int(rng.integers(0, length + 1)))]
+        popped: list[tuple[Any, ...]] = []
+        popped += [cache.pop() for _ in range(int(rng.integers(0, length + 1)))]
         if cache:
             popped.append(cache.flush())
         S, A, G = (np.concatenate(column) for column in zip(*popped, strict=True))

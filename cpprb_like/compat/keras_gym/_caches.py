@@ -65,6 +65,17 @@ class _Cache(ForEnv):
         self._steps.append(step)
         self._done = done
 
+    def pop(self) -> tuple[Array, ...]:
+        """What the cache makes of a step that is taken out."""
+        raise NotImplementedError
+
+    def flush(self) -> tuple[Array, ...]:
+        """All that can be popped, in the order of ``pop``, as one batch; as ``pop``."""
+        popped = [self.pop()]
+        while self:
+            popped.append(self.pop())
+        return tuple(np.concatenate(arrays) for arrays in zip(*popped, strict=True))
+
     def __len__(self) -> int:
         """Steps held."""
         return len(self._steps)
@@ -145,14 +156,6 @@ class NStepCache(_Cache):
             a_next.copy(),
         )
 
-    def flush(self) -> Transitions:
-        """All transitions that can be popped, the oldest first, as one batch; as ``pop``."""
-        popped = [self.pop()]
-        while self:
-            popped.append(self.pop())
-        s, a, reward, factor, s_next, a_next = zip(*popped, strict=True)
-        return _join(s), _join(a), _join(reward), _join(factor), _join(s_next), _join(a_next)
-
     def __bool__(self) -> bool:
         return len(self) > (0 if self._done else self.n)
 
@@ -215,17 +218,5 @@ class MonteCarloCache(_Cache):
         self._return = returned if self._steps else 0.0
         return s, a, np.array([returned])
 
-    def flush(self) -> tuple[Array, Array, Array]:
-        """All steps, the newest first, as one batch; as ``pop``."""
-        popped = [self.pop()]
-        while self:
-            popped.append(self.pop())
-        s, a, returns = zip(*popped, strict=True)
-        return _join(s), _join(a), _join(returns)
-
     def __bool__(self) -> bool:
         return len(self) > 0 and self._done
-
-
-def _join(arrays: tuple[Array, ...]) -> Array:
-    return np.concatenate(arrays)
