@@ -15,7 +15,7 @@ cdef enum:  # words of the header
     WRITTEN = 0      # rows written since the last clear
     ABSENT_ROWS = 1  # rows in the ring that hold no step
     CLEARS = 2     # clears so far
-    TAG_BASE = 3     # rows before the last clear, each time rounded up to a multiple of capacity
+    TAG_BASE = 3     # base of handles: rows before the last clear, rounded up at each clear
     EDITS = 4      # how often values of rows were replaced, rows hidden, or episodes ended
     EPISODE_LENS = 5  # one word for each stream
 
@@ -43,12 +43,12 @@ cdef class Moment:
 cdef class Ring:
     cdef readonly intp_t capacity    # slots in memory
     cdef readonly intp_t size        # rows that can be drawn, at most
-    cdef readonly intp_t span        # slots that users see: what row ids are counted modulo
+    cdef readonly intp_t span        # public slots: a row's is its id modulo this
     cdef readonly intp_t n_envs
     cdef readonly tuple columns      # Column of each field, in declared order
     cdef readonly tuple stored_columns  # those that are stored as they are
     cdef readonly tuple chains       # Chain of each of the others
-    cdef readonly intp_t lookahead       # rows that have to follow a row before it can be drawn
+    cdef readonly intp_t lookahead   # n - 1 for n-step returns, else 0
     cdef uint8_t[::1] arena
     cdef int64_t[::1] state          # words of the header, see above
     cdef intp_t[:, ::1] table        # offset, stride, nbytes of each column that lies in the arena
@@ -61,15 +61,15 @@ cdef class Ring:
     cdef Pool pool                   # memory for large batches
     cdef SlotSet out                 # slots in use whose rows cannot be drawn
     cdef AbsentRuns runs             # of absent rows
-    # Below: only if rows have to follow a row before it can be drawn.
+    # Below: only with lookahead.
     cdef int64_t kept_from           # id of the oldest row that is not left out
     cdef int64_t[::1] open_rows      # ids of incomplete rows: a queue of ``lookahead`` for each stream
     cdef intp_t[::1] heads           # where the oldest of each queue is
     cdef intp_t[::1] counts          # how many there are
     cdef intp_t n_open               # in all queues
-    cdef int64_t first_complete      # the oldest row that became complete in this call, or -1
-    cdef int64_t[::1] completed      # ids of the rows that were completed last: a ring
-    cdef int64_t n_completed         # ever
+    cdef int64_t first_complete      # the oldest row that this call completed, or -1
+    cdef int64_t[::1] completed      # log: ids of the rows that were completed last, in a circle
+    cdef int64_t n_completed         # so far
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil

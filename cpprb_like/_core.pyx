@@ -1,10 +1,10 @@
-"""The ring that holds the rows.
+"""``Ring``: the ring buffer.
 
-It writes rows into memory that it is given, and knows which rows follow one another and which can
-be drawn. Compiled because moving a small row costs less than any Python statement. Not here: where
-the memory comes from (``_store.arenas``), what a row means (``_store.schema``), how rows are read
-(``_store.gather``), which are drawn (``samplers._uniform_draws``, ``samplers._base``), and the
-calls that users make (``buffers._entry``, ``buffers._replay``).
+It writes rows into memory that it is given, and knows which row follows which in its stream, where
+episodes end, and which rows can be drawn. Compiled because moving a small row costs less than any
+Python statement. Not here: the memory (``_store.arenas``), the fields (``_store.schema``), reading
+rows (``_store.gather``), which rows are drawn (``samplers``), and the methods that users call
+(``buffers._entry``, ``buffers._replay``).
 """
 
 cimport cython
@@ -33,7 +33,7 @@ cdef uint64_t ALL_BITS = ~<uint64_t> 0
 
 cdef enum:
     WRITE_CHUNK = 32              # rows whose records stay in the first cache meanwhile
-    LEAST_COMPLETED = 64          # row ids that are kept of those that became complete
+    LEAST_COMPLETED = 64          # row ids in the log of completed rows, at least
     LONGEST = 1 << 30             # rows of a window on each side, so that sums of two do not overflow
     SPARSE = 8                    # words of bits that are read in the time that finds a slot
 
@@ -49,12 +49,12 @@ FLAG_ABSENT = ABSENT
 @cython.final
 @cython.freelist(8)
 cdef class Moment:
-    """What was true of a ring at one time: see ``Ring.now`` and ``Ring.holds``."""
+    """Version of a ring at one time: see ``Ring.now`` and ``Ring.holds``."""
 
 
 @cython.final
 cdef class Ring:
-    """Rows in memory that somebody else allocated.
+    """Ring buffer over memory that the caller allocated; read-only for Python.
 
     Parameters
     ----------
@@ -67,16 +67,17 @@ cdef class Ring:
     record : tuple of int
         Offset and stride of the records; the last byte of a record holds the flags of its row.
     ends : sequence of (int, int, int)
-        For each end field: number of the column, the byte of it that holds a sign bit (-1 for
-        none), and its flag bits.
+        For each end field: number of its column, its byte with the sign bit (-1 for none), and its
+        flag bits.
     capacity, n_envs : int
-        Slots in memory, and streams that rows belong to in turn.
+        Slots in memory, and number of streams: row i belongs to stream ``i % n_envs``.
     chains : sequence of Chain
         Fields of ``columns`` that are not stored as they are.
     lookahead : int
-        A row is complete, and can be drawn, when so many rows of its episode follow it, or all. Then
-        ``capacity`` has ``lookahead * n_envs`` slots for rows that are incomplete, and rows that are
-        complete beyond the other slots are left out.
+        ``n - 1`` for n-step returns: the n-step window of a row is complete, and the row can be
+        drawn, when so many rows of its episode follow it, or the episode has ended. ``capacity``
+        has ``lookahead * n_envs`` slots for incomplete rows; complete rows beyond the other slots
+        are left out.
     """
 
     def __cinit__(
@@ -152,7 +153,7 @@ cdef class Ring:
 
     @property
     def absent(self):
-        """Slots in use whose row cannot be drawn: it holds no step, is incomplete, or left out."""
+        """Slots in use whose row cannot be drawn: absent, incomplete or left out."""
         return self.out.count
 
     @property
@@ -169,7 +170,7 @@ cdef class Ring:
 
     @property
     def index_nbytes(self):
-        """Bytes of what is kept to find rows that can be drawn: 0 as long as all can."""
+        """Bytes of the index of the rows that can be drawn: 0 as long as all can."""
         return self.out.nbytes + self.runs.nbytes
 
     def __len__(self):
@@ -214,21 +215,21 @@ cdef class Ring:
         return c_previous(self, self.state[WRITTEN] + stream)
 
     cdef intp_t c_slot_of_nth(self, intp_t place, int64_t base) noexcept nogil:
-        """The slot of the row that can be drawn and has so many of these before it, from row
-        ``base`` on and around.
+        """The slot of the ``place``-th row that can be drawn, counted from row ``base`` on, around
+        the end of the ring.
         """
         cdef intp_t among = self.c_drawable()
         place += self.out.c_free_before(<intp_t> (base % self.capacity))
         return self.out.c_free_at(place if place < among else place - among)
 
     cdef intp_t c_public_slot(self, intp_t slot) noexcept nogil:
-        """The slot that users see of the row in a slot in use."""
+        """The public slot of the row in a slot in use."""
         if self.span == self.capacity:
             return slot
         return <intp_t> (self.c_row_at(slot) % self.span)
 
     cdef int64_t c_row_of_public(self, intp_t slot) noexcept nogil:
-        """The row id of the row in a slot that users see; below ``c_first`` if there is none."""
+        """The row id of the row in a public slot; below ``c_first`` if there is none."""
         cdef int64_t last = self.c_stop() - 1
         return last - (last - slot) % self.span if slot <= last else -1
 
@@ -301,7 +302,7 @@ cdef class Ring:
         return first
 
     cdef int c_prepare(self, char** rows, intp_t n) except -1:
-        """Make room for what n rows will have kept aside, before anything is written."""
+        """Make room in the overflow for n rows, before anything is written."""
         cdef Chain chain
         cdef Rows given = self.c_describe(rows, n)
         for chain in self.chains:
@@ -326,8 +327,8 @@ cdef class Ring:
             chain.c_write(&given)
 
     cdef object c_publish_ahead(self, char** rows, intp_t n, const uint8_t* present):
-        """As ``c_publish``, for a ring whose rows have to be followed by others; returns the public
-        slot of the first row that became complete, or None.
+        """As ``c_publish``, for a ring with ``lookahead``: returns the public slot of the first row
+        that it completed, or None.
         """
         self.first_complete = -1
         self.c_publish(rows, n, present)
@@ -336,13 +337,13 @@ cdef class Ring:
     # ------------------------------------------------------------------ rows that cannot be drawn
 
     cdef int c_expect_absent(self) except -1:
-        """Make sure that rows can be absent, before one is."""
+        """Allocate what absent rows need, before there is one."""
         self.out.c_prepare()
         self.runs.c_prepare()
         return 0
 
     cdef void c_follow(self, int64_t row, intp_t slot, uint8_t flags) noexcept nogil:
-        """A row comes after those before it: which rows are complete now, and which are left out?"""
+        """Update which rows are complete, and which are left out, for a row that was added."""
         cdef intp_t stream = <intp_t> (row % self.n_envs) if self.n_envs > 1 else 0
         cdef intp_t place
         if self.kept_from <= row - self.capacity:  # its slot is that of this row
@@ -380,7 +381,7 @@ cdef class Ring:
             self.first_complete = row
 
     cdef void c_drop(self, int64_t written) noexcept nogil:
-        """Leave out what is older than the ``size`` newest rows that are not incomplete."""
+        """Leave out all rows but the newest ``size`` ones that are complete."""
         while self.kept_from + self.size + self.n_open < written:
             self.c_drop_oldest()
 
@@ -399,7 +400,7 @@ cdef class Ring:
         self.kept_from += 1
 
     cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil:
-        """Note an absent row with those beside it in its stream."""
+        """Join an absent row to the runs of absent rows beside it in its stream."""
         cdef int64_t oldest = max(self.state[WRITTEN] - self.c_stored(), row + 1 - self.capacity)
         cdef int64_t other = row - self.n_envs
         cdef intp_t slot, before = 0, after = 0
@@ -414,7 +415,7 @@ cdef class Ring:
         self.runs.c_join(row, before, after)
 
     cdef int c_rebuild(self) except -1:
-        """Look at all rows in the ring, as if they were added now: somebody else wrote them."""
+        """Derive all state from the rows in memory, as if they had been added one by one."""
         cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
         cdef intp_t slot
         cdef uint8_t flags
@@ -847,14 +848,14 @@ cdef class Ring:
         return slots
 
     def ordered_slots(self):
-        """As ``present_slots``, in the order of the slots that users see."""
+        """As ``present_slots``, in the order of public slots."""
         slots = self.present_slots()
         if self.span == self.capacity or len(slots) == 0:
             return slots
         return np.roll(slots, -self.out.c_free_before(self.c_slot_of_base()))
 
     cdef intp_t c_slot_of_base(self) noexcept nogil:
-        """Where the rows begin in the order of the slots that users see."""
+        """The slot of the first row in the order of public slots."""
         cdef int64_t stop = self.c_stop()
         return <intp_t> (max(stop - stop % self.span, self.c_first()) % self.capacity)
 
@@ -875,8 +876,9 @@ cdef class Ring:
         return slots
 
     def at_or_before(self, cnp.ndarray slots):
-        """For each of the slots, which are in use, the next one before it whose row can be drawn,
-        unless its own can; before the first slot comes the last. At least one row can be drawn.
+        """Each of the slots, which are in use, or the nearest one before it whose row can be drawn.
+
+        Before the first slot comes the last. At least one row can be drawn.
         """
         self.c_check_slots(slots)
         cdef intp_t k, place, n = cnp.PyArray_DIM(slots, 0)
@@ -891,7 +893,7 @@ cdef class Ring:
         return found
 
     def public_slots(self, cnp.ndarray slots):
-        """What users call the given slots, which are in use: a fresh array of intp."""
+        """The public slots of the given slots, which are in use: a fresh array of intp."""
         self.c_check_slots(slots)
         cdef cnp.ndarray public = slots.copy()
         cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(public)
@@ -902,13 +904,11 @@ cdef class Ring:
 
     @property
     def public_stored(self):
-        """Slots in use, as users see them: with ``lookahead`` and one environment, those of rows that
-        are complete.
-        """
+        """Public slots in use: with ``lookahead`` and one environment, those of complete rows."""
         return min(self.c_stop(), self.span)
 
     def slots_of(self, cnp.ndarray public):
-        """The slots that users mean by these, an array of intp: -1 for one that holds no row.
+        """The slots of public slots, an array of intp: -1 for one that holds no row.
 
         Raises ``IndexError`` unless they are below ``public_stored``.
         """
@@ -959,7 +959,7 @@ cdef class Ring:
         raise TypeError(f"starts: expected a field that is stored as it is, got {name!r}")
 
     cdef int c_check_slots(self, slots) except -1:
-        """Refuse what are no slots in use."""
+        """Raise unless these are slots in use."""
         c_check_array(slots, "slots", cnp.NPY_INTP, -1)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, stored = self.c_stored(), n = cnp.PyArray_DIM(slots, 0)
@@ -974,10 +974,10 @@ cdef class Ring:
 
 
 def rebuild(Ring ring not None):
-    """Take what was read into the memory of a fresh ring for its rows.
+    """Derive the state of a fresh ring from rows that were loaded into its memory.
 
-    A function of this module, as methods of a ring change nothing: users see ``rb.ring``, and what
-    changes rows has to hold the buffer's lock.
+    A function and not a method, as users have ``rb.ring`` and no method of it changes anything:
+    whatever changes rows has to hold the buffer's lock.
     """
     ring.c_rebuild()
 

@@ -1,8 +1,7 @@
-"""What is held: the declared fields, their memory, and where a row's values lie.
+"""Storage: the declared fields, their memory, and where the values of a row are.
 
-A step comes in through ``casting``, which makes an array of the declared dtype of each value;
-``schema`` has read the declaration and laid out the ``arenas``; a ``column`` knows where a field's
-values lie, ``chained`` and ``overflow`` hold what follows from other rows; ``gather`` copies rows
-out again. The ring itself, which rows follow which, is ``cpprb_like._core`` and belongs to this
-room. May import: ``_c``.
+``schema`` reads ``env_dict`` and lays out the memory, which ``arenas`` allocates. A step comes in
+through ``column`` and ``casting``, which convert each value to the declared dtype. ``chained`` and
+``overflow`` store fields that mostly repeat other rows; ``gather`` copies rows into batches. The
+ring buffer itself, ``cpprb_like._core``, belongs to this room. May import: ``_c``.
 """

@@ -1,9 +1,10 @@
-"""How far absent rows reach: what lets a stream be followed over a pause in one step.
+"""Lengths of runs of absent rows, so that the next step of a stream is found in constant time.
 
-The first and the last row of each run of absent rows know its length, so a row that becomes absent
-joins two runs in constant time, and whoever comes from a row that holds a step passes over all of a
-run at once. Eight bytes a slot, from the first absent row on. Compiled because it is asked at each
-row that follows another. Not here: which rows are absent (``_core``).
+A run is consecutive absent rows of one stream: a pause of an environment, or a deleted episode. The
+length is stored at the first and at the last row of a run, so a row that becomes absent joins two
+runs in constant time, and a run is skipped at once. Eight bytes for each slot, allocated with the
+first absent row. Compiled because it is asked for each row that follows another. Not here: which
+rows are absent (``_core``).
 """
 
 cimport cython
@@ -16,15 +17,15 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    LONGEST = 0x7FFFFFFF             # a longer run is passed over in parts
+    LONGEST = 0x7FFFFFFF             # a longer run is skipped in parts
 
 
 @cython.final
 cdef class AbsentRuns:
     """Lengths of the runs of absent rows of a ring.
 
-    What a row knows stays true as long as it is in the ring, for absent rows stay absent; rows in
-    the middle of a run may know of a part of it only.
+    A stored length stays valid as long as its row is in the ring, as absent rows stay absent. In
+    the middle of a run it may be too short.
 
     Parameters
     ----------
@@ -42,7 +43,7 @@ cdef class AbsentRuns:
         return 0 if self.memory is None else self.memory.nbytes
 
     cdef int c_prepare(self) except -1:
-        """Make sure that rows can become absent. Memory that is never touched takes no room."""
+        """Allocate memory, if there is none yet, before a row becomes absent."""
         if self.memory is None:
             self.memory = np.zeros(2 * self.capacity, np.int32)
             self.onward = <int32_t*> cnp.PyArray_DATA(self.memory)

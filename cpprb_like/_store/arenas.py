@@ -1,7 +1,6 @@
-"""Allocates the arena of a buffer: one array of zero bytes on the heap or in a file.
+"""Allocates the arena of a buffer: one array of zero bytes, on the heap or in a mapped file.
 
-Whatever returns such an array can hold a buffer; nothing else in the package knows where the bytes
-are.
+Nothing else in the package knows where the bytes are.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def open_arena(
     Raises
     ------
     MemoryError
-        The machine has not enough memory now; the message lists the bytes of each field.
+        The machine does not have enough free memory; the message lists the bytes of each field.
     ValueError, OSError
         As ``map_file``; or a field holds Python objects, which no file can.
     """
@@ -124,7 +123,7 @@ def map_file(path: Path, nbytes: int, mode: FileMode, identity: bytes) -> Arena:
     mode : {"x", "w", "r+"}
         Create it and fail if it exists, create it anew, or open the one that is there.
     identity : bytes
-        What the file begins with: written to a new one, required of an old one.
+        First bytes of the file: written to a new one, required of an existing one.
 
     Raises
     ------
@@ -166,7 +165,7 @@ def map_file(path: Path, nbytes: int, mode: FileMode, identity: bytes) -> Arena:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Nobody has the file of this name open, if there is one, and nobody opens it meanwhile."""
+    """Hold the lock of the file of this name, if it exists; ``BlockingIOError`` if it is in use."""
     try:
         old = path.open("r+b")
     except FileNotFoundError:

@@ -1,8 +1,7 @@
-"""A value to an array of a declared dtype, or a refusal.
+"""Casts of values to the declared dtype of a field, by NumPy; a cast that loses meaning is refused.
 
-A cast may round to a narrower float; it may not give a value another meaning. Not here: shapes and
-names (``schema``), and the values that are of the declared dtype already, which never come here
-(``column``).
+Rounding to a narrower float is allowed; overflow, fractions and NaN in integers, and cut strings
+are errors. Not here: shapes and names (``schema``), and values on the fast path (``column``).
 """
 
 from __future__ import annotations
@@ -20,15 +19,14 @@ Array = NDArray[Any]
 
 
 def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:
-    """What was given as an array of whatever dtype it has by nature.
+    """A value as an array of the dtype that NumPy infers.
 
     Parameters
     ----------
     value : object
         Anything.
     dtype : numpy.dtype
-        The dtype it is wanted in; structured dtypes and Python objects cannot be guessed from the
-        value.
+        The declared dtype: structured dtypes and Python objects cannot be inferred from the value.
     one_item : bool
         Whether a row is a single item. For fields of Python objects a list is then several items,
         whatever they contain, and anything else but an array is one item.
@@ -59,13 +57,13 @@ def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:
 
 
 def cast(array: Array, dtype: np.dtype[Any]) -> Array:
-    """The same values in another dtype; the array itself if nothing is to be done.
+    """The same values in another dtype; the array itself if it has this dtype already.
 
     Raises
     ------
     ValueError
-        A value would change its meaning: it is out of range, no integer, NaN, cut, or of another
-        kind.
+        A value would change its meaning: it is out of range, not an integer, NaN, a string that is
+        too long, or of another kind.
     """
     if array.dtype == dtype:
         return array
@@ -169,7 +167,7 @@ def _cast_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _cast_and_compare(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Cast strings and times, and see whether they come back as they were."""
+    """Cast strings and times, and check that casting them back gives the same values."""
     if dtype.kind == "V" and array.dtype.itemsize != dtype.itemsize:
         raise ValueError(f"{array.dtype} values are not of kind {dtype}")
     try:

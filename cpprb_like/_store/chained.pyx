@@ -1,9 +1,9 @@
-"""Fields whose values mostly repeat what another row of their stream holds.
+"""Fields whose values mostly repeat those of neighbouring rows: next observations, frame stacks.
 
-The next observation of a step is the observation of the step after it, and a stack of frames is the
-stack before it, moved on by one frame: so little of them is stored. Whether it is so is seen by
-comparing the bytes, row by row, when they are added; of a value that does not follow, what no other
-row holds is kept aside. So whatever was added is what is read, wherever episodes end. Compiled
+The next observation of a step usually is the observation of the next step, and a frame stack is the
+previous one shifted by one frame, so little of them is stored. The bytes are compared when rows are
+added; what no neighbouring row holds goes to the ``overflow``. So what was added is what is read,
+wherever episodes end. Compiled
 because it looks at every row. Not here: what is done with the values (``views._view``), and fields
 that are stored as they are (``_core``).
 """
@@ -26,10 +26,10 @@ cnp.import_array()
 
 cdef enum:
     DEEPEST = 256            # frames of a stack: ``runs`` are bytes
-    COMPARED = 64            # stacks after which it is known along which axes they follow
+    COMPARED = 64            # stacks that are compared, to see along which axes they shift
 
 cdef enum:  # where the next value of a row is
-    FOLLOWS = 0              # the next row has it
+    FOLLOWS = 0              # in the next row
     KEPT_WHOLE = 1
     KEPT_FRAME = 2           # it is the row's own stack, moved on by the frame that was kept
 
@@ -38,7 +38,7 @@ COMPARED_STACKS = COMPARED
 
 
 cdef class Chain:
-    """A field whose value may follow from what another row of its stream holds.
+    """A field whose values may repeat those of other rows of their stream.
 
     Parameters
     ----------
@@ -59,19 +59,19 @@ cdef class Chain:
         self.seen = np.zeros(n_envs, np.uint8)
 
     cdef int c_reserve(self, Rows* rows) except -1:
-        """Make room for what of these rows, or of rows before them, will have to be kept aside."""
+        """Make room in the overflow for the values of these rows, and of the rows before them."""
         return 0
 
     cdef void c_write(self, Rows* rows) noexcept nogil:
-        """Write the values of rows that are being added; there is room for what is kept aside."""
+        """Write the values of rows that are being added; ``c_reserve`` has made room."""
 
     cdef int c_gather(
         self, const int64_t* rows, intp_t n, int64_t written, char* to
     ) except -1:
         """Copy the values of rows in the ring, of which ``written`` were written so far.
 
-        Begins with the interpreter lock held, and copies without it; whether the rows were
-        overwritten meanwhile is up to the caller.
+        Called with the interpreter lock, and copies without it; the caller has to check whether the
+        rows were overwritten meanwhile.
         """
         return 0
 
@@ -109,12 +109,12 @@ cdef class Chain:
         return sum([aside.total_nbytes for aside in self.asides])
 
     def save(self):
-        """What a new object needs to go on like this one, besides its memory."""
+        """The state besides the memory that was passed to the constructor."""
         return self.latest.copy(), self.seen.copy(), [aside.save() for aside in self.asides]
 
 
 def load(Chain chain not None, saved):
-    """Go on where another object was saved; ``ValueError`` if that is none of this kind."""
+    """Restore a state that ``save`` returned; ``ValueError`` if it does not fit."""
     latest, seen, kept = saved
     shapes = (chain.n_envs, chain.nbytes), (chain.n_envs,)
     if (latest.shape, seen.shape) != shapes or (latest.dtype, seen.dtype) != (np.uint8,) * 2:
@@ -126,9 +126,9 @@ def load(Chain chain not None, saved):
 
 @cython.final
 cdef class FrameStack(Chain):
-    """A field whose value is a stack of the newest frames: only the newest of them is stored.
+    """A frame stack (Mnih et al., 2015): only the newest frame of each row is stored.
 
-    Of a value that is not the one before it moved on by a frame, the others are kept aside.
+    The older frames of a stack that is not the previous one shifted by a frame go to the overflow.
 
     Parameters
     ----------
@@ -137,8 +137,8 @@ cdef class FrameStack(Chain):
     shape : tuple of int
         Of a value.
     axis : int
-        Of the frames, ``depth`` of them: 1 to 256. A value is ``outer`` times ``depth`` times
-        ``inner`` bytes.
+        Axis of the frames, of length ``depth``: 1 to 256. A value has ``outer * depth * inner``
+        bytes.
     frames : ndarray of uint8, shape ((capacity + (depth - 1) * n_envs) * outer * inner,)
         Memory; rows that are no longer in the ring lend their frames to those that are.
     runs : ndarray of uint8, shape (capacity,)
@@ -214,10 +214,9 @@ cdef class FrameStack(Chain):
         self.c_keep_latest(rows, values)
 
     cdef void c_compare(self, const char* before, const char* value) noexcept nogil:
-        """Count along which axes a stack is the one before it, moved on by a frame.
+        """Count along which axes a stack is the previous one shifted by a frame.
 
-        One that is the same as before moves on along any axis, if it has one colour: it tells
-        nothing.
+        Two equal stacks are not counted: of one colour, they are shifted along any axis.
         """
         cdef intp_t axis, o, start, depth, overlap, inner = self.nbytes
         cdef bint follows
@@ -236,7 +235,7 @@ cdef class FrameStack(Chain):
 
     @property
     def follows(self):
-        """Of the stacks that were compared: for each axis how many follow along it."""
+        """How many of the compared stacks are the previous one shifted, for each axis."""
         return np.asarray(self.counts).tolist()
 
     cdef const char* c_frame(self, int64_t row) noexcept nogil:
@@ -259,7 +258,7 @@ cdef class FrameStack(Chain):
         return True
 
     cdef bint c_is_moved_on(self, const char** frames, const char* value) noexcept nogil:
-        """As ``c_is_slide``, where the frames of the value before lie apart from each other."""
+        """As ``c_is_slide``, for a previous value whose frames are apart in memory."""
         cdef intp_t frame, o, inner = self.inner, size = self.depth * inner
         cdef const char* a
         cdef const char* b
@@ -329,9 +328,9 @@ cdef class FrameStack(Chain):
 
 @cython.final
 cdef class NextOf(Chain):
-    """The next value of a field: what the next row of the stream holds, or was kept aside.
+    """The next value of a field, such as the next observation: in the next row, or the overflow.
 
-    Of a stack that is that of its own row moved on by a frame, only this frame is kept.
+    Of a stack that is that of its own row shifted by a frame, the overflow has this frame only.
 
     Parameters
     ----------
@@ -363,7 +362,7 @@ cdef class NextOf(Chain):
         return self.stack.place if self.column is None else self.column.place
 
     cdef bint c_is_kept(self, Rows* rows, intp_t k) noexcept nogil:
-        """Whether the row before row k stays in the ring and row k is not what came after it."""
+        """Whether the row before row k stays in the ring, and row k lacks its next value."""
         cdef int64_t row = rows.first + k - self.n_envs
         cdef const char* promised = self.c_before(rows, k, rows.values[self.place])
         if promised == NULL or row < rows.oldest:
@@ -375,7 +374,7 @@ cdef class NextOf(Chain):
         ) != 0
 
     cdef bint c_is_own(self, Rows* rows, intp_t k, const char* promised) noexcept nogil:
-        """Whether what the row before row k promised is its own stack, moved on by a frame."""
+        """Whether the next value of the row before row k is its own stack shifted by a frame."""
         cdef const char* frames[DEEPEST]
         if self.stack is None:
             return False
@@ -421,7 +420,7 @@ cdef class NextOf(Chain):
         self.c_keep_latest(rows, values)
 
     cdef void c_keep(self, Rows* rows, intp_t k, const char* promised) noexcept nogil:
-        """Keep aside what the row before row k promised. The stacks of all rows were written."""
+        """Put the next value of the row before row k into the overflow, after all stacks."""
         cdef int64_t row = rows.first + k - self.n_envs
         if self.c_is_own(rows, k, promised):
             self.marks[row % self.capacity] = KEPT_FRAME

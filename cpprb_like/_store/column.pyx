@@ -1,7 +1,8 @@
-"""Where the values of one field lie, and which Python values are such values already.
+"""Columns: where the values of a field are in memory, and the fast path of a value of ``add``.
 
-Compiled because every value of every ``add`` passes here. Not here: numbers of one kind as those of
-another (``_c.number_casts``), and the values that need Python to convert them (``casting``).
+Values that have the declared dtype and shape are used as they are, and numbers of other dtypes are
+cast in C. Compiled because every value of every ``add`` passes here. Not here: the casts
+(``_c.number_casts``), and values that need Python to convert them (``casting``).
 """
 
 cimport cython
@@ -70,7 +71,7 @@ cdef extern from "Python.h":
 
 @cython.final
 cdef class Column:
-    """Where the values of one field lie, and what they are.
+    """Memory, dtype and shape of the values of one field.
 
     Parameters
     ----------
@@ -111,7 +112,7 @@ cdef class Column:
         self.number = self.kind if shape in ((), (1,)) else NO_NUMBER
 
     cdef intp_t c_rows(self, const intp_t* dims, intp_t ndim, intp_t n_envs) noexcept:
-        """How many rows values of this shape are; -1 if it is no shape of such values.
+        """How many rows a value of this shape has; -1 if the shape does not fit.
 
         One step of ``n_envs`` environments has the leading axis ``n_envs``, and a block of T steps
         two axes ``(T, n_envs)``. With one environment the leading axis is time, or there is none.
@@ -134,10 +135,10 @@ cdef class Column:
     cdef intp_t c_locate(
         self, PyObject* value, bint converted, intp_t n_envs, char* scratch, intp_t* address
     ) noexcept:
-        """How many rows of this column a value is, and where they are; -1 if it is none as it is.
+        """How many rows a value has, and their address; -1 if it has to be converted first.
 
-        One number is put into ``scratch``. Runs no Python code. Arrays of Python objects count only
-        when they come from our own conversion, because the ring exchanges their contents.
+        A single number is put into ``scratch``. Runs no Python code. Arrays of Python objects are
+        taken only if they come from our own conversion, as the ring exchanges their contents.
         """
         if not c_is_array(value):
             if self.number == NO_NUMBER or n_envs > 1:
@@ -156,7 +157,7 @@ cdef class Column:
         return self.c_rows(c_dims(value), c_ndim(value), n_envs)
 
     cdef intp_t c_measure(self, PyObject* value, intp_t n_envs) noexcept:
-        """How many rows a value is that ``c_fill`` may be able to cast; -1 if it is none.
+        """How many rows a value has that ``c_fill`` may be able to cast; -1 for any other value.
 
         Arrays of numbers, and lists and tuples of them. Runs no Python code.
         """
@@ -252,7 +253,7 @@ cdef class Column:
         return self.c_cast(<PyObject*> value, n_envs)
 
     cdef bint c_same_dtype(self, PyObject* value, bint converted) noexcept:
-        """Whether another dtype object means the same, such as long and long long of one size.
+        """Whether another dtype object is equivalent, such as long and long long of the same size.
 
         Runs no Python code, so that structured dtypes, whose names may be anything, are compared by
         our own conversion only.
@@ -267,7 +268,7 @@ cdef class Column:
 
 
 cdef bint c_store(PyObject* value, intp_t kind, char* to) noexcept:
-    """Store a Python or NumPy number if a number of the kind can hold it as it is meant."""
+    """Store a Python or NumPy number if a number of this kind can represent it."""
     cdef int overflow = 0
     cdef long long integer
     cdef double wide
@@ -290,7 +291,7 @@ cdef bint c_store(PyObject* value, intp_t kind, char* to) noexcept:
 
 
 cdef inline bint c_store_int(char* to, intp_t kind, long long value) noexcept nogil:
-    """Store an int if the kind can hold it without another meaning."""
+    """Store an int if a number of this kind can represent it."""
     if kind == INT64:
         (<long long*> to)[0] = value
         return True

@@ -1,9 +1,9 @@
-"""The episodes of a ring: by number, and by row.
+"""Index of the episodes (trajectories) of a ring: by number, and by row.
 
-A row that is added costs nothing here. The next call looks once at the flags of the rows that have
-come: it notes where episodes begin and end, and forgets those that were overwritten. After that an
-episode is found by its number, or deleted, in a time in proportion to the logarithm of their
-number, and by one of its rows in constant time. Compiled because it looks at every new row. Not
+It is updated lazily: an added row costs nothing, and the next call looks once at the flags of the
+rows that were added since, notes where episodes begin and end, and drops those that were
+overwritten. An episode is then found by number, or deleted, in logarithmic time, and found by one
+of its rows in constant time. Compiled because it looks at every new row. Not
 here: what is read of episodes (``buffers._episodes``), and draws among their rows
 (``views._goals``, ``samplers._starts``).
 """
@@ -37,11 +37,11 @@ cdef int c_compare(const void* one, const void* other) noexcept nogil:
 
 @cython.final
 cdef class EpisodeIndex:
-    """Where the episodes of a ring begin and end, and how many there are.
+    """Begin, end and number of the episodes of a ring.
 
-    An episode counts as long as a row of it is there. They have numbers from 0, in the order of
-    their oldest rows that are there. Calls keep the interpreter lock from the look at the ring to
-    the last result, so any number of threads may call, and add to the ring meanwhile.
+    An episode is listed as long as one of its rows is in the ring. Numbers are from 0, in the order
+    of the oldest rows in the ring. Thread-safe: a call holds the interpreter lock from its first
+    look at the ring to its result.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ cdef class EpisodeIndex:
         return self.table.nbytes + self.gone.nbytes + by_row + 4 * 8 * self.ring.n_envs
 
     cdef int c_forget(self) except -1:
-        """Begin anew: the ring was cleared."""
+        """Drop all episodes: the ring was cleared."""
         self.shift += <uint32_t> self.tail
         self.room = FIRST_ROOM
         self.table = np.empty(4 * self.room, np.int64)
@@ -91,7 +91,7 @@ cdef class EpisodeIndex:
     # ------------------------------------------------------------------ following the ring
 
     cdef int c_sync(self) except -1:
-        """Look at the rows that have come, and at those that have gone."""
+        """Update for the rows that were added and overwritten since the last call."""
         cdef Ring ring = self.ring
         if self.clears != ring.state[CLEARS]:
             self.c_forget()
@@ -108,7 +108,7 @@ cdef class EpisodeIndex:
         return 0
 
     cdef int c_sync_numbers(self) except -1:
-        """As ``c_sync``, for those who ask for episodes by number."""
+        """As ``c_sync``, for finding episodes by number."""
         cdef intp_t* cut = <intp_t*> cnp.PyArray_DATA(self.cut)
         cdef intp_t stream, k = 0
         self.c_sync()
@@ -125,7 +125,7 @@ cdef class EpisodeIndex:
         return 0
 
     cdef int c_sync_rows(self) except -1:
-        """As ``c_sync``, for those who ask for episodes by row; the first time, looks at all rows."""
+        """As ``c_sync``, for finding episodes by row; the first time, looks at all rows."""
         cdef intp_t place
         cdef int64_t row
         if self.numbers == NULL:
@@ -139,7 +139,7 @@ cdef class EpisodeIndex:
         return self.c_sync()
 
     cdef int c_see(self, int64_t row, intp_t stream, intp_t slot) except -1:
-        """Look at a row that has come."""
+        """Update for one row that was added."""
         cdef Ring ring = self.ring
         cdef intp_t place = self.records[stream], before
         cdef uint8_t flags = ring.c_flags(slot)[0]
@@ -205,7 +205,7 @@ cdef class EpisodeIndex:
         return 0
 
     cdef int c_lose(self) except -1:
-        """Forget the episodes that were overwritten, and note of which some rows were."""
+        """Drop the episodes that were overwritten, and note those of which some rows were."""
         cdef Ring ring = self.ring
         cdef int64_t oldest = ring.c_first(), row
         cdef intp_t stream
@@ -349,12 +349,12 @@ cdef class EpisodeIndex:
         return count
 
     def __len__(self):
-        """How many episodes there are."""
+        """Number of episodes."""
         self.c_sync()
         return self.c_count()
 
     def version(self):
-        """Numbers that are others when there are other episodes."""
+        """Numbers that change when the episodes change."""
         self.c_sync()
         return self.clears, self.seen, self.oldest, self.gone.count, self.n_cut
 
@@ -374,7 +374,7 @@ cdef class EpisodeIndex:
         return found, self.c_ends(&bounds)
 
     def complete(self, cnp.ndarray numbers):
-        """Whether each of the episodes, given by number, has ended and is there from its beginning.
+        """Whether each of the episodes, by number, has ended and has all its rows in the ring.
 
         ``numbers`` are a dense 1-d array of intp, each from 0 to ``len(self) - 1``.
         """
@@ -393,7 +393,7 @@ cdef class EpisodeIndex:
         return complete
 
     def tell(self, bint with_slots):
-        """What there is to say of all episodes.
+        """Describe all episodes.
 
         Returns arrays of their first row ids, lengths, flags of their last rows, and whether they
         are complete; and the slots of all their rows one after the other, or None.
@@ -427,7 +427,7 @@ cdef class EpisodeIndex:
         return firsts, lengths, flags, complete, slots
 
     def hide(self, intp_t number, forget):
-        """Make the rows of an episode absent, and say how many they were.
+        """Make the rows of an episode absent, and return how many they were.
 
         ``forget(slots, moment)`` is called before. None if rows changed meanwhile. Raises
         ``IndexError`` if there is no such episode, and ``ValueError`` if it has not ended.

@@ -1,7 +1,7 @@
-"""The axis of the frames of a stack: told from its shape, and checked against the stacks.
+"""The frame axis of a frame stack: inferred from its shape, and checked against the stacks.
 
-Whatever it is, batches hold what was added; but with the wrong axis no stack follows from the one
-before, and each is stored whole. Not here: how frames are stored (``chained``).
+Batches are right with any axis; but with the wrong one no stack is the previous one shifted, and
+each is stored whole. Not here: how frames are stored (``chained``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def likely_axis(shape: tuple[int, ...]) -> int:
 
 
 class AxisCheck:
-    """Reads rows, and warns once of each stack of which nothing follows from anything.
+    """Reads rows, and warns once of each frame stack whose axis of frames seems to be wrong.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Rows of a ring, copied into arrays.
+"""Gathering: rows of a ring, copied into arrays.
 
-Rows that other threads change meanwhile are copied as they are: whether what was read belongs
-together is asked once, by whoever chose the rows (``Ring.holds``).
+Rows that other threads change meanwhile are copied as they are; who chose the rows checks once,
+after all is read, whether they were all there at the same time (``Ring.holds``).
 
 Compiled because it is most of what drawing a batch costs. Not here: which rows
 (``samplers._uniform_draws``, ``samplers._base``), and fields that are not stored as they are
@@ -128,7 +128,7 @@ cdef int c_by_address(const void* one, const void* other) noexcept nogil:
 cdef list c_find_arrays(out, tuple columns, intp_t n):
     """The arrays of a caller's batch that take n rows of columns; None if some array may not fit.
 
-    Then ``Schema.check_out`` says why, or knows a way.
+    Then ``Schema.check_out`` converts them, or raises.
     """
     if type(out) is not dict:
         return None

@@ -1,4 +1,4 @@
-"""Slots by index: what stands in the brackets of ``rb[...]``."""
+"""Indexing by slot: ``rb[...]``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Values of a few rows that the ring has no place for, in the order of their rows.
+"""Overflow: values that no neighbouring row holds, e.g. the last ``next_obs`` of an episode.
 
-A queue: values come for newer and newer rows, and the oldest go with their rows. Compiled because
-every row that is added or drawn may ask for one. Not here: which values these are (``chained``).
+A queue in the order of rows: values are appended for new rows, and the oldest are removed when
+their rows are overwritten. Compiled because every row that is added or drawn may look for one.
+Not here: which values these are (``chained``).
 """
 
 cimport cython
@@ -31,7 +32,7 @@ cdef void c_copy_part(
 cdef class Overflow:
     """Values of ``nbytes`` bytes, each for a row id.
 
-    Memory is proportional to the most values that were there at one time.
+    Memory: proportional to the greatest number of values so far.
     """
 
     def __cinit__(self, intp_t nbytes):
@@ -47,7 +48,7 @@ cdef class Overflow:
     cdef int c_reserve(self, intp_t n) except -1:
         """Make room for n more values. No Python code runs, and the interpreter lock is kept.
 
-        Old memory stays as it is for those who hold it: they may be copying from it.
+        Old memory is not changed: other threads may be copying from it.
         """
         cdef intp_t room, nbytes, first
         cdef ndarray rows, values
@@ -106,12 +107,12 @@ cdef class Overflow:
         return self.rows[places], self.values.reshape(self.room, self.nbytes)[places]
 
     def load(self, saved):
-        """Hold what was saved, and nothing else; ``ValueError`` if these are no rows and values."""
+        """Restore what ``save`` returned; ``ValueError`` if these are no rows and values."""
         rows, values = saved
         if (rows.dtype, rows.ndim) != (np.int64, 1) or (
             (values.dtype, values.shape) != (np.uint8, (len(rows), self.nbytes))
         ):
-            raise ValueError(f"values kept aside: expected {self.nbytes} bytes for each row")
+            raise ValueError(f"overflow: expected {self.nbytes} bytes for each row")
         self.c_clear()
         self.c_reserve(len(rows))
         self.rows[: len(rows)] = rows

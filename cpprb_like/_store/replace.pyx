@@ -17,13 +17,12 @@ cnp.import_array()
 
 
 def write(Ring ring not None, const int64_t[::1] indexes, list columns, list arrays):
-    """Replace values of the rows that tags or slots name; of duplicates the last wins.
+    """Replace values of the rows that handles or slots name; of duplicates the last wins.
 
     ``arrays`` hold a value for each index, dense, one array for each of ``columns``, which are
     stored as they are. Values of Python objects are exchanged with those in the ring, so that the
-    old ones die with the array. Rows that are no longer there are passed over. Raises
-    ``IndexError`` for a slot that holds no step, and for a tag that no row got; then nothing has
-    changed.
+    old ones die with the array. Rows that were overwritten are skipped. Raises ``IndexError`` for a
+    slot that holds no step, and for a handle that no row got; then nothing has changed.
     """
     cdef intp_t n = indexes.shape[0]
     cdef Column column

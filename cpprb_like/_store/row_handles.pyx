@@ -1,10 +1,10 @@
-"""Which rows the indexes of a batch mean when they come back with new priorities or values.
+"""The ``indexes`` of a batch: made when rows are drawn, resolved when priorities come back.
 
-An index is a public slot, one that users see; or a tag, which tells the row that was drawn from all
-others there ever are in the ring. The tag of a row is its row id plus the ring's span plus a base,
-which a ``clear`` of the ring moves beyond all tags that were given. Modulo the span it is the
-public slot, and it is no slot itself. Compiled because it looks at every row that is updated. Not
-here: what is kept for the rows (``samplers._row_weights``), and new values (``replace``).
+An index is a public slot, or a handle (a *tag*, in the names here): a number that names one row and
+no other that is ever in the ring. The handle of a row is its row id plus the ring's span plus a
+base, which ``clear`` increases beyond all handles so far. Modulo the span it is the public slot of
+the row; it is never a slot itself. Compiled because it looks at every row that is updated. Not
+here: priorities (``samplers._row_weights``), and new values (``replace``).
 """
 
 cimport cython
@@ -17,7 +17,7 @@ cnp.import_array()
 
 
 def tag(Ring ring not None, slots):
-    """The tags of the rows in the given slots, a dense 1-d array of intp: int64, shape (n,).
+    """The handles of the rows in the given slots, a dense 1-d array of intp: int64, shape (n,).
 
     Raises ``IndexError`` if a slot is not in use.
     """
@@ -37,9 +37,9 @@ cdef cnp.ndarray c_tag(Ring ring, cnp.ndarray slots):
 
 
 def without_row(Ring ring not None, const int64_t[::1] indexes, bint tagged):
-    """The places of the indexes that name no row and never did: an array of intp.
+    """The positions of the indexes that name no row and never did: an array of intp.
 
-    The indexes are slots; if ``tagged``, they may be tags too.
+    The indexes are slots, or also handles if ``tagged``.
     """
     cdef intp_t k, n = indexes.shape[0], count = 0
     cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
@@ -51,14 +51,14 @@ def without_row(Ring ring not None, const int64_t[::1] indexes, bint tagged):
 
 
 cdef cnp.ndarray c_tag_ids(Ring ring, cnp.ndarray rows):
-    """The tags of rows, of an array of row ids of any shape."""
+    """The handles of rows, from an array of row ids of any shape."""
     return rows + (<object> ring.state[TAG_BASE] + ring.span)
 
 
 cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):
-    """The slots of the rows that tags name, or that slots hold now: intp; -1 for one that is gone.
+    """The slots of the rows that handles or public slots name: intp; -1 for a row that is gone.
 
-    Raises ``IndexError`` for a slot that holds no step, and for a tag that no row got.
+    Raises ``IndexError`` for a slot that holds no step, and for a handle that no row got.
     """
     cdef intp_t k, n = indexes.shape[0]
     cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
@@ -79,7 +79,7 @@ cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1:
 
 @cython.final
 cdef class RowTags:
-    """Indexes of the rows that a sampler draws from a ring.
+    """The ``indexes`` of the rows that a sampler draws from a ring.
 
     Parameters
     ----------
@@ -92,13 +92,13 @@ cdef class RowTags:
         self.clears = ring.state[CLEARS]
 
     cdef void c_begin(self) noexcept nogil:
-        """Begin with an empty ring if it was cleared."""
+        """Forget the last draw if the ring was cleared."""
         if self.clears != self.ring.state[CLEARS]:
             self.clears = self.ring.state[CLEARS]
             self.drawn = 0
 
     def indexes(self, cnp.ndarray slots, bint tagged):
-        """The public slots as a fresh array of int64, or the tags of the rows that are there.
+        """The public slots as a fresh array of int64, or the handles of the rows if ``tagged``.
 
         ``slots`` are a dense 1-d array of intp, and in use.
         """
@@ -115,11 +115,12 @@ cdef class RowTags:
         return indexes
 
     def find(self, cnp.ndarray indexes, bint tagged):
-        """The slots of the rows that are still there, and the places of these in ``indexes``.
+        """The slots of the rows that are still in the ring, and their positions in ``indexes``.
 
-        ``indexes`` are public slots, as a dense 1-d array of int64. If ``tagged``, they may be tags;
-        rows that were overwritten since they got their tag are left out, and slots that were
-        overwritten since the last draw. Raises ``IndexError`` for a slot that holds no step.
+        ``indexes`` are public slots, as a dense 1-d array of int64. If ``tagged``, they may be
+        handles; then rows that were overwritten since they were drawn are left out, as are slots
+        that were overwritten since the last draw. Raises ``IndexError`` for a slot that holds no
+        step.
         """
         cdef intp_t n = cnp.PyArray_DIM(indexes, 0), count
         cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
@@ -156,15 +157,15 @@ cdef class RowTags:
     # ------------------------------------------------------------------ saving
 
     def save(self):
-        """All that a new object over an equal ring needs to go on like this one."""
+        """The state, for ``load`` of a new object over an equal ring."""
         self.c_begin()
         rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[CLEARS]
         return *rows, self.drawn
 
     def load(self, saved):
-        """Go on where another object was saved, and return true.
+        """Restore a state of ``save``, and return true.
 
-        A ring without rows may be another one: then this begins anew, and returns false. Raises
+        Over another ring that is empty, nothing is restored, and false is returned. Raises
         ``ValueError`` for another ring that has rows.
         """
         rows = self.ring.capacity, self.ring.state[WRITTEN], self.ring.state[CLEARS]

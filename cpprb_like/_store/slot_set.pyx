@@ -1,9 +1,9 @@
-"""A set of slots, and which slots are left.
+"""A set of slots, in which the k-th slot that is (not) in the set is found in logarithmic time.
 
-The k-th slot that is in the set, or is not, is found in a time in proportion to the logarithm of
-their number, so a draw costs the same whether few slots are in it or nearly all. One bit for each slot,
-and a Fenwick tree of how many bits of each word are set: a quarter of a byte a slot. Compiled
-because a draw asks for every row. Not here: which slots these are (``_core``).
+The ring keeps the slots whose rows cannot be drawn in it, so a draw costs the same whether these
+are few or nearly all. One bit for each slot, and a Fenwick tree of the number of bits set in each
+word: a quarter of a byte for each slot. Compiled because a draw asks for every row. Not here: which
+slots these are (``_core``).
 """
 
 cimport cython
@@ -18,7 +18,7 @@ cnp.import_array()
 
 @cython.final
 cdef class SlotSet:
-    """Some of the slots 0 to ``capacity - 1``; none at first, and then it has no memory.
+    """A set of slots from 0 to ``capacity - 1``. It allocates memory with the first slot.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ cdef class SlotSet:
         return 0 if self.memory is None else self.memory.nbytes
 
     cdef cnp.ndarray c_allocate(self):
-        """Memory of an empty set. It is zero, so what is never touched takes no room."""
+        """Memory of an empty set: zeros, of which the system maps what is used."""
         return np.zeros(2 * self.words + 1, np.intp)
 
     cdef int c_prepare(self) except -1:
@@ -51,7 +51,7 @@ cdef class SlotSet:
         return 0
 
     cdef void c_forget(self, cnp.ndarray memory) noexcept:
-        """Be empty, over fresh memory."""
+        """Remove all slots; ``memory`` is fresh."""
         self.memory = memory
         self.bits = <uint64_t*> cnp.PyArray_DATA(memory)
         self.counts = <intp_t*> cnp.PyArray_DATA(memory) + self.words

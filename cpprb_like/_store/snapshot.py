@@ -1,7 +1,7 @@
-"""A buffer's rows by value, as they are pickled and copied.
+"""Snapshots: the rows of a buffer by value, for pickling and copying.
 
-Rows in use are views of the buffer's memory, and records go as they lie there, so that pickling
-does not copy them first. Not here: the attributes of the buffer (``buffers._replay``) and the
+Rows in use are views of the buffer's memory, records as they are, so that pickling does not copy
+them first. Not here: the attributes of the buffer (``buffers._replay``) and the
 memory (``arenas``).
 """
 
@@ -36,7 +36,7 @@ def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring) -> dict[str, Any]
 
 
 def check_layout(layout: object) -> Layout:
-    """A layout that is one: every number of it follows from its fields and its capacity."""
+    """Return the layout; ``ValueError`` unless its numbers follow from its fields and capacity."""
     if not isinstance(layout, Layout):
         raise ValueError(f"layout: expected one, got {type(layout).__name__}")
     n_envs = read_n_envs(layout.n_envs, read_size(layout.size))
@@ -57,8 +57,8 @@ def check_layout(layout: object) -> Layout:
 def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
     """Fill a fresh ring over fresh memory with what was saved; ``rebuild(ring)`` has to follow.
 
-    Raises ``ValueError`` if the parts do not fit. Whether the numbers in the header agree with the
-    rows is to be asked afterwards, before the ring is used: see ``checking.check_memory``.
+    Raises ``ValueError`` if the parts do not fit. Whether the header agrees with the rows has to be
+    checked afterwards, before the ring is used: see ``checking.check_memory``.
     """
     layout: Layout = saved["layout"]
     state = layout.state(arena)

@@ -1,10 +1,9 @@
-"""The calls that agent code makes at every step.
+"""``add`` and ``sample``: the calls that a program makes at every step, compiled.
 
-``BufferBase`` takes the keywords of ``add`` apart and hands addresses to the ring, and has the rows
-copied that a sampler draws. It is compiled because a step of five numbers takes less time to store
-than one Python statement to run. Not here: numbers of other kinds than declared
-(``_store.column``), the values that need Python to convert them (``_store.schema``,
-``_store.casting``), what a batch may be asked for, and everything that is not called at every step
+``BufferBase`` resolves the keyword arguments of ``add`` to addresses for the ring, and gathers the
+rows that a sampler draws. Compiled because storing a step of five numbers takes less time than one
+Python statement. Not here: numbers of other dtypes than declared (``_store.column``), values that
+need Python to convert them (``_store.schema``, ``_store.casting``), and all other methods
 (``_replay``).
 """
 
@@ -78,11 +77,11 @@ cdef class BufferBase:
     """
 
     def _check_names(self, given):
-        """Refuse a dict of values whose names are not those of the fields."""
+        """Raise ``FieldNameError`` unless the names are those of the fields."""
         raise NotImplementedError
 
     def _convert(self, number, value):
-        """A value of a field, by its number, as an array of the declared dtype; or a refusal."""
+        """A value of a field, by number, as an array of the declared dtype; or ``ValueError``."""
         raise NotImplementedError
 
     def _while_writers_wait(self, attempt):
@@ -92,9 +91,9 @@ cdef class BufferBase:
     def _attach(
         self, Ring ring not None, gate not None, tuple further not None, dict attributes not None
     ):
-        """Hold the rows of a ring from now on, and these attributes: all of it or nothing.
+        """Use this ring, and set these attributes: all of it or nothing.
 
-        ``further`` names the columns that batches have beside the fields, whatever the sampler.
+        ``further`` names the columns that batches have beside the fields with any sampler.
         """
         cdef tuple names = tuple([column.name for column in ring.columns])
         cdef dict numbers = {name: number for number, name in enumerate(names)}
@@ -124,7 +123,7 @@ cdef class BufferBase:
 
     @property
     def ring(self):
-        """The rows."""
+        """The ring buffer: which rows there are, and which follow which. It is read-only."""
         if self.c_ring is None:
             raise RuntimeError(not_initialised(self))
         return self.c_ring
@@ -135,11 +134,11 @@ cdef class BufferBase:
             return 0
 
     def _hold(self, bint pauses, call, *arguments):
-        """What ``call(*arguments)`` gives, while other threads that write wait.
+        """Return ``call(*arguments)``, while other threads that write wait.
 
-        With ``pauses`` they wait before they look at anything; calls of this thread go on. No
-        signal handler runs between taking the gate and giving it back but inside ``call``, as it
-        could where a ``with`` statement of Python begins and ends: the gate is never left locked.
+        With ``pauses`` they wait before they read anything; calls of this thread go on. While the
+        gate is held, signal handlers run only inside ``call``, and not where a ``with`` statement
+        of Python begins and ends: so the gate is never left locked.
         """
         cdef bint outer
         if self.c_ring is None:
@@ -167,7 +166,7 @@ cdef class BufferBase:
             self.c_ring.c_clear()
 
     cdef int c_check_ring(self, Ring ring) except -1:
-        """Refuse to go on with a call that began with another ring."""
+        """Raise if the buffer has got another ring since a call began."""
         if self.c_ring is not ring:
             raise RuntimeError("the buffer was initialised anew while a value was read")
         return 0
@@ -297,7 +296,7 @@ cdef class BufferBase:
     cdef object c_add_otherwise(
         self, PyObject** values, PyObject* names, intp_t other, cnp.ndarray present, tuple priorities
     ):
-        """Add a call in any way that is not the commonest, or report what is wrong with it."""
+        """Add the rows of a call that is not on the fast path, or raise what is wrong with it."""
         cdef Ring ring = self.c_ring
         cdef intp_t number, rows, n
         cdef list ordered = None
@@ -569,14 +568,14 @@ cdef class PriorityBufferBase(BufferBase):
         self.has_priorities = True
 
     def _read_priorities(self, priorities):
-        """The ``RowWeights`` that takes them, or None, an array with a priority for each row, and
-        one with the weights of these, or None.
+        """Priorities as three values: the ``RowWeights`` that takes them, or None; an array with
+        the priority of each row; and an array of their weights, or None.
         """
         raise NotImplementedError
 
     def _set_new(self, first, clears, priorities):
-        """Take note of priorities, where no ``RowWeights`` does: of the rows from row id ``first``
-        on, which have been written to a ring of that clears.
+        """Set the priorities of new rows, where ``_read_priorities`` gave no ``RowWeights``: of the
+        rows from row id ``first`` on, written when the ring counted these ``clears``.
         """
         raise NotImplementedError
 
@@ -678,12 +677,12 @@ ADD.ml_flags = METH_FASTCALL | METH_KEYWORDS
 ADD.ml_doc = """add($self, /, **fields)
 --
 
-Add one step, or several.
+Add one step (transition), or several.
 
 Parameters
 ----------
 **fields
-    A value for each field of ``env_dict``: one step (the field's shape), or N steps with a leading
+    A value for each field of ``env_dict``: one step (the field's shape), or N steps, with a leading
     axis of the same length N in every field. With ``n_envs=k`` above 1 there is always a leading
     axis k, one step of each environment, or two, ``(T, k)``, for a block of T time steps. A field of
     shape ``(1,)`` also takes scalars, and ``(N,)`` for N steps.
@@ -691,23 +690,23 @@ Parameters
 Returns
 -------
 int or None
-    Slot of the first row written. With ``Nstep`` the slot of the first row that has all its steps
-    now, None if there is none.
+    Slot of the first row written. With ``Nstep``, slot of the first row whose n-step window this
+    call completed; None if there is none.
 
 Raises
 ------
 TypeError
     A field is missing, unknown or given by position. For names it is a ``KeyError`` too.
 ValueError
-    A value has the wrong shape or no faithful value of the declared dtype, or fields disagree on N.
-    Whatever is raised, the buffer is as it was.
+    A value has the wrong shape, or the declared dtype cannot represent it, or fields disagree on N.
+    Whatever is raised, the buffer is unchanged.
 
 Notes
 -----
-A copy of the bytes when values have the declared dtype and are C-contiguous. Python and NumPy
-numbers, arrays of other numbers (float64 for float32), and lists and tuples of them, are cast on
-the way, a few nanoseconds a number; any other value is converted by NumPy first. N may exceed the
-capacity: the newest rows stay.
+Cost: a copy of the bytes if values have the declared dtype and are C-contiguous. Python and NumPy
+numbers, arrays of other numbers (float64 for float32), and lists and tuples of them, are cast in C,
+in a few nanoseconds each; NumPy converts any other value first. N may exceed the capacity: the
+newest rows stay.
 
 Examples
 --------
@@ -731,26 +730,26 @@ Add one step, or several, as ``ReplayBuffer.add`` does.
 Parameters
 ----------
 priorities : float or array_like, shape () or (N,) or (N, 1) or (T, n_envs), optional
-    How important each step is: finite, at least 0. By default new steps get the greatest priority
-    so far, so that each is likely to be drawn soon.
+    Priority of each step, most often its absolute TD error: finite, at least 0. By default new
+    steps get the greatest priority so far, so that each is likely to be drawn soon.
 **fields
     See ``ReplayBuffer.add``.
 
 Returns
 -------
 int or None
-    Slot of the first row written. With ``Nstep`` the slot of the first row that has all its steps
-    now, None if there is none.
+    Slot of the first row written. With ``Nstep``, slot of the first row whose n-step window this
+    call completed; None if there is none.
 
 Raises
 ------
 TypeError, ValueError
     See ``ReplayBuffer.add``; or the priorities are no such numbers, or not one for each step.
-    Whatever is raised, the buffer is as it was.
+    Whatever is raised, the buffer is unchanged.
 
 Notes
 -----
-Without ``priorities`` it costs what it costs in a uniform buffer.
+Cost: without ``priorities``, that of ``ReplayBuffer.add``.
 
 Examples
 --------
