@@ -1,6 +1,6 @@
-"""The C vocabulary of the compiled modules, and what Python needs beside it.
+"""Utilities of the compiled modules and of Python, which know nothing of buffers.
 
-Types, copies, arrays, random integers, locks, the memory of dead batches; and the machine: how much
-memory it has left, what a fork does to locks, arrays of other libraries. Nothing here knows what a
-buffer is. May import: ``cpprb_like.errors``.
+In C: types, copy loops, casts, random integers, locks, a pool of memory. In Python: checks of
+arguments, random generators, free memory, locks across forks, arrays of other libraries.
+May import: ``cpprb_like.errors``.
 """

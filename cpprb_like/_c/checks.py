@@ -1,4 +1,4 @@
-"""Integers and discount factors among the arguments of a call, and the sentence for what is none.
+"""Checks of arguments that are integers or discount factors, with their error messages.
 
 Not here: numbers that may be a schedule (``schedules``), values of fields (``_store.casting``).
 """
@@ -35,7 +35,7 @@ def as_int(name: str, value: object, least: float = -math.inf) -> int:
 
 
 def as_ints(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
-    """An array of floats as integers; ``TypeError`` if one of them is no whole number.
+    """An array of floats as integers; ``TypeError`` if one of them is not a whole number.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Arrays of other libraries, as NumPy arrays over the same memory: what is read, and written into.
+"""Arrays and tensors of other libraries, as NumPy arrays over the same memory.
 
-Not here: what becomes of the values of such an array (``_store.casting``, ``_store.column``).
+Not here: casts of their values (``_store.casting``, ``_store.column``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ CPU_DEVICES = (1, 3)  # DLPack's numbers of plain memory, and of that which a GP
 
 
 def read_array(value: Any) -> NDArray[Any]:
-    """``np.asarray(value)``, and for tensors all that this takes.
+    """``np.asarray(value)``, also for tensors.
 
-    A tensor that requires gradients is read as its ``detach()``, and an object that offers only
-    DLPack by that. It may share memory with ``value``. Whatever the value's own methods raise
-    passes: of a tensor on another device, or of a dtype that NumPy has not.
+    A tensor that requires gradients is read as its ``detach()``, and an object that has only DLPack
+    through that. The array may share memory with ``value``. Exceptions of the value's own methods
+    pass: for a tensor on another device, or of a dtype that NumPy does not have.
     """
     if getattr(value, "requires_grad", False) is True:
         value = value.detach()

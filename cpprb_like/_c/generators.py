@@ -1,6 +1,6 @@
-"""The random generator of a buffer, of a sampler or of a front, from what its user gave as a seed.
+"""Random generators from the argument ``seed`` of a buffer, a mixture or a front.
 
-Not here: integers drawn from its bits in compiled code (``random_integers``).
+Not here: bounded random integers in compiled code (``random_integers``).
 """
 
 from __future__ import annotations

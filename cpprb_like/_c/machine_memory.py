@@ -1,7 +1,6 @@
-"""How much memory the machine has.
+"""How much memory the machine has free, limits of a container included.
 
-Read from what the operating system says, limits of a container included; a figure that cannot be
-had is taken for no limit.
+A figure that the operating system does not give counts as no limit.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["available_nbytes", "format_nbytes", "require"]
 
 
 def require(nbytes: int, what: str) -> None:
-    """Raise ``MemoryError`` if ``nbytes`` are more than the machine can give now."""
+    """Raise ``MemoryError`` if ``nbytes`` are more than the machine has free now."""
     available = available_nbytes()
     if nbytes > available:
         raise MemoryError(
@@ -31,7 +30,7 @@ def available_nbytes() -> int:
 
 
 def format_nbytes(nbytes: int) -> str:
-    """A number of bytes for people: ``"1.5 GiB"``."""
+    """A number of bytes as text: ``"1.5 GiB"``."""
     amount = float(min(nbytes, 1 << 1000))  # wider ints are no floats
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:

@@ -1,8 +1,8 @@
-"""Numbers of one kind as those of another, unless that changes what they mean.
+"""Casts between NumPy's numbers in C; a cast that changes what a number means is refused.
 
-Rounding to a narrower float is no such change; overflow, a fraction or NaN in an integer, and
-anything but 0 and 1 in a bool, are. Compiled because most programs compute in other numbers than
-they store, at every step. Not here: shapes (``_store.column``), and numbers that are no native ones
+Rounding to a narrower float is allowed. Overflow, a fraction or NaN in an integer, and anything but
+0 and 1 in a bool, are refused. Compiled because most programs compute in other dtypes than they
+store, at every step. Not here: shapes (``_store.column``), and numbers that are no native ones
 of up to 8 bytes (``_store.casting``).
 """
 

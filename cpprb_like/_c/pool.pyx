@@ -1,8 +1,7 @@
-"""Memory of dead batches, kept for the next ones.
+"""A pool of memory for large batches: memory of a batch that was freed is used for the next.
 
-Large arrays that are allocated anew for every batch cost a page fault for every 4 KiB, in processes
-whose allocator gives freed memory back to the system. Compiled because memory comes back from a C
-destructor.
+Without it each new array costs a page fault for every 4 KiB, where the allocator gives freed memory
+back to the system. Compiled because memory comes back from a C destructor.
 """
 
 cimport cython

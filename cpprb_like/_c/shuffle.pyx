@@ -1,7 +1,7 @@
-"""Random order, in a time in proportion to the numbers that are asked for.
+"""Random permutations, drawn lazily: the cost is proportional to the numbers that are drawn.
 
-Compiled because a draw without replacement asks it for every row. Not here: bounded random integers
-(``random_integers``).
+Compiled because a draw without replacement takes one number for each row. Not here: bounded random
+integers (``random_integers``).
 """
 
 cimport cython
@@ -20,9 +20,9 @@ cdef enum:
 cdef class Shuffle:
     """The numbers 0 to n - 1 in random order, one at a time, at most ``most`` of them.
 
-    Fisher-Yates over an array that is imagined; a hash table holds the places that differ from
-    their number. If most of the numbers may be asked for, an array holds by how much each differs:
-    it is zero at first, so nobody has to fill it, and a million numbers take 10 ms and not 90.
+    A sparse Fisher-Yates shuffle: a hash table holds the places whose number is not that of the
+    place. If most of the numbers may be drawn, an array holds the differences instead: it is zero
+    at first, so it need not be filled, and a million numbers take 10 ms and not 90.
     """
 
     def __cinit__(self, intp_t n, intp_t most):

@@ -70,10 +70,10 @@ cdef tuple PLAIN_TYPES = (np.ndarray, np.generic, list, tuple, str, bytes, int, 
 
 
 cdef class BufferBase:
-    """The calls that a buffer gets at every step. ``ReplayBuffer`` is the class to use.
+    """Compiled base class of ``ReplayBuffer``, which is the class to use.
 
-    A subclass gives it a ``Ring`` by ``_attach``, has the methods that raise
-    ``NotImplementedError`` here, and the attributes ``schema``, ``sampler`` and ``rng``.
+    A subclass passes it a ``Ring`` by ``_attach``, overrides the methods that raise
+    ``NotImplementedError`` here, and has the attributes ``schema``, ``sampler`` and ``rng``.
     """
 
     def _check_names(self, given):
