@@ -37,20 +37,8 @@ class RankBased(ByPriority):
     alpha : float
         Prioritization exponent, at least 0: P(i) is proportional to ``rank(i) ** -alpha``. 0 is
         uniform.
-    beta : float or schedule
-        Importance-sampling exponent, at least 0: 1 corrects fully, 0 not at all. The time of a
-        schedule is the number of batches drawn so far.
-    check_for_update : bool
-        ``update_priorities`` skips rows that were overwritten since they were drawn. Then
-        ``indexes`` are handles, which name a row for ever, and ``indexes % capacity`` are their
-        slots; without it they are the slots, as in cpprb.
-    stratified : bool
-        Stratified sampling: one row from each of n equal parts of the sum of all probabilities,
-        which has a lower variance. If false, n independent draws.
-    probabilities : bool
-        Add the column ``probabilities``: P(i), float64.
-    weights_dtype : {float32, float64}
-        Dtype of the column ``weights``. They are computed in float64 and rounded once.
+    beta, check_for_update, stratified, probabilities, weights_dtype
+        As for ``Prioritized``.
 
     Raises
     ------

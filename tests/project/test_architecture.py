@@ -33,7 +33,6 @@ FOR_ALL = (
     "cpprb_like._c.generators.",
     "cpprb_like._store.casting.as_array",
     "cpprb_like._store.schema.Field",
-    "cpprb_like.samplers._prioritized.read_priorities",
     "cpprb_like.views._stacking.CHECKED_NBYTES",
     "cpprb_like.views._stacking.newest_frame",
     "cpprb_like.views._stacking.take_stacks",

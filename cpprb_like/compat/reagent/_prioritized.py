@@ -19,7 +19,7 @@ from cpprb_like.compat.reagent._errors import InputError
 from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.compat.reagent._store import Read, Store
 from cpprb_like.compat.reagent._sum_tree import SumTree
-from cpprb_like.samplers._prioritized import read_priorities
+from cpprb_like.samplers import PrioritySampler
 
 __all__ = ["PrioritizedReplayBuffer"]
 
@@ -27,6 +27,7 @@ Array = NDArray[Any]
 Slots = NDArray[np.intp]
 
 PRIORITY = "priority"
+read_priorities = PrioritySampler().read_priorities  # as all priorities are read
 KIND = DenseMetadata((), np.dtype(np.float32))
 
 
