@@ -125,6 +125,7 @@ bench-report:
 api:
 	$(call environment,test)
 	$(RUN) tools/api_page.py
+	$(RUN) tools/combinations_page.py
 
 # The sdist, and a wheel from nothing but the sdist; then a buffer and the tests run on the wheel, outside the tree and
 # where there is no compiler.

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cpprb_like.buffers import (
-    Hindsight,
     Mixture,
     PrioritizedReplayBuffer,
     ReplayBuffer,
@@ -17,6 +16,7 @@ from cpprb_like.buffers import (
 )
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import LaBERlazy, LaBERmax, LaBERmean
+from cpprb_like.views import FrameStacks, Hindsight, NStep, Sequences, sequence_priorities
 
 if TYPE_CHECKING:
     from cpprb_like.compat.cpprb import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "FrameStacks",
     "GymnasiumRecorder",
     "Hindsight",
     "HindsightReplayBuffer",
@@ -42,15 +43,18 @@ __all__ = [
     "MPPrioritizedReplayBuffer",
     "MPReplayBuffer",
     "Mixture",
+    "NStep",
     "NotEnoughDataError",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "ReplayMemory",
     "ReverseReplayBuffer",
     "SelectiveReplayBuffer",
+    "Sequences",
     "create_before_add_func",
     "create_buffer",
     "create_env_dict",
+    "sequence_priorities",
     "train",
 ]
 __version__ = "0.1.0"

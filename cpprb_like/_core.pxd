@@ -124,6 +124,8 @@ cdef class Ring:
     cdef int c_check_slots(self, slots) except -1
 
 
+cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil
+
 cdef enum:
     FETCHED_STEPS = 16           # of a window, at most: the machine fetches what follows by itself
 

@@ -24,6 +24,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 MODULES = (
     "cpprb_like.buffers",
     "cpprb_like.samplers",
+    "cpprb_like.views",
     "cpprb_like.schedules",
     "cpprb_like.errors",
     "cpprb_like.testing",

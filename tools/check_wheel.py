@@ -31,6 +31,7 @@ TEST_SOURCES = (
 # They look at the tree.
 NOT_FOR_WHEELS = (
     "tests/project/test_api_page.py",
+    "tests/project/test_combinations_page.py",
     "tests/project/test_architecture.py",
     "tests/project/test_packaging.py",
 )

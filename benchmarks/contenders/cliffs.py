@@ -15,8 +15,9 @@ from data import DEPTH, FRAME, GAME, filling, game, one_step, random_steps, taki
 from measure import Work, compiled, statement
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.buffers import Hindsight
+from cpprb_like.buffers import View
 from cpprb_like.typing import FieldSpec, NstepSpec
+from cpprb_like.views import Hindsight, Sequences
 
 from .originals import side_by_side
 
@@ -197,10 +198,10 @@ def rare_starts(rows: int, prioritized: bool) -> tuple[ReplayBuffer, ReplayBuffe
 def sequences_of_rare_starts(place: int, rows: int, prioritized: bool) -> Work:
     """16 sequences of 20 steps, none shorter."""
     rb = shelf.get(rare_starts, rows, prioritized)[place]
-    return statement("batch = rb.sample_sequences(16, 1, burn_in=19)", rb=rb)
+    return statement("batch = view.sample(16)", view=rb.view(Sequences(1, burn_in=19)))
 
 
-def few_left(rows: int) -> tuple[Hindsight, Hindsight]:
+def few_left(rows: int) -> tuple[View, View]:
     """Hindsight over all rows, and where all but the last episode are deleted."""
     both = []
     for deleted in (False, True):
@@ -209,7 +210,7 @@ def few_left(rows: int) -> tuple[Hindsight, Hindsight]:
             rb.episodes.delete(0)
         options: Any = {"goal": "act", "achieved": "obs", "strategy": "random"}
         options["goal_func"] = lambda values: np.zeros(len(values), np.int64)
-        both.append(Hindsight(rb, lambda achieved, *_: np.zeros(len(achieved)), **options))
+        both.append(rb.view(Hindsight(lambda achieved, *_: np.zeros(len(achieved)), **options)))
     return both[0], both[1]
 
 

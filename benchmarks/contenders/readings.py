@@ -21,7 +21,7 @@ from floors.sequences import SequenceFloor
 from floors.steps import Floor
 from measure import Work, compiled, statement
 
-from cpprb_like import ReplayBuffer
+from cpprb_like import ReplayBuffer, Sequences
 from cpprb_like.typing import FieldSpec, NstepSpec
 
 from .uniform import ADD, env_dict, fill, filled, floor, ours, shelf
@@ -71,16 +71,17 @@ def long_episodes(rows: int) -> ReplayBuffer:
 
 @ours.does("sequences")
 def sequences(rows: int, n: int, length: int) -> Work:
-    """``sample_sequences``."""
+    """A view of sequences."""
     rb = shelf.get(long_episodes, rows)
-    return statement(f"batch = rb.sample_sequences({n}, {length})", rb=rb)
+    return statement(f"batch = view.sample({n})", view=rb.view(Sequences(length)))
 
 
 @ours.does("sequences_across")
 def sequences_across(rows: int, n: int, length: int) -> Work:
-    """``sample_sequences`` that may run on into the next episode."""
+    """A view of sequences that may run on into the next episode."""
     rb = shelf.get(long_episodes, rows)
-    return statement(f"batch = rb.sample_sequences({n}, {length}, across_episodes=True)", rb=rb)
+    view = rb.view(Sequences(length, across_episodes=True))
+    return statement(f"batch = view.sample({n})", view=view)
 
 
 @floor.does("sequences")
@@ -88,7 +89,8 @@ def sequences_across(rows: int, n: int, length: int) -> Work:
 def sequences_floor(rows: int, n: int, length: int) -> Work:
     """A loop that copies as many rows into columns, wherever they start."""
     rb = shelf.get(long_episodes, rows)
-    batches = rb.sample_sequences(n, length), rb.sample_sequences(n, length)
+    view = rb.view(Sequences(length))
+    batches = view.sample(n), view.sample(n)
     return compiled(SequenceFloor(rb).sequences(batches, length))
 
 
@@ -107,9 +109,9 @@ def single_frames(rows: int) -> ReplayBuffer:
 
 @ours.does("frame_sequences")
 def frame_sequences(rows: int, n: int, length: int) -> Work:
-    """``sample_sequences``."""
+    """A view of sequences."""
     rb = shelf.get(single_frames, rows)
-    return statement(f"batch = rb.sample_sequences({n}, {length})", rb=rb)
+    return statement(f"batch = view.sample({n})", view=rb.view(Sequences(length)))
 
 
 @floor.does("frame_sequences")

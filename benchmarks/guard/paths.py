@@ -91,7 +91,7 @@ def hindsight() -> Work:
         rew=np.zeros(ROWS, np.float32),
         done=np.arange(1, ROWS + 1) % EPISODE == 0,
     )
-    return statement(f"batch = her.sample({BATCH})", her=Hindsight(rb, no_reward))
+    return statement(f"batch = her.sample({BATCH})", her=rb.view(Hindsight(no_reward)))
 
 
 PATHS: dict[str, SetUp] = {

@@ -4,7 +4,7 @@ The next observation of a step usually is the observation of the next step, and 
 previous one shifted by one frame, so little of them is stored. The bytes are compared when rows are
 added; what no neighbouring row holds goes to the ``overflow``. So what was added is what is read,
 wherever episodes end. Compiled
-because it looks at every row. Not here: what is done with the values (``views._view``), and fields
+because it looks at every row. Not here: what is done with the values (``views._rows``), and fields
 that are stored as they are (``_core``).
 """
 

@@ -1,6 +1,6 @@
 """Options of a buffer that say what is derived from the rows -> frozen specs.
 
-Not here: how the values are stored (``schema``, ``chained``) and read (``views._view``).
+Not here: how the values are stored (``schema``, ``chained``) and read (``views._rows``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from cpprb_like._c.checks import as_discount, as_int
 from cpprb_like._store.frame_axes import likely_axis
 from cpprb_like._store.schema import Field, Schema, Stack
 
-__all__ = ["NStep", "check_nstep", "derive", "read_nstep"]
+__all__ = ["NStepReturns", "check_nstep", "derive", "read_nstep"]
 
 DEEPEST = 256  # frames of a stack
 REWARD_NAMES = ("rew", "reward", "rewards")
@@ -21,7 +21,7 @@ NSTEP_KEYS = ("size", "gamma", "rew", "next", "discount")
 
 
 @dataclass(frozen=True)
-class NStep:
+class NStepReturns:
     """Sums of rewards over several steps, and what follows them."""
 
     size: int  # the most steps
@@ -130,7 +130,7 @@ def _read_stack(field: Field, axis: object) -> Stack:
     return Stack(field.name, number, depth)
 
 
-def read_nstep(options: object, schema: Schema) -> NStep | None:
+def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
     """``Nstep``: a dict with ``size`` and maybe ``gamma``, ``rew``, ``next`` and ``discount``.
 
     Raises
@@ -183,7 +183,7 @@ def read_nstep(options: object, schema: Schema) -> NStep | None:
     if discount and "discount" in schema.names:
         raise ValueError("Nstep['discount']: there is a field of this name")
     shapes = {field.shape for field in schema.fields if field.name in rewards}
-    return NStep(
+    return NStepReturns(
         size,
         as_discount("Nstep['gamma']", options.get("gamma", 0.99)),
         tuple(rewards),
@@ -193,7 +193,7 @@ def read_nstep(options: object, schema: Schema) -> NStep | None:
     )
 
 
-def check_nstep(nstep: NStep | None, incomplete: int, n_envs: int) -> None:
+def check_nstep(nstep: NStepReturns | None, incomplete: int, n_envs: int) -> None:
     """Raise ``ValueError`` unless the numbers, which somebody else wrote, fit a buffer."""
     size: int = 1
     shape: tuple[int, ...] = ()

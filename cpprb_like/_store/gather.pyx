@@ -5,7 +5,7 @@ after all is read, whether they were all there at the same time (``Ring.holds``)
 
 Compiled because it is most of what drawing a batch costs. Not here: which rows
 (``samplers._uniform_draws``, ``samplers._base``), and fields that are not stored as they are
-(``views._view``).
+(``views._rows``).
 """
 
 cimport numpy as cnp

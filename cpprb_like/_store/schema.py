@@ -303,42 +303,9 @@ class Schema:
     def check_out(
         self, out: object, n: int, names: Sequence[str] | None = None
     ) -> list[NDArray[Any]]:
-        """The arrays of a caller's batch, in declared order, if they can take ``n`` rows.
-
-        Of the fields ``names``, or of all. Entries of other names are left alone: samplers put
-        theirs there. An array of another library, such as a tensor, is taken as an array that
-        shares its memory.
-        """
-        if not isinstance(out, dict):
-            raise TypeError(f"out: expected a dict of arrays, got {type(out).__name__}")
+        """The arrays of a caller's batch for rows of these fields, or of all: ``check_out``."""
         fields = [field for field in self.fields if names is None or field.name in names]
-        missing = [field.name for field in fields if field.name not in out]
-        if missing:
-            wanted = [field.name for field in fields]
-            raise TypeError(f"out: missing fields {missing}; expected {wanted}")
-        arrays = [as_out(f"out[{field.name!r}]", out[field.name]) for field in fields]
-        for field, array in zip(fields, arrays, strict=True):
-            shape = (n, *field.shape)
-            if array.dtype != field.dtype or array.shape != shape:
-                raise ValueError(
-                    f"out[{field.name!r}]: expected {field.dtype} of shape {shape}, "
-                    f"got {array.dtype} of shape {array.shape}"
-                )
-            if not array.flags.c_contiguous or not array.flags.writeable:
-                flaw = "read-only" if array.flags.c_contiguous else "not C-contiguous"
-                raise ValueError(
-                    f"out[{field.name!r}]: expected a writeable C-contiguous array, "
-                    f"got one that is {flaw}"
-                )
-        order = sorted(range(len(arrays)), key=lambda place: arrays[place].ctypes.data)
-        for one, two in pairwise(place for place in order if arrays[place].nbytes):
-            if np.may_share_memory(arrays[one], arrays[two]):
-                first, second = sorted((one, two))
-                raise ValueError(
-                    f"out[{fields[second].name!r}] shares memory with "
-                    f"out[{fields[first].name!r}]; expected arrays of their own"
-                )
-        return arrays
+        return check_out(out, n, {field.name: (field.dtype, field.shape) for field in fields})
 
     def end_fields(self) -> list[tuple[int, int, int]]:
         """Number, byte of the sign (-1 for none) and flags of each field that ends episodes.
@@ -672,6 +639,45 @@ def read_columns(
         if names.count(name) > 1:
             raise ValueError(f"fields: expected each field once, got {name!r} twice")
     return tuple(column for column in columns if column.name in names)
+
+
+def check_out(
+    out: object, n: int, wanted: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+) -> list[NDArray[Any]]:
+    """The arrays of a caller's batch, if they can take ``n`` items of each of the ``wanted``.
+
+    ``wanted`` has the dtype and the shape of an item by name. Entries of other names are left
+    alone: samplers put theirs there. An array of another library, such as a tensor, is taken as an
+    array that shares its memory.
+    """
+    if not isinstance(out, dict):
+        raise TypeError(f"out: expected a dict of arrays, got {type(out).__name__}")
+    names = list(wanted)
+    missing = [name for name in names if name not in out]
+    if missing:
+        raise TypeError(f"out: missing fields {missing}; expected {names}")
+    arrays = [as_out(f"out[{name!r}]", out[name]) for name in names]
+    for (name, (dtype, item)), array in zip(wanted.items(), arrays, strict=True):
+        shape = (n, *item)
+        if array.dtype != dtype or array.shape != shape:
+            raise ValueError(
+                f"out[{name!r}]: expected {dtype} of shape {shape}, "
+                f"got {array.dtype} of shape {array.shape}"
+            )
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            flaw = "read-only" if array.flags.c_contiguous else "not C-contiguous"
+            raise ValueError(
+                f"out[{name!r}]: expected a writeable C-contiguous array, got one that is {flaw}"
+            )
+    order = sorted(range(len(arrays)), key=lambda place: arrays[place].ctypes.data)
+    for one, two in pairwise(place for place in order if arrays[place].nbytes):
+        if np.may_share_memory(arrays[one], arrays[two]):
+            first, second = sorted((one, two))
+            raise ValueError(
+                f"out[{names[second]!r}] shares memory with out[{names[first]!r}]; expected arrays "
+                "of their own"
+            )
+    return arrays
 
 
 def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, int]]:

@@ -25,14 +25,14 @@ from cpprb_like._core import (
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
 from cpprb_like._store.chained import Chain, FrameStack, NextOf
-from cpprb_like._store.derived import NStep
+from cpprb_like._store.derived import NStepReturns
 from cpprb_like._store.gather import new_array
 from cpprb_like._store.schema import Field, Layout
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import ByPriority
 from cpprb_like.samplers._ranks import Ranks
 from cpprb_like.samplers._row_weights import RowWeights
-from cpprb_like.views._view import View, read_rows
+from cpprb_like.views._rows import RowReader, read_rows
 
 __all__ = ["IdFields", "check_memory", "check_rows"]
 
@@ -45,8 +45,8 @@ def check_rows(
     layout: Layout,
     arena: NDArray[np.uint8],
     ring: Ring,
-    view: View,
-    nstep: NStep | None,
+    reader: RowReader,
+    nstep: NStepReturns | None,
     sampler: Sampler,
     ids: IdFields,
 ) -> None:
@@ -61,7 +61,7 @@ def check_rows(
         _check_chain(chain, timeline, layout, arena)
     ids.check(timeline, ring)
     if nstep is not None:
-        _check_steps(timeline, ring, view, nstep)
+        _check_steps(timeline, ring, reader, nstep)
     if isinstance(sampler, ByPriority):
         _check_weights(sampler.rows, timeline)
 
@@ -350,7 +350,7 @@ def _as_numbers(values: Array) -> Array:
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
-def _check_steps(timeline: _Timeline, ring: Ring, view: View, nstep: NStep) -> None:
+def _check_steps(timeline: _Timeline, ring: Ring, reader: RowReader, nstep: NStepReturns) -> None:
     """Sums and last values over several steps are those of the rows themselves."""
     chosen = np.flatnonzero(timeline.drawable)
     steps = np.minimum(timeline.left[chosen] + 1, nstep.size)
@@ -358,7 +358,7 @@ def _check_steps(timeline: _Timeline, ring: Ring, view: View, nstep: NStep) -> N
     for start in range(0, len(chosen), CHUNK):
         here, counts = chosen[start : start + CHUNK], steps[start : start + CHUNK]
         slots = np.ascontiguousarray(timeline.slots[here])
-        batch = view.take(slots)
+        batch = reader.take(slots)
         require = partial(_require_some, timeline, here)
         for name in nstep.last_step_fields:
             values = plain[name][here + counts - 1]
@@ -387,7 +387,7 @@ def _check_steps(timeline: _Timeline, ring: Ring, view: View, nstep: NStep) -> N
             require(got == factor, f"discount {_after(nstep)}", factor, got)
 
 
-def _after(nstep: NStep) -> str:
+def _after(nstep: NStepReturns) -> str:
     return f"over {nstep.size} steps"
 
 

@@ -23,7 +23,7 @@ from cpprb_like._store.gather import new_array
 from cpprb_like._store.schema import read_columns
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._starts import choose
-from cpprb_like.views._view import read_rows
+from cpprb_like.views._rows import read_rows
 
 __all__ = ["Episode", "Episodes", "Spread", "Statistics"]
 

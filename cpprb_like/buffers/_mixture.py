@@ -1,14 +1,14 @@
-"""Batches from several buffers: demonstrations beside own experience, successes beside failures.
+"""Batches from several sources: demonstrations beside own experience, successes beside failures.
 
-A mixture says how many rows of a batch come from which buffer. It owns no rows: users add to the
-buffers themselves. Not here: which rows of a buffer are drawn (``samplers._base``,
-``samplers._prioritized``).
+A mixture says how many items of a batch come from which source. It owns no rows: users add to the
+buffers themselves. Not here: which rows of a buffer are drawn (``samplers``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -20,11 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.generators import Seed, generator
-from cpprb_like._store.row_handles import without_row
-from cpprb_like.buffers._prioritized import PrioritizedReplayBuffer
-from cpprb_like.buffers._replay import Batch, ReplayBuffer
+from cpprb_like._store.schema import check_out
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers._prioritized import ByPriority, read_indexes, read_priorities
+from cpprb_like.samplers._prioritized import read_indexes, read_priorities
 from cpprb_like.schedules import Schedule, check, value_at
 
 __all__ = ["Mixture"]
@@ -34,16 +33,17 @@ RANDOM_BITS = 53  # of a number from Generator.random, which is a multiple of 2 
 IN_PLACE_NBYTES = 2**16  # from here on buffers write into the batch; below, a copy is cheaper
 
 
-class Mixture:
-    """Draws each batch from several buffers, in given shares.
+class Mixture(Source):
+    """Draws each batch from several sources, in given shares.
 
     Parameters
     ----------
-    buffers : dict of str to ReplayBuffer
-        At least one. All have the same fields; sizes, samplers and environments may differ. No
-        field may be called ``source``, ``weights`` or ``indexes``.
+    sources : dict of str to Source
+        At least one: buffers, views of buffers, or mixtures. All have the same fields, of the same
+        dtypes and shapes; sizes, samplers and environments may differ. No field may be called
+        ``source``, ``weights`` or ``indexes``.
     shares : dict of str to (float or schedule)
-        For each buffer, how much of a batch comes from it: at least 0, and not all 0. They need not
+        For each source, how much of a batch comes from it: at least 0, and not all 0. They need not
         sum to 1, only their ratios count. The time of a schedule is the number of batches drawn so
         far. A number counts as the decimal that it prints as: 0.1 is a tenth.
     seed : int, SeedSequence, BitGenerator, Generator, optional
@@ -52,7 +52,7 @@ class Mixture:
 
     Attributes
     ----------
-    buffers, shares : mapping
+    sources, shares : mapping
         As given, to be read only.
     draws : int
         Batches drawn so far.
@@ -62,22 +62,24 @@ class Mixture:
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value, or the fields of two buffers differ; the message
+        A parameter is of a wrong type or value, or the fields of two sources differ; the message
         names the parameter or the field.
 
     Notes
     -----
-    Where a share of a batch of n rows is no whole number of rows, it is rounded at random, down or
-    up, so that ``n * share`` rows come on average, also where n is 1. All shares of a batch are
-    rounded by the same random number (systematic sampling).
+    Where a share of a batch of n items is no whole number, it is rounded at random, down or up, so
+    that ``n * share`` items come on average, also where n is 1. All shares of a batch are rounded
+    by the same random number (systematic sampling).
 
-    A buffer that holds no rows has no share: the others get it, in the ratio of theirs. So training
+    A source that holds no rows has no share: the others get it, in the ratio of theirs. So training
     may begin on demonstrations alone, and go on by the shares as soon as there is experience.
 
-    ``weights`` of prioritized buffers correct for uneven draws within each buffer. They do not
-    correct for the shares, which are meant.
+    Importance-sampling ``weights`` correct for uneven draws within each source. They do not correct
+    for the shares, which are meant.
 
-    A mixture is pickled and deep-copied with its buffers. Any number of threads may add to the
+    There are no ``batches``: an epoch takes each row once, and so leaves no shares to choose.
+
+    A mixture is pickled and deep-copied with its sources. Any number of threads may add to the
     buffers and draw; of draws at the same time two may count as one.
 
     Source: half of each batch from demonstrations, in Ball, Smith, Kostrikov and Levine (2023),
@@ -99,19 +101,13 @@ class Mixture:
 
     def __init__(
         self,
-        buffers: Mapping[str, ReplayBuffer],
+        sources: Mapping[str, Source],
         shares: Mapping[str, float | Schedule],
         *,
         seed: Seed = None,
     ) -> None:
-        self._buffers = _read_buffers(buffers)
-        self._shares = _read_shares(shares, list(self._buffers))
-        self._first = next(iter(self._buffers.values()))
-        by_priority = [b for b in self._buffers.values() if isinstance(b, PrioritizedReplayBuffer)]
-        self._weights_dtype: np.dtype[Any] | None = None
-        if by_priority:
-            dtypes = [b.sampler.weights_dtype for b in by_priority]
-            self._weights_dtype = np.result_type(np.float32, *dtypes)
+        self._sources = _read_sources(sources)
+        self._shares = _read_shares(shares, list(self._sources))
         self.rng = generator(seed)
         # Of batches that could not be drawn, for the next ones: a call that raises changes nothing.
         self._numbers: list[float] = []
@@ -131,7 +127,8 @@ class Mixture:
         beta: float | Schedule | None = None,
         *,
         replace: bool = True,
-        out: Batch | None = None,
+        out: dict[str, Any] | None = None,
+        indexes: bool = False,
         fields: str | Iterable[str] | None = None,
     ) -> Batch:
         """Draw rows from all buffers.
@@ -200,24 +197,23 @@ class Mixture:
         >>> (batch["x"] > 3).tolist(), batch["source"].tolist()
         ([False, False, True, True], [0, 0, 1, 1])
         """
-        columns = self._first._columns(fields)
-        n = self._first._check_batch_size(batch_size, columns)
+        n, names = self._read_batch_size(batch_size, fields)
+        columns = self.columns
         if beta is not None:
             check("beta", beta, 0)
-            if self._weights_dtype is None:
-                raise TypeError("beta: expected no value, for no buffer here has priorities")
-        names = None if columns is None else [column.name for column in columns]
+            if not self.has_priorities:
+                raise TypeError("beta: expected no value, for no source here has priorities")
+        wanted = {name: columns[name] for name in names or self.fields}
         to = None
         if out is not None:
-            arrays = self._first._arrays_of(out, n, columns)
-            to = dict(zip(names or self._first.schema.names, arrays, strict=True))
+            to = dict(zip(wanted, check_out(out, n, wanted), strict=True))
         ends = self._ends_of_shares()
         number = self._next_number()
         try:
             offset = int(number * 2**RANDOM_BITS) * ends[-1] >> RANDOM_BITS
             cuts = [(n * end + offset) // ends[-1] for end in ends]
             self._check_parts(cuts, beta, replace)
-            batch = self._draw(cuts, names, to, beta=beta, replace=replace)
+            batch = self._draw(cuts, wanted, to, names, beta, replace, indexes)
         except BaseException:
             self._numbers.append(number)
             raise
@@ -244,65 +240,70 @@ class Mixture:
         }
         if not any(shares.values()):
             raise ValueError(f"shares: expected one above 0, got {shares} for batch {self.draws}")
-        held = [share if len(self._buffers[name]) else 0.0 for name, share in shares.items()]
+        held = [share if len(self._sources[name]) else 0.0 for name, share in shares.items()]
         if not any(held):
             empty = [name for name, share in shares.items() if share]
-            raise NotEnoughDataError(f"cannot sample: buffers {empty} are empty")
+            raise NotEnoughDataError(f"cannot sample: sources {empty} are empty")
         return _ends(tuple(held))
 
     def _check_parts(self, cuts: list[int], beta: float | Schedule | None, replace: bool) -> None:
         """Raise what drawing the parts would raise, as far as it is known, before any is drawn."""
         parts = {}
-        for (name, buffer), (start, stop) in zip(
-            self._buffers.items(), pairwise(cuts), strict=True
+        for (name, source), (start, stop) in zip(
+            self._sources.items(), pairwise(cuts), strict=True
         ):
-            if not replace and stop - start > len(buffer):
-                raise NotEnoughDataError(
-                    f"buffer {name!r}: cannot sample {stop - start} distinct rows: "
-                    f"the buffer holds {len(buffer)}"
-                )
             if stop > start:
-                parts[name] = _columns_of(buffer)
-                if isinstance(buffer.sampler, ByPriority):
-                    buffer.sampler.check_draw(stop - start, replace=replace, beta=beta)
+                parts[name] = set(source.columns) - {*source.fields, *OWN_NAMES}
+                with _named(name):
+                    source._check_draw(
+                        stop - start, replace=replace, beta=beta if source.has_priorities else None
+                    )
         _check_columns(parts)
 
     def _draw(
-        self, cuts: list[int], names: list[str] | None, to: Batch | None, **options: Any
+        self,
+        cuts: list[int],
+        wanted: Mapping[str, ColumnSpec],
+        to: Batch | None,
+        names: tuple[str, ...] | None,
+        beta: float | Schedule | None,
+        replace: bool,
+        indexes: bool,
     ) -> Batch:
-        """A batch that is parted at ``cuts``, of some fields or of all; those go into ``to``.
+        """A batch that is parted at ``cuts``, of the ``wanted`` fields; those go into ``to``.
 
         What is given is written to when all parts are there, for drawing one may fail.
         """
-        n, fields = cuts[-1], self._first.schema.fields
-        if names is not None:
-            fields = tuple(field for field in fields if field.name in names)
-        in_place = to is None and n * sum(field.nbytes for field in fields) >= IN_PLACE_NBYTES
+        n = cuts[-1]
+        nbytes = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in wanted.values())
+        in_place = to is None and n * nbytes >= IN_PLACE_NBYTES
         batch: Batch = {}
         if to is None:
-            batch = {field.name: np.empty((n, *field.shape), field.dtype) for field in fields}
+            batch = {name: np.empty((n, *spec.shape), spec.dtype) for name, spec in wanted.items()}
         extra: Batch = {"source": np.empty(n, np.intp)}
-        if self._weights_dtype is not None:
-            extra["weights"] = np.empty(n, self._weights_dtype)
+        if self.has_priorities:
+            extra["weights"] = np.empty(n, self.columns["weights"].dtype)
+        if self.has_priorities or indexes:
             extra["indexes"] = np.empty(n, np.int64)
         parts: list[tuple[int, int, Batch]] = []
         others = {}
-        known = {*OWN_NAMES, *(field.name for field in fields)}
         for number, (name, (start, stop)) in enumerate(
-            zip(self._buffers, pairwise(cuts), strict=True)
+            zip(self._sources, pairwise(cuts), strict=True)
         ):
             if start == stop:
                 continue
             views = None
             if in_place:
                 views = {field: values[start:stop] for field, values in batch.items()}
-            part = self._part(name, stop - start, names, views, **options)
+            part = self._part(name, stop - start, names, views, beta, replace, indexes)
             parts.append((start, stop, part))
             extra["source"][start:stop] = number
-            if self._weights_dtype is not None:
+            if "weights" in extra:
                 extra["weights"][start:stop] = part.get("weights", 1.0)
-                index = part.get("indexes", 0) * len(self._buffers)
+            if "indexes" in extra:
+                index = part.get("indexes", 0) * len(self._sources)
                 extra["indexes"][start:stop] = index + number
+            known = {*OWN_NAMES, *wanted}
             others[name] = {column: part[column] for column in part if column not in known}
         further = _join(others)
         if not in_place:
@@ -315,22 +316,22 @@ class Mixture:
         self,
         name: str,
         n: int,
-        names: list[str] | None,
+        names: tuple[str, ...] | None,
         out: Batch | None,
-        *,
         beta: float | Schedule | None,
         replace: bool,
+        indexes: bool,
     ) -> Batch:
-        """The rows of one buffer."""
-        buffer = self._buffers[name]
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            return buffer.sample(n, beta, replace=replace, out=out, fields=names)
-        part = buffer.sample(n, replace=replace, out=out, fields=names)
-        for column in ("weights", "indexes"):
+        """The items of one source."""
+        source = self._sources[name]
+        if source.has_priorities:
+            return source.sample(n, beta, replace=replace, out=out, fields=names)
+        part = source.sample(n, replace=replace, out=out, indexes=indexes, fields=names)
+        for column in ("weights",) if indexes else ("weights", "indexes"):
             if column in part:
                 raise ValueError(
-                    f"buffer {name!r}: expected a PrioritizedReplayBuffer, because "
-                    f"{buffer.sampler!r} gives {column}"
+                    f"source {name!r}: expected a PrioritizedReplayBuffer, because the sampler "
+                    f"gives {column}"
                 )
         return part
 
@@ -377,38 +378,91 @@ class Mixture:
         """
         values = read_priorities(priorities)
         given = read_indexes(indexes, len(values))
-        index, source = np.divmod(given, len(self._buffers))
-        updates = []
-        for number, (name, buffer) in enumerate(self._buffers.items()):
-            if isinstance(buffer, PrioritizedReplayBuffer):
+        wrong = self._check_update(given, values)
+        if len(wrong):
+            _, number = np.divmod(given[wrong[0]], len(self._sources))
+            name = list(self._sources)[number]
+            raise IndexError(
+                f"indexes[{wrong[0]}]: expected that of a row of source {name!r}, which "
+                f"holds {len(self._sources[name])}; got {given[wrong[0]]}"
+            )
+        for name, places, index in self._parts_of(given):
+            with _named(name):
+                self._sources[name].update_priorities(index, values[places])
+
+    def _parts_of(
+        self, indexes: NDArray[np.int64]
+    ) -> Iterator[tuple[str, NDArray[np.intp], NDArray[np.int64]]]:
+        """The name of each source with priorities, the places of its indexes, and its own ones."""
+        index, source = np.divmod(indexes, len(self._sources))
+        for number, (name, one) in enumerate(self._sources.items()):
+            if one.has_priorities:
                 places = np.flatnonzero(source == number)
-                buffer.sampler.read_priorities(values[places])
-                tagged = buffer.sampler.check_for_update
-                wrong = places[without_row(buffer.ring, index[places], tagged)]
-                if len(wrong):
-                    raise IndexError(
-                        f"indexes[{wrong[0]}]: expected that of a row of buffer {name!r}, which "
-                        f"holds {len(buffer)}; got {given[wrong[0]]}"
-                    )
-                updates.append((name, buffer, places))
-        for name, buffer, places in updates:
-            _update(name, buffer, index[places], values[places])
+                yield name, places, index[places]
+
+    def _check_update(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        wrong = [np.empty(0, np.intp)]
+        for name, places, index in self._parts_of(indexes):
+            wrong.append(places[self._sources[name]._check_update(index, priorities[places])])
+        return np.concatenate(wrong)
+
+    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
+        if not replace and n > len(self):
+            raise NotEnoughDataError(
+                f"cannot sample {n} distinct rows: the sources hold {len(self)}"
+            )
+        if beta is not None:
+            check("beta", beta, 0)
+        self._ends_of_shares()
+
+    def _read_batch_size(
+        self, batch_size: int, fields: str | Iterable[str] | None = None
+    ) -> tuple[int, tuple[str, ...] | None]:
+        return next(iter(self._sources.values()))._read_batch_size(batch_size, fields)
 
     # ------------------------------------------------------------------ state
 
     @property
-    def buffers(self) -> Mapping[str, ReplayBuffer]:
-        """The buffers by name, in the order of ``source``."""
-        return MappingProxyType(self._buffers)
+    def sources(self) -> Mapping[str, Source]:
+        """The sources by name, in the order of ``source``."""
+        return MappingProxyType(self._sources)
 
     @property
     def shares(self) -> Mapping[str, float | Schedule]:
         """The shares by name, as given."""
         return MappingProxyType(self._shares)
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields, in the order of the first source."""
+        return next(iter(self._sources.values())).fields
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether a source has."""
+        return any(source.has_priorities for source in self._sources.values())
+
+    @property
+    def columns(self) -> Mapping[str, ColumnSpec]:
+        """The columns of a batch: see ``Source.columns``."""
+        first = next(iter(self._sources.values()))
+        found = {name: spec for name, spec in first.columns.items() if name not in OWN_NAMES}
+        found["source"] = ColumnSpec(np.dtype(np.intp), ())
+        dtypes = [
+            source.columns["weights"].dtype
+            for source in self._sources.values()
+            if source.has_priorities
+        ]
+        if dtypes:
+            found["weights"] = ColumnSpec(np.result_type(np.float32, *dtypes), ())
+            found["indexes"] = ColumnSpec(np.dtype(np.int64), ())
+        return found
+
     def __len__(self) -> int:
-        """Rows that can be drawn, of all buffers."""
-        return sum(len(buffer) for buffer in self._buffers.values())
+        """Rows that can be drawn, of all sources."""
+        return sum(len(source) for source in self._sources.values())
 
     def __bool__(self) -> bool:
         """As a buffer, a mixture is a thing and not its rows: always true."""
@@ -416,51 +470,63 @@ class Mixture:
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}(draws={self.draws})"]
-        for number, (name, buffer) in enumerate(self._buffers.items()):
-            kind = f"{type(buffer).__name__}(size={buffer.capacity}, stored={len(buffer)})"
+        for number, (name, source) in enumerate(self._sources.items()):
+            kind = f"{type(source).__name__}(stored={len(source)})"
             lines.append(f"  {number} {name!r}: {self._shares[name]!r} of {kind}")
         return "\n".join(lines)
 
 
-def _read_buffers(buffers: object) -> dict[str, ReplayBuffer]:
-    """The buffers, all of the same fields, or an error."""
-    if not isinstance(buffers, Mapping):
-        raise TypeError(f"buffers: expected a dict of buffers, got {type(buffers).__name__}")
-    if not buffers:
-        raise ValueError("buffers: expected at least one, got none")
-    for name, buffer in buffers.items():
+def _read_sources(sources: object) -> dict[str, Source]:
+    """The sources, all of the same fields, or an error."""
+    if not isinstance(sources, Mapping):
+        raise TypeError(f"sources: expected a dict of sources, got {type(sources).__name__}")
+    if not sources:
+        raise ValueError("sources: expected at least one, got none")
+    for name, source in sources.items():
         if not isinstance(name, str):
-            raise TypeError(f"buffers: expected names, got {name!r}")
-        if not isinstance(buffer, ReplayBuffer):
+            raise TypeError(f"sources: expected names, got {name!r}")
+        if not isinstance(source, Source):
             raise TypeError(
-                f"buffers[{name!r}]: expected a ReplayBuffer, got {type(buffer).__name__}"
+                f"sources[{name!r}]: expected a buffer, a view or a mixture, "
+                f"got {type(source).__name__}"
             )
-    first, *others = buffers
-    taken = [name for name in OWN_NAMES if name in buffers[first].schema.names]
+    first, *others = sources
+    taken = [name for name in OWN_NAMES if name in sources[first].fields]
     if taken:
-        raise ValueError(f"buffers[{first!r}]: {taken} are names of columns of a mixture's batch")
+        raise ValueError(f"sources[{first!r}]: {taken} are names of columns of a mixture's batch")
     for other in others:
-        _check_fields(first, buffers[first], other, buffers[other])
+        _check_fields(first, sources[first], other, sources[other])
     for number, name in enumerate(others, 1):
-        for earlier in list(buffers)[:number]:
-            if buffers[name] is buffers[earlier]:
-                raise ValueError(f"buffers[{name!r}] is the same buffer as buffers[{earlier!r}]")
-    return dict(buffers)
+        for earlier in list(sources)[:number]:
+            if sources[name] is sources[earlier]:
+                raise ValueError(
+                    f"sources[{name!r}]: expected another source than sources[{earlier!r}]"
+                )
+    return dict(sources)
 
 
-def _check_fields(one: str, first: ReplayBuffer, two: str, second: ReplayBuffer) -> None:
-    """Raise ``ValueError`` unless two buffers have the same fields, in whatever order."""
-    mine, theirs = ({field.name: field for field in b.schema.fields} for b in (first, second))
+def _check_fields(one: str, first: Source, two: str, second: Source) -> None:
+    """Raise ``ValueError`` unless two sources have the same fields, in whatever order."""
+    mine, theirs = ({name: s.columns[name] for name in s.fields} for s in (first, second))
     for name in [*mine, *theirs]:
         if name not in mine or name not in theirs:
             has, lacks = (one, two) if name in mine else (two, one)
-            raise ValueError(f"field {name!r}: buffer {has!r} has it, buffer {lacks!r} has not")
+            raise ValueError(f"field {name!r}: source {has!r} has it, source {lacks!r} has not")
         a, b = mine[name], theirs[name]
         if a != b:
             raise ValueError(
-                f"field {name!r}: expected {a.dtype} of shape {a.shape} as in buffer {one!r}, "
-                f"got {b.dtype} of shape {b.shape} in buffer {two!r}"
+                f"field {name!r}: expected {a.dtype} of shape {a.shape} as in source {one!r}, "
+                f"got {b.dtype} of shape {b.shape} in source {two!r}"
             )
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Put the name of a source into what it raises."""
+    try:
+        yield
+    except (IndexError, NotEnoughDataError) as error:
+        raise type(error)(f"source {name!r}: {error}") from error
 
 
 def _read_shares(shares: object, names: list[str]) -> dict[str, float | Schedule]:
@@ -476,20 +542,12 @@ def _read_shares(shares: object, names: list[str]) -> dict[str, float | Schedule
     return {name: shares[name] if callable(shares[name]) else float(shares[name]) for name in names}
 
 
-def _columns_of(buffer: ReplayBuffer) -> set[str]:
-    """The further columns of a buffer's batches, as far as they are known without a batch."""
-    columns = {"discount"} if buffer._nstep is not None and buffer._nstep.discount else set()
-    if isinstance(buffer.sampler, ByPriority) and buffer.sampler.probabilities:
-        columns.add("probabilities")
-    return columns
-
-
 def _check_columns(parts: Mapping[str, Collection[str]]) -> None:
     """Raise unless all parts of a batch have the same further columns."""
     for one, two in pairwise(parts):
         for column in {*parts[one]} ^ {*parts[two]}:
             has, lacks = (one, two) if column in parts[one] else (two, one)
-            raise ValueError(f"column {column!r}: buffer {has!r} gives it, {lacks!r} does not")
+            raise ValueError(f"column {column!r}: source {has!r} gives it, {lacks!r} does not")
 
 
 def _join(parts: dict[str, Batch]) -> Batch:
@@ -509,13 +567,3 @@ def _ends(shares: tuple[float, ...]) -> list[int]:
     parts = [Fraction(repr(share)) for share in shares]
     unit = math.lcm(*(part.denominator for part in parts))
     return [0, *accumulate(part.numerator * (unit // part.denominator) for part in parts)]
-
-
-def _update(
-    name: str, buffer: PrioritizedReplayBuffer, index: NDArray[np.int64], values: NDArray[Any]
-) -> None:
-    """``buffer.update_priorities``, with the name of the buffer in an error."""
-    try:
-        buffer.update_priorities(index, values)
-    except IndexError as error:
-        raise IndexError(f"buffer {name!r}: {error}") from error

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like.buffers._entry import PriorityBufferBase
-from cpprb_like.buffers._replay import Batch, ReplayBuffer
+from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.samplers._prioritized import ByPriority, Prioritized, PrioritySampler
 from cpprb_like.samplers._row_weights import RowWeights
-from cpprb_like.schedules import Schedule
 from cpprb_like.typing import BufferOptions, FieldSpec
-from cpprb_like.views._sequences import update_sequence_priorities
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -128,69 +125,10 @@ class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
     def _set_new(self, first: int, clears: int, priorities: NDArray[np.float64]) -> None:
         self.sampler.set_new(first, clears, priorities)
 
-    def sample(
-        self,
-        batch_size: int,
-        beta: float | Schedule | None = None,
-        *,
-        replace: bool = True,
-        out: dict[str, Any] | None = None,
-        nstep: int | tuple[int, int] | None = None,
-        gamma: float | None = None,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-    ) -> Batch:
-        """Draw rows by priority.
-
-        Parameters
-        ----------
-        batch_size, replace, out, nstep, gamma, fields
-            As for ``ReplayBuffer.sample``; the columns of the priorities are fresh arrays even with
-            ``out``, which gets them under their names.
-        beta : float or schedule, optional
-            How far the weights correct for the uneven draws, at least 0; by default the sampler's
-            own, 0.4. The time of a schedule is the number of batches drawn so far.
-
-        indexes : bool
-            Make sure that ``indexes`` are handles, which name exactly these rows: raise without
-            ``check_for_update``. As a buffer of that kind always gives them, nothing else changes.
-
-        Returns
-        -------
-        dict of ndarray
-            The fields, and two columns of shape ``(batch_size,)``:
-
-            weights : float32, or the sampler's ``weights_dtype``
-                Importance-sampling weights, at most 1.0.
-            indexes : int64
-                For ``update_priorities``: slots, as in cpprb. With ``check_for_update`` handles,
-                which name a row for ever; modulo ``capacity`` they are slots.
-
-        Raises
-        ------
-        NotEnoughDataError
-            As ``ReplayBuffer.sample``; or all priorities are 0. It is a ``ValueError``.
-        TypeError, ValueError, MemoryError
-            As ``ReplayBuffer.sample``; ``beta`` is no number of at least 0; or ``indexes`` are
-            asked for without ``check_for_update``.
-
-        Examples
-        --------
-        >>> from cpprb_like import PrioritizedReplayBuffer
-        >>> rb = PrioritizedReplayBuffer(10, {"x": {"shape": ()}}, seed=0)
-        >>> rb.add(x=[1, 2, 3], priorities=[1, 1, 1])
-        0
-        >>> rb.sample(4, beta=1.0)["weights"].tolist()
-        [1.0, 1.0, 1.0, 1.0]
-        """
-        if indexes and not self.sampler.check_for_update:
-            raise ValueError("indexes: without check_for_update they are slots")
-        draw = self.sampler.draw if beta is None else partial(self.sampler.draw, beta=beta)
-        columns = None if fields is None else self._columns(fields)
-        take_rows = self._take
-        if columns is not None or nstep is not None or gamma is not None:
-            take_rows = self._reading(nstep, gamma, columns)
-        return self._sample(draw, batch_size, replace, out, take_rows, columns)
+    @property
+    def has_priorities(self) -> bool:
+        """Whether rows are drawn by priority: true."""
+        return True
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows, most often of a batch that has just been learned from.
@@ -228,8 +166,6 @@ class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
         7.0
         """
         self.sampler.update_priorities(indexes, priorities)
-
-    update_sequence_priorities = update_sequence_priorities
 
     def get_max_priority(self) -> float:
         """The priority that new rows get: the greatest so far, 1.0 at first and after ``clear``."""

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like._c.checks import as_discount, as_int
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.forks import BUFFER, GENERATOR, OneProcess, tell, watch
 from cpprb_like._c.generators import Seed, generator
@@ -28,13 +27,13 @@ from cpprb_like._core import Ring, rebuild
 from cpprb_like._store import arenas, snapshot
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
-from cpprb_like._store.derived import NStep, check_nstep, derive, read_nstep
+from cpprb_like._store.derived import NStepReturns, check_nstep, derive, read_nstep
 from cpprb_like._store.episode_index import EpisodeIndex
 from cpprb_like._store.frame_axes import AxisCheck
 from cpprb_like._store.gather import take
 from cpprb_like._store.indexing import resolve
 from cpprb_like._store.replace import write
-from cpprb_like._store.row_handles import tag
+from cpprb_like._store.row_handles import tag, without_row
 from cpprb_like._store.schema import (
     Layout,
     Schema,
@@ -47,26 +46,30 @@ from cpprb_like.buffers._checking import IdFields, check_memory, check_rows
 from cpprb_like.buffers._entry import BufferBase, not_initialised
 from cpprb_like.buffers._episodes import Episodes
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source
+from cpprb_like.buffers._view import View
+from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
+from cpprb_like.samplers._prioritized import ByPriority, PrioritySampler
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import draw_uniform
+from cpprb_like.schedules import Schedule
 from cpprb_like.typing import FieldSpec, NstepSpec
-from cpprb_like.views._sequences import sample_sequences
+from cpprb_like.views._layer import Layer
+from cpprb_like.views._rows import RowReader
 from cpprb_like.views._stacking import stack_rows
-from cpprb_like.views._view import View
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Batch", "ReplayBuffer"]
+__all__ = ["ReplayBuffer"]
 
-Batch = dict[str, NDArray[Any]]
 Found = TypeVar("Found")
 
 # Attributes that are no part of a pickle.
-REBUILT = ("_layout", "_arena", "_view", "_take", "_episodes", "_starts", "_updatable")
+REBUILT = ("_layout", "_arena", "_rows", "_take", "_episodes", "_starts", "_updatable")
 SHARED_FILE = (
     "the rows lie in a file that the parent process writes to; a forked process can only read "
     "them. Copy the buffer (copy.deepcopy) for rows of its own"
@@ -88,7 +91,7 @@ class _Unset:
         raise RuntimeError(not_initialised(buffer))
 
 
-class ReplayBuffer(BufferBase):
+class ReplayBuffer(BufferBase, Source):
     """A ring of the newest ``size`` steps, drawn from at random.
 
     Parameters
@@ -179,8 +182,8 @@ class ReplayBuffer(BufferBase):
     _is_mapped: bool
     _layout: Layout
     _arena: NDArray[np.uint8]
-    _nstep: NStep | None
-    _view: View
+    _nstep: NStepReturns | None
+    _rows: RowReader
     _episodes: EpisodeIndex
     _starts: Callable[..., Starts]
     _take: Any
@@ -253,7 +256,7 @@ class ReplayBuffer(BufferBase):
         )
 
     @staticmethod
-    def _make_ring(layout: Layout, arena: NDArray[np.uint8], nstep: NStep | None) -> Ring:
+    def _make_ring(layout: Layout, arena: NDArray[np.uint8], nstep: NStepReturns | None) -> Ring:
         columns = layout.columns()
         return Ring(
             columns,
@@ -272,22 +275,22 @@ class ReplayBuffer(BufferBase):
         layout: Layout,
         arena: NDArray[np.uint8],
         ring: Ring,
-        nstep: NStep | None,
+        nstep: NStepReturns | None,
         sampler: Sampler,
         **others: Any,
     ) -> None:
         """Hold these rows from now on; if it raises, the buffer is what it was."""
-        view = View(ring, nstep)
-        reading: Any = view.take if ring.chains or nstep is not None else None
+        rows = RowReader(ring, nstep)
+        reading: Any = rows.take if ring.chains or nstep is not None else None
         stacks = [chain for chain in ring.chains if isinstance(chain, FrameStack)]
         if stacks:
-            reading = AxisCheck(view.take, stacks)
+            reading = AxisCheck(rows.take, stacks)
         index = EpisodeIndex(ring)
         attributes = {
             "_layout": layout,
             "_arena": arena,
             "_nstep": nstep,
-            "_view": view,
+            "_rows": rows,
             "_episodes": index,
             "_starts": lru_cache(SHAPES)(partial(Starts, index)),
             "_take": reading,
@@ -401,11 +404,10 @@ class ReplayBuffer(BufferBase):
     def sample(
         self,
         batch_size: int,
+        beta: float | Schedule | None = None,
         *,
         replace: bool = True,
         out: dict[str, Any] | None = None,
-        nstep: int | tuple[int, int] | None = None,
-        gamma: float | None = None,
         indexes: bool = False,
         fields: str | Iterable[str] | None = None,
     ) -> Batch:
@@ -415,20 +417,21 @@ class ReplayBuffer(BufferBase):
         ----------
         batch_size : int
             Rows to draw, at least 0.
+        beta : float or schedule, optional
+            Importance-sampling exponent, at least 0, in place of the sampler's own; 1 corrects
+            fully. Of buffers with priorities only. The time of a schedule is the number of batches
+            drawn so far.
         replace : bool
             Whether a row may be drawn more than once.
         out : dict of (ndarray or tensor), optional
             Arrays to write into, or tensors on the CPU, of PyTorch for example: each field's dtype,
-            shape ``(batch_size, *shape)``, C-contiguous and writeable.
-        nstep : int or (int, int), optional
-            In place of ``Nstep["size"]``, and at most that: steps of each row, or the least and the
-            most of a number that is drawn for each.
-        gamma : float, optional
-            In place of ``Nstep["gamma"]``.
+            shape ``(batch_size, *shape)``, C-contiguous and writeable. Further columns are fresh
+            arrays, which it gets under their names.
         indexes : bool
-            Add the column ``indexes``, shape ``(batch_size,)``, int64: handles for ``update``
-            that name exactly these rows, whatever is added later. Modulo ``ring.span``, which is
-            ``capacity`` unless both ``Nstep`` and ``n_envs`` are used, they are slots.
+            Add the column ``indexes``, shape ``(batch_size,)``, int64: handles for ``update`` that
+            name exactly these rows, whatever is added later. Modulo ``ring.span``, which is
+            ``capacity`` unless both ``Nstep`` and ``n_envs`` are used, they are slots. With
+            priorities the column is there anyway, and ``check_for_update`` makes it so.
         fields : str or iterable of str, optional
             The fields to read; all.
 
@@ -436,22 +439,27 @@ class ReplayBuffer(BufferBase):
         -------
         dict of ndarray
             Each field, shape ``(batch_size, *shape)``: ``out``, or fresh arrays that nobody else
-            writes to.
+            writes to. With priorities also the importance-sampling ``weights``, shape
+            ``(batch_size,)``, float32, at most 1.0; and ``indexes``, shape ``(batch_size,)``,
+            int64, for ``update_priorities``.
 
         Raises
         ------
         NotEnoughDataError
-            The buffer is empty, or holds fewer rows than ``batch_size`` and ``replace`` is false.
-            It is a ``ValueError``.
+            The buffer is empty, or holds fewer rows than ``batch_size`` and ``replace`` is false;
+            or all priorities are 0. It is a ``ValueError``.
         TypeError, ValueError
-            ``batch_size`` is no integer of at least 0, ``out`` does not fit, or ``fields`` names
-            no field of this buffer, or one twice, or none at all.
+            ``batch_size`` is no integer of at least 0, ``out`` does not fit, ``fields`` names no
+            field of this buffer, or one twice, or none at all; ``beta`` is no number of at least 0,
+            or is given and there are no priorities; or ``indexes`` are asked for where priorities
+            are kept without ``check_for_update``.
         MemoryError
             The batch does not fit into memory.
 
         Notes
         -----
-        Cost proportional to ``batch_size``, whatever the number of rows.
+        Cost proportional to ``batch_size``, whatever the number of rows; with priorities, times the
+        logarithm of that.
 
         Examples
         --------
@@ -462,25 +470,133 @@ class ReplayBuffer(BufferBase):
         >>> sorted(rb.sample(3, replace=False)["rew"].tolist())
         [1.0, 2.0, 3.0]
         """
-        draw = self._draw_named if indexes else self.sampler.draw
+        draw: Callable[..., tuple[Slots, Extra]] = self.sampler.draw
+        if beta is not None:
+            self._check_beta()
+            draw = partial(draw, beta=beta)
+        if indexes:
+            self._check_indexes()
+            if not self.has_priorities:
+                draw = self._draw_named
         columns = None if fields is None else self._columns(fields)
-        take_rows = self._take
-        if columns is not None or nstep is not None or gamma is not None:
-            take_rows = self._reading(nstep, gamma, columns)
+        take_rows = self._take if columns is None else self._reading(columns)
         return self._sample(draw, batch_size, replace, out, take_rows, columns)
+
+    def view(self, *layers: Layer) -> View:
+        """This buffer, read in another way: n-step returns, sequences, frame stacks, new goals.
+
+        Parameters
+        ----------
+        *layers : NStep, Sequences, FrameStacks or Hindsight
+            Of ``cpprb_like.views``: at most one of each, in any order. Without ``NStep`` the
+            buffer's own ``Nstep`` holds, if it has that; ``NStep(1)`` reads single steps.
+
+        Returns
+        -------
+        View
+            It draws from this buffer, with the methods ``sample``, ``batches`` and
+            ``update_priorities``, and can be used beside it and beside other views.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A layer is none, comes twice, or does not fit the fields.
+
+        Notes
+        -----
+        Cost: some 20 us. A view is made once.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> from cpprb_like.views import Sequences
+        >>> rb = ReplayBuffer(100, {"x": {"shape": ()}, "done": {"shape": ()}}, seed=0)
+        >>> rb.add(x=range(10), done=[0] * 9 + [1])
+        0
+        >>> rb.view(Sequences(4)).sample(2)["x"].tolist()
+        [[8.0, 9.0, 0.0, 0.0], [6.0, 7.0, 8.0, 9.0]]
+        """
+        return View(self, layers)
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether rows are drawn by priority: then batches have ``weights`` and ``indexes``."""
+        return False
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields, in declared order."""
+        return tuple(column.name for column in self.ring.columns)
+
+    @property
+    def columns(self) -> Mapping[str, ColumnSpec]:
+        """The columns of a batch: see ``Source.columns``."""
+        found = {
+            column.name: ColumnSpec(column.dtype, column.shape) for column in self.ring.columns
+        }
+        if self._nstep is not None and self._nstep.discount:
+            found["discount"] = ColumnSpec(np.dtype(np.float32), self._nstep.discount_shape)
+        return found | self._sampler_columns()
+
+    def _sampler_columns(self) -> dict[str, ColumnSpec]:
+        """The columns that the sampler adds, as far as they are known."""
+        if not isinstance(self.sampler, PrioritySampler):
+            return {}
+        dtypes = {"weights": self.sampler.weights_dtype, "indexes": np.dtype(np.int64)}
+        if isinstance(self.sampler, ByPriority) and self.sampler.probabilities:
+            dtypes["probabilities"] = np.dtype(np.float64)
+        return {name: ColumnSpec(dtype, ()) for name, dtype in dtypes.items()}
+
+    def _check_beta(self) -> None:
+        if not self.has_priorities:
+            raise TypeError(
+                "beta: expected no value, for the buffer has no priorities, so there are no "
+                "importance-sampling weights"
+            )
+
+    def _check_indexes(self) -> None:
+        sampler = self.sampler
+        if (
+            self.has_priorities
+            and isinstance(sampler, PrioritySampler)
+            and not sampler.check_for_update
+        ):
+            raise ValueError("indexes: without check_for_update they are slots")
+        if "indexes" in self.schema.names:
+            raise ValueError("indexes: there is a field of this name")
+
+    def _read_batch_size(
+        self, batch_size: int, fields: str | Iterable[str] | None = None
+    ) -> tuple[int, tuple[str, ...] | None]:
+        columns = self._columns(fields)
+        names = None if columns is None else tuple(column.name for column in columns)
+        return self._check_batch_size(batch_size, columns), names
+
+    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
+        if not replace and n > len(self):
+            raise NotEnoughDataError(
+                f"cannot sample {n} distinct rows: the buffer holds {len(self)}"
+            )
+        if isinstance(self.sampler, PrioritySampler):
+            self.sampler.check_draw(n, replace=replace, beta=beta)
+
+    def _check_update(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        sampler = self.sampler
+        if not isinstance(sampler, PrioritySampler):
+            raise TypeError("the buffer has no priorities")
+        sampler.read_priorities(priorities)
+        return without_row(self.ring, indexes, sampler.check_for_update)
 
     def _draw_named(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
         """As the sampler draws, with the tags of the rows."""
-        if "indexes" in self.schema.names:
-            raise ValueError("indexes: there is a field of this name")
         slots, extra = self.sampler.draw(ring, n, rng, replace=replace)
         if "indexes" in extra:
             raise ValueError(f"indexes: {self.sampler!r} gives indexes of its own")
         return slots, {**extra, "indexes": tag(ring, slots)}
-
-    sample_sequences = sample_sequences
 
     @property
     def episodes(self) -> Episodes:
@@ -491,52 +607,18 @@ class ReplayBuffer(BufferBase):
         """The columns of some fields, in declared order; None for all."""
         return read_columns(fields, self.ring.columns)
 
-    def _reading(
-        self,
-        nstep: int | tuple[int, int] | None,
-        gamma: float | None,
-        columns: tuple[Column, ...] | None,
-    ) -> Any:
-        """What reads the rows; None is the ring."""
-        if nstep is None and gamma is None:
-            if columns is None or self._take is None:
-                return self._take
-            return partial(self._view.take, columns=columns)
-        if self._nstep is None:
-            raise ValueError("nstep, gamma: the buffer was made without Nstep")
-        factor = None if gamma is None else as_discount("gamma", gamma)
-        if isinstance(nstep, tuple) and len(nstep) != 2:
-            raise ValueError(f"nstep: expected a number, or the least and the most, got {nstep}")
-        least = most = None
-        if nstep is not None:
-            # Once they are ints, an array cannot be taken for the steps of each row.
-            least, most = nstep if isinstance(nstep, tuple) else (nstep, nstep)
-            least = as_int("nstep", least, 1)
-            most = as_int("nstep", most, least)
-            if most > self._nstep.size:
-                raise ValueError(f"nstep: expected at most {self._nstep.size}, got {most}")
-        return partial(self._take_steps, least, most, factor, columns)
-
-    def _take_steps(
-        self,
-        least: int | None,
-        most: int | None,
-        gamma: float | None,
-        columns: tuple[Column, ...] | None,
-        slots: Slots,
-        arrays: list[NDArray[Any]] | None = None,
-    ) -> Batch:
-        steps: int | Slots | None = least
-        if least is not None and most is not None and least < most:
-            steps = self.rng.integers(least, most, len(slots), endpoint=True).astype(np.intp)
-        return self._view.take(slots, arrays, steps, gamma, columns)
+    def _reading(self, columns: tuple[Column, ...] | None) -> Any:
+        """What reads some columns of the rows, or all; None is the ring."""
+        if columns is None or self._take is None:
+            return self._take
+        return partial(self._rows.take, columns=columns)
 
     def _read(
         self, choose: Callable[[], Slots], columns: tuple[Column, ...] | None = None
     ) -> Batch:
         """The rows of slots that are chosen at the moment of reading."""
         ring = self.ring
-        read = self._reading(None, None, columns) or partial(take, ring, columns=columns)
+        read = self._reading(columns) or partial(take, ring, columns=columns)
 
         def attempt() -> tuple[Slots, Batch]:
             slots = choose()
@@ -652,7 +734,7 @@ class ReplayBuffer(BufferBase):
         """
         ids = IdFields(self._layout, step_id, stack)
         rows = self._layout, self._arena, self.ring
-        self._hold(True, check_rows, *rows, self._view, self._nstep, self.sampler, ids)
+        self._hold(True, check_rows, *rows, self._rows, self._nstep, self.sampler, ids)
 
     def get_all_transitions(
         self, shuffle: bool = False, *, fields: str | Iterable[str] | None = None

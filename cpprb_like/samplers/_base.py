@@ -7,6 +7,7 @@ rows (``buffers._replay``); and the test of a sampler's promises (``testing``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,10 +16,13 @@ from numpy.typing import NDArray
 from cpprb_like._core import Moment, Ring
 from cpprb_like.samplers._starts import Starts
 
-__all__ = ["Extra", "Sampler", "Slots"]
+__all__ = ["Extra", "Sampler", "Slots", "reject"]
 
 Slots = NDArray[np.intp]
 Extra = dict[str, NDArray[Any]]
+
+TRIES = 256  # for each start, before it is given up
+SPARE_TRIES = 4096
 
 
 class Sampler:
@@ -128,32 +132,68 @@ class Sampler:
         raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
     def draw_starts(
-        self,
-        starts: Starts,  # noqa: ARG002 (these are for subclasses)
-        n: int,  # noqa: ARG002
-        rng: np.random.Generator,  # noqa: ARG002
+        self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
-        """Draw rows at which sequences start, for ``sample_sequences``.
+        """Choose rows for a view that cannot begin at every row, such as one of sequences.
+
+        By default rows are drawn by ``draw`` until ``n`` of them are starts: the distribution is
+        that of ``draw``, given that a row is a start.
 
         Parameters
         ----------
         starts : Starts
-            The rows at which a sequence can start: ``starts.draw(n, rng)`` gives n of them, each
-            with the same probability; ``starts.tell(slots)`` is 1 for those that are starts;
-            ``starts.slots()`` are all of them.
-        n, rng
+            The rows that may be chosen: ``starts.tell(slots)`` is 1 for those; ``starts.slots()``
+            are all of them; ``starts.draw(n, rng)`` gives n, each with the same probability, and
+            ``starts.draw_distinct(n, rng)`` n different ones.
+        n, rng, replace
             As for ``draw``.
 
         Returns
         -------
         slots, extra
-            As ``draw``, with replacement.
+            As ``draw``.
 
         Raises
         ------
+        NotEnoughDataError
+            There are no starts, or too few; or ``draw`` does not hit one.
         ValueError
-            The sampler cannot draw sequences, as those that do not have this method of their own.
+            As ``draw``.
         """
-        raise ValueError(
-            f"sampler: {self!r} cannot draw sequences; those that can have a method draw_starts"
+        return reject(self.draw, starts, n, rng, replace)
+
+
+def reject(
+    draw: Callable[..., tuple[Slots, Extra]],
+    starts: Starts,
+    n: int,
+    rng: np.random.Generator,
+    replace: bool,
+) -> tuple[Slots, Extra]:
+    """Starts among the rows that ``draw`` chooses."""
+    ring = starts.ring
+    if not replace and n > len(ring):
+        starts.refuse(n)
+    parts: list[tuple[Slots, Extra]] = []
+    missing, tries, spare = n, n, TRIES * n + SPARE_TRIES
+    while missing or not parts:
+        slots, extra = draw(
+            ring, min(tries, len(ring)) if not replace else tries, rng, replace=replace
         )
+        kept = np.flatnonzero(starts.tell(slots) == 1)[:missing]
+        part = slots[kept], {name: values[kept] for name, values in extra.items()}
+        if replace:
+            parts.append(part)
+            missing -= len(kept)
+        elif len(kept) == n:
+            return part
+        elif tries >= len(ring):
+            starts.refuse(n)
+        spare -= tries
+        if missing and replace and spare < 0:
+            starts.refuse()
+        tries = max(2 * missing, SPARE_TRIES // 8) if replace else 2 * tries
+    found = [slots for slots, _ in parts]
+    names = parts[0][1]
+    columns = {name: np.concatenate([extra[name] for _, extra in parts]) for name in names}
+    return np.concatenate(found), columns

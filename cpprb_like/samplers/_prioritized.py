@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._core import Moment, Ring
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
-from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._base import Extra, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.samplers._starts import Starts
@@ -75,10 +76,11 @@ class PrioritySampler(Sampler):
         n: int,
         rng: np.random.Generator,
         *,
-        beta: float | Schedule | None = None,  # noqa: ARG002 (for subclasses)
+        replace: bool,
+        beta: float | Schedule | None = None,
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw_starts``; the extra columns are those of ``draw``."""
-        return super().draw_starts(starts, n, rng)
+        return reject(partial(self.draw, beta=beta), starts, n, rng, replace)
 
     def read_priorities(self, priorities: ArrayLike) -> Floats:
         """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are none."""
@@ -296,35 +298,44 @@ class ByPriority(PrioritySampler):
         n: int,
         rng: np.random.Generator,
         *,
+        replace: bool,
         beta: float | Schedule | None = None,
     ) -> tuple[Slots, Extra]:
-        """Rows at which a sequence can start, in proportion to their weights.
+        """See ``Sampler.draw_starts``: starts in proportion to their weights.
 
         Rows are drawn by weight until enough of them are starts; where that takes too many, the
         rest is drawn from a list of all starts. Both have the same distribution, and neither
-        changes a weight. The extra columns are ``weights``, 1.0 for the rarest of the batch, and
-        ``indexes``.
+        changes a weight. Without replacement a start that comes again counts for nothing, so the
+        starts are drawn one after another, each in proportion among those that are left. The extra
+        columns are ``weights``, 1.0 for the rarest of the batch, ``indexes``, and ``probabilities``
+        if these are asked for: those among the starts.
         """
         exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
         rows = self.rows
-        found: list[tuple[Slots, Floats]] = []
-        missing, tried = n, 0
+        if not replace and n > len(rows.ring):
+            starts.refuse(n)
+        slots, weights = np.empty(0, np.intp), np.empty(0)
+        tried = 0
         tries = 0 if starts.few(TRIES * n) else n  # these weigh no more than so many tries
         most = max(TRIES * n, int(TRIES_PER_ROW * rows.ring.stored)) + SPARE_TRIES
-        while missing and tries:
+        while len(slots) < n and tries:
             # Strata only where all are kept: the first few of a stratified draw are no fair draw.
-            slots, _, weights, _, _ = rows.draw(
-                tries, rng, True, self.stratified and not tried, False
-            )
-            kept = np.flatnonzero(starts.tell(slots) == 1)[:missing]
-            found.append((slots[kept], weights[kept]))
-            missing -= len(kept)
+            stratified = self.stratified and replace and not tried
+            drawn, _, weight, _, _ = rows.draw(tries, rng, True, stratified, False)
+            kept = np.flatnonzero(starts.tell(drawn) == 1)
+            slots = np.concatenate([slots, drawn[kept]])
+            weights = np.concatenate([weights, weight[kept]])
+            if not replace:
+                _, first = np.unique(slots, return_index=True)
+                first.sort()
+                slots, weights = slots[first], weights[first]
+            slots, weights = slots[:n], weights[:n]
             tried += tries
-            tries = min(most - tried, SPARE_TRIES // 8 + 2 * missing * tried // (n - missing + 1))
-        if missing:
-            found.append(self._choose(starts, missing, rng))
-        slots = np.concatenate([np.empty(0, np.intp), *(slots for slots, _ in found)])
-        weights = np.concatenate([np.empty(0), *(weights for _, weights in found)])
+            missing = n - len(slots)
+            tries = min(most - tried, SPARE_TRIES // 8 + 2 * missing * tried // (len(slots) + 1))
+        if len(slots) < n:
+            more, weight = self._choose(starts, n - len(slots), rng, None if replace else slots)
+            slots, weights = np.concatenate([slots, more]), np.concatenate([weights, weight])
         extra: Extra = {
             "weights": importance(
                 weights,
@@ -334,13 +345,27 @@ class ByPriority(PrioritySampler):
             ),
             "indexes": rows.indexes(slots, self.check_for_update),
         }
+        if self.probabilities:
+            extra["probabilities"] = weights / self.rows.get(starts.slots()).sum()
         self.draws += 1
         return slots, extra
 
-    def _choose(self, starts: Starts, n: int, rng: np.random.Generator) -> tuple[Slots, Floats]:
-        """As ``draw_starts``, by a look at all starts."""
+    def _choose(
+        self, starts: Starts, n: int, rng: np.random.Generator, without: Slots | None
+    ) -> tuple[Slots, Floats]:
+        """As ``draw_starts``, by a look at all starts; distinct ones if some are to be left out."""
         among = starts.slots()
+        if without is not None:
+            among = np.setdiff1d(among, without)
         weights = self.rows.get(among)
+        if without is not None:
+            places = np.flatnonzero(weights > 0.0)
+            if len(places) < n:
+                starts.refuse(n + len(without))
+            # The n first of so many clocks that each ring at a rate in proportion to a weight.
+            times = rng.exponential(size=len(places)) / weights[places]
+            places = places[np.argsort(times)[:n]]
+            return among[places], weights[places]
         sums = weights.cumsum()
         if len(among) == 0 or sums[-1] == 0.0:
             starts.refuse()

@@ -9,10 +9,14 @@ import numpy as np
 from cpprb_like._c.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform_draws import draw_uniform
 from cpprb_like.schedules import Schedule, check, value_at
 
 __all__ = ["Recency"]
+
+ROUNDS = 4  # of tries, before all starts are looked at
+SPARE_TRIES = 32
 
 
 class Recency(Sampler):
@@ -104,13 +108,50 @@ class Recency(Sampler):
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``."""
-        eta = value_at(self.eta, self.draws, "eta", 0, 1, above=True)
-        k = self.k + 1
-        newest = int(max(len(ring) * eta ** (1000 * k / self.updates), self.least))
+        newest = self._newest(ring)
         slots = draw_uniform(ring, n, rng, replace, newest if replace else max(newest, n))
-        self.k = k % self.updates
-        self.draws += 1
+        self._count()
         return slots, {}
+
+    def draw_starts(
+        self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw_starts``: of the newest rows those that are starts.
+
+        Without replacement as many starts more, where they are fewer than n.
+        """
+        ring = starts.ring
+        newest = self._newest(ring)
+        found = np.empty(0, np.intp)
+        for _ in range(ROUNDS if replace else 0):
+            slots = draw_uniform(ring, 2 * (n - len(found)) + SPARE_TRIES, rng, True, newest)
+            slots = slots[starts.tell(slots) == 1]
+            found = np.concatenate([found, slots[: n - len(found)]])
+        if len(found) < n:
+            among = starts.slots()
+            ids = ring.row_ids(among)
+            among = among[np.argsort(-ids)]
+            eligible = int((ids >= ring.row_ids(ring.newest_slots(newest)).min()).sum())
+            if not replace:
+                eligible = max(eligible, n)
+            if eligible == 0 or len(among) == 0 or (not replace and n > len(among)):
+                starts.refuse(None if replace else n)
+            among = among[:eligible]
+            rest = n - len(found)
+            chosen = rng.integers(len(among), size=rest) if replace else rng.permutation(len(among))
+            found = np.concatenate([found, among[chosen[:rest]]])
+        self._count()
+        return found, {}
+
+    def _newest(self, ring: Ring) -> int:
+        """How many of the newest rows the next draw is from."""
+        eta = value_at(self.eta, self.draws, "eta", 0, 1, above=True)
+        return int(max(len(ring) * eta ** (1000 * (self.k + 1) / self.updates), self.least))
+
+    def _count(self) -> None:
+        """A draw was made."""
+        self.k = (self.k + 1) % self.updates
+        self.draws += 1
 
     def __repr__(self) -> str:
         return f"Recency({self.eta!r}, updates={self.updates}, least={self.least})"

@@ -10,6 +10,7 @@ from cpprb_like._c.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._starts import Starts
 
 __all__ = ["Reverse"]
 
@@ -80,6 +81,43 @@ class Reverse(Sampler):
         replace: bool,
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``."""
+        newest, ages, following = self._ages(ring, n)
+        slots = (newest - ages) % ring.capacity
+        if ring.absent:
+            slots = ring.at_or_before(slots)
+        if not replace and len(np.unique(slots)) < n:
+            raise self._repeats(ring, n)
+        self._start = following
+        return slots, {}
+
+    def draw_starts(
+        self,
+        starts: Starts,
+        n: int,
+        rng: np.random.Generator,  # noqa: ARG002
+        *,
+        replace: bool,
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw_starts``: in place of each row the next start at or before it.
+
+        Cost: a look at all rows, as ``Starts.slots``.
+        """
+        ring = starts.ring
+        newest, ages, following = self._ages(ring, n)
+        among = starts.slots()
+        if len(among) == 0:
+            starts.refuse()
+        ids = ring.row_ids(among)
+        order = np.argsort(ids)
+        # Before the oldest start comes, around the end, the newest: that is the place -1.
+        slots = among[order[np.searchsorted(ids[order], newest - ages, side="right") - 1]]
+        if not replace and len(np.unique(slots)) < n:
+            raise self._repeats(ring, n)
+        self._start = following
+        return slots, {}
+
+    def _ages(self, ring: Ring, n: int) -> tuple[int, Slots, tuple[int, int]]:
+        """The newest row, how far behind it the next n are, and where the next draw starts."""
         clears, newest = ring.clears, ring.stop - 1
         stored = newest + 1 - ring.first
         if stored <= 0 or len(ring) == 0:  # not the same while other threads clear and add
@@ -89,13 +127,7 @@ class Reverse(Sampler):
         if seen != clears or not 0 <= behind < min(2 * self.stride, stored):
             start, behind = newest, 0
         ages = (behind + self.stride % stored * np.arange(n, dtype=np.intp)) % stored
-        slots = (newest - ages) % ring.capacity
-        if ring.absent:
-            slots = ring.at_or_before(slots)
-        if not replace and len(np.unique(slots)) < n:
-            raise self._repeats(ring, n)
-        self._start = (start - 1, clears)
-        return slots, {}
+        return newest, ages, (start - 1, clears)
 
     def _repeats(self, ring: Ring, n: int) -> ValueError:
         if n > len(ring):

@@ -17,10 +17,11 @@ cdef class Starts:
     cdef readonly intp_t least       # rows from the start to the end of an episode that has ended
     cdef readonly bint across        # sequences run over the ends of episodes
     cdef readonly intp_t stride      # rows of a stream from one start to the next
-    # Of starts that are kept, once they were rare; all belongs to the clears, and to the rows
+    cdef readonly intp_t before      # rows before a start that have to be there
+    # Of starts that are kept, once they were rare; all belongs to a number of clears, and to the rows
     # before ``seen``:
     cdef SlotSet kept                # all starts, and rows that were starts
-    cdef int64_t clears            # of the ring
+    cdef int64_t clears              # of the ring
     cdef int64_t seen
     cdef int64_t first               # the oldest row that was not left out
     cdef int64_t edits               # of the ring
@@ -32,6 +33,7 @@ cdef class Starts:
     cdef int c_prepare(self) except -1
     cdef bint c_is_first(self, int64_t row) noexcept nogil
     cdef bint c_is_on_stride(self, int64_t row) noexcept nogil
+    cdef bint c_has_before(self, int64_t row) noexcept nogil
     cdef intp_t c_looked_at(self, int64_t row) noexcept nogil
     cdef int c_what(self, intp_t slot) noexcept nogil
     cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* told) noexcept nogil

@@ -13,7 +13,7 @@ from libc.stdint cimport int8_t
 from numpy.random cimport bitgen_t
 
 from cpprb_like._c.copying cimport c_prefetch
-from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, CLEARS, EDITS, WRITTEN, Ring
+from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, CLEARS, EDITS, WRITTEN, Ring, c_previous
 from cpprb_like._store.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
 from cpprb_like._store.slot_set cimport SlotSet, c_has
@@ -29,6 +29,7 @@ cdef enum:
     TRIES = 32               # for each start, and for each row from one to the next
     SPARE_TRIES = 256
     FETCHED = 32             # flags that are fetched before the first of them is looked at
+    ROUNDS = 4               # of draws with replacement, before the rest comes from a list
     SPARSE = 8               # words of bits that are read in the time that finds a slot
 
 cdef enum:  # what a row is
@@ -79,14 +80,19 @@ cdef class Starts:
         Whether a sequence runs over the ends of episodes; then all ``rows`` have to be there.
     stride : int
         Starts are the first rows of episodes, and rows whose number in their stream is a multiple.
+    before : int
+        Rows of the episode before a start that have to be there, unless the episode is known to
+        begin later than so many rows before.
     """
 
     def __cinit__(
-        self, EpisodeIndex index not None, *, intp_t rows, intp_t least, bint across, intp_t stride
+        self, EpisodeIndex index not None, *, intp_t rows, intp_t least, bint across, intp_t stride,
+        intp_t before=0,
     ):
-        if not (1 <= least <= rows and stride >= 1):
+        if not (1 <= least <= rows and stride >= 1 and before >= 0):
             raise ValueError(
-                f"expected 1 <= least <= rows and 1 <= stride, got {least}, {rows}, {stride}"
+                "expected 1 <= least <= rows, 1 <= stride and 0 <= before, "
+                f"got {least}, {rows}, {stride} and {before}"
             )
         self.index = index
         self.ring = index.ring
@@ -94,6 +100,7 @@ cdef class Starts:
         self.least = least
         self.across = across
         self.stride = stride
+        self.before = before
         self.kept = SlotSet(self.ring.capacity)
 
     @property
@@ -103,7 +110,7 @@ cdef class Starts:
 
     cdef int c_prepare(self) except -1:
         """To be called before the methods below: what they will ask the index is up to date."""
-        if self.ring.c_absent() and (self.across or self.stride > 1):
+        if self.ring.c_absent() and (self.across or self.stride > 1 or self.before):
             self.index.c_sync_rows()
         return 0
 
@@ -126,6 +133,17 @@ cdef class Starts:
             return True
         return self.c_is_first(row)
 
+    cdef bint c_has_before(self, int64_t row) noexcept nogil:
+        """Whether the rows of the episode that ``before`` asks for are there."""
+        cdef intp_t k
+        for k in range(self.before):
+            if self.c_is_first(row):
+                return True
+            row = c_previous(self.ring, row)
+            if row < self.ring.c_first():
+                return False
+        return True
+
     cdef intp_t c_looked_at(self, int64_t row) noexcept nogil:
         """How many rows, from this one on, tell whether a sequence can start here."""
         cdef int64_t last = row + (self.rows - 1) * self.ring.n_envs
@@ -140,7 +158,7 @@ cdef class Starts:
         cdef intp_t count = 1, most = self.c_looked_at(row)
         if row < self.ring.c_first() or self.ring.c_absent() and self.ring.c_is_absent(slot):
             return NEVER
-        if not self.c_is_on_stride(row):
+        if not self.c_is_on_stride(row) or self.before and not self.c_has_before(row):
             return NEVER
         while count < most:
             if not self.across and self.ring.c_flags(<intp_t> (row % self.ring.capacity))[0] & END:
@@ -264,6 +282,24 @@ cdef class Starts:
             if k < n:
                 self.refuse()
         return drawn
+
+    def draw_distinct(self, intp_t n, rng):
+        """As ``draw``, n different slots.
+
+        Raises ``NotEnoughDataError`` if a sequence can start at fewer.
+        """
+        drawn = np.empty(0, np.intp)
+        if n > len(self.ring):
+            self.refuse(n)
+        for _ in range(ROUNDS):
+            if len(drawn) == n:
+                return drawn
+            # A start that is drawn again counts for nothing, so each of the others is equally likely.
+            drawn = first_of_each(np.concatenate([drawn, self.draw(n - len(drawn), rng)]))
+        others = np.setdiff1d(self.slots(), drawn)
+        if len(drawn) + len(others) < n:
+            self.refuse(n)
+        return np.concatenate([drawn, rng.permutation(others)[: n - len(drawn)]])
 
     cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept:
         """Try slots until there are n starts, or that takes too long; how many there are."""
@@ -428,8 +464,13 @@ cdef class Starts:
             self.c_wait_from(stream, row)
         return False
 
-    def refuse(self):
-        """Raise ``NotEnoughDataError``: a sequence can start nowhere."""
+    def refuse(self, distinct=None):
+        """Raise ``NotEnoughDataError``: a sequence can start nowhere, or at too few slots."""
+        if distinct is not None:
+            raise NotEnoughDataError(
+                f"cannot sample {distinct} distinct sequences of {self.rows} rows: the buffer holds "
+                f"{len(self.ring)}, and one can start at {len(self.slots())} of them"
+            )
         raise NotEnoughDataError(
             f"cannot sample sequences of {self.rows} rows: the buffer holds {len(self.ring)}, "
             + (
@@ -438,3 +479,10 @@ cdef class Starts:
                 else f"and no episode has so many, or ended with at least {self.least}"
             )
         )
+
+
+def first_of_each(slots):
+    """The slots in their order, each where it comes first."""
+    _, places = np.unique(slots, return_index=True)
+    places.sort()
+    return slots[places]

@@ -25,9 +25,11 @@ class Uniform(Sampler):
         """See ``Sampler.draw``."""
         return draw_uniform(ring, n, rng, replace), {}
 
-    def draw_starts(self, starts: Starts, n: int, rng: np.random.Generator) -> tuple[Slots, Extra]:
-        """Rows at which a sequence can start, each with the same probability."""
-        return starts.draw(n, rng), {}
+    def draw_starts(
+        self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw_starts``: each start with the same probability."""
+        return starts.draw(n, rng) if replace else starts.draw_distinct(n, rng), {}
 
     def __repr__(self) -> str:
         return "Uniform()"
@@ -58,6 +60,22 @@ class LegacyUniform(Sampler):
         else:
             places = np.random.permutation(len(ring))[:n]
         return ring.ordered_at(places), {}
+
+    def draw_starts(
+        self,
+        starts: Starts,
+        n: int,
+        rng: np.random.Generator,  # noqa: ARG002
+        *,
+        replace: bool,
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw_starts``. Cost: a look at all rows, as ``Starts.slots``."""
+        among = starts.slots()
+        if len(among) == 0 or (not replace and n > len(among)):
+            starts.refuse(None if replace else n)
+        if replace:
+            return among[np.random.randint(0, len(among), n)], {}
+        return among[np.random.permutation(len(among))[:n]], {}
 
     def __repr__(self) -> str:
         return "LegacyUniform()"

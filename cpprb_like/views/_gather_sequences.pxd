@@ -45,12 +45,13 @@ cdef class Sequences:
     cdef ndarray slots       # of the first rows
     cdef tuple wanted        # the columns that are read
     cdef frozenset single    # names of the columns of which the first row only is read
+    cdef dict given          # arrays of the caller's by name, or None
     cdef dict columns        # of the batch
     cdef ndarray marks
     cdef ndarray ids         # of all rows; None if nobody asks
     cdef dict asides         # by name: which next values the chain has to be asked for
 
-    cdef int c_copy_stored(self, bint tagged) except -1
+    cdef int c_copy_stored(self, bint located) except -1
     cdef ndarray c_new_column(self, Column column, const intp_t* lengths)
     cdef intp_t c_describe(self, Part* parts) except -1
     cdef int c_box(self, Column column) except -1

@@ -11,8 +11,9 @@ def take_sequences(
     slots: NDArray[np.intp],
     single: frozenset[str],
     columns: tuple[Column, ...] | None = None,
-    tagged: bool = False,
-) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], NDArray[np.int64] | None] | None: ...
+    arrays: dict[str, NDArray[Any]] | None = None,
+    located: bool = False,
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], NDArray[np.intp] | None] | None: ...
 
 @final
 class Sequences: ...

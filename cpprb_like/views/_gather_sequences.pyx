@@ -16,7 +16,6 @@ from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_prefetch_rows
 from cpprb_like._core cimport ABSENT, END, WRITTEN, Moment, Ring
 from cpprb_like.samplers._starts cimport Starts
-from cpprb_like._store.row_handles cimport c_tag_ids
 from cpprb_like._store.gather cimport c_new_array
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
@@ -32,7 +31,7 @@ cdef enum:
 
 def take_sequences(
     Starts starts not None, cnp.ndarray slots not None, frozenset single not None,
-    tuple columns=None, bint tagged=False,
+    tuple columns=None, dict arrays=None, bint located=False,
 ):
     """The sequences that start at the given slots.
 
@@ -46,8 +45,10 @@ def take_sequences(
         Columns of which the first row only is read.
     columns : tuple of Column, optional
         Those of the ring that are read; all.
-    tagged : bool
-        Whether the tags of the rows are wanted.
+    arrays : dict of ndarray, optional
+        The caller's, one for each column by name, of the shapes below: dense and writeable.
+    located : bool
+        Whether the slots of the rows are wanted.
 
     Returns
     -------
@@ -57,8 +58,8 @@ def take_sequences(
     marks : ndarray of bool, shape (n, rows)
         Which rows are there; of sequences that run over the ends of episodes, at which one begins,
         as far as is known: not at the oldest row of a stream if the one before was overwritten.
-    tags : ndarray of int64, shape (n, rows), or None
-        Of the rows that are there; -1 of the others.
+    rows : ndarray of intp, shape (n, rows), or None
+        Their slots; behind the last row of a sequence that of any row that is there.
 
     Notes
     -----
@@ -76,8 +77,8 @@ def take_sequences(
     cdef Moment moment = ring.c_now()
     sequences.starts, sequences.slots, sequences.single = starts, slots, single
     sequences.wanted = ring.columns if columns is None else columns
-    sequences.columns, sequences.asides = {}, {}
-    sequences.c_copy_stored(tagged)
+    sequences.columns, sequences.asides, sequences.given = {}, {}, arrays
+    sequences.c_copy_stored(located)
     for column in ring.object_columns:
         if column.name in sequences.columns:
             sequences.c_box(column)
@@ -87,20 +88,16 @@ def take_sequences(
         if not ring.c_holds(moment, slots):  # a chain knows nothing of rows that are gone
             return None
         sequences.c_ask(chain)
-    tags = None
-    if tagged:
-        tags = c_tag_ids(ring, sequences.ids)
-        if not starts.across:
-            tags[~sequences.marks] = -1
-    return sequences.columns, sequences.marks, tags
+    rows = (sequences.ids % ring.capacity).astype(np.intp, copy=False) if located else None
+    return sequences.columns, sequences.marks, rows
 
 
 @cython.final
 cdef class Sequences:
     """Sequences of a ring, while they are read: see ``take_sequences``."""
 
-    cdef int c_copy_stored(self, bint tagged) except -1:
-        """Copy what lies in the arena, and note the row ids if somebody asks for them."""
+    cdef int c_copy_stored(self, bint located) except -1:
+        """Copy what lies in the arena, and note the row ids if somebody needs them."""
         cdef Ring ring = self.starts.ring
         cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
         cdef intp_t[2] lengths
@@ -115,7 +112,7 @@ cdef class Sequences:
         plan.across = self.starts.across
         plan.marks = <uint8_t*> cnp.PyArray_DATA(self.marks)
         plan.ids = NULL
-        if ring.chains or ring.object_columns or tagged:
+        if ring.chains or ring.object_columns or located:
             self.ids = cnp.PyArray_SimpleNew(2, lengths, cnp.NPY_INT64)
             plan.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
         plan.flags = ring.c_flags(0)
@@ -143,7 +140,9 @@ cdef class Sequences:
         return 0
 
     cdef cnp.ndarray c_new_column(self, Column column, const intp_t* lengths):
-        """An uninitialised array for a column."""
+        """An array for a column: the caller's, or a new one."""
+        if self.given is not None:
+            return self.given[column.name]
         if column.name in self.single:
             return c_new_array(self.starts.ring, column, lengths[0])
         array = c_new_array(self.starts.ring, column, lengths[0] * lengths[1])

@@ -1,7 +1,7 @@
 """Which row gives a row its new goal: one of the same episode, or any.
 
 Compiled because it is asked for each row of a batch. Not here: where episodes begin and end
-(``_store.episode_index``), and what the rows found are good for (``buffers._hindsight``).
+(``_store.episode_index``), and what the rows found are good for (``_hindsight``).
 """
 
 cimport numpy as cnp

@@ -30,15 +30,14 @@ cdef class Windows:
     cdef Ring ring
     cdef intp_t size             # the most rows of a window
     cdef float64_t[::1] powers   # of gamma, from 0 to ``size``
-    cdef frozenset last_step_fields         # names of the columns that are of the last row
+    cdef frozenset last_step_fields  # names of the columns that are of the last row
     cdef uint8_t[::1] origins    # what a batch holds of each column, by its place
     cdef intp_t lead             # place of a column that is summed by ``c_walk``, or -1
     cdef int discount_ndim       # 0 if there is no such column
 
     cdef ndarray c_new_discount(self, intp_t n)
     cdef int c_fill(
-        self, ndarray slots, tuple columns, list arrays, ndarray last, ndarray discount, steps,
-        gamma
+        self, ndarray slots, tuple columns, list arrays, ndarray last, ndarray discount, steps
     ) except -1
     cdef void c_read(self, Read* read, intp_t n) noexcept nogil
     cdef void c_walk_chunk(

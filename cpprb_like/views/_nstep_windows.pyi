@@ -24,7 +24,6 @@ class Windows:
         self,
         slots: NDArray[np.intp],
         arrays: list[NDArray[Any]] | None = None,
-        steps: int | NDArray[np.intp] | None = None,
-        gamma: float | None = None,
+        steps: NDArray[np.intp] | None = None,
         columns: tuple[Column, ...] | None = None,
     ) -> dict[str, NDArray[Any]]: ...

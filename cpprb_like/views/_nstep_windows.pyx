@@ -1,7 +1,7 @@
 """Rows of several steps: each read with the rows that follow it in its episode.
 
 Compiled because it walks through the rows of every drawn window. Not here: what the steps are for
-(``_view``), and rewards of unusual dtypes.
+(``_rows``), and rewards of unusual dtypes.
 """
 
 cimport cython
@@ -113,24 +113,19 @@ cdef class Windows:
                 self.origins[column.place] = OF_LAST
 
     def take(
-        self, cnp.ndarray slots not None, list arrays=None, steps=None, gamma=None,
-        tuple columns=None,
+        self, cnp.ndarray slots not None, list arrays=None, steps=None, tuple columns=None,
     ):
         """A batch of the windows of the rows in the given slots: a dict of fresh arrays.
 
         ``columns`` are some of those of the ring, by default all. ``arrays`` are the caller's, one
-        for each of them. ``steps`` and ``gamma`` stand
-        for ``size`` and the factor that were given at first; ``steps`` is an int or an array of
-        intp, a number for each row, at least 1 and at most ``size``. Raises ``TypeError`` and
-        ``IndexError`` as ``take`` does, ``ValueError`` for other steps.
+        for each of them. ``steps`` stands for ``size``: an array of intp, a number for each row, at
+        least 1 and at most ``size``. Raises ``TypeError`` and ``IndexError`` as ``take`` does,
+        ``ValueError`` for other steps.
         """
         cdef Ring ring = self.ring
         ring.c_check_slots(slots)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-        if isinstance(steps, int):
-            if not 1 <= steps <= self.size:
-                raise ValueError(f"steps: expected 1 to {self.size}, got {steps}")
-        elif steps is not None:
+        if steps is not None:
             c_check_steps(steps, n, self.size)
         cdef Column column
         if columns is None:
@@ -141,7 +136,7 @@ cdef class Windows:
             c_check_arrays(arrays, columns, n)
         cdef cnp.ndarray last = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         cdef cnp.ndarray discount = self.c_new_discount(n)
-        self.c_fill(slots, columns, arrays, last, discount, steps, gamma)
+        self.c_fill(slots, columns, arrays, last, discount, steps)
         if ring.object_columns:
             for column, array in zip(columns, arrays):
                 if column.objects is not None:
@@ -168,24 +163,21 @@ cdef class Windows:
 
     cdef int c_fill(
         self, cnp.ndarray slots, tuple columns, list arrays, cnp.ndarray last,
-        cnp.ndarray discount, steps, gamma
+        cnp.ndarray discount, steps
     ) except -1:
         """Read what lies in the arena, and find the last rows of the windows."""
         cdef Ring ring = self.ring
         cdef Read read
-        cdef float64_t[::1] powers = self.powers if gamma is None else c_powers(gamma, self.size)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
         read.slots = <const intp_t*> cnp.PyArray_DATA(slots)
         read.last = <intp_t*> cnp.PyArray_DATA(last)
         read.discount = NULL
         if discount is not None:
             read.discount = <float32_t*> cnp.PyArray_DATA(discount)
-        read.powers = &powers[0]
+        read.powers = &self.powers[0]
         read.steps = NULL
         read.most = self.size
-        if isinstance(steps, int):
-            read.most = steps
-        elif steps is not None:
+        if steps is not None:
             read.steps = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray?> steps)
         read.outs = <char**> calloc(1 + len(ring.columns), sizeof(char*))
         if read.outs == NULL:

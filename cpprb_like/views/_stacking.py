@@ -20,9 +20,9 @@ from cpprb_like._core import Ring
 from cpprb_like._store.column import Column
 from cpprb_like._store.gather import new_array
 from cpprb_like.views._gather_frames import COPIED_AT_ONCE, newest_frame, take_stacks
-from cpprb_like.views._view import read_rows
+from cpprb_like.views._rows import read_rows
 
-__all__ = ["CHECKED_NBYTES", "newest_frame", "stack_rows", "take_stacks"]
+__all__ = ["CHECKED_NBYTES", "newest_frame", "read_stacks", "stack_rows", "take_stacks"]
 
 Array = NDArray[Any]
 Slots = NDArray[np.intp]
@@ -107,7 +107,6 @@ def stack_rows(
         array = as_out("out", out)
         _check_out(array, column.dtype, (n, *column.shape[:at], depth, *column.shape[at:]))
     is_plain = column.objects is None and column in ring.stored_columns
-    read = take_stacks if is_plain else _take_others
 
     is_direct = ring.span == ring.capacity  # slots that users see are places in memory
     if is_direct and is_plain and rows.size * column.nbytes < COPIED_AT_ONCE:
@@ -116,10 +115,18 @@ def stack_rows(
 
     def attempt() -> tuple[Slots, Array]:
         found = rows if is_direct else _slots_of(ring, rows)
-        return found[found >= 0], read(ring, column, found, at, array)
+        return found[found >= 0], read_stacks(ring, column, found, at, array)
 
     stacks = self.consistently(attempt)
     return stacks if out is None else out
+
+
+def read_stacks(
+    ring: Ring, column: Column, slots: Slots, axis: int, out: Array | None = None
+) -> Array:
+    """As ``take_stacks``, for fields of all kinds."""
+    is_plain = column.objects is None and column in ring.stored_columns
+    return (take_stacks if is_plain else _take_others)(ring, column, slots, axis, out)
 
 
 def _take_others(ring: Ring, column: Column, slots: Slots, axis: int, out: Array | None) -> Array:

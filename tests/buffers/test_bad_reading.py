@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from bad_steps import SCHEMA, step
 from helpers import refused
+from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like._store.gather import take
+from cpprb_like.views import NStep
 
 Fields = dict[str, Any]
 
@@ -230,8 +232,8 @@ def several_steps() -> ReplayBuffer:
 def test_whole_numbers_of_any_kind_are_steps(nstep: Any) -> None:
     """An array of no dimension was read as one number for each row, from memory behind it."""
     rb, same = several_steps(), several_steps()
-    batch = rb.sample(500, nstep=nstep)
-    np.testing.assert_array_equal(batch["rew"], same.sample(500, nstep=2)["rew"])
+    batch = rb.view(NStep(nstep)).sample(500)
+    np.testing.assert_array_equal(batch["rew"], same.view(NStep(2)).sample(500)["rew"])
     assert set(batch["rew"].tolist()) == {1.0, 2.0}
 
 
@@ -245,25 +247,25 @@ def test_what_is_no_number_of_steps(nstep: Any) -> None:
     """Everything but whole numbers is refused before any row is drawn."""
     rb = several_steps()
     before = repr(rb.rng.bit_generator.state)
-    with pytest.raises(TypeError, match="nstep: expected an integer, got"):
-        rb.sample(8, nstep=nstep)
+    with pytest.raises(TypeError, match="size: expected an integer, got"):
+        rb.view(NStep(nstep))
     assert repr(rb.rng.bit_generator.state) == before
 
 
 @pytest.mark.parametrize(
-    "nstep", [0, -1, 6, np.array(6), (0, 2), (3, 2), (1, 6), (), (1,), (1, 2, 3), 2**70]
+    "nstep", [0, -1, 105, np.array(106), (0, 2), (3, 2), (1, 200), (), (1,), (1, 2, 3), 2**70]
 )
 def test_numbers_of_steps_that_there_are_not(nstep: Any) -> None:
-    """Numbers below 1 or above ``Nstep["size"]`` are refused, and tuples that are no pairs."""
-    with pytest.raises(ValueError, match="nstep: expected"):
-        several_steps().sample(8, nstep=nstep)
+    """Numbers below 1 or above the capacity are refused, and tuples that are no pairs."""
+    with pytest.raises(ValueError, match=r"size.*: expected|size.* do not fit"):
+        several_steps().view(NStep(nstep))
 
 
 @pytest.mark.parametrize("gamma", [np.array([0.5]), np.array([0.5, 1.0]), [0.5], "1", True])
 def test_what_is_no_factor(gamma: Any) -> None:
     """The powers of a factor are those of one number."""
     with pytest.raises(TypeError, match="gamma: expected a number, got"):
-        several_steps().sample(8, gamma=gamma)
+        NStep(2, gamma)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +288,7 @@ def test_slots_that_samplers_and_readers_pass_on(slots: Any, error: type[Excepti
         lambda: ring.holds(moment, slots),
         lambda: ring.flags_at(slots),
         lambda: ring.absent_at(slots),
-        lambda: rb._view.take(slots),
+        lambda: rb._rows.take(slots),
         lambda: ring.windows(slots, 1, 2),
         lambda: take(ring, slots),
     ):
@@ -295,11 +297,11 @@ def test_slots_that_samplers_and_readers_pass_on(slots: Any, error: type[Excepti
     two = np.zeros(2, np.intp)
     for steps in (np.ones(3, np.intp), np.array([1, 6]), np.array([0, 1])):
         with pytest.raises(ValueError, match="steps"):
-            rb._view.take(two, None, steps)
+            rb._rows.take(two, None, steps)
     wrong: Any
     for wrong in (np.ones(2, np.int32), np.ones((2, 2), np.intp), np.array(2)):
         with pytest.raises(TypeError, match="steps"):
-            rb._view.take(two, None, wrong)
+            rb._rows.take(two, None, wrong)
 
 
 # ---------------------------------------------------------------------- generators
@@ -322,7 +324,7 @@ def test_no_batch_comes_twice_beside_refused_draws(shared: bool) -> None:
         nonlocal refused
         while not stop.is_set():
             with pytest.raises(NotEnoughDataError):
-                other.sample_sequences(1, 4, burn_in=3)
+                sample_sequences(other, 1, 4, burn_in=3)
             refused += 1
 
     thread = threading.Thread(target=refuse)

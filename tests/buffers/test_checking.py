@@ -249,7 +249,7 @@ def test_the_message_names_row_and_values(field: str, words: str) -> None:
 def test_rewards_and_discounts_over_several_steps() -> None:
     """Sums that a view gives are compared with sums of the rows themselves."""
     rb = played(9, 20, Nstep=STEPS)
-    take = rb._view.take
+    take = rb._rows.take
 
     def wrong(name: str) -> Any:
         def take_wrongly(*args: Any) -> Any:
@@ -261,10 +261,10 @@ def test_rewards_and_discounts_over_several_steps() -> None:
         return take_wrongly
 
     for name, what in [("rew", "field 'rew' over 2"), ("discount", "discount over 2")]:
-        rb._view.take = wrong(name)  # type: ignore[method-assign]
+        rb._rows.take = wrong(name)  # type: ignore[method-assign]
         with pytest.raises(AssertionError, match=what):
             rb.check()
-    rb._view.take = take  # type: ignore[method-assign]
+    rb._rows.take = take  # type: ignore[method-assign]
     rb.check()
 
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prioritized_cases import chi_square_of
 from threads import run_together
+from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Episode, Spread, Statistics
@@ -176,7 +177,7 @@ def test_deleted_rows_are_gone_for_good(kind: Any) -> None:
     for buffer in (rb, pickle.loads(pickle.dumps(rb))):
         assert len(buffer) == 15
         assert not set(range(5, 10)) & set(buffer.sample(500)["x"].tolist())
-        assert not set(range(5, 10)) & set(buffer.sample_sequences(500, 3)["x"].ravel().tolist())
+        assert not set(range(5, 10)) & set(sample_sequences(buffer, 500, 3)["x"].ravel().tolist())
         assert set(buffer.get_all_transitions()["x"].tolist()) == {*range(5), *range(10, 20)}
         with refused(buffer, IndexError):
             buffer[5]
@@ -193,7 +194,7 @@ def test_the_stream_goes_on_over_a_deleted_episode() -> None:
     """Sequences that run over ends pass a deleted episode, and know that an episode begins."""
     rb = filled([4, 3, 4, 1])
     rb.episodes.delete(1)
-    batch = rb.sample_sequences(100, 6, across_episodes=True)
+    batch = sample_sequences(rb, 100, 6, across_episodes=True)
     x = batch["x"]
     assert {tuple(row) for row in x.tolist()} == {
         (0, 1, 2, 3, 7, 8),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from strategies import Array
+from views import sample_sequences
 
 from cpprb_like import (
     HindsightReplayBuffer,
@@ -16,8 +17,9 @@ from cpprb_like import (
     ReplayBuffer,
     SelectiveReplayBuffer,
 )
-from cpprb_like.buffers import Hindsight, Mixture
+from cpprb_like.buffers import Mixture, View
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import Hindsight, NStep
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": (4, 3), "dtype": "u1"},
@@ -85,8 +87,8 @@ def test_some_fields_are_those_of_the_whole_batch(kind: str, fields: Any) -> Non
     first, second = filled(kind), filled(kind)
     assert_part(first.sample(30, fields=fields), second.sample(30), names)
     if kind in ("several steps", "by priority"):
-        part = first.sample(9, nstep=(1, 3), gamma=0.9, fields=fields)
-        assert_part(part, second.sample(9, nstep=(1, 3), gamma=0.9), names)
+        one, two = (rb.view(NStep((1, 3), 0.9)) for rb in (first, second))
+        assert_part(one.sample(9, fields=fields), two.sample(9), names)
     whole = second.sample(8)
     out = {name: np.zeros_like(whole[name]) for name in names}
     assert first.sample(8, fields=fields, out=out) is out
@@ -95,8 +97,8 @@ def test_some_fields_are_those_of_the_whole_batch(kind: str, fields: Any) -> Non
     for part, whole in zip(first.batches(20, fields=fields), second.batches(20), strict=True):
         assert_part(part, whole, names)
     options: dict[str, Any] = {"indexes": True, "first_only": sorted(names)[:1]}
-    part = first.sample_sequences(7, 4, fields=fields, **options)
-    assert_part(part, second.sample_sequences(7, 4, **options), names)
+    part = sample_sequences(first, 7, 4, fields=fields, **options)
+    assert_part(part, sample_sequences(second, 7, 4, **options), names)
 
 
 def selective() -> SelectiveReplayBuffer:
@@ -123,7 +125,7 @@ def copies() -> HindsightReplayBuffer:
     return rb
 
 
-def relabelling(asks: tuple[str, ...] = ("act",), **options: Any) -> Hindsight:
+def relabelling(asks: tuple[str, ...] = ("act",), **options: Any) -> View:
     """Goals that are set anew, with a function that asks for some fields."""
     cell: FieldSpec = {"shape": (), "dtype": "i8"}
     names = ("at", "goal", "act", "other", "end")
@@ -141,10 +143,11 @@ def relabelling(asks: tuple[str, ...] = ("act",), **options: Any) -> Hindsight:
     chosen: dict[str, Any] = {
         "goal": "goal",
         "achieved": "at",
-        "share": 0.5,
+        "relabel_ratio": 0.5,
         "strategy": "random",
+        "relabelled": True,
     } | options
-    return Hindsight(rb, reward, **chosen)
+    return rb.view(Hindsight(reward, **chosen))
 
 
 def mixture() -> Mixture:
@@ -164,7 +167,7 @@ WAYS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "by priority": (lambda **kw: filled("by priority").sample(3, **kw), ("act", "rew")),
     "batches": (lambda **kw: list(filled("plain").batches(30, **kw)), ("act", "rew")),
     "all": (lambda **kw: filled("plain").get_all_transitions(**kw), ("act", "rew")),
-    "sequences": (lambda **kw: filled("plain").sample_sequences(3, 2, **kw), ("act", "rew")),
+    "sequences": (lambda **kw: sample_sequences(filled("plain"), 3, 2, **kw), ("act", "rew")),
     "episode": (lambda **kw: filled("chained").episodes.read(1, **kw), ("act", "next_obs")),
     "episodes": (lambda **kw: filled("chained").episodes.sample(3, **kw), ("act", "next_obs")),
     "hindsight": (lambda **kw: relabelling().sample(20, **kw), ("act", "rew")),
@@ -188,7 +191,15 @@ def test_each_way_to_draw_reads_some_fields(way: str) -> None:
             parts, wholes = [parts], [wholes]
         for part, whole in zip(parts, wholes, strict=True):
             assert set(asked) <= part.keys() <= whole.keys()
-            assert part.keys() <= {*asked, "weights", "indexes", "mask", "discount", "source"}
+            assert part.keys() <= {
+                *asked,
+                "weights",
+                "indexes",
+                "mask",
+                "discount",
+                "source",
+                "relabelled",
+            }
             assert list(part) == [name for name in whole if name in part]
             for name, values in part.items():
                 np.testing.assert_array_equal(values, whole[name])
@@ -221,10 +232,12 @@ def test_what_are_no_fields(way: str, fields: Any, error: type[Exception], words
     assert end == "" or repr(first) in str(caught.value)
 
 
-def test_first_only_is_of_the_fields_that_are_read() -> None:
+def test_first_only_is_of_the_fields_that_there_are() -> None:
     """A field that is not read has no first value either."""
-    with pytest.raises(ValueError, match=r"first_only: expected some of \['act'\], got 'rew'"):
-        filled("plain").sample_sequences(3, 2, fields="act", first_only="rew")
+    batch = sample_sequences(filled("plain"), 3, 2, fields="act", first_only="rew")
+    assert batch.keys() == {"act", "mask"}
+    with pytest.raises(ValueError, match=r"first_only: expected some of \[.*\], got 'none'"):
+        sample_sequences(filled("plain"), 3, 2, first_only="none")
 
 
 # ---- hindsight: what the functions ask for ------------------------------------------------------
@@ -249,9 +262,11 @@ def test_some_fields_of_relabelled_rows(
     options: dict[str, Any] = {"goal_func": goal_func, "terminated_func": ends, "terminated": "end"}
     one, two = relabelling(() if goal_func else asks, **options), relabelling((), **options)
     if goal_func is not None:
-        one.reward_func = two.reward_func = lambda achieved, goal, rows: achieved * goal
+        for view in (one, two):
+            layer: Any = view.layers[0]
+            layer.reward_func = lambda achieved, goal, rows: achieved * goal
     for _ in range(3):
-        part, whole = one.sample(30, fields=fields, relabelled=True), two.sample(30)
+        part, whole = one.sample(30, fields=fields), two.sample(30)
         assert part.keys() == {*fields, "relabelled"}
         out = {name: np.zeros_like(whole[name]) for name in fields}
         one.sample(30, fields=fields, out=out)
@@ -269,7 +284,8 @@ def test_functions_are_called_for_what_they_give_only() -> None:
     def fail(*_: Any) -> Any:
         raise AssertionError
 
-    never.reward_func = fail
+    layer: Any = never.layers[0]
+    layer.reward_func = fail
     assert (never.sample(40, fields="goal")["goal"] > 0).any()
     assert never.sample(40, fields=["at", "act"])["at"].max() > 9
     with pytest.raises(AssertionError):
@@ -280,7 +296,8 @@ def test_functions_are_called_for_what_they_give_only() -> None:
 def test_a_field_that_a_function_asks_for_late(raises: bool) -> None:
     """If its rows are gone by then, others are drawn; the function sees rows as they were."""
     her = relabelling()
-    rb = her.buffer
+    rb, layer = her.buffer, her.layers[0]
+    assert isinstance(layer, Hindsight)
     seen: list[bool] = []
 
     def reward(achieved: Array, goal: Array, rows: Any) -> Array:
@@ -292,11 +309,11 @@ def test_a_field_that_a_function_asks_for_late(raises: bool) -> None:
             raise ValueError("what the function says of such rows does not matter")
         return goal
 
-    her.reward_func = reward
+    layer.reward_func = reward
     batch = her.sample(30, fields=["at", "rew"])
     assert seen == [False, True]
     assert (batch["at"] >= 1000).all()
-    her.reward_func = lambda achieved, goal, rows: rows["none such"]
+    layer.reward_func = lambda achieved, goal, rows: rows["none such"]
     with pytest.raises(KeyError, match="none such"):  # an error of its own stays one
         her.sample(30, fields="rew")
 
@@ -318,15 +335,15 @@ def test_fields_that_are_not_asked_for_cost_nothing(way: str) -> None:
     x = np.arange(100)
     for _ in range(10):
         rb.add(at=x, goal=x, rew=x, done=x % 50 == 49, image=np.zeros((100, 20_000)))
-    her = Hindsight(
-        rb, lambda achieved, goal, _: (achieved == goal)[:, 0], goal="goal", achieved="at"
+    her = rb.view(
+        Hindsight(lambda achieved, goal, _: (achieved == goal)[:, 0], goal="goal", achieved="at")
     )
     calls: dict[str, Callable[..., Any]] = {
         "sample": lambda **kw: rb.sample(300, **kw),
         "episodes": lambda **kw: rb.episodes.sample(6, **kw),
         "hindsight": lambda **kw: her.sample(300, **kw),
         "mixture": lambda **kw: Mixture({"a": rb}, {"a": 1}, seed=0).sample(300, **kw),
-        "sequences": lambda **kw: rb.sample_sequences(10, 30, **kw),
+        "sequences": lambda **kw: sample_sequences(rb, 10, 30, **kw),
         "all": rb.get_all_transitions,
     }
     call, best = calls[way], [float("inf")] * 2

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forked import outcome
+from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._store.episode_index import EpisodeIndex
@@ -270,5 +271,5 @@ def test_sequences_are_found_beside_rows_that_wait(make: Any, waiting: float) ->
     rb.update_priorities(range(4000), np.where(pairs["x"] % 1995 == 0, 1e-6, 1.0))
     rb.update_priorities(range(3990, 4000), np.full(10, waiting))
     for n in (1, 30):
-        batch = rb.sample_sequences(n, 3, burn_in=2, stride=1995)
+        batch = sample_sequences(rb, n, 3, burn_in=2, stride=1995)
         assert set(batch["x"][:, 0].tolist()) <= {0, 1995}

@@ -68,10 +68,15 @@ def fill(rb: ReplayBuffer, first: int, n: int) -> None:
     rb.add(x=numbers, image=np.broadcast_to(numbers[:, None, None] % 251, (n, 2, 3)))
 
 
+def buffers_of(mixture: Mixture) -> dict[str, Any]:
+    """The sources of a mixture, which are buffers here."""
+    return dict(mixture.sources)
+
+
 @contextmanager
 def refused(mixture: Mixture, error: type[Exception], *words: str) -> Iterator[None]:
     """The block raises ``error`` with all ``words`` in its message, and leaves buffers alone."""
-    buffers = mixture.buffers.values()
+    buffers = buffers_of(mixture).values()
     before = [snapshot(rb) | {"pickle": pickle.dumps(rb)} for rb in buffers]
     with pytest.raises(error) as caught:
         yield
@@ -102,7 +107,7 @@ def assert_same_batch(expected: dict[str, Array], batch: dict[str, Array]) -> No
 def counts(mixture: Mixture, n: int) -> list[int]:
     """Rows of each buffer in a batch."""
     source = mixture.sample(n)["source"].tolist()
-    return [source.count(number) for number in range(len(mixture.buffers))]
+    return [source.count(number) for number in range(len(buffers_of(mixture)))]
 
 
 # ---- how many rows of each ---------------------------------------------------------------------
@@ -195,17 +200,17 @@ def test_shares_may_change_with_the_batches_drawn() -> None:
 def test_an_empty_buffer_leaves_its_share_to_the_others() -> None:
     """They get it in the ratio of their shares, until the buffer has rows."""
     mixture = mix(0.5, 0.4, 0.1)
-    mixture.buffers["b0"].clear()
+    buffers_of(mixture)["b0"].clear()
     assert [counts(mixture, 50) for _ in range(5)] == [[0, 40, 10]] * 5
-    fill(mixture.buffers["b0"], 0, 1)
+    fill(buffers_of(mixture)["b0"], 0, 1)
     assert counts(mixture, 50) == [25, 20, 5]
 
 
 def test_a_mixture_without_rows_draws_nothing() -> None:
     """All empty, or all with a share: an error that names them."""
     mixture = mix(0.5, 0.5, 0.0)
-    mixture.buffers["b0"].clear()
-    mixture.buffers["b1"].clear()
+    buffers_of(mixture)["b0"].clear()
+    buffers_of(mixture)["b1"].clear()
     for n in (0, 4):
         with pytest.raises(NotEnoughDataError, match=r"\['b0', 'b1'\] are empty"):
             mixture.sample(n)
@@ -380,9 +385,9 @@ def test_of_duplicates_the_last_wins() -> None:
 def test_rows_without_priorities_are_passed_over() -> None:
     """Their indexes are good for ``update_priorities``, and change nothing."""
     mixture = Mixture({"a": plain(0), "b": by_priority(100)}, {"a": 1.0, "b": 0.0}, seed=0)
-    before = probabilities(mixture.buffers["b"])
+    before = probabilities(buffers_of(mixture)["b"])
     mixture.update_priorities(mixture.sample(9)["indexes"], np.full(9, 1000.0))
-    np.testing.assert_array_equal(probabilities(mixture.buffers["b"]), before)
+    np.testing.assert_array_equal(probabilities(buffers_of(mixture)["b"]), before)
 
     mix(1.0).update_priorities([0, 1, 2], [1, 2, 3])
     mixture.update_priorities([], [])
@@ -416,7 +421,7 @@ def test_an_index_that_no_batch_had_changes_no_buffer() -> None:
     """A tag is judged by its own buffer, before another changes."""
     a, b = by_priority(0), by_priority(100, check_for_update=True)
     mixture = Mixture({"a": a, "b": b}, {"a": 0.5, "b": 0.5})
-    with refused(mixture, IndexError, "indexes[1]", "buffer 'b'", "got 2000001"):
+    with refused(mixture, IndexError, "indexes[1]", "source 'b'", "got 2000001"):
         mixture.update_priorities([0, 2 * 1_000_000 + 1], [5.0, 5.0])
 
 
@@ -468,8 +473,8 @@ def test_a_copy_goes_on_like_the_original(twin_of: Callable[[Mixture], Mixture])
         mixture.update_priorities(one["indexes"], np.arange(5.0))
         twin.update_priorities(two["indexes"], np.arange(5.0))
     assert repr(twin) == repr(mixture)
-    twin.buffers["a"].clear()
-    assert len(mixture.buffers["a"]) == 20
+    buffers_of(twin)["a"].clear()
+    assert len(buffers_of(mixture)["a"]) == 20
 
 
 # ---- what it tells -------------------------------------------------------------------------------
@@ -481,10 +486,10 @@ def test_it_counts_and_shows_the_rows_of_its_buffers() -> None:
     assert len(mixture) == 12
     assert repr(mixture) == (
         "Mixture(draws=0)\n"
-        "  0 'mine': 1.0 of ReplayBuffer(size=5, stored=5)\n"
-        "  1 'demos': 0.5 of PrioritizedReplayBuffer(size=7, stored=7)"
+        "  0 'mine': 1.0 of ReplayBuffer(stored=5)\n"
+        "  1 'demos': 0.5 of PrioritizedReplayBuffer(stored=7)"
     )
-    for buffer in mixture.buffers.values():
+    for buffer in buffers_of(mixture).values():
         buffer.clear()
     assert len(mixture) == 0
     assert bool(mixture)
@@ -495,9 +500,9 @@ def test_what_was_given_is_copied_and_cannot_be_set() -> None:
     buffers, shares = {"a": plain(0)}, {"a": 1.0}
     mixture = Mixture(buffers, shares)
     buffers["b"], shares["a"] = plain(1), -1.0
-    assert list(mixture.buffers) == ["a"]
+    assert list(buffers_of(mixture)) == ["a"]
     assert dict(mixture.shares) == {"a": 1.0}
-    for mapping in (mixture.buffers, mixture.shares):
+    for mapping in (mixture.sources, mixture.shares):
         with pytest.raises(TypeError):
             mapping["b"] = 3  # type: ignore[index]
 
@@ -530,37 +535,42 @@ A = plain(0)
 @pytest.mark.parametrize(
     ("buffers", "shares", "error", "words"),
     [
-        ([A], {"a": 1}, TypeError, ["buffers: expected a dict", "list"]),
-        ({}, {}, ValueError, ["buffers: expected at least one"]),
-        ({0: A}, {0: 1}, TypeError, ["buffers: expected names, got 0"]),
-        ({"a": 5}, {"a": 1}, TypeError, ["buffers['a']: expected a ReplayBuffer, got int"]),
-        ({"a": A, "b": A}, {"a": 1, "b": 1}, ValueError, ["'b'", "the same buffer as", "'a'"]),
+        ([A], {"a": 1}, TypeError, ["sources: expected a dict", "list"]),
+        ({}, {}, ValueError, ["sources: expected at least one"]),
+        ({0: A}, {0: 1}, TypeError, ["sources: expected names, got 0"]),
+        (
+            {"a": 5},
+            {"a": 1},
+            TypeError,
+            ["sources['a']: expected a buffer, a view or a mixture, got int"],
+        ),
+        ({"a": A, "b": A}, {"a": 1, "b": 1}, ValueError, ["'b'", "another source than", "'a'"]),
         (
             {"a": A, "b": other(image=None)},
             {"a": 1, "b": 1},
             ValueError,
-            ["field 'image': buffer 'a' has it, buffer 'b' has not"],
+            ["field 'image': source 'a' has it, source 'b' has not"],
         ),
         (
             {"a": A, "b": other(more={})},
             {"a": 1, "b": 1},
             ValueError,
-            ["field 'more': buffer 'b' has it, buffer 'a' has not"],
+            ["field 'more': source 'b' has it, source 'a' has not"],
         ),
         (
             {"a": A, "b": other(x={"shape": (), "dtype": "i4"})},
             {"a": 1, "b": 1},
             ValueError,
-            ["field 'x'", "int64 of shape () as in buffer 'a'", "int32", "buffer 'b'"],
+            ["field 'x'", "int64 of shape () as in source 'a'", "int32", "source 'b'"],
         ),
         (
             {"a": A, "c": plain(1), "b": other(image={"shape": 6, "dtype": "u1"})},
             {"a": 1, "b": 1, "c": 1},
             ValueError,
-            ["field 'image'", "(2, 3)", "(6,) in buffer 'b'"],
+            ["field 'image'", "(2, 3)", "(6,) in source 'b'"],
         ),
-        ({"a": other(source={})}, {"a": 1}, ValueError, ["buffers['a']", "['source']"]),
-        ({"a": other(weights={})}, {"a": 1}, ValueError, ["buffers['a']", "['weights']"]),
+        ({"a": other(source={})}, {"a": 1}, ValueError, ["sources['a']", "['source']"]),
+        ({"a": other(weights={})}, {"a": 1}, ValueError, ["sources['a']", "['weights']"]),
         ({"a": A}, [1], TypeError, ["shares: expected a dict", "list"]),
         ({"a": A}, {}, ValueError, ["shares", "['a']", "got []"]),
         ({"a": A}, {"a": 1, "b": 1}, ValueError, ["shares", "['a']", "got ['a', 'b']"]),
@@ -656,7 +666,7 @@ def test_further_columns_are_joined() -> None:
         np.testing.assert_array_equal(batch["x"], batch["slot"] + 100 * batch["source"])
         np.testing.assert_array_equal(batch["slot"], batch["copy"])
     for parts in ({"a": a, "c": plain(200)}, {"c": plain(200), "a": a}):
-        with pytest.raises(ValueError, match=r"column '(slot|copy)': buffer 'a' gives it, 'c' "):
+        with pytest.raises(ValueError, match=r"column '(slot|copy)': source 'a' gives it, 'c' "):
             Mixture(parts, {"a": 0.5, "c": 0.5}).sample(4)
 
 

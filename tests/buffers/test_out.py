@@ -12,9 +12,10 @@ import pytest
 from optional import need
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.buffers import Hindsight, Mixture
+from cpprb_like.buffers import Mixture
 from cpprb_like.samplers import Uniform
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import Hindsight
 
 
 def many_fields(n: int) -> ReplayBuffer:
@@ -165,7 +166,7 @@ def test_tensors_of_mixtures_and_hindsight() -> None:
         options: dict[str, Any] = {"goal": "act", "achieved": "rew", "reward": "done"}
         return [
             Mixture({"one": one, "two": two}, {"one": 1, "two": 1}, seed=0),
-            Hindsight(one, lambda at, goal, _: at > goal, goal_func=lambda at: at, **options),
+            one.view(Hindsight(lambda at, goal, _: at > goal, goal_func=lambda at: at, **options)),
         ]
 
     for mine, theirs in zip(drawing(), drawing(), strict=True):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from views import sample_sequences
 
 from cpprb_like import (
     NotEnoughDataError,
@@ -121,7 +122,7 @@ def test_a_window_over_a_long_pause(read: str) -> None:
     def reading(rb: ReplayBuffer) -> Callable[[], object]:
         if read == "nstep":
             return lambda: rb[slots]
-        return lambda: rb.sample_sequences(4, 8, across_episodes=True)
+        return lambda: sample_sequences(rb, 4, 8, across_episodes=True)
 
     assert case[slots]["rew"].shape == (4,)
     assert ratio(reading(usual), reading(case)) < 6
@@ -203,7 +204,7 @@ def test_sequences_where_hardly_an_episode_is_long_enough(
     def read(rb: ReplayBuffer, done: bool) -> None:
         rb.add(x=0, rew=0.0, done=done)
         with nullcontext() if any_start or rb is usual else pytest.raises(NotEnoughDataError):
-            rb.sample_sequences(16, 1, burn_in=15)
+            sample_sequences(rb, 16, 1, burn_in=15)
 
     assert ratio(lambda: read(usual, False), lambda: read(case, True), turns=20) < 6
 

@@ -11,6 +11,7 @@ import pytest
 from helpers import refused
 from optional import need
 from strategies import Array
+from views import update_sequence_priorities
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.typing import FieldSpec
@@ -125,7 +126,7 @@ def test_priorities_may_be_tensors(tensor: Callable[[Any], Any], dtype: str) -> 
         rb.update_priorities(convert(np.array([1, 5])), convert(numbers[6:]))
         rb.update_priorities(convert(np.array([[2]])), convert(numbers[:1, None]))
         errors, mask = numbers.reshape(4, 2), np.ones((4, 2), bool)
-        rb.update_sequence_priorities(convert(np.arange(4)), convert(errors), convert(mask))
+        update_sequence_priorities(rb, convert(np.arange(4)), convert(errors), convert(mask))
     weights = [rb.sampler.rows.get(np.arange(9)) for rb in (ours, theirs)]  # type: ignore[attr-defined]
     np.testing.assert_array_equal(*weights)
 

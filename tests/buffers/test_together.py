@@ -12,11 +12,13 @@ import pytest
 from beside_writers import FRAME, SIZE, check_together, frames_of
 from strategies import Array
 from threads import run_together
+from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.buffers import Hindsight, Mixture
+from cpprb_like.buffers import Mixture
 from cpprb_like.compat import coax, dqn, keras_gym
 from cpprb_like.typing import NstepSpec
+from cpprb_like.views import Hindsight
 
 SECONDS = 0.05
 EPISODE = 7  # steps, unless it is ended earlier
@@ -109,9 +111,10 @@ class Place:
             self.rb: ReplayBuffer = PrioritizedReplayBuffer(120, FIELDS, Nstep=NSTEP, **options)
         else:
             self.rb = ReplayBuffer(120, FIELDS, **options)
-            self.hindsight = Hindsight(
-                self.rb, lambda achieved, *_: achieved, goal="goal", achieved="last_x", share=0.7
+            layer = Hindsight(
+                lambda achieved, *_: achieved, goal="goal", achieved="last_x", relabel_ratio=0.7
             )
+            self.hindsight = self.rb.view(layer)
         self.rng = np.random.default_rng(0)
         self.count = 1
         self.number = -1
@@ -214,10 +217,10 @@ class Place:
         check_rows(self.rb.sample(20, out=self.empty_batch()))
 
     def sequences(self) -> None:
-        check_sequences(self.rb.sample_sequences(6, 5))
+        check_sequences(sample_sequences(self.rb, 6, 5))
 
     def sequences_across(self) -> None:
-        check_across(self.rb.sample_sequences(6, 12, across_episodes=True))
+        check_across(sample_sequences(self.rb, 6, 12, across_episodes=True))
 
     def read_episodes(self) -> None:
         for batch in self.rb.episodes.sample(4, complete=False):

@@ -19,6 +19,7 @@ need("dm_env")
 import dm_env
 from dm_env import specs
 from dm_env_cases import Arm, Stacked, Trail, attached, drawn_actions, env_of, outline, take
+from views import sample_sequences
 
 import cpprb_like
 from cpprb_like import ReplayBuffer
@@ -167,7 +168,7 @@ def test_restored_sequences() -> None:
     recorder.reset(env.reset())
     for action in drawn_actions(40, seed=1):
         recorder.add(action, env.step(action))
-    nested = recorder.restore(rb.sample_sequences(3, 4))
+    nested = recorder.restore(sample_sequences(rb, 3, 4))
     assert nested["obs"]["clock"].shape == (3, 4, 2)
     assert nested["obs"]["arms"][0].angles.shape == (3, 4, 3)
 

@@ -32,7 +32,7 @@ def test_each_public_name_is_there(name: str) -> None:
 
 def test_modules_of_rarer_names_are_attributes() -> None:
     """As they were before anything waited."""
-    done = run("import cpprb_like; print(cpprb_like.buffers._hindsight.Hindsight.__name__)")
+    done = run("import cpprb_like; print(cpprb_like.views._hindsight.Hindsight.__name__)")
     assert done.stdout.strip() == "Hindsight", done.stderr
 
 

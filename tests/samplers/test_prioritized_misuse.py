@@ -27,6 +27,7 @@ from prioritized_cases import (
     with_priorities,
 )
 from threads import run_together
+from views import sample_sequences
 
 from cpprb_like import (
     NotEnoughDataError,
@@ -919,7 +920,7 @@ def test_indexes_are_int64_and_come_back_as_any_integers(kind: str, dtype: str) 
             batch = source.sample(8)
         else:
             source = rb
-            batch = rb.sample_sequences(8, 1) if kind == "sequences" else rb.sample(8)
+            batch = sample_sequences(rb, 8, 1) if kind == "sequences" else rb.sample(8)
         source.update_priorities(batch["indexes"].astype(dtype), np.full(8, 7.0))
         assert rb.get_max_priority() == 7.0
         with pytest.raises(IndexError, match=r"indexes\[1\].*-3"):

@@ -18,7 +18,7 @@ from forked import outcome
 from cpprb_like import Mixture, NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import ReplayMemory
 from cpprb_like.buffers._replay import _blank
-from cpprb_like.samplers import Prioritized, RankBased, Recency, Reverse
+from cpprb_like.samplers import Prioritized, PrioritySampler, RankBased, Recency, Reverse
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a crash would end the tests")
 
@@ -69,14 +69,14 @@ def buffer_of(kind: str, n: int) -> ReplayBuffer:
     if kind == "chained":
         fields = fields | {"next_stack": FIELDS["stack"]}
         options = options | {"next_of": "stack"}
-    by_priority = hasattr(sampler, "update_priorities")
+    by_priority = isinstance(sampler, PrioritySampler)
     cls = PrioritizedReplayBuffer if by_priority else ReplayBuffer
     rb = cls(12, fields, sampler=copy.deepcopy(sampler), seed=0, **options)
     for k in range(n):
         rb.add(**values_of(rb, k))
         if by_priority and k > 4:
             batch = rb.sample(3)
-            rb.update_priorities(batch["indexes"], [1.0, 2.0, 0.5])  # type: ignore[attr-defined]
+            rb.update_priorities(batch["indexes"], [1.0, 2.0, 0.5])
     return rb
 
 

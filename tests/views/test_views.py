@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 from reference_views import ReferenceViews, Several, Values
 from strategies import Array, assert_same
 from threads import run_together
+from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
 from cpprb_like.samplers import LegacyUniform, Recency, Reverse, Uniform
 from cpprb_like.typing import FieldSpec, NstepSpec
+from cpprb_like.views import NStep
 
 # Of random stacks none may follow from the one before.
 pytestmark = pytest.mark.filterwarnings("ignore:stack_compress")
@@ -248,10 +250,11 @@ def assert_reads_of_sequences(
     by_id = {int(step.values["id"]): row for row, step in enumerate(twin.rows) if step is not None}
     length = int(rng.integers(1, max(2, min(6, rb.ring.capacity // rb.n_envs))))
     try:
-        batch = rb.sample_sequences(3, length, across_episodes=across, fields=fields, indexes=True)
+        batch = sample_sequences(rb, 3, length, across_episodes=across, fields=fields, indexes=True)
     except NotEnoughDataError:
         return
-    assert batch.keys() == {*fields, "row_indexes", "is_first" if across else "mask"}
+    assert batch.keys() == {*fields, "indexes", "row_indexes", "is_first" if across else "mask"}
+    np.testing.assert_array_equal(batch["indexes"], batch["row_indexes"][:, 0])
     for k, j in np.ndindex(3, length):
         if not across and not batch["mask"][k, j]:
             assert batch["row_indexes"][k, j] == -1
@@ -265,16 +268,16 @@ def assert_reads_of_sequences(
 def assert_reads_of_other_sizes(
     rb: ReplayBuffer, twin: ReferenceViews, by_id: dict[int, int], rng: np.random.Generator
 ) -> None:
-    """``sample`` with another number of steps, or one that is drawn, and with another gamma."""
+    """Views of another number of steps, or one that is drawn, and with another gamma."""
     assert twin.several is not None
     least, most = sorted(rng.integers(1, twin.several.size, 2, endpoint=True).tolist())
-    for got in rows_of(rb.sample(4, nstep=most, gamma=0.25)):
+    for got in rows_of(rb.view(NStep(most, 0.25)).sample(4)):
         assert_row(twin.read(by_id[int(got["id"])], most, 0.25), got, f"id {got['id']}")
     fields = some_fields(rb, rng)
-    for got in rows_of(rb.sample(4, nstep=most, gamma=0.25, fields=fields)):
+    for got in rows_of(rb.view(NStep(most, 0.25)).sample(4, fields=fields)):
         row = by_id[int(got["id"])]
         assert_row(twin.part(row, fields, size=most, gamma=0.25), got, f"id {got['id']}")
-    for got in rows_of(rb.sample(4, nstep=(least, most))):
+    for got in rows_of(rb.view(NStep((least, most))).sample(4)):
         row = by_id[int(got["id"])]
         expected = [twin.read(row, size) for size in range(least, most + 1)]
         assert any(
@@ -613,7 +616,7 @@ def test_chained_rewards_are_summed(dtype: str, shape: tuple[int, ...]) -> None:
         expected = steps[:-1] + steps[1:] / 2
         expected[5] = steps[5]
         assert_same(expected.astype(dtype), batch[name], name)
-    single = rb.sample(50, nstep=1)
+    single = rb.view(NStep(1)).sample(50)
     for column in (single["rew"], single["next_rew"]):
         assert set(column.reshape(50, -1)[:, 0].tolist()) <= set(range(13))
 
@@ -629,7 +632,7 @@ def test_one_step_is_what_was_added(dtype: str) -> None:
     rb = ReplayBuffer(6, fields, Nstep={"size": 3, "rew": "rew"})
     rb.add(id=np.arange(6), rew=rewards)
     rb.on_episode_end()
-    batch = rb.sample(100, nstep=1)
+    batch = rb.view(NStep(1)).sample(100)
     assert_same(rewards[batch["id"]], batch["rew"], "rewards")
 
 
@@ -663,23 +666,25 @@ def test_gamma_of_0_and_1() -> None:
 
 
 def test_numbers_of_steps_are_drawn_evenly() -> None:
-    """``sample(nstep=(1, 3))`` draws each number equally often, by the buffer's generator."""
+    """``NStep((1, 3))`` draws each number equally often, by the buffer's generator."""
     rb = walk(None, discount=True)
-    counts = np.unique(rb.sample(30_000, nstep=(1, 3))["discount"], return_counts=True)
+    view = rb.view(NStep((1, 3)))
+    counts = np.unique(view.sample(30_000)["discount"], return_counts=True)
     assert counts[0].tolist() == [0.125, 0.25, 0.5]
     assert counts[1].min() > 9_600  # 5 standard deviations
-    same = pickle.loads(pickle.dumps(rb))
-    for batch in (rb.sample(50, nstep=(1, 3)) for _ in range(3)):
-        for name, column in same.sample(50, nstep=(1, 3)).items():
+    same = pickle.loads(pickle.dumps(view))
+    for batch in (view.sample(50) for _ in range(3)):
+        for name, column in same.sample(50).items():
             assert_same(batch[name], column, name)
 
 
 def test_discount_goes_into_the_callers_dict() -> None:
     """With ``out`` the fields lie in its arrays, and the discounts beside them."""
     rb = walk("terminated", discount=True)
-    out = {name: np.zeros_like(column) for name, column in rb.sample(9, nstep=2).items()}
+    view = rb.view(NStep(2))
+    out = {name: np.zeros_like(column) for name, column in view.sample(9).items()}
     arrays = dict(out)
-    assert rb.sample(9, nstep=2, out=out) is out
+    assert view.sample(9, out=out) is out
     for name in rb.schema.names:
         assert out[name] is arrays[name]
     last = np.minimum(out["obs"] + 2, 6)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from threads import run_together
+from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like.samplers._starts import Starts
@@ -178,8 +179,8 @@ def test_fields_of_every_kind(case: dict[str, Any]) -> None:
         twin.add(int(rng.integers(1, 1 + 2 * capacity // case["n_envs"])))
         for n in (1, 12):
             try:
-                batch = rb.sample_sequences(
-                    n, rows, across_episodes=case["across"], first_only=single
+                batch = sample_sequences(
+                    rb, n, rows, across_episodes=case["across"], first_only=single
                 )
             except NotEnoughDataError:
                 continue
@@ -221,10 +222,10 @@ def test_large_batches_use_memory_again() -> None:
     """A batch that is let go lends its memory to the next, and no living batch does."""
     rb = ReplayBuffer(100, {"x": {"shape": 1000, "dtype": "i8"}}, seed=0)
     rb.add(x=np.arange(100_000).reshape(100, 1000))
-    first, second = (rb.sample_sequences(4, 20, across_episodes=True) for _ in range(2))
+    first, second = (sample_sequences(rb, 4, 20, across_episodes=True) for _ in range(2))
     address, kept = second["x"].ctypes.data, first["x"].copy()
     del second
-    third = rb.sample_sequences(4, 20, across_episodes=True)
+    third = sample_sequences(rb, 4, 20, across_episodes=True)
     assert third["x"].ctypes.data == address
     assert (first["x"] == kept).all()
 
@@ -255,7 +256,7 @@ def test_threads_add_while_next_values_are_read(across: bool) -> None:
         count += n
 
     def draw() -> None:
-        batch = rb.sample_sequences(8, 5, across_episodes=across)
+        batch = sample_sequences(rb, 8, 5, across_episodes=across)
         there = np.ones((8, 5), bool) if across else batch["mask"]
         x = batch["x"]
         assert (np.diff(x)[there[:, 1:]] == 1).all()
@@ -295,7 +296,7 @@ def test_threads_delete_while_sequences_are_read() -> None:
             add()
 
     def draw() -> None:
-        batch = rb.sample_sequences(4, 300, across_episodes=True)
+        batch = sample_sequences(rb, 4, 300, across_episodes=True)
         x, first = batch["x"], batch["is_first"]
         assert (batch["copies"] == x[:, :, None]).all()
         assert (first[:, 1:] == (x[:, 1:] % 40 == 0)).all()
@@ -323,7 +324,7 @@ def test_threads_update_while_sequences_are_read() -> None:
         rb.update(indexes, a=np.full(500, count), b=np.full((500, 2000), count))
 
     def draw() -> None:
-        batch = rb.sample_sequences(4, 20, across_episodes=True)
+        batch = sample_sequences(rb, 4, 20, across_episodes=True)
         assert (batch["b"] == batch["a"][0, 0]).all()
 
     run_together(update, draw)

@@ -1,7 +1,7 @@
 """cpprb's ``HindsightReplayBuffer``: each step stored several times, with different goals.
 
 For programs that know that class and its sizes. Not here: goals that are put in when a batch is
-drawn, from steps that are stored once (``buffers._hindsight``).
+drawn, from steps that are stored once (``views._hindsight``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from cpprb_like._c.checks import as_int
 from cpprb_like._store.gather import new_array
 from cpprb_like._store.schema import read_env_dict
 from cpprb_like.buffers import Batch, PrioritizedReplayBuffer, ReplayBuffer, create_buffer
-from cpprb_like.buffers._hindsight import (
+from cpprb_like.samplers import Slots
+from cpprb_like.typing import FieldSpec, PrioritizedOptions
+from cpprb_like.views._hindsight import (
     Strategy,
     alike,
     check_callable,
@@ -27,9 +29,7 @@ from cpprb_like.buffers._hindsight import (
     read_field,
     read_strategy,
 )
-from cpprb_like.samplers import Slots
-from cpprb_like.typing import FieldSpec, PrioritizedOptions
-from cpprb_like.views._view import read_rows
+from cpprb_like.views._rows import read_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

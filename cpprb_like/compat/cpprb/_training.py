@@ -207,7 +207,6 @@ def train(
     if after_step is None:
         _check_default_fields(buffer.schema.names)
     logger = logging.getLogger("cpprb_like.train") if logger is None else logger
-    update_priorities = getattr(buffer, "update_priorities", None)
 
     episode, first_step, reward = 0, 0, 0.0
     buffer.on_episode_end()
@@ -227,10 +226,10 @@ def train(
             if not is_warmup and len(buffer):
                 batch = buffer.sample(batch_size)
                 errors = update_policy(batch, step, episode)
-                if update_priorities is not None:
+                if buffer.has_priorities:
                     if errors is None:
                         raise TypeError("update_policy: expected the errors of the batch, got None")
-                    update_priorities(batch["indexes"], errors)
+                    buffer.update_priorities(batch["indexes"], errors)
             if rew_sum is None:
                 reward += float(np.sum(outcome.reward))
             else:

@@ -34,10 +34,11 @@ from cpprb_like import (
 from cpprb_like._core import Ring
 from cpprb_like._store.episode_index import EpisodeIndex
 from cpprb_like._store.gather import new_array
-from cpprb_like.buffers import Hindsight
+from cpprb_like.buffers import View
 from cpprb_like.samplers import Extra, Sampler, Slots, Uniform
 from cpprb_like.schedules import Linear
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import Hindsight
 from cpprb_like.views._goals import choose_rows
 
 Array = npt.NDArray[Any]
@@ -66,10 +67,15 @@ def reward_of(step: int, achieved: int, goal: int) -> float:
     return achieved * 10_000.0 + goal + step / 128 + 0.5
 
 
-def relabeller(rb: ReplayBuffer, **options: Any) -> Hindsight:
-    """``Hindsight`` over the fields of this file."""
-    defaults: dict[str, Any] = {"reward_func": reward, "goal": "goal", "achieved": "at"}
-    return Hindsight(rb, **(defaults | options))
+def relabeller(rb: ReplayBuffer, **options: Any) -> View:
+    """A view with ``Hindsight`` over the fields of this file."""
+    defaults: dict[str, Any] = {
+        "reward_func": reward,
+        "goal": "goal",
+        "achieved": "at",
+        "relabelled": True,
+    }
+    return rb.view(Hindsight(**(defaults | options)))
 
 
 def steps(first: int, n: int, **ends: Any) -> dict[str, Array]:
@@ -170,7 +176,7 @@ def test_goals_come_from_the_right_rows(
     make = PrioritizedReplayBuffer if prioritized else ReplayBuffer
     options: dict[str, Any] = {"n_envs": n_envs, "seed": 1, "next_of": "at" if chained else None}
     buffer = make(capacity, FIELDS, **options)
-    her = relabeller(buffer, strategy=strategy, share=share, achieved=achieved)
+    her = relabeller(buffer, strategy=strategy, relabel_ratio=share, achieved=achieved)
     twin = Twin(capacity, names, n_envs)
     number = 0
     for call, *given_values in [*calls, ("sample",)]:
@@ -185,11 +191,11 @@ def test_goals_come_from_the_right_rows(
             rb.on_episode_end(env if env < n_envs else None)
             twin.on_episode_end(env if env < n_envs else None)
         elif call == "sample" and len(rb):
-            batch = her.sample(20, relabelled=True)
+            batch = her.sample(20)
             assert batch.keys() >= set(names)
             check_batch(twin, batch, strategy, achieved)
             some = ["id", *(name for name in names if name != "id" and rng.random() < 0.4)]
-            part = her.sample(20, relabelled=True, fields=some)
+            part = her.sample(20, fields=some)
             assert part.keys() & set(names) == set(some)
             check_batch(twin, part, strategy, achieved)
             assert share == 0.5 or (batch["relabelled"] == bool(share)).all()
@@ -232,7 +238,7 @@ def example(capacity: int = 60) -> tuple[ReplayBuffer, Twin]:
 def test_candidates_are_equally_likely(strategy: Any) -> None:
     """Given the row, each step that may give the goal does so with the same probability."""
     rb, twin = example()
-    her = relabeller(rb, strategy=strategy, share=1.0)
+    her = relabeller(rb, strategy=strategy, relabel_ratio=1.0)
     batch = her.sample(200_000)
     row_ids = {int(row.values["id"]): i for i, row in twin.living().items()}
     statistic, freedom = 0.0, 0
@@ -256,7 +262,7 @@ def test_candidates_among_thousands_of_absent_rows(strategy: Any) -> None:
         rb.add(**steps(2 * k, 2))
         for _ in range(3000):
             rb.add_where([False, False], **steps(0, 2))
-    her = relabeller(rb, strategy=strategy, share=1.0)
+    her = relabeller(rb, strategy=strategy, relabel_ratio=1.0)
     batch = her.sample(2000)
     first = batch["id"] == 0
     goals = batch["goal"][first]
@@ -271,8 +277,8 @@ def test_candidates_among_thousands_of_absent_rows(strategy: Any) -> None:
 def test_rows_are_relabelled_independently_of_each_other(share: float) -> None:
     """The number of relabelled rows of a batch is binomial, and every place is as likely."""
     rb, _ = example()
-    her = relabeller(rb, share=share)
-    marks = np.array([her.sample(10, relabelled=True)["relabelled"] for _ in range(20_000)])
+    her = relabeller(rb, relabel_ratio=share)
+    marks = np.array([her.sample(10)["relabelled"] for _ in range(20_000)])
     spread = (share * (1 - share)) ** 0.5
     assert (abs(marks.mean(axis=0) - share) < 5.5 * spread / 20_000**0.5).all()
     variance = marks.sum(axis=1).var()
@@ -282,12 +288,12 @@ def test_rows_are_relabelled_independently_of_each_other(share: float) -> None:
 def test_share_by_schedule() -> None:
     """The time of a schedule is the number of batches drawn so far; a failed call is none."""
     rb, _ = example()
-    her = relabeller(rb, share=Linear(0.0, 1.0, 4))
+    her = relabeller(rb, relabel_ratio=Linear(0.0, 1.0, 4))
     shares = []
     for _ in range(6):
         with pytest.raises(ValueError, match="batch_size"):
             her.sample(-1)
-        shares.append(her.sample(4000, relabelled=True)["relabelled"].mean())
+        shares.append(her.sample(4000)["relabelled"].mean())
     assert shares == pytest.approx([0, 0.25, 0.5, 0.75, 1, 1], abs=0.05)
     assert her.draws == 6
 
@@ -298,7 +304,7 @@ def test_share_by_schedule() -> None:
 def test_an_end_is_seen_that_comes_after_a_batch() -> None:
     """A row that was the newest when its episode was looked at may end it afterwards."""
     rb = ReplayBuffer(10, FIELDS, seed=0)
-    her = relabeller(rb, strategy="final", share=1.0)
+    her = relabeller(rb, strategy="final", relabel_ratio=1.0)
     rb.add(**steps(0, 2))
     assert set(her.sample(20)["goal"].tolist()) == {4}
     rb.on_episode_end()
@@ -328,8 +334,8 @@ def test_several_goal_fields_and_ends() -> None:
         rows_seen.append(dict(rows))
         return np.equal(achieved, goal)
 
-    her = relabeller(rb, goal=("goal", "next_goal"), terminated_func=ends, share=0.5)
-    batch = her.sample(500, relabelled=True)
+    her = relabeller(rb, goal=("goal", "next_goal"), terminated_func=ends, relabel_ratio=0.5)
+    batch = her.sample(500)
     changed = batch["relabelled"]
     np.testing.assert_array_equal(batch["goal"][changed], batch["next_goal"][changed])
     assert (batch["next_goal"][~changed] == -1).all()
@@ -351,14 +357,15 @@ def test_goals_of_states() -> None:
     rb = ReplayBuffer(100, fields, seed=0)
     states = np.arange(60.0).reshape(10, 2, 3)
     rb.add(state=states, goal=np.zeros((10, 3)), rew=np.zeros(10), done=np.arange(10) % 5 == 4)
-    her = Hindsight(
-        rb,
-        lambda achieved, goal, rows: achieved[:, 0] - 1000 * goal[:, 0],
-        goal="goal",
-        achieved="state",
-        goal_func=lambda state: state[:, 1],
-        strategy="final",
-        share=1.0,
+    her = rb.view(
+        Hindsight(
+            lambda achieved, goal, rows: achieved[:, 0] - 1000 * goal[:, 0],
+            goal="goal",
+            achieved="state",
+            goal_func=lambda state: state[:, 1],
+            strategy="final",
+            relabel_ratio=1.0,
+        )
     )
     batch = her.sample(100)
     last = states[(batch["state"][:, 0, 0] // 30 * 5 + 4).astype(int)][:, 1]
@@ -388,11 +395,11 @@ def test_priorities_weights_and_indexes_are_kept() -> None:
 def test_batches_go_into_given_arrays() -> None:
     """``out`` gets the relabelled rows, in its own arrays, and ``replace=False`` is honoured."""
     rb, twin = example()
-    her = relabeller(rb, share=1.0)
+    her = relabeller(rb, relabel_ratio=1.0)
     n = len(rb)
     out = {field.name: np.empty((n, *field.shape), field.dtype) for field in rb.schema.fields}
     arrays = dict(out)
-    assert her.sample(n, out=out, replace=False, relabelled=True) is out
+    assert her.sample(n, out=out, replace=False) is out
     assert all(out[name] is array for name, array in arrays.items())
     assert len(set(out["id"].tolist())) == n
     check_batch(twin, out, "future", "at")
@@ -402,7 +409,7 @@ def test_batches_of_no_row() -> None:
     """An empty batch has every column, and asks nobody for rewards."""
     rb, _ = example()
     her = relabeller(rb, reward_func=_never)
-    batch = her.sample(0, relabelled=True)
+    batch = her.sample(0)
     assert {name: len(column) for name, column in batch.items()} == dict.fromkeys(
         [*FIELDS, "relabelled"], 0
     )
@@ -423,8 +430,8 @@ def test_functions_cannot_spoil_the_batch() -> None:
 
     seen: list[Array] = []
     rb, twin = example()
-    her = relabeller(rb, reward_func=vandal, terminated_func=ends, share=1.0)
-    batch = her.sample(100, relabelled=True)
+    her = relabeller(rb, reward_func=vandal, terminated_func=ends, relabel_ratio=1.0)
+    batch = her.sample(100)
     check_batch(twin, batch, "future", "at")
     for name, values in zip(["at", "goal", "id"], seen, strict=True):
         np.testing.assert_array_equal(batch[name], values)
@@ -458,7 +465,7 @@ def test_rows_that_go_away_are_drawn_again(strategy: Any, cleared: bool) -> None
 
     rb = ReplayBuffer(20, FIELDS, sampler=Meddling(change), seed=0)
     rb.add(**steps(0, 20))
-    batch = relabeller(rb, strategy=strategy, share=1.0).sample(300)
+    batch = relabeller(rb, strategy=strategy, relabel_ratio=1.0).sample(300)
     expected = range(100, 115) if cleared else [*range(15, 20), *range(100, 115)]
     assert set(batch["id"].tolist()) == set(expected)
     others = (batch["goal"] - 1) // 3
@@ -480,10 +487,10 @@ def test_goals_that_go_away_are_chosen_again(monkeypatch: pytest.MonkeyPatch) ->
             rb.add(**steps(100, 10))
         return new_array(*arguments)
 
-    monkeypatch.setattr("cpprb_like.buffers._hindsight.new_array", allocate)
+    monkeypatch.setattr("cpprb_like.views._rows.new_array", allocate)
     rb = ReplayBuffer(20, FIELDS, sampler=Newest(), seed=0)
     rb.add(**steps(0, 20))
-    batch = relabeller(rb, strategy="episode", share=1.0).sample(100)
+    batch = relabeller(rb, strategy="episode", relabel_ratio=1.0).sample(100)
     assert set(batch["id"].tolist()) == {109}
     others = (batch["goal"] - 1) // 3
     assert set(others.tolist()) <= {*range(10, 20), *range(100, 110)}
@@ -499,7 +506,7 @@ def test_absent_rows_in_place_of_drawn_ones(strategy: Any) -> None:
 
     rb = ReplayBuffer(20, FIELDS, sampler=Meddling(change), seed=0)
     rb.add(**steps(0, 20))
-    batch = relabeller(rb, strategy=strategy, share=1.0).sample(300)
+    batch = relabeller(rb, strategy=strategy, relabel_ratio=1.0).sample(300)
     assert set(batch["id"].tolist()) == set(range(15, 20))
     assert {(goal - 1) // 3 for goal in batch["goal"].tolist()} <= set(range(15, 20))
 
@@ -507,7 +514,7 @@ def test_absent_rows_in_place_of_drawn_ones(strategy: Any) -> None:
 def test_episodes_that_are_longer_than_the_ring() -> None:
     """An end that was overwritten with all that followed it leads to no row of another stream."""
     rb = ReplayBuffer(7, FIELDS, n_envs=2, seed=0)
-    her = relabeller(rb, strategy="episode", share=1.0)
+    her = relabeller(rb, strategy="episode", relabel_ratio=1.0)
     rb.add(**steps(0, 2, truncated=np.ones(2, bool)))
     rb.add(**steps(2, 2))
     her.sample(1)
@@ -529,7 +536,7 @@ def test_a_seed_gives_the_same_batches(strategy: Any) -> None:
     mine[0].sample(5)
     mine[1].sample(5)
     mine += [pickle.loads(pickle.dumps(mine[0])), copy.deepcopy(mine[0])]
-    batches = [her.sample(100, relabelled=True) for her in mine]
+    batches = [her.sample(100) for her in mine]
     for batch in batches[1:]:
         for name, values in batches[0].items():
             np.testing.assert_array_equal(values, batch[name])
@@ -570,7 +577,7 @@ def test_goals_are_of_the_episode_while_threads_add(strategy: Any) -> None:
         try:
             for _ in range(300):
                 try:
-                    batch = her.sample(200, relabelled=True)
+                    batch = her.sample(200)
                 except NotEnoughDataError:
                     continue
                 new = batch["relabelled"]
@@ -696,8 +703,12 @@ def record(env: Any, n_steps: int, fields: Any = None, **options: Any) -> Replay
 def check_recorded(rb: ReplayBuffer, env: Any, **options: Any) -> None:
     """Relabelled rows have one goal, that of a later step, and the reward of the environment."""
     reward_of = env.unwrapped.compute_reward
-    her = Hindsight(rb, lambda achieved, goal, rows: reward_of(achieved, goal, {}), **options)
-    batch = her.sample(500, relabelled=True)
+    her = rb.view(
+        Hindsight(
+            lambda achieved, goal, rows: reward_of(achieved, goal, {}), relabelled=True, **options
+        )
+    )
+    batch = her.sample(500)
     goal, achieved = batch["obs.desired_goal"], batch["next_obs.achieved_goal"]
     np.testing.assert_array_equal(batch["next_obs.desired_goal"], goal)
     changed = batch["relabelled"]
@@ -756,7 +767,7 @@ def test_fields_of_cpprbs_helpers(prefix: str) -> None:
         following, rew, done, _, _ = env.step(action)
         rb.add(**before_add(obs, action, following, rew, done))
         obs = env.reset()[0] if done else following
-    her = Hindsight(rb, env.compute_reward, share=1.0)
+    her = rb.view(Hindsight(env.compute_reward, relabel_ratio=1.0))
     batch = her.sample(300)
     goal = batch[f"{prefix}desired_goal"]
     np.testing.assert_array_equal(batch[f"next_{prefix}desired_goal"], goal)
@@ -784,7 +795,6 @@ def _never(*_: Any) -> Any:
 
 VECTOR: FieldSpec = {"shape": 2}
 BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = [
-    ({"buffer": None}, TypeError, ("buffer", "ReplayBuffer", "NoneType")),
     ({"reward_func": 1}, TypeError, ("reward_func", "function", "1")),
     ({"goal_func": "x"}, TypeError, ("goal_func", "function", "'x'")),
     ({"terminated_func": 0}, TypeError, ("terminated_func", "function", "0")),
@@ -804,12 +814,12 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = [
     ({"strategy": "furthest"}, ValueError, ("strategy", "'future'", "'furthest'")),
     ({"strategy": None}, ValueError, ("strategy", "None")),
     ({"strategy": ["future"]}, ValueError, ("strategy", "['future']")),
-    ({"share": 1.5}, ValueError, ("share", "0 to 1", "1.5")),
-    ({"share": -0.1}, ValueError, ("share", "0 to 1", "-0.1")),
-    ({"share": float("nan")}, ValueError, ("share", "nan")),
-    ({"share": "most"}, TypeError, ("share", "'most'")),
-    ({"share": True}, TypeError, ("share", "True")),
-    ({"share": Linear(0, 2, 10)}, ValueError, ("share", "2.0", "Linear")),
+    ({"relabel_ratio": 1.5}, ValueError, ("relabel_ratio", "0 to 1", "1.5")),
+    ({"relabel_ratio": -0.1}, ValueError, ("relabel_ratio", "0 to 1", "-0.1")),
+    ({"relabel_ratio": float("nan")}, ValueError, ("relabel_ratio", "nan")),
+    ({"relabel_ratio": "most"}, TypeError, ("relabel_ratio", "'most'")),
+    ({"relabel_ratio": True}, TypeError, ("relabel_ratio", "True")),
+    ({"relabel_ratio": Linear(0, 2, 10)}, ValueError, ("relabel_ratio", "2.0", "Linear")),
     ({"terminated_func": _never, "terminated": "end"}, ValueError, ("terminated", "'end'")),
     ({"terminated_func": _never, "terminated": "rew"}, ValueError, ("different",)),
     ({"terminated_func": _never, "terminated": "vector"}, ValueError, ("terminated", "number")),
@@ -825,14 +835,7 @@ def test_bad_options_are_refused(
     """A wrong option is refused when the object is made, by a message that names it."""
     rb = ReplayBuffer(10, {**FIELDS, "vector": VECTOR}, seed=0)
     with refused(rb, error, *words):
-        relabeller(options.pop("buffer", rb), **options)
-
-
-def test_sums_of_rewards_are_refused() -> None:
-    """A buffer that reads n-step returns cannot have single rewards computed anew."""
-    rb = ReplayBuffer(10, FIELDS, Nstep={"size": 2, "rew": "rew"}, seed=0)
-    with refused(rb, ValueError, "buffer", "Nstep"):
-        relabeller(rb)
+        relabeller(rb, **options)
 
 
 BAD_REWARDS: list[tuple[Callable[[int], Any], tuple[str, ...]]] = [
@@ -854,7 +857,9 @@ BAD_REWARDS: list[tuple[Callable[[int], Any], tuple[str, ...]]] = [
 def test_bad_rewards_are_refused(found: Callable[[int], Any], words: tuple[str, ...]) -> None:
     """What is no finite reward for each row is refused by a message that names the function."""
     rb, _ = example()
-    her = relabeller(rb, reward_func=lambda achieved, goal, rows: found(len(goal)), share=1.0)
+    her = relabeller(
+        rb, reward_func=lambda achieved, goal, rows: found(len(goal)), relabel_ratio=1.0
+    )
     with pytest.raises(ValueError) as caught:
         her.sample(20)
     for word in ("reward_func", *words):
@@ -872,7 +877,7 @@ def test_bad_goals_and_ends_are_refused() -> None:
         ({"terminated_func": lambda *_: True}, r"terminated_func: .*got \(\)"),
     ]
     for options, message in bad:
-        her = relabeller(rb, share=1.0, **options)
+        her = relabeller(rb, relabel_ratio=1.0, **options)
         with pytest.raises(ValueError, match=message):
             her.sample(20)
 
@@ -887,21 +892,27 @@ def test_bad_calls_are_refused() -> None:
         her.sample(1000, replace=False)
     with refused(rb, TypeError, "batch_size"):
         her.sample(2.5)  # type: ignore[arg-type]
-    with refused(rb, ValueError, "share", "0 to 1", "7"):
-        relabeller(rb, share=lambda t: 7.0).sample(5)
+    with refused(rb, ValueError, "relabel_ratio", "0 to 1", "7"):
+        relabeller(rb, relabel_ratio=lambda t: 7.0).sample(5)
     with pytest.raises(KeyError, match="'weights' is none of the fields"):
-        relabeller(rb, reward_func=lambda a, g, rows: rows["weights"], share=1.0).sample(5)
+        relabeller(rb, reward_func=lambda a, g, rows: rows["weights"], relabel_ratio=1.0).sample(5)
     empty = ReplayBuffer(10, FIELDS, seed=0)
     with refused(empty, NotEnoughDataError, "empty"):
         relabeller(empty).sample(5)
     named = ReplayBuffer(10, {**FIELDS, "relabelled": FLAG}, seed=0)
     named.add(**steps(0, 1), relabelled=False)
-    assert relabeller(named).sample(3)["relabelled"].tolist() == [False] * 3
+    batch = relabeller(named, relabelled=False).sample(3)
+    assert batch["relabelled"].tolist() == [False] * 3
     with refused(named, ValueError, "relabelled", "field"):
-        relabeller(named).sample(5, relabelled=True)
+        relabeller(named)
 
 
 def test_repr_says_what_it_does() -> None:
-    """The repr has the buffer's class, the strategy and the share."""
-    her = relabeller(ReplayBuffer(10, FIELDS, seed=0))
-    assert repr(her) == "Hindsight(ReplayBuffer, strategy='future', share=0.8)"
+    """The repr has the buffer and what differs from the defaults of the layers."""
+    reward_func: Any = max
+    layer = Hindsight(reward_func, goal="goal", achieved="at", strategy="final")
+    view = ReplayBuffer(10, FIELDS, seed=0).view(layer)
+    assert repr(view) == (
+        "View(ReplayBuffer(size=10, stored=0), Hindsight(reward_func=<built-in function max>, "
+        "goal='goal', achieved='at', strategy='final'))"
+    )

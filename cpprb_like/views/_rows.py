@@ -1,12 +1,13 @@
-"""What is read of the rows that a sampler drew.
+"""Rows by slot: the transition of each, of one step or of n.
 
-Rows are stored once; next values, stacks of frames and sums over several steps are made here, of
-the rows around a drawn one. Not here: which rows are drawn (``samplers._base``), and how chained
-fields are stored (``_store.chained``).
+Rows are stored once; next values and n-step returns are made here, of the rows behind a drawn one.
+Not here: which rows are drawn (``samplers``), how chained fields are stored (``_store.chained``),
+and the walk through a window (``_nstep_windows``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
 from cpprb_like._store.column import Column
-from cpprb_like._store.derived import NStep
+from cpprb_like._store.derived import NStepReturns
 from cpprb_like._store.gather import new_array, take, take_chain
 from cpprb_like.views._nstep_windows import Windows, can_sum
 
-__all__ = ["View", "read_rows"]
+__all__ = ["RowReader", "read_fields", "read_rows"]
 
 Slots = NDArray[np.intp]
 Array = NDArray[Any]
@@ -34,8 +35,16 @@ def read_rows(ring: Ring, slots: Slots, out: dict[str, Array]) -> None:
             take_chain(ring, chain, slots, out[chain.name])
 
 
-class View:
-    """Reads batches of rows, of one step or of several.
+def read_fields(ring: Ring, slots: Slots, names: Collection[str]) -> Batch:
+    """Some fields of rows, as they were added."""
+    columns = [column for column in ring.columns if column.name in names]
+    found = {column.name: new_array(ring, column, len(slots)) for column in columns}
+    read_rows(ring, slots, found)
+    return found
+
+
+class RowReader:
+    """Reads batches of rows, one for each drawn slot: of one step, or n-step returns.
 
     Whether what it read belongs together is asked by whoever chose the rows (``Ring.holds``).
 
@@ -43,31 +52,33 @@ class View:
     ----------
     ring : Ring
         The rows.
-    nstep : NStep, optional
-        Sums over several steps.
+    nstep : NStepReturns, optional
+        How many steps are read as one, and how.
     """
 
-    def __init__(self, ring: Ring, nstep: NStep | None) -> None:
+    def __init__(self, ring: Ring, nstep: NStepReturns | None) -> None:
         self.ring = ring
+        self.nstep = nstep
         self._several = None if nstep is None else _Several(ring, nstep)
 
     def take(
         self,
         slots: Slots,
         arrays: list[Array] | None = None,
-        steps: int | NDArray[np.intp] | None = None,
-        gamma: float | None = None,
+        steps: Slots | None = None,
         columns: tuple[Column, ...] | None = None,
     ) -> Batch:
         """A batch of the given rows.
 
-        ``columns`` are those to read, by default all. ``arrays`` are the caller's, one for each of
-        them. ``steps`` and ``gamma`` stand for those of
-        ``nstep``; ``steps`` may be an array, a number for each row.
+        ``columns`` are those to read, by default all; ``arrays`` are the caller's, one for each of
+        them. ``steps`` has a number of steps for each row, in place of that of ``nstep``, which
+        none may exceed.
         """
         if self._several is not None:
-            return self._several.take(slots, arrays, steps, gamma, columns)
+            return self._several.take(slots, arrays, steps, columns)
         ring = self.ring
+        if not ring.chains:
+            return take(ring, slots, arrays, columns)
         if columns is None:
             columns = ring.columns
         if arrays is None:
@@ -78,13 +89,13 @@ class View:
 
 
 class _Several:
-    """Reads batches of rows of several steps.
+    """Reads n-step returns, and what goes with them.
 
     ``Windows`` does, but for rewards of unusual dtypes and those that are chained, which are summed
     here.
     """
 
-    def __init__(self, ring: Ring, nstep: NStep) -> None:
+    def __init__(self, ring: Ring, nstep: NStepReturns) -> None:
         self.ring = ring
         self.nstep = nstep
         columns = [column for column in ring.columns if column.name in nstep.rewards]
@@ -103,18 +114,16 @@ class _Several:
         self,
         slots: Slots,
         arrays: list[Array] | None,
-        steps: int | NDArray[np.intp] | None,
-        gamma: float | None,
+        steps: Slots | None,
         columns: tuple[Column, ...] | None,
     ) -> Batch:
-        """See ``View.take``."""
-        batch = self._windows.take(slots, arrays, steps, gamma, columns)
+        """See ``RowReader.take``."""
+        batch = self._windows.take(slots, arrays, steps, columns)
         if not any(column.name in batch for column in self._odd):
             return batch
-        if not isinstance(steps, np.ndarray):
-            steps = np.full(len(slots), self.nstep.size if steps is None else steps, np.intp)
-        factor = self.nstep.gamma if gamma is None else gamma
-        self._sum_odd(slots, steps, factor, batch)
+        if steps is None:
+            steps = np.full(len(slots), self.nstep.size, np.intp)
+        self._sum_odd(slots, steps, self.nstep.gamma, batch)
         return batch
 
     def _sum_odd(self, slots: Slots, lengths: NDArray[np.intp], gamma: float, batch: Batch) -> None:

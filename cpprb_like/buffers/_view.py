@@ -1,0 +1,625 @@
+"""``View``: a buffer, read in another way.
+
+A view draws rows of its buffer and hands their slots to the layers that it was made with. Not here:
+the layers (``views``), and which rows are drawn (``samplers``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._c.machine_memory import require
+from cpprb_like._store.chained import FrameStack
+from cpprb_like._store.column import Column
+from cpprb_like._store.frame_axes import AxisCheck
+from cpprb_like._store.row_handles import tag
+from cpprb_like._store.schema import check_out, read_columns
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers import Extra, Slots
+from cpprb_like.samplers._epoch import Epoch
+from cpprb_like.samplers._starts import Starts
+from cpprb_like.schedules import Schedule, check, value_at
+from cpprb_like.views._frame_stacks import FrameStacks, StackReader
+from cpprb_like.views._hindsight import OWN_NAME, Goals, Hindsight, Relabelling, Rows
+from cpprb_like.views._layer import Layer
+from cpprb_like.views._nstep import NStep
+from cpprb_like.views._rows import RowReader
+from cpprb_like.views._sequences import ROW_INDEXES, SequenceReader, Sequences
+
+if TYPE_CHECKING:
+    from cpprb_like.buffers._replay import ReplayBuffer
+
+__all__ = ["View"]
+
+Array = NDArray[Any]
+One = TypeVar("One", bound=Layer)
+Choose = Callable[[], tuple[Slots, Extra]]
+
+KINDS = (NStep, Sequences, FrameStacks, Hindsight)
+CHECKED_NBYTES = 1 << 28  # batches from here on are compared with the memory that is left
+
+
+class View(Source):
+    """A buffer, read in another way: ``rb.view(*layers)``.
+
+    It holds no rows and draws those of the buffer, by its sampler and its generator. What is added
+    to the buffer can be drawn from the view, and any number of views of a buffer may be used.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        The rows.
+    layers : NStep, Sequences, FrameStacks or Hindsight
+        What is done with drawn rows: at most one of each kind, in any order.
+
+    Attributes
+    ----------
+    buffer, layers
+        As given.
+    draws : int
+        Batches drawn so far: the time of a schedule of a layer.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A layer is none, comes twice, or does not fit the fields of the buffer.
+
+    Notes
+    -----
+    A view is pickled and copied with its buffer, which takes functions that can be pickled.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.views import NStep, Sequences
+    >>> fields = {"rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+    >>> rb = ReplayBuffer(100, fields, seed=0)
+    >>> rb.add(rew=[1, 1, 1, 1], done=[0, 0, 0, 1])
+    0
+    >>> view = rb.view(Sequences(2), NStep(3, gamma=0.5))
+    >>> view.sample(3)["rew"].tolist()
+    [[1.0, 0.0], [1.5, 1.0], [1.5, 1.0]]
+    """
+
+    def __init__(self, buffer: ReplayBuffer, layers: Iterable[Layer]) -> None:
+        self.buffer = buffer
+        self.layers = tuple(layers)
+        self.draws = 0
+        for layer in self.layers:
+            if not isinstance(layer, KINDS):
+                names = ", ".join(kind.__name__ for kind in KINDS)
+                raise TypeError(f"view: expected {names}, got {layer!r}")
+            if [type(layer) for layer in self.layers].count(type(layer)) > 1:
+                raise ValueError(f"view: expected one {type(layer).__name__}, got more")
+        self._opened: _Opened = _Opened(buffer, self)
+
+    def layer(self, kind: type[One]) -> One | None:
+        """The layer of a kind, if the view has one."""
+        found: Any = [layer for layer in self.layers if isinstance(layer, kind)]
+        return found[0] if found else None
+
+    @property
+    def _now(self) -> _Opened:
+        """What reads the rows that the buffer has now."""
+        if self._opened.ring is not self.buffer.ring:  # it was initialised anew
+            self._opened = _Opened(self.buffer, self)
+        return self._opened
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(
+        self,
+        batch_size: int,
+        beta: float | Schedule | None = None,
+        *,
+        replace: bool = True,
+        out: dict[str, Any] | None = None,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+    ) -> Batch:
+        """Draw rows, and read them as the layers say.
+
+        Parameters
+        ----------
+        batch_size, beta, replace, fields
+            See ``Source.sample``. Of sequences no two distinct ones start at the same row.
+        out : dict of (ndarray or tensor), optional
+            Arrays for the fields, each of the dtype and shape that ``columns`` says, with a first
+            axis of ``batch_size``: C-contiguous and writeable.
+        indexes : bool
+            Add ``indexes``, shape ``(batch_size,)``, int64: what names the drawn row, or the first
+            row of a sequence, for ``update``. And see ``Sequences`` for ``row_indexes``.
+
+        Returns
+        -------
+        dict of ndarray
+            The fields, with the shapes of ``columns``; what the layers add; and with priorities
+            ``weights`` and ``indexes``, shape ``(batch_size,)``.
+
+        Raises
+        ------
+        NotEnoughDataError
+            No row can be drawn, for none has the rows around it that the layers need; or fewer than
+            ``batch_size``, and ``replace`` is false. It is a ``ValueError``. The generator has gone
+            on, as after a draw.
+        TypeError, ValueError, MemoryError
+            As ``ReplayBuffer.sample``; or a layer's function gives what does not fit.
+
+        Notes
+        -----
+        Where the layers need rows around the drawn one that may be missing, so that not every row
+        can be drawn, importance-sampling weights are normalised by the maximum over the batch.
+        """
+        now, buffer = self._now, self.buffer
+        columns = read_columns(fields, now.ring.columns)
+        n = now.read_batch_size(batch_size, columns)
+        arrays = None
+        if out is not None:
+            chosen = now.ring.columns if columns is None else columns
+            wanted = {column.name: now.spec(column) for column in chosen}
+            arrays = dict(zip(wanted, check_out(out, n, wanted), strict=True))
+        draw = now.drawing(beta, indexes)
+        batch = self._read(
+            lambda: draw(now.ring, n, buffer.rng, replace=replace),
+            n,
+            columns,
+            arrays,
+            indexes=indexes,
+        )
+        self.draws += 1
+        if out is None or arrays is None:
+            return batch
+        out.update({name: values for name, values in batch.items() if name not in arrays})
+        return out
+
+    def _read(
+        self,
+        choose: Choose,
+        n: int | None,
+        columns: tuple[Column, ...] | None,
+        arrays: Batch | None,
+        *,
+        indexes: bool = False,
+    ) -> Batch:
+        """What there is of the rows that ``choose`` chooses, as they are at one moment."""
+        now, buffer = self._now, self.buffer
+        ratio = 0.0
+        if now.goals is not None:
+            ratio = value_at(now.goals.layer.relabel_ratio, self.draws, "relabel_ratio", 0, 1)
+        while True:
+            one = _Reading(now, columns, arrays, ratio, located=indexes)
+            batch = buffer.consistently(partial(one.attempt, choose, n))
+            if one.finish(batch):
+                return batch
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        fields: str | Iterable[str] | None = None,
+    ) -> Iterator[Batch]:
+        """Each row that can be drawn once, in batches: one epoch over those of its beginning.
+
+        A batch is read when it is asked for. A row that was overwritten by then is the new one, or
+        left out if that cannot be drawn.
+
+        Parameters
+        ----------
+        batch_size : int
+            Items of a batch, at least 1; the last one may be smaller.
+        shuffle : bool
+            In random order, or in the order of the slots.
+        drop_last : bool
+            Leave a smaller last batch out.
+        fields : str or iterable of str, optional
+            The fields to read; all.
+
+        Yields
+        ------
+        dict of ndarray
+            As ``sample``, without what a sampler adds.
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``.
+        RuntimeError
+            The buffer was cleared in the meantime.
+
+        Notes
+        -----
+        Cost: that of the batches; where not every row can be drawn, also one look at all rows, some
+        20 ns each, and 8 bytes for each that can.
+        """
+        columns = read_columns(fields, self._now.ring.columns)
+        n = self._now.read_batch_size(batch_size, columns)
+        if n == 0:
+            raise ValueError("batch_size: expected at least 1, got 0")
+        return self._batches(n, shuffle, drop_last, columns)
+
+    def _batches(
+        self, n: int, shuffle: bool, drop_last: bool, columns: tuple[Column, ...] | None
+    ) -> Iterator[Batch]:
+        now, buffer = self._now, self.buffer
+        if len(buffer) == 0:
+            return
+        clears = now.ring.clears
+        take = now.epoch(buffer.rng if shuffle else None)
+
+        def still_there(chosen: Slots) -> tuple[Slots, Extra]:
+            if now.ring.clears != clears:
+                raise RuntimeError("the buffer was cleared while its rows were read")
+            return now.drawable(chosen), {}
+
+        while True:
+            slots = take(n)
+            if len(slots) == 0 or (drop_last and len(slots) < n):
+                break
+            yield self._read(partial(still_there, slots), None, columns, None)
+            self.draws += 1
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of drawn rows: see ``PrioritizedReplayBuffer.update_priorities``.
+
+        Of sequences these are the priorities of their first rows: see ``sequence_priorities``.
+        """
+        self.buffer.update_priorities(indexes, priorities)
+
+    def _read_batch_size(
+        self, batch_size: int, fields: str | Iterable[str] | None = None
+    ) -> tuple[int, tuple[str, ...] | None]:
+        now = self._now
+        columns = read_columns(fields, now.ring.columns)
+        names = None if columns is None else tuple(column.name for column in columns)
+        return now.read_batch_size(batch_size, columns), names
+
+    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
+        self.buffer._check_draw(n, replace=replace, beta=beta)
+
+    def _check_update(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        return self.buffer._check_update(indexes, priorities)
+
+    # ------------------------------------------------------------------ state
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields, in declared order."""
+        return self.buffer.fields
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether rows are drawn by priority."""
+        return self.buffer.has_priorities
+
+    @property
+    def columns(self) -> Mapping[str, ColumnSpec]:
+        """The columns of a batch: see ``Source.columns``."""
+        now = self._now
+        found = {column.name: now.spec(column) for column in now.ring.columns}
+        return found | now.further() | self.buffer._sampler_columns()
+
+    def __len__(self) -> int:
+        """Rows of the buffer that can be drawn, whatever the layers need besides."""
+        return len(self.buffer)
+
+    def __bool__(self) -> bool:
+        """As a buffer, a view is a thing and not its rows: always true."""
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"buffer": self.buffer, "layers": self.layers, "draws": self.draws}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["buffer"], state["layers"])  # type: ignore[misc]
+        self.draws = state["draws"]
+
+    def __repr__(self) -> str:
+        layers = ", ".join(map(repr, self.layers))
+        buffer = f"{type(self.buffer).__name__}(size={self.buffer.capacity}, stored={len(self)})"
+        return f"View({buffer}, {layers})"
+
+
+class _Opened:
+    """A view over the rows of one ring: what reads them, and which of them can be drawn."""
+
+    def __init__(self, buffer: ReplayBuffer, view: View) -> None:
+        self.buffer = buffer
+        self.ring = ring = buffer.ring
+        self.sampler = buffer.sampler
+        self.sequences = view.layer(Sequences)
+        stacks, hindsight = view.layer(FrameStacks), view.layer(Hindsight)
+        self._open_reader(view.layer(NStep), stacks)
+        self.single: frozenset[str] = frozenset()
+        names = [column.name for column in ring.columns]
+        self.goals = None if hindsight is None else Goals(hindsight, buffer.schema)
+        if self.goals is not None and stacks is not None:
+            both = self.goals.changed & set(stacks.places(ring.columns))
+            if both:
+                raise ValueError(f"FrameStacks: {sorted(both)} get new goals, which are no frames")
+        self._open_starts(stacks)
+        self.items: SequenceReader | None = None
+        if self.sequences is not None:
+            self.single = self.sequences.single(names)
+            plain = self.nstep is None and stacks is None
+            self.items = SequenceReader(
+                buffer._episodes, self.sequences, None if plain else self.take, self.steps
+            )
+        taken = sorted({*names} & self.further().keys())
+        if taken:
+            raise ValueError(f"view adds the column {taken[0]!r}: a field has this name")
+
+    def _open_reader(self, nstep: NStep | None, stacks: FrameStacks | None) -> None:
+        """Make what reads single rows."""
+        buffer, ring = self.buffer, self.ring
+        self.nstep = buffer._nstep
+        self.least = self.most = 1
+        if nstep is not None and nstep.is_single(buffer._nstep):
+            self.nstep = None
+        elif nstep is not None:
+            self.nstep = nstep.spec(buffer.schema, buffer._nstep)
+            self.least, self.most = nstep.size
+        elif self.nstep is not None:
+            self.least = self.most = self.nstep.size
+        rows = RowReader(ring, self.nstep)
+        self.reader: RowReader | StackReader = rows if stacks is None else StackReader(rows, stacks)
+        chains = [chain for chain in ring.chains if isinstance(chain, FrameStack)]
+        self._take: Callable[..., Batch] = self.reader.take
+        if chains:
+            self._take = AxisCheck(self.reader.take, chains)
+
+    def _open_starts(self, stacks: FrameStacks | None) -> None:
+        """Make what knows which rows can be drawn, if that is not all that the buffer can draw."""
+        sequences, ring = self.sequences, self.ring
+        self.starts: Starts | None = None
+        before = 0 if stacks is None else stacks.before
+        length = 1 if sequences is None else sequences.rows
+        rows = length + self.most - 1
+        if rows * ring.n_envs > ring.capacity:
+            what = "size" if sequences is None else "length"
+            raise ValueError(
+                f"{what}: {rows} rows (with burn_in and n-step returns) of {ring.n_envs} "
+                f"environment(s) do not fit into {ring.capacity} rows"
+            )
+        if sequences is None and before == 0 and self.most - 1 <= ring.lookahead:
+            return
+        across = sequences is not None and sequences.across_episodes
+        self.starts = self.buffer._starts(
+            rows=rows,
+            least=rows if across else 1 if sequences is None else sequences.least,
+            across=across,
+            stride=1 if sequences is None else sequences.stride,
+            before=before,
+        )
+
+    # ------------------------------------------------------------------ what it gives
+
+    def spec(self, column: Column) -> ColumnSpec:
+        """Dtype and shape of an item of a column."""
+        shape = column.shape
+        if isinstance(self.reader, StackReader):
+            shape = self.reader.shape(column)
+        if self.sequences is not None and column.name not in self.single:
+            shape = (self.sequences.rows, *shape)
+        return ColumnSpec(column.dtype, shape)
+
+    def further(self) -> dict[str, ColumnSpec]:
+        """The columns that the layers add."""
+        found = {}
+        along = () if self.sequences is None else (self.sequences.rows,)
+        if self.nstep is not None and self.nstep.discount:
+            shape = (*along, *self.nstep.discount_shape)
+            found["discount"] = ColumnSpec(np.dtype(np.float32), shape)
+        if self.sequences is not None:
+            found[self.sequences.mark] = ColumnSpec(np.dtype(np.bool_), along)
+        if self.goals is not None and self.goals.layer.relabelled:
+            found[OWN_NAME] = ColumnSpec(np.dtype(np.bool_), along)
+        return found
+
+    def read_batch_size(self, batch_size: int, columns: tuple[Column, ...] | None) -> int:
+        """A number of items that can be read at once."""
+        n = self.buffer._check_batch_size(batch_size, columns)
+        if self.sequences is not None or isinstance(self.reader, StackReader):
+            chosen = self.ring.columns if columns is None else columns
+            rows = 1 if self.sequences is None else self.sequences.rows
+            nbytes = rows * 16 + sum(
+                column.dtype.itemsize * int(np.prod(self.spec(column).shape)) for column in chosen
+            )
+            if n * nbytes >= CHECKED_NBYTES:
+                require(n * nbytes, f"a batch of {n} items of {nbytes} bytes")
+        return n
+
+    # ------------------------------------------------------------------ choosing
+
+    def drawing(
+        self, beta: float | Schedule | None, indexes: bool
+    ) -> Callable[..., tuple[Slots, Extra]]:
+        """How rows are drawn: a function as ``Sampler.draw``."""
+        options: dict[str, Any] = {}
+        sampler, names = self.sampler, self.buffer.schema.names
+        if beta is not None:
+            self.buffer._check_beta()
+            check("beta", beta, 0)
+            options["beta"] = beta
+        if indexes and self.sequences is None:
+            self.buffer._check_indexes()
+        elif indexes and ROW_INDEXES in names:
+            raise ValueError(f"view adds the column {ROW_INDEXES!r}: a field has this name")
+        tags = indexes and not self.buffer.has_priorities
+
+        def draw(
+            ring: Any, n: int, rng: np.random.Generator, *, replace: bool
+        ) -> tuple[Slots, Extra]:
+            if self.starts is None:
+                if len(ring) == 0:
+                    raise NotEnoughDataError("cannot sample: the buffer is empty")
+                slots, extra = sampler.draw(ring, n, rng, replace=replace, **options)
+            else:
+                slots, extra = sampler.draw_starts(self.starts, n, rng, replace=replace, **options)
+            if tags:
+                if "indexes" in extra:
+                    raise ValueError(f"indexes: {sampler!r} gives indexes of its own")
+                extra = {**extra, "indexes": tag(ring, slots)}
+            return slots, extra
+
+        return draw
+
+    def drawable(self, slots: Slots) -> Slots:
+        """Those of the slots whose rows can be drawn."""
+        slots = slots[~self.ring.absent_at(slots)]
+        return slots if self.starts is None else slots[self.starts.tell(slots) == 1]
+
+    def all_drawable(self, slots: Slots) -> bool:
+        """Whether all of them can be."""
+        if self.starts is None:
+            return True
+        try:
+            return bool((self.starts.tell(slots) == 1).all())
+        except IndexError:  # cleared meanwhile
+            return False
+
+    def epoch(self, rng: np.random.Generator | None) -> Callable[[int], Slots]:
+        """What gives the rows that can be drawn once each, so many at a time."""
+        if self.starts is None:
+            return Epoch(self.ring, rng).take
+        order = self.starts.slots()
+        if rng is not None:
+            order = rng.permutation(order)
+        return _Chunks(order).take
+
+    # ------------------------------------------------------------------ reading
+
+    def steps(self, n: int) -> Slots | None:
+        """How many steps each of n rows is read as, where that is drawn."""
+        if self.nstep is None or self.least == self.most:
+            return None
+        drawn = self.buffer.rng.integers(self.least, self.most, n, endpoint=True)
+        return drawn.astype(np.intp, copy=False)
+
+    def take(
+        self, slots: Slots, arrays: list[Array] | None, steps: Slots | None, columns: Any
+    ) -> Batch:
+        """Single rows."""
+        return self._take(slots, arrays, steps, columns)
+
+
+class _Chunks:
+    """Numbers, so many at a time."""
+
+    def __init__(self, numbers: Slots) -> None:
+        self._numbers = numbers
+        self._at = 0
+
+    def take(self, n: int) -> Slots:
+        """The next n, or what is left."""
+        found = self._numbers[self._at : self._at + n]
+        self._at += len(found)
+        return found
+
+
+class _Reading:
+    """One batch, while it is read."""
+
+    def __init__(
+        self,
+        now: _Opened,
+        columns: tuple[Column, ...] | None,
+        arrays: Batch | None,
+        ratio: float,
+        *,
+        located: bool,
+    ) -> None:
+        self.now = now
+        self.chosen = now.ring.columns if columns is None else columns
+        self.arrays = arrays
+        self.located = located
+        self.relabelling: Relabelling | None = None
+        names = {column.name for column in self.chosen}
+        self.single = now.single & names
+        if now.goals is not None:
+            self.relabelling = Relabelling(now.goals, ratio, columns, self.single, now.reader)
+
+    def attempt(self, choose: Choose, n: int | None) -> tuple[Slots, Batch] | None:
+        """Choose rows and read them; None if they went away meanwhile."""
+        slots, extra = choose()
+        if n is not None and len(slots) != n:
+            raise ValueError(f"{self.now.sampler!r} drew {len(slots)} slots, expected {n}")
+        self._check_extra(extra, len(slots))
+        read = self._read_single if self.now.items is None else self._read_sequences
+        batch = read(slots)
+        if batch is None or not self.now.all_drawable(slots):
+            return None
+        batch.update(extra)
+        return slots, batch
+
+    def _check_extra(self, extra: Extra, n: int) -> None:
+        for name, values in extra.items():
+            names = {column.name for column in self.now.ring.columns}
+            if name in names or name in self.now.further() or len(values) != n:
+                raise ValueError(
+                    f"{self.now.sampler!r}: expected {n} values under a name that is no field, "
+                    f"got {len(values)} as {name!r}"
+                )
+
+    def _read_single(self, slots: Slots) -> Batch | None:
+        now = self.now
+        arrays = None if self.arrays is None else list(self.arrays.values())
+        steps = now.steps(len(slots))
+        batch = now.take(slots, arrays, steps, self.chosen)
+        if self.relabelling is not None and not self.relabelling.choose(
+            now.buffer._episodes,
+            now.buffer.rng,
+            Rows.alone(slots),
+            steps,
+            batch,
+            partial(now.all_drawable, slots),
+        ):
+            return None
+        return batch
+
+    def _read_sequences(self, slots: Slots) -> Batch | None:
+        now = self.now
+        assert now.items is not None
+        located = self.located or self.relabelling is not None
+        taken = now.items.take(slots, self.chosen, self.single, self.arrays, located)
+        if taken is None:
+            return None
+        batch = taken.batch
+        if self.relabelling is not None:
+            assert taken.slots is not None
+            across = now.items.layer.across_episodes
+            begins = taken.marks if across else np.zeros_like(taken.marks)
+            rows = Rows.of_sequences(taken.slots, taken.there, begins)
+            if not self.relabelling.choose(
+                now.buffer._episodes,
+                now.buffer.rng,
+                rows,
+                taken.steps,
+                batch,
+                partial(now.all_drawable, slots),
+            ):
+                return None
+        batch[now.items.mark] = taken.marks
+        if self.located:
+            batch[ROW_INDEXES] = now.items.indexes(taken)
+        return batch
+
+    def finish(self, batch: Batch) -> bool:
+        """Write the new goals; false if rows went away meanwhile: then others are drawn."""
+        if self.relabelling is None:
+            return True
+        if not self.relabelling.write(batch):
+            return False
+        if self.relabelling.goals.layer.relabelled:
+            first = next(iter(batch.values()))
+            batch[OWN_NAME] = self.relabelling.marks(len(first))
+        return True

@@ -1,0 +1,124 @@
+"""``NStep``: n-step returns, as a layer of a view.
+
+Not here: the option ``Nstep`` of a buffer, which says the same once for all (``_store.derived``),
+and how the returns are read (``_rows``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cpprb_like._c.checks import as_discount, as_int
+from cpprb_like._store.derived import NStepReturns, read_nstep
+from cpprb_like._store.schema import Schema
+from cpprb_like.views._layer import Layer
+
+__all__ = ["NStep"]
+
+
+class NStep(Layer):
+    """Transitions of n steps: n-step returns, and what follows the last of the steps.
+
+    For each drawn row of time t the reward is ``sum(gamma ** k * rew[t + k] for k in range(m))``,
+    where m is n, or fewer where the episode ends before; next values and end flags are those of row
+    ``t + m - 1``. So the bootstrap target is ``rew + discount * value(next_obs)``.
+
+    What is not given is as in the buffer's ``Nstep``, if it has that.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        The number n of steps, at least 1; or the least and the greatest number: then one of these
+        is drawn for each row, each equally likely.
+    gamma : float, optional
+        Discount factor, 0 to 1; 0.99.
+    rew : str or iterable of str, optional
+        Fields to sum: floats. By default ``rew``, ``reward`` or ``rewards``.
+    next : str or iterable of str, optional
+        Fields that come from the last step. By default each ``next_x`` beside ``x``. Those that end
+        episodes always do.
+    discount : bool, optional
+        Add the column ``discount``, float32: ``gamma ** m``, or 0 where the episode was terminated
+        at the last step. By default there is none.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter is of a wrong type or value, or the buffer has no such fields, which ``view``
+        finds out. The message names it.
+
+    Notes
+    -----
+    A row can be drawn when its n steps are there, or its episode has ended before. If the buffer
+    itself has ``Nstep`` with at least as many steps, that is true of all its rows; otherwise rows
+    are tried until it is, as for ``Sequences``.
+
+    Cost: that of the rows that are summed.
+
+    Source: Sutton and Barto (2018), "Reinforcement Learning: An Introduction", section 7.1.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.views import NStep
+    >>> fields = {"obs": {"shape": ()}, "rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+    >>> rb = ReplayBuffer(100, fields, next_of="obs", seed=0)
+    >>> for t in range(4):
+    ...     _ = rb.add(obs=t, next_obs=t + 1, rew=1, done=t == 3)
+    >>> batch = rb.view(NStep(3, gamma=0.5, discount=True)).sample(3)
+    >>> batch["obs"].tolist(), batch["next_obs"].tolist()
+    ([3.0, 2.0, 2.0], [4.0, 4.0, 4.0])
+    >>> batch["rew"].tolist(), batch["discount"].tolist()
+    ([1.0, 1.5, 1.5], [0.0, 0.0, 0.0])
+    """
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        gamma: float | None = None,
+        *,
+        rew: str | Iterable[str] | None = None,
+        next: str | Iterable[str] | None = None,  # noqa: A002 (the word of ``Nstep``)
+        discount: bool | None = None,
+    ) -> None:
+        bounds = size if isinstance(size, tuple) else (size, size)
+        if len(bounds) != 2:
+            raise ValueError(f"size: expected a number, or the least and the most, got {size}")
+        least = as_int("size", bounds[0], 1)
+        self.size = least, as_int("size", bounds[1], least)
+        self.gamma = None if gamma is None else as_discount("gamma", gamma)
+        self.rew = _names(rew)
+        self.next = _names(next)
+        self.discount = discount
+
+    def is_single(self, default: NStepReturns | None) -> bool:
+        """Whether rows are read as they are, beside such an ``Nstep`` of the buffer."""
+        discount = default is not None and default.discount
+        return self.size == (1, 1) and not (discount if self.discount is None else self.discount)
+
+    def spec(self, schema: Schema, default: NStepReturns | None) -> NStepReturns:
+        """What is read of the rows of a buffer that has ``default`` as ``Nstep``."""
+        options: dict[str, Any] = {}
+        if default is not None:
+            options = {
+                "gamma": default.gamma,
+                "rew": default.rewards,
+                "next": default.last_step_fields,
+                "discount": default.discount,
+            }
+        own = {"gamma": self.gamma, "rew": self.rew, "next": self.next, "discount": self.discount}
+        options |= {name: value for name, value in own.items() if value is not None}
+        spec = read_nstep({"size": self.size[1], **options}, schema)
+        if spec is None:
+            raise ValueError(f"{self!r}: expected some steps")
+        return spec
+
+
+def _names(names: Any) -> Any:
+    """What was given as names, so that it can be read more than once."""
+    return (
+        names
+        if isinstance(names, (str, Mapping)) or not isinstance(names, Iterable)
+        else tuple(names)
+    )

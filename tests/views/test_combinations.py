@@ -1,0 +1,157 @@
+"""What goes with what: each sampler with each set of layers and each option, against the twin."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from combinations import OPTIONS, SAMPLERS, VIEWS, Cell, build, reason
+from reference_layers import History, Reading, items
+
+from cpprb_like.buffers import Mixture, View
+from cpprb_like.samplers import Reverse
+from cpprb_like.views import Hindsight
+
+Array = npt.NDArray[Any]
+N = 12
+
+
+def played(cell: Cell, seed: int = 0) -> tuple[View, History, Reading]:
+    """The view of a cell over a buffer that has wrapped, and its twin."""
+    rb = build(cell, seed)
+    history = History(rb, np.random.default_rng(seed))
+    history.play(100 if rb.n_envs == 1 else 70)
+    layers = VIEWS[cell.view]
+    if any(isinstance(layer, Hindsight) for layer in layers) and cell.option == "pickle":
+        layers = tuple(copy.copy(layer) for layer in layers)
+    return rb.view(*layers), history, Reading(cell, layers, history)
+
+
+def check_batch(view: View, batch: dict[str, Array], n: int, reading: Reading) -> None:
+    """A batch has the columns that the view tells, and the values of the twin."""
+    assert {name: (values.dtype, values.shape) for name, values in batch.items()} == {
+        name: (spec.dtype, (n, *spec.shape)) for name, spec in view.columns.items()
+    }
+    for item in items(batch):
+        reading.check(item)
+
+
+def out_for(view: View, n: int) -> dict[str, Array]:
+    """Arrays for the fields, full of what has to go."""
+    return {
+        name: np.ones((n, *spec.shape), spec.dtype)
+        for name, spec in view.columns.items()
+        if name in view.fields
+    }
+
+
+def check_priorities(view: View, reading: Reading) -> None:
+    """A row whose priority is by far the greatest comes far more often than others."""
+    rb = view.buffer
+    batch = view.sample(N)
+    view.update_priorities(batch["indexes"], np.full(N, 1e-9))
+    rows = rb.sample(len(rb), replace=False)
+    rb.update_priorities(rows["indexes"], np.full(len(rb), 1e-9))
+    view.update_priorities(batch["indexes"][:1], [1e9])
+    ids = view.sample(500)["id"].reshape(500, -1)[:, 0]
+    assert (ids == batch["id"].reshape(N, -1)[0, 0]).mean() > 0.05
+    check_batch(view, view.sample(N), N, reading)
+
+
+def try_option(cell: Cell) -> None:
+    """The cell does what the twin does."""
+    view, history, reading = played(cell)
+    rb, option = view.buffer, cell.option
+    check_batch(view, view.sample(N), N, reading)
+    if option == "replace":
+        n = min(N, sum(map(reading.can_start, history.by_id().values())))
+        batch = view.sample(n, replace=False)
+        check_batch(view, batch, n, reading)
+        assert len(np.unique(batch["id"].reshape(n, -1)[:, 0])) == n
+    elif option == "out":
+        out = out_for(view, N)
+        arrays = dict(out)
+        assert view.sample(N, out=out) is out
+        assert all(out[name] is array for name, array in arrays.items())
+        check_batch(view, out, N, reading)
+    elif option == "indexes":
+        batch = view.sample(N, indexes=True)
+        first = batch["id"].reshape(N, -1)[:, 0]
+        rb.update(batch["indexes"], rew=first + 5000.0)
+        for step in history.by_id().values():
+            if step.values["id"] in first:
+                step.values["rew"] = step.values["id"] + 5000.0
+        check_batch(view, view.sample(N), N, reading)
+    elif option == "fields":
+        names = ["id", "obs", "goal"]
+        batch = view.sample(N, fields=names)
+        assert set(batch) == set(names) | set(view.columns) - set(view.fields)
+        for item in items(batch):
+            reading.check(item)
+    elif option == "beta":
+        batch = view.sample(N, 1.0)
+        check_batch(view, batch, N, reading)
+        assert batch["weights"].max() <= 1.0
+    elif option == "updates":
+        check_priorities(view, reading)
+    elif option == "batches":
+        drawn = []
+        for batch in view.batches(7):
+            drawn += batch["id"].reshape(len(batch["id"]), -1)[:, 0].tolist()
+            for item in items(batch):
+                reading.check(item)
+        there = set(rb.get_all_transitions(fields="id")["id"].tolist())
+        steps = history.by_id()
+        assert sorted(drawn) == sorted(i for i in there if reading.can_start(steps[i]))
+    elif option == "Mixture":
+        other, _, theirs = played(cell, 1)
+        mixture = Mixture({"one": view, "two": other}, {"one": 1, "two": 2}, seed=0)
+        batch = mixture.sample(3 * 4)
+        for item in items(batch):
+            (reading, theirs)[int(item.pop("source"))].check(item)
+    elif option == "pickle":
+        twin = copy.deepcopy(view)
+        same = pickle.loads(pickle.dumps(view))
+        expected = view.sample(N)
+        for one in (twin, same):
+            batch = one.sample(N)
+            if cell.sampler != "LegacyUniform":  # that draws from NumPy's global generator
+                for name, values in expected.items():
+                    np.testing.assert_array_equal(batch[name], values)
+
+
+def refusal(cell: Cell) -> None:
+    """The cell is refused with a sentence."""
+    view, _, _ = played(cell)
+    if cell.option == "beta":
+        with pytest.raises(TypeError, match="priorities"):
+            view.sample(N, 0.5)
+    elif cell.option == "updates":
+        with pytest.raises((TypeError, ValueError), match="priorities"):
+            view.update_priorities([0], [1.0])
+    else:
+        assert cell.option == "replace"
+        assert isinstance(view.buffer.sampler, Reverse)
+        with pytest.raises(ValueError, match="distinct"):
+            view.sample(len(view.buffer), replace=False)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_what_goes_with_what(sampler: str, view: str) -> None:
+    """Each option works as the twin says, or is refused for the reason on the page."""
+    failed: list[tuple[str, Exception]] = []
+    for option in OPTIONS:
+        cell = Cell(sampler, view, option)
+        try:
+            refusal(cell) if reason(cell) is not None else try_option(cell)
+        except Exception as error:
+            failed.append((option, error))
+    for option, reason_why in failed:
+        print(f"{sampler} x {view} x {option}: {reason_why!r}")
+    if failed:
+        raise failed[0][1]
