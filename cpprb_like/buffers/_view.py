@@ -455,6 +455,8 @@ class _Opened:
         elif indexes and ROW_INDEXES in names:
             raise ValueError(f"view adds the column {ROW_INDEXES!r}: a field has this name")
         tags = indexes and not self.buffer.has_priorities
+        if tags and "indexes" in names:
+            raise ValueError("indexes: there is a field of this name")
 
         def draw(
             ring: Any, n: int, rng: np.random.Generator, *, replace: bool

@@ -118,7 +118,8 @@ class Recency(Sampler):
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw_starts``: of the newest rows those that are starts.
 
-        Without replacement as many starts more, where they are fewer than n.
+        Where none of them is, the newest start; without replacement the n newest starts, where they
+        are fewer than n.
         """
         ring = starts.ring
         newest = self._newest(ring)
@@ -129,14 +130,12 @@ class Recency(Sampler):
             found = np.concatenate([found, slots[: n - len(found)]])
         if len(found) < n:
             among = starts.slots()
+            if len(among) == 0 or (not replace and n > len(among)):
+                starts.refuse(None if replace else n)
             ids = ring.row_ids(among)
             among = among[np.argsort(-ids)]
             eligible = int((ids >= ring.row_ids(ring.newest_slots(newest)).min()).sum())
-            if not replace:
-                eligible = max(eligible, n)
-            if eligible == 0 or len(among) == 0 or (not replace and n > len(among)):
-                starts.refuse(None if replace else n)
-            among = among[:eligible]
+            among = among[: max(eligible, 1 if replace else n)]
             rest = n - len(found)
             chosen = rng.integers(len(among), size=rest) if replace else rng.permutation(len(among))
             found = np.concatenate([found, among[chosen[:rest]]])

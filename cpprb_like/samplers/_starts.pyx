@@ -478,6 +478,7 @@ cdef class Starts:
                 if self.across
                 else f"and no episode has so many, or ended with at least {self.least}"
             )
+            + (f", and the {self.before} before them, as far as there were any" if self.before else "")
         )
 
 

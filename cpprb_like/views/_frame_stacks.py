@@ -145,6 +145,7 @@ class StackReader:
         self._rows = rows
         self._repeat = layer.padding == "first"
         self._places = layer.places(rows.ring.columns)
+        self.stacked = frozenset(self._places)
         self._last = frozenset() if rows.nstep is None else frozenset(rows.nstep.last_step_fields)
         self._most = 1 if rows.nstep is None else rows.nstep.size
         self._columns = {column.name: column for column in rows.ring.columns}

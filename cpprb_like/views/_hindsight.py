@@ -70,7 +70,8 @@ class Hindsight(Layer):
         ``reward_func(achieved, goal, rows)`` gives the rewards of n steps, shape ``(n,)`` or
         ``(n, 1)``: ``achieved`` is what each step achieved, ``goal`` its new goal, both of shape
         ``(n, *shape)``, and ``rows`` a mapping of all fields to arrays of n rows, copied when they
-        are asked for. So ``compute_reward`` of Gymnasium-Robotics will do as it is.
+        are asked for: single frames, also beside ``FrameStacks``. So ``compute_reward`` of
+        Gymnasium-Robotics will do as it is.
     goal : str or iterable of str, optional
         Fields that get the new goal: one, or several of the same dtype and shape. By default
         ``desired_goal``, or ``obs.desired_goal`` as ``GymnasiumRecorder`` names it. The goal in the
@@ -364,7 +365,7 @@ class Relabelling:
             in_batch = {
                 name: values
                 for name, values in batch.items()
-                if name in self.names and name not in self.single
+                if name in self.names and name not in self.single | self.reader.stacked
             }
         wanted: set[str] = set()
         if self.calls_functions:

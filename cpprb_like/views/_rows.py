@@ -56,6 +56,8 @@ class RowReader:
         How many steps are read as one, and how.
     """
 
+    stacked: frozenset[str] = frozenset()  # fields that are not read as they were added
+
     def __init__(self, ring: Ring, nstep: NStepReturns | None) -> None:
         self.ring = ring
         self.nstep = nstep

@@ -245,7 +245,7 @@ class SequenceReader:
                 steps = steps[places % there.shape[1] == 0]
             found = read(np.ascontiguousarray(rows[:, 0]), given, steps, first)
             batch |= {column.name: found[column.name] for column in first}
-        return batch
+        return {column.name: batch[column.name] for column in columns} | batch
 
     @staticmethod
     def _place(

@@ -1,0 +1,94 @@
+"""What one layer of a view must not change for another, and draws that have next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like.samplers import Recency
+from cpprb_like.views import FrameStacks, Hindsight, NStep, Sequences
+from cpprb_like.views._layer import Layer
+
+FIELDS: dict[str, Any] = {
+    "x": {"shape": (2,), "dtype": "i8"},
+    "goal": {"shape": (2,), "dtype": "i8"},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": bool},
+}
+
+
+def buffer(n: int = 8, **options: Any) -> ReplayBuffer:
+    """Rows of one episode, which has not ended."""
+    rb = ReplayBuffer(50, FIELDS, seed=0, **options)
+    rows = np.arange(n).repeat(2).reshape(n, 2)
+    if n:
+        rb.add(x=rows, goal=rows - 100, rew=np.ones(n), done=np.zeros(n, bool))
+    return rb
+
+
+@pytest.mark.parametrize("further", [(), (NStep(2),), (Sequences(3),)])
+@pytest.mark.parametrize("fields", [None, ("goal", "rew")])
+def test_functions_of_new_goals_get_what_was_stored_also_beside_stacks(
+    further: tuple[Layer, ...], fields: tuple[str, ...] | None
+) -> None:
+    """Whatever is read into the batch: values that were achieved are frames, and no stacks."""
+    shapes = set()
+
+    def reward(achieved: Any, goal: Any, rows: Mapping[str, Any]) -> Any:
+        shapes.add((achieved.shape[1:], goal.shape[1:], rows["x"].shape[1:]))
+        assert (achieved == rows["x"]).all()
+        return (achieved == goal).all(axis=-1)
+
+    goals = Hindsight(reward, goal="goal", achieved="x", relabel_ratio=1.0)
+    view = buffer().view(FrameStacks({"x": 3}), goals, *further)
+    for _ in range(2):
+        batch = view.sample(5, fields=fields)
+        assert fields is not None or batch["x"].shape[-2:] == (2, 3)
+    assert shapes == {((2,), (2,), (2,))}
+
+
+def test_recency_draws_the_newest_start_where_none_of_the_newest_rows_is_one() -> None:
+    """The rows of a growing episode that wait for others do not stop a round."""
+    rb = buffer(sampler=Recency(1e-9, least=2))
+    view = rb.view(NStep(4))
+    assert view.sample(3)["x"][:, 0].tolist() == [4, 4, 4]
+    assert sorted(view.sample(3, replace=False)["x"][:, 0].tolist()) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("layer", [NStep(3), Sequences(3), FrameStacks({"x": 2})])
+def test_recency_over_an_empty_buffer_says_that_there_is_too_little(
+    layer: Layer, replace: bool
+) -> None:
+    """As every sampler does."""
+    with pytest.raises(NotEnoughDataError, match="cannot sample"):
+        buffer(0, sampler=Recency(least=5)).view(layer).sample(2, replace=replace)
+
+
+def test_columns_are_in_the_order_of_the_fields_whatever_is_read_of_the_first_row() -> None:
+    """With n-step returns as without."""
+    rb = buffer()
+    order = ["x", "goal", "rew", "done"]
+    assert list(rb.view(Sequences(2, first_only="x")).sample(2))[:4] == order
+    assert list(rb.view(Sequences(2, first_only="x"), NStep(2)).sample(2))[:4] == order
+
+
+def test_a_field_called_indexes_is_named_where_sequences_are_to_be_named() -> None:
+    """And nothing is said about the sampler."""
+    rb = ReplayBuffer(9, {"indexes": {"shape": ()}}, seed=0)
+    rb.add(indexes=[1, 2])
+    with pytest.raises(ValueError, match="indexes: there is a field of this name"):
+        rb.view(Sequences(2)).sample(1, indexes=True)
+
+
+def test_a_stack_whose_oldest_frames_are_gone_is_why_no_row_can_be_drawn() -> None:
+    """The message says that rows before are missing."""
+    rb = ReplayBuffer(1, {"x": {"shape": ()}}, seed=0)
+    rb.add(x=1)
+    rb.add(x=2)
+    with pytest.raises(NotEnoughDataError, match="the 2 before them"):
+        rb.view(FrameStacks({"x": 3})).sample(1)
