@@ -11,6 +11,7 @@ from cpprb_like import LaBERlazy, LaBERmax, LaBERmean, PrioritizedReplayBuffer, 
 from cpprb_like.buffers import Mixture
 from cpprb_like.samplers import Prioritized, RankBased
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import Sequences
 
 NUMBER: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
 
@@ -33,7 +34,7 @@ BATCHES = {
     "buffer": lambda: wrapped(alpha=0.6).sample(4),
     "Prioritized": lambda: wrapped(Prioritized()).sample(4),
     "RankBased": lambda: wrapped(RankBased()).sample(4),
-    "sequences": lambda: wrapped(Prioritized()).sample_sequences(4, 2),
+    "sequences": lambda: wrapped(Prioritized()).view(Sequences(2)).sample(4),
     "Mixture": lambda: Mixture(
         {"a": wrapped(), "b": wrapped(RankBased())}, {"a": 1, "b": 1}
     ).sample(4),
