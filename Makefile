@@ -1,4 +1,5 @@
 # make demo    train an agent on CartPole with this buffer, and show what it learned
+# make check   run the quick tests
 # make test    run all tests; ARGS="-k ring -x" goes to pytest
 # make test-tf-agents    run the tests that need TF-Agents, on CPython 3.10 or 3.11, in an environment of their own
 # make test-torch    run the tests that need PyTorch, JAX and pandas, in an environment of their own
@@ -12,6 +13,7 @@ VENV ?= .venv
 TF_VENV ?= .venv-tf-agents
 TORCH_VENV ?= .venv-torch
 TORCH ?= torch
+PACKAGE ?= .
 ARGS ?=
 
 ifeq ($(OS),Windows_NT)
@@ -34,7 +36,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo test test-tf-agents test-torch dev lint format typecheck debug asan bench cliffs bench-report guard wheel api clean
+.PHONY: demo check test coverage test-tf-agents test-torch dev lint format typecheck debug asan bench cliffs bench-report guard wheel api clean
 
 demo:
 	$(call environment,demo)
@@ -44,22 +46,30 @@ test:
 	$(call environment,test)
 	$(RUN) -m pytest $(ARGS)
 
+# An answer in under three minutes, once it is built: all but the slow tests, with few examples of each.
+check: export HYPOTHESIS_PROFILE = quick
+check:
+	$(call environment,test)
+	$(RUN) -m pytest -q -m "not slow" $(ARGS)
+
 # The bridge to TF-Agents on the real thing. Its packages are of their time, so they have an environment of their own, in
-# which the package is installed and not built in place.
+# which the package is installed and not built in place: from here, or from PACKAGE, a wheel of it.
 test-tf-agents:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] not in ((3, 10), (3, 11)))" 2>/dev/null || { \
 		echo "TF-Agents needs CPython 3.10 or 3.11: name one as in 'make PYTHON=python3.11 test-tf-agents'." >&2; \
 		exit 1; }
 	$(PYTHON) -m venv "$(TF_VENV)"
-	$(TF_BIN)/python -m pip install --quiet --disable-pip-version-check . \
+	$(TF_BIN)/python -m pip uninstall --quiet --yes cpprb_like  # pip would take a wheel of the same version for the same
+	$(TF_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) \
 		"tf-agents==0.19.*" "tensorflow==2.15.*" "numpy==1.26.*" "pytest>=9.0" "hypothesis>=6.100"
 	CPPRB_LIKE_REQUIRE=tf_agents $(TF_BIN)/pytest tests/tf_agents $(ARGS)
 
 # Tensors in and out, those of JAX too, and the front of ReAgent; TORCH="torch==2.13.0", for instance, takes another build than the newest.
 test-torch:
 	$(PYTHON) -m venv "$(TORCH_VENV)"
+	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check . \
+	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) \
 		jax pandas dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
 	CPPRB_LIKE_REQUIRE=torch,jax,pandas,dm_env,gymnasium $(TORCH_BIN)/pytest \
 		tests/compat/test_reagent*.py tests/buffers/test_out.py tests/buffers/test_tensors.py \
@@ -90,6 +100,11 @@ debug: export CPPRB_LIKE_DEBUG = 1
 debug:
 	$(call environment,test)
 	$(RUN) -m pytest $(ARGS)
+
+# Which lines the tests run, those of Cython too, in a copy of the tree with a build of its own: a table by file.
+coverage:
+	$(call environment,test)
+	$(RUN) tools/measure_coverage.py $(ARGS)
 
 # The tests on modules built with AddressSanitizer (Linux and gcc). The sanitizer and the C++ library, which other packages
 # need, must be there from the start. What lives as long as the process is no leak; and little freed memory is kept back,
@@ -142,5 +157,6 @@ clean:
 	rm -rf .bench
 	test ! -f "$(TF_VENV)/pyvenv.cfg" || rm -rf "$(TF_VENV)"
 	test ! -f "$(TORCH_VENV)/pyvenv.cfg" || rm -rf "$(TORCH_VENV)"
+	rm -rf .venv-coverage
 	find cpprb_like tests tools benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 	find cpprb_like \( -name '*.so' -o -name '*.pyd' \) -delete

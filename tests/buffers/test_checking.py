@@ -163,6 +163,7 @@ def test_nothing_changes() -> None:
 # ---- broken memory -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, CHAINED, {"Nstep": STEPS}, CHAINED | {"Nstep": STEPS}, CHAINED | {"n_envs": 3}],

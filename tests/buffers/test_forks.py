@@ -69,6 +69,7 @@ def buffer_of(kind: str, capacity: int = 20_000) -> ReplayBuffer:
     return rb
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["uniform", "prioritized", "present", "ranks"])
 def test_children_of_a_busy_process_neither_hang_nor_find_half_of_anything(kind: str) -> None:
     """Forty processes are forked while threads add, draw, update and read; all of them can go on.

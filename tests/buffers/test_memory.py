@@ -55,6 +55,7 @@ class Thing:
 # ---- leaks -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_million_adds_leak_nothing() -> None:
     """10^6 adds of every kind leave the process as large as it was.
@@ -105,6 +106,7 @@ def test_refused_calls_leak_nothing() -> None:
     assert growth(fail, rounds=1) < MIB // 2
 
 
+@pytest.mark.slow
 @needs_proc
 def test_ten_thousand_buffers_leak_nothing() -> None:
     """10^4 buffers come and go; 300 bytes lost for each of 2500 would be 0.7 MB."""

@@ -276,6 +276,7 @@ def switch_often() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True], ids=["one step", "several steps"])
 @pytest.mark.parametrize("read", [*READINGS, Place.relabel], ids=lambda read: read.__name__)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)

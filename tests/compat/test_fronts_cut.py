@@ -16,7 +16,10 @@ from cpprb_like.compat.dqn import ReplayBuffer
 from cpprb_like.compat.keras_gym import ExperienceReplayBuffer
 
 # Files that are open when the first step is cut short are closed by the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.slow,
+]
 
 SIZE = 6
 

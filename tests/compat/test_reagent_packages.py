@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import cpprb_like
+
+pytestmark = pytest.mark.slow
 
 
 def test_without_packages_a_sentence_says_so() -> None:

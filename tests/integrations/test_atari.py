@@ -64,6 +64,7 @@ def assert_same_bytes(batch: Fields, expected: Fields) -> None:
         assert same, name  # pytest would compare megabytes in its report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("game", "axis", "prioritized"),
     [

@@ -82,6 +82,7 @@ def test_slot_of_each_step() -> None:
 LOST = ("reusing trail", AutoresetMode.SAME_STEP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mode"), [(name, mode) for name in MAKERS for mode in MODES if (name, mode) != LOST]
 )

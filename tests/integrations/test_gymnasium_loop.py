@@ -433,6 +433,7 @@ def made_odd(value: Any, rng: np.random.Generator) -> Any:
     return (*value[:key], part, *value[key + 1 :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
 @pytest.mark.parametrize("n_envs", [None, 1, 5])
 @pytest.mark.parametrize("observation", PLAIN_SPACES)

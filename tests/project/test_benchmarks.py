@@ -107,6 +107,7 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Party]:
     return [Party(python, ("made_up",)), Party(python, ("made_up_dying",))]
 
 
+@pytest.mark.slow
 def test_a_smoke_run_measures_every_case(tmp_path: Path) -> None:
     """A run with little effort has a number of ours for each case, whatever the machine does."""
     output = tmp_path / "results.json"
@@ -240,6 +241,7 @@ def test_calls_fill_a_turn() -> None:
     assert work(calls_in(work, 0.01)) > 0.002
 
 
+@pytest.mark.slow
 def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is there stays, until its requirements change; one that cannot be has a reason."""
     monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
@@ -268,6 +270,7 @@ def test_a_slow_first_call_is_no_measure() -> None:
     assert calls_in(work, 0.01) >= 100
 
 
+@pytest.mark.slow
 def test_each_cliff_has_a_usual_way(tmp_path: Path) -> None:
     """A case is measured beside the usual work, here and in the checkout of another interpreter."""
     output = tmp_path / "cliffs.json"

@@ -14,6 +14,8 @@ need("gymnasium", "the demo plays Gymnasium's CartPole")
 need("matplotlib", "the demo draws with matplotlib")
 need("tqdm", "the demo shows its progress with tqdm")
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "cartpole_dqn.py"
 
 

@@ -77,6 +77,7 @@ def test_a_profile_that_was_misread_is_refused() -> None:
         instructions(PROFILE.replace("summary: 1161", "summary: 1162").splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 def test_twice_the_work_is_twice_the_instructions(tmp_path: Path) -> None:
     """Under valgrind: a path that works twice costs twice, in NumPy and all in all."""

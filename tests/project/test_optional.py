@@ -32,6 +32,7 @@ def test_names_are_read(
     assert required() == (["dm_env", "cv2"] if expected is None else expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "code", "words"),
     [

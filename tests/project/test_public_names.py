@@ -48,6 +48,7 @@ def test_importing_loads_only_what_most_programs_need() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+@pytest.mark.slow
 def test_a_star_import_gives_all_names() -> None:
     """``from cpprb_like import *`` has what the list of names says."""
     need("gymnasium", "a star import takes Gymnasium's names too")
@@ -58,6 +59,7 @@ def test_a_star_import_gives_all_names() -> None:
 WITHOUT = "import sys; sys.modules['gymnasium'] = None\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", ["import cpprb_like; cpprb_like.{}", "from cpprb_like import {}"], ids=["get", "import"]
 )

@@ -17,6 +17,8 @@ from reports.summary import summary
 from reports.tables import missed, page, table
 from reports.wording import digits, quantity
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PEER, UNABLE = "some-peer", "other"
 ADD, GROWN = "add 1 small step", "sample 256 of 1e+08 small steps"

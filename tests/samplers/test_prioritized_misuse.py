@@ -755,6 +755,7 @@ no_traced_modules = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @no_traced_modules
 @pytest.mark.parametrize("max_priority", ["ever", "present"])
 @pytest.mark.parametrize("action", ACTIONS)

@@ -432,6 +432,7 @@ def test_an_add_with_priorities_that_is_cut_short_is_whole_or_nothing(
         assert cut_everywhere(make, call, look) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
 @pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
 def test_a_second_init_that_is_refused_or_cut_short_keeps_the_rows(make: Any) -> None:
@@ -468,6 +469,7 @@ def test_update_and_clear_and_ends_that_are_cut_short() -> None:
     cut_everywhere(make, lambda rb: rb.add(x=Tensor(np.array([4, 5])), y=[6, "7"][:1] * 2), look_at)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
 def test_a_deletion_that_is_cut_short_keeps_the_other_episodes() -> None:
     """``delete_episode`` of a selective buffer cleared all rows before it added the others."""

@@ -175,6 +175,7 @@ def try_all(cls: Any, blank: Callable[[Any], Any], state: Any, use: Callable[[An
     assert refused > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [0, 5, 20])
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_changed_numbers_of_a_pickled_buffer(kind: str, n: int) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from optional import need
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 Findings = dict[int, str]  # what is said about a line
