@@ -9,15 +9,18 @@ import io
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
+from cpprb_like._store.episode_index import EpisodeIndex
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Sampler, Slots
+from cpprb_like.samplers._starts import Starts
 from cpprb_like.typing import FieldSpec
 
 __all__ = ["check_sampler"]
@@ -31,10 +34,11 @@ FIELDS: dict[str, FieldSpec] = {
     "done": {"shape": (), "dtype": bool},
 }
 
-IN_FORM = "draw returns a tuple of slots and a dict of columns"
+IN_FORM = "a draw returns a tuple of slots and a dict of columns"
 OF_INTP = "slots are a C-contiguous array of intp, shape (n,)"
 IN_USE = "slots are in use"
 PRESENT = "absent rows are never drawn"
+ELIGIBLE = "draw_starts returns starts only"
 DISTINCT = "without replace no row comes twice"
 ENOUGH = "n distinct rows are drawn where there are as many (else pass distinct=False)"
 TOO_FEW = "NotEnoughDataError if n distinct rows are asked for and there are fewer"
@@ -52,8 +56,9 @@ def check_sampler(
 ) -> None:
     """Test that a sampler keeps the promises of ``samplers.Sampler``, on buffers of many kinds.
 
-    Buffers of one environment or several: not full, full, wrapped around, cleared, of one row, and
-    with absent rows. Batches of no row, one, all, and more than there are.
+    Buffers of one environment or several: not full, full, wrapped around, cleared, of one row, with
+    absent rows, and with deleted episodes. Batches of no row, one, all, and more than there are, by
+    ``draw`` and by ``draw_starts`` for views of n-step returns and of sequences.
 
     Parameters
     ----------
@@ -104,10 +109,41 @@ def check_sampler(
         for stages in zip(*map(history, samplers), strict=True):
             where, rb = stages[0]
             stage = _Stage(f"{rb.sampler!r}, {where}", [rb for _, rb in stages], distinct)
-            for n, replace in _batches(len(rb)):
-                stage.draw(n, replace, [seed, number])
-                number += 1
+            for window in (None, *WINDOWS):
+                if window is not None and window.rows * rb.n_envs > rb.ring.capacity:
+                    continue
+                for n, replace in _batches(len(_eligible(rb.ring, window))):
+                    stage.draw(n, replace, [seed, number], window)
+                    number += 1
             stage.end()
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What a view reads from each start on; see ``Starts``."""
+
+    view: str
+    rows: int
+    least: int
+    stride: int
+
+    def starts(self, ring: Ring) -> Starts:
+        """The rows at which it can start, by an object that has kept nothing yet."""
+        return Starts(
+            EpisodeIndex(ring), rows=self.rows, least=self.least, across=False, stride=self.stride
+        )
+
+
+WINDOWS = (_Window("NStep(3)", 3, 1, 1), _Window("Sequences(2, stride=2)", 2, 2, 2))
+
+
+def _eligible(ring: Ring, window: _Window | None) -> Slots:
+    """The slots that may be drawn: all rows, or the starts."""
+    present = ring.present_slots()
+    if window is None:
+        return present
+    eligible: Slots = present[window.starts(ring).tell(present) == 1]
+    return eligible
 
 
 class _Stage:
@@ -124,12 +160,14 @@ class _Stage:
         self.copy = _pickled(self.rb, place)
         self.kept: list[tuple[str, Draw, Draw]] = []
 
-    def draw(self, n: int, replace: bool, seed: list[int]) -> None:
+    def draw(self, n: int, replace: bool, seed: list[int], window: _Window | None) -> None:
         """Draw from each buffer with equal generators, and compare."""
-        where = f"{self.place}, draw(n={n}, replace={replace})"
+        method = "draw" if window is None else f"{window.view}: draw_starts"
+        where = f"{self.place}, {method}(n={n}, replace={replace})"
 
         def attempt(rb: ReplayBuffer) -> Draw | None:
-            return _attempt(where, rb, n, replace, np.random.default_rng(seed), self.distinct)
+            rng = np.random.default_rng(seed)
+            return _attempt(where, rb, n, replace, rng, self.distinct, window)
 
         drawn = attempt(self.rb)
         _expect_same(where, RNG_ONLY, drawn, attempt(self.twin))
@@ -137,6 +175,8 @@ class _Stage:
         spoiled = attempt(self.spoiled)
         _expect_same(where, FRESH, drawn, spoiled)
         if drawn is None or spoiled is None:
+            if window is not None and type(self.rb.sampler).draw_starts is Sampler.draw_starts:
+                attempt(self.patient)  # that one draws several times, and may give up after some
             return
         _expect_same(where, UNMOVED, drawn, attempt(self.patient))
         _overwrite(spoiled)
@@ -155,16 +195,21 @@ def _attempt(
     replace: bool,
     rng: np.random.Generator,
     distinct: bool,
+    window: _Window | None,
 ) -> Draw | None:
     """A draw that keeps all promises; None if the sampler may refuse it, and did."""
-    ring = rb.ring
+    ring, sampler = rb.ring, rb.sampler
     rows, globals_ = _picture(rb), _global_states()
-    too_few = not replace and n > len(ring)
+    eligible = _eligible(ring, window)
+    too_few = n > len(eligible) and not (replace and len(eligible))
     drawn: Draw | None = None
     try:
-        drawn = rb.sampler.draw(ring, n, rng, replace=replace)
+        if window is None:
+            drawn = sampler.draw(ring, n, rng, replace=replace)
+        else:
+            drawn = sampler.draw_starts(window.starts(ring), n, rng, replace=replace)
     except Exception as error:
-        if too_few:
+        if too_few or (window is not None and (replace or len(eligible) == 0)):
             permitted = isinstance(error, NotEnoughDataError)
         else:
             permitted = isinstance(error, ValueError) and not (distinct or replace or n == 0)
@@ -173,8 +218,11 @@ def _attempt(
             raise _broken(where, promise, f"it raised {type(error).__name__}: {error}") from error
     else:
         if too_few:
-            raise _broken(where, TOO_FEW, f"there are {len(ring)}, and it drew {drawn!r}")
+            raise _broken(where, TOO_FEW, f"there are {len(eligible)}, and it drew {drawn!r}")
         _check_form(where, ring, rb.schema.names, n, replace, drawn)
+        others = np.setdiff1d(drawn[0], eligible)
+        if len(others):
+            raise _broken(where, ELIGIBLE, f"got slot {others[0]}")
     if _global_states() != globals_:
         raise _broken(where, RNG_ONLY, "it drew from the global generator of NumPy or of Python")
     if _picture(rb) != rows:
@@ -385,6 +433,16 @@ def _absent_rows(sampler: Sampler) -> Stages:
     yield "2 environments, no absent row left", rb
 
 
+def _deleted_episodes(sampler: Sampler) -> Stages:
+    rb = ReplayBuffer(20, FIELDS, sampler=sampler, seed=0)
+    _add(rb, 25)
+    for number in (3, 5):
+        rb.episodes.delete(number)
+        yield f"without episode {number}", rb
+    _add(rb, 3)
+    yield "without episodes, 3 rows more", rb
+
+
 def _many_rows(sampler: Sampler) -> Stages:
     rb = ReplayBuffer(100, FIELDS, sampler=sampler, seed=0)
     for rows in (60, 60, 250):
@@ -397,5 +455,6 @@ HISTORIES: tuple[Callable[[Sampler], Stages], ...] = (
     _one_row,
     _three_environments,
     _absent_rows,
+    _deleted_episodes,
     _many_rows,
 )

@@ -105,8 +105,8 @@ class Reverse(Sampler):
         ring = starts.ring
         newest, ages, following = self._ages(ring, n)
         among = starts.slots()
-        if len(among) == 0:
-            starts.refuse()
+        if len(among) == 0 or (not replace and n > len(among)):
+            starts.refuse(n if len(among) and not replace else None)
         ids = ring.row_ids(among)
         order = np.argsort(ids)
         # Before the oldest start comes, around the end, the newest: that is the place -1.

@@ -24,6 +24,7 @@ from numbered_rows import numbered
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like._store.replace import write
 from cpprb_like.samplers import LegacyUniform, Recency, Reverse, Sampler, Uniform
+from cpprb_like.samplers._base import reject
 from cpprb_like.schedules import Linear
 from cpprb_like.testing import check_sampler
 from cpprb_like.typing import FieldSpec
@@ -551,7 +552,7 @@ class List(Good):
         return slots.tolist(), extra
 
 
-@breaks("draw returns a tuple of slots and a dict of columns", "array(")
+@breaks("a draw returns a tuple of slots and a dict of columns", "array(")
 class NoColumns(Good):
     """No dict."""
 
@@ -773,6 +774,43 @@ class WritingValues(Good):
         one = np.full((1, *column.shape), 77, column.dtype)
         write(ring, slots[:1].astype(np.int64), [column], [one[: len(slots)]])
         return {}
+
+
+@breaks("draw_starts(n=", "draw_starts returns starts only", "got slot")
+class AnyStart(Good):
+    """Takes any row for a start."""
+
+    def draw_starts(self, starts: Any, n: int, rng: Any, *, replace: bool) -> Any:
+        reject(self.draw, starts, n, rng, replace)  # what cannot be drawn is refused
+        return self.draw(starts.ring, n, rng, replace=replace)
+
+
+@breaks("draw_starts(n=", "replace=False", "without replace no row comes twice")
+class RepeatingStart(Good):
+    """Draws a start again, though it was told not to."""
+
+    def draw_starts(self, starts: Any, n: int, rng: Any, *, replace: bool) -> Any:
+        slots, _ = super().draw_starts(starts, n, rng, replace=replace)
+        slots[1:] = slots[:1]
+        return slots, self.columns(starts.ring, slots)
+
+
+@breaks("draw_starts(n=", "extra columns are arrays of length n", "as 'age'")
+class ColumnOfAllStarts(Good):
+    """A column of all starts in place of those drawn."""
+
+    def draw_starts(self, starts: Any, n: int, rng: Any, *, replace: bool) -> Any:
+        slots, _ = super().draw_starts(starts, n, rng, replace=replace)
+        return slots, self.columns(starts.ring, starts.slots())
+
+
+@breaks("draw_starts(n=", "NotEnoughDataError if n distinct rows are asked for")
+class StartsWithReplacement(Good):
+    """Gives each start as often as it takes."""
+
+    def draw_starts(self, starts: Any, n: int, rng: Any, *, replace: bool) -> Any:
+        slots = np.resize(starts.slots(), n) if len(starts.slots()) else starts.slots()
+        return slots, self.columns(starts.ring, slots)
 
 
 @pytest.mark.parametrize("name", BROKEN)
