@@ -15,7 +15,7 @@ cdef enum:  # words of the header
     WRITTEN = 0      # rows written since the last clear
     ABSENT_ROWS = 1  # rows in the ring that hold no step
     CLEARS = 2     # clears so far
-    TAG_BASE = 3     # base of handles: rows before the last clear, rounded up at each clear
+    HANDLE_BASE = 3  # base of handles: rows before the last clear, rounded up at each clear
     EDITS = 4      # how often values of rows were replaced, rows hidden, or episodes ended
     EPISODE_LENS = 5  # one word for each stream
 

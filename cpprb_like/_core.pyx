@@ -634,7 +634,7 @@ cdef class Ring:
             )
         self.state[CLEARS] += 1
         cdef int64_t turns = (self.state[WRITTEN] + self.span - 1) // self.span
-        self.state[TAG_BASE] += turns * self.span
+        self.state[HANDLE_BASE] += turns * self.span
         self.state[WRITTEN] = 0
         self.state[ABSENT_ROWS] = 0
         self.state[EPISODE_LENS:] = 0

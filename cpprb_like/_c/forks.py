@@ -1,9 +1,9 @@
-"""Locks across ``os.fork``: none is held in the child by a thread that it has not got.
+"""Locks across ``os.fork``: no lock is held in the child by a thread that does not exist there.
 
-A fork copies the memory of all threads, but of the threads only the one that forks. What another
-thread is in the middle of would stay half-done in the child, and what it holds would stay locked.
-So the thread that forks takes every lock of this package first, in the order in which calls take
-them. Not here: what the locks are for (``gate``, ``buffers._replay``, ``samplers._base``).
+A fork copies the memory of all threads, but only the forking thread goes on in the child. A call of
+another thread would stay half-done there, and its locks held for ever. So the forking thread first
+takes every lock of this package, in the order in which calls take them. Not here: what the locks
+are for (``gate``, ``buffers._replay``, ``samplers._base``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 __all__ = ["BUFFER", "GENERATOR", "TREE", "OneProcess", "tell", "watch"]
 
 BUFFER, GENERATOR, TREE = range(3)  # in the order in which calls take them
-PATIENCE = 5.0  # seconds; a lock that is held for longer is made anew in the child
+TIMEOUT = 5.0  # seconds for all locks; one that is held for longer is made anew in the child
 
 
 _watched: dict[tuple[int, int], weakref.ref[Any]] = {}
@@ -28,7 +28,7 @@ _ours = threading.local()  # the locks that a thread took to fork
 
 
 def watch(lock: Any, level: int) -> None:
-    """Have a lock free in every child, as long as it lives.
+    """Make sure that a lock is free in every child, as long as the lock exists.
 
     It is one of ``threading``, or has the same ``acquire``, ``release`` and ``_at_fork_reinit``.
     """
@@ -38,7 +38,7 @@ def watch(lock: Any, level: int) -> None:
 
 
 def tell(method: Callable[[], None]) -> None:
-    """Call a method in every child, as long as its object lives; it may only set attributes."""
+    """Call a method in every child, as long as its object exists; it may only set attributes."""
     key = id(method.__self__)  # type: ignore[attr-defined]
     _told[key] = weakref.WeakMethod(method, partial(_forget, _told, key))
 
@@ -49,13 +49,13 @@ def _forget(known: dict[Any, Any], key: Any, _: object) -> None:
 
 def _living() -> list[Any]:
     """The locks, in the order in which they are taken."""
-    known = _watched.copy()  # in one go, whatever other threads watch meanwhile
+    known = _watched.copy()  # one atomic call: other threads may add locks
     found = [known[key]() for key in sorted(known)]
     return [lock for lock in found if lock is not None]
 
 
 def _take_all() -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     taken: list[Any] = []
     _ours.taken = taken
     for lock in _living():
@@ -86,9 +86,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class OneProcess:
-    """A reentrant lock that only the process which made it can take.
+    """A reentrant lock that only the process that made it can take; others get ``RuntimeError``.
 
-    For what a child would share with its parent without a lock between the two.
+    It guards what a forked child shares with its parent without a lock between processes.
     """
 
     def __init__(self, refusal: str) -> None:

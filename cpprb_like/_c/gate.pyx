@@ -1,8 +1,9 @@
-"""One call at a time, with or without the interpreter lock.
+"""``Gate``: mutual exclusion of calls, with or without the interpreter lock (GIL).
 
-Short calls keep the interpreter lock, which is enough; long ones give it up, and then every other
-call waits at the gate. Compiled because a call of less than a microsecond passes it. Waiting runs
-no signal handler, so nothing comes between a call and the locks that it holds.
+Short calls hold the GIL, which excludes the others. Long calls release the GIL and hold the gate's
+lock instead; then every other call waits for that. Compiled because calls of less than a
+microsecond pass it. Waiting runs no signal handler, so no Python code runs between a call and the
+locks that it holds.
 """
 
 cimport cython
@@ -22,12 +23,12 @@ cdef extern from "pythread.h":
     ) nogil
 
 cdef enum:
-    UNLOCKED = 4096          # less work keeps the interpreter lock: taking it back costs more
+    UNLOCKED = 4096          # elements; for fewer, taking the GIL back costs more than it saves
 
 
 @cython.final
 cdef class Gate:
-    """Belongs to what the calls work on, and is called with the interpreter lock held."""
+    """A lock of the object that the calls work on; its methods are called with the GIL held."""
 
     def __cinit__(self):
         self.lock = PyThread_allocate_lock()
@@ -40,8 +41,8 @@ cdef class Gate:
             PyThread_free_lock(self.lock)
 
     cdef bint c_enter(self, intp_t n) except -1:
-        """Begin a call on n elements. If true, it may run without the interpreter lock and must
-        ``c_leave``; if false, it must keep that lock to its end.
+        """Begin a call on n elements. If true, it may release the GIL, and must ``c_leave``; if false,
+        it must hold the GIL to its end.
         """
         if n < UNLOCKED and not self.busy:
             return False
@@ -62,7 +63,7 @@ cdef class Gate:
     # ------------------------------------------------------------------ forks, see forks.py
 
     def acquire(self, bint blocking=True, double timeout=-1):
-        """Keep all calls of other threads out; false if one is at work for longer."""
+        """Exclude the calls of other threads; false if one does not end within the timeout."""
         cdef long long microseconds = <long long> (1e6 * timeout) if timeout >= 0 else -1
         cdef bint is_ours
         with nogil:
@@ -75,14 +76,14 @@ cdef class Gate:
         return is_ours
 
     def release(self):
-        """Let calls in again."""
+        """End ``acquire``."""
         self.forks = False
         self.c_leave()
 
     def _at_fork_reinit(self):
-        """Be open, whoever was in: in a process in which that thread is not."""
+        """Make the lock anew, in a child process in which the thread that held it does not exist."""
         cdef PyThread_type_lock fresh = PyThread_allocate_lock()
         if fresh == NULL:
             raise MemoryError("no memory left for a lock")
-        self.lock = fresh    # what becomes of a lock that a lost thread holds, no system says
+        self.lock = fresh    # the old one may be held by a lost thread: freeing it is undefined
         self.busy = self.forks = False

@@ -1,4 +1,4 @@
-"""Options of a buffer that say what is derived from the rows -> frozen specs.
+"""The options ``next_of``, ``stack_compress`` and ``Nstep`` -> frozen specs.
 
 Not here: how the values are stored (``schema``, ``chained``) and read (``views._rows``).
 """
@@ -16,39 +16,39 @@ __all__ = ["NStepReturns", "check_nstep", "derive", "read_nstep"]
 
 DEEPEST = 256  # frames of a stack
 REWARD_NAMES = ("rew", "reward", "rewards")
-MOST_STEPS = 1 << 20  # of an n-step return
+MAX_STEPS = 1 << 20  # of an n-step return
 NSTEP_KEYS = ("size", "gamma", "rew", "next", "discount")
 
 
 @dataclass(frozen=True)
 class NStepReturns:
-    """Sums of rewards over several steps, and what follows them."""
+    """n-step returns: discounted sums of rewards, and the fields to bootstrap from."""
 
-    size: int  # the most steps
-    gamma: float
-    rewards: tuple[str, ...]
-    last_step_fields: tuple[str, ...]  # fields that come from the last of the steps
-    discount: bool
+    size: int  # n, or the greatest n
+    gamma: float  # discount factor
+    rewards: tuple[str, ...]  # fields to sum
+    last_step_fields: tuple[str, ...]  # fields read from the last of the n steps
+    discount: bool  # whether batches have the column of the bootstrap discount
     discount_shape: tuple[int, ...]  # of a row
 
 
 def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
-    """The schema with fields of next values, and with stacks of which only frames are stored.
+    """The schema with next values that are not stored, and frame stacks stored as single frames.
 
     Parameters
     ----------
     schema : Schema
         What ``env_dict`` declares.
     next_of : None, str or iterable of str
-        Names of fields whose next value, ``next_<name>``, is not stored.
+        Fields whose next value, ``next_<name>``, is not stored.
     stack_compress : None, str, iterable of str, or dict of str to int
-        Names of fields that are stacks of frames, and the axis of the frames; that which their
-        shape tells.
+        Fields that are frame stacks, and the axis of their frames. By default the axis is told
+        from the shape.
 
     Raises
     ------
     TypeError, ValueError
-        An option names no field, or one that cannot be that; the message says why.
+        An option names no field, or one that does not fit; the message says why.
     """
     schema = _with_next(schema, _read_names("next_of", next_of, schema))
     axes: dict[str, object]
@@ -131,13 +131,13 @@ def _read_stack(field: Field, axis: object) -> Stack:
 
 
 def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
-    """``Nstep``: a dict with ``size`` and maybe ``gamma``, ``rew``, ``next`` and ``discount``.
+    """``Nstep``: a dict with ``size``, and optionally ``gamma``, ``rew``, ``next``, ``discount``.
 
     Raises
     ------
     TypeError, ValueError
-        It is none of that; names no field, or a reward that is no float; or leaves open what can be
-        meant in several ways.
+        It is no such dict; it names no field, or a reward that is no float; or it does not name
+        the rewards or next values where the names of the fields are ambiguous.
     """
     if options is None or options is False or (isinstance(options, Mapping) and not options):
         return None
@@ -149,8 +149,8 @@ def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
             f"Nstep: expected size and some of {list(NSTEP_KEYS[1:])}, got {options!r}"
         )
     size = as_int("Nstep['size']", options["size"], 1)
-    if size > MOST_STEPS:
-        raise ValueError(f"Nstep['size']: expected 1 to {MOST_STEPS} steps, got {size}")
+    if size > MAX_STEPS:
+        raise ValueError(f"Nstep['size']: expected 1 to {MAX_STEPS} steps, got {size}")
     given = options.get("rew")
     rewards = _read_names("Nstep['rew']", _rewards(schema) if given is None else given, schema)
     for field in schema.fields:
@@ -194,7 +194,7 @@ def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
 
 
 def check_nstep(nstep: NStepReturns | None, incomplete: int, n_envs: int) -> None:
-    """Raise ``ValueError`` unless the numbers, which somebody else wrote, fit a buffer."""
+    """Raise ``ValueError`` unless the numbers, which come from a pickle, fit the buffer."""
     size: int = 1
     shape: tuple[int, ...] = ()
     if nstep is not None:
@@ -205,7 +205,7 @@ def check_nstep(nstep: NStepReturns | None, incomplete: int, n_envs: int) -> Non
 
 
 def _rewards(schema: Schema) -> list[str]:
-    """The reward, where ``Nstep`` does not name it: what can only be meant."""
+    """The default of ``Nstep['rew']``: the only field with the name of a reward."""
     found = [name for name in schema.names if name in REWARD_NAMES]
     ends = [number for number, _, _ in schema.end_fields()]
     floats = [
@@ -225,7 +225,7 @@ def _rewards(schema: Schema) -> list[str]:
 
 
 def _nexts(schema: Schema) -> list[str]:
-    """The fields of next values, where ``Nstep`` does not name them: ``next_x`` beside ``x``."""
+    """The default of ``Nstep['next']``: each ``next_x`` beside ``x``."""
     found = [name for name in schema.names if name.startswith("next_")]
     alone = [name for name in found if name.removeprefix("next_") not in schema.names]
     if alone:

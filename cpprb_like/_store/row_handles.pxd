@@ -1,8 +1,8 @@
-"""Indexes of rows: made, and resolved; attributes of ``RowTags``."""
+"""Indexes of rows: made, and resolved; attributes of ``RowHandles``."""
 
 from numpy cimport ndarray
 
-from cpprb_like._core cimport TAG_BASE, WRITTEN, Ring
+from cpprb_like._core cimport HANDLE_BASE, WRITTEN, Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 
@@ -11,15 +11,15 @@ cdef enum:  # what is no slot
     NO_ROW = -2      # there never was such a row, or it holds no step
 
 
-cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint tagged) noexcept nogil:
-    """The slot of the row that a tag names, if such are taken, or that a public slot holds now; or
+cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint as_handles) noexcept nogil:
+    """The slot of the row that a handle names, if ``as_handles``, or that a public slot holds now; or
     one of the above.
     """
-    cdef int64_t row, base = ring.state[TAG_BASE], written = ring.state[WRITTEN]
+    cdef int64_t row, base = ring.state[HANDLE_BASE], written = ring.state[WRITTEN]
     cdef intp_t slot = <intp_t> index
     if index >= ring.span:
         row = index - ring.span - base
-        if not tagged or row >= written:
+        if not as_handles or row >= written:
             return NO_ROW
         if row < 0 or row < ring.c_first():
             return GONE
@@ -36,19 +36,19 @@ cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint tagged) noexcept nog
     return NO_ROW if ring.c_absent() and ring.c_is_absent(slot) else slot
 
 
-cdef ndarray c_tag(Ring ring, ndarray slots)
-cdef ndarray c_tag_ids(Ring ring, ndarray rows)
+cdef ndarray c_handles(Ring ring, ndarray slots)
+cdef ndarray c_handles_of_rows(Ring ring, ndarray rows)
 cdef ndarray c_find_rows(Ring ring, const int64_t[::1] indexes)
 cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1
 
 
-cdef class RowTags:
+cdef class RowHandles:
     cdef readonly Ring ring
     cdef int64_t clears            # of the ring; what is below belongs to it
     cdef int64_t drawn               # rows written when rows were drawn last
 
     cdef void c_begin(self) noexcept nogil
-    cdef ndarray c_indexes(self, ndarray slots, bint tagged)
+    cdef ndarray c_indexes(self, ndarray slots, bint as_handles)
     cdef intp_t c_find(
-        self, const int64_t* indexes, intp_t n, bint tagged, intp_t* slots, intp_t* places
+        self, const int64_t* indexes, intp_t n, bint as_handles, intp_t* slots, intp_t* places
     ) noexcept nogil

@@ -1,7 +1,7 @@
 """The ``indexes`` of a batch: made when rows are drawn, resolved when priorities come back.
 
-An index is a public slot, or a handle (a *tag*, in the names here): a number that names one row and
-no other that is ever in the ring. The handle of a row is its row id plus the ring's span plus a
+An index is a public slot, or a handle: a number that names one row and no other that is ever in the
+ring. The handle of a row is its row id plus the ring's span plus a
 base, which ``clear`` increases beyond all handles so far. Modulo the span it is the public slot of
 the row; it is never a slot itself. Compiled because it looks at every row that is updated. Not
 here: priorities (``samplers._row_weights``), and new values (``replace``).
@@ -10,49 +10,49 @@ here: priorities (``samplers._row_weights``), and new values (``replace``).
 cimport cython
 cimport numpy as cnp
 
-from cpprb_like._core cimport CLEARS, TAG_BASE, WRITTEN, Ring
+from cpprb_like._core cimport CLEARS, HANDLE_BASE, WRITTEN, Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 cnp.import_array()
 
 
-def tag(Ring ring not None, slots):
+def handles(Ring ring not None, slots):
     """The handles of the rows in the given slots, a dense 1-d array of intp: int64, shape (n,).
 
     Raises ``IndexError`` if a slot is not in use.
     """
     ring.c_check_slots(slots)
-    return c_tag(ring, slots)
+    return c_handles(ring, slots)
 
 
-cdef cnp.ndarray c_tag(Ring ring, cnp.ndarray slots):
-    """As ``tag``, for slots that are in use."""
+cdef cnp.ndarray c_handles(Ring ring, cnp.ndarray slots):
+    """As ``handles``, for slots that are in use."""
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-    cdef cnp.ndarray tags = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
-    cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(tags)
+    cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
+    cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(found)
     for k in range(n):
-        out[k] = ring.state[TAG_BASE] + ring.span + ring.c_row_at(values[k])
-    return tags
+        out[k] = ring.state[HANDLE_BASE] + ring.span + ring.c_row_at(values[k])
+    return found
 
 
-def without_row(Ring ring not None, const int64_t[::1] indexes, bint tagged):
+def without_row(Ring ring not None, const int64_t[::1] indexes, bint as_handles):
     """The positions of the indexes that name no row and never did: an array of intp.
 
-    The indexes are slots, or also handles if ``tagged``.
+    The indexes are slots, or also handles if ``as_handles``.
     """
     cdef intp_t k, n = indexes.shape[0], count = 0
     cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
     for k in range(n):
-        if c_slot_of(ring, indexes[k], tagged) == NO_ROW:
+        if c_slot_of(ring, indexes[k], as_handles) == NO_ROW:
             (<intp_t*> cnp.PyArray_DATA(places))[count] = k
             count += 1
     return places[:count]
 
 
-cdef cnp.ndarray c_tag_ids(Ring ring, cnp.ndarray rows):
+cdef cnp.ndarray c_handles_of_rows(Ring ring, cnp.ndarray rows):
     """The handles of rows, from an array of row ids of any shape."""
-    return rows + (<object> ring.state[TAG_BASE] + ring.span)
+    return rows + (<object> ring.state[HANDLE_BASE] + ring.span)
 
 
 cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):
@@ -78,7 +78,7 @@ cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1:
 
 
 @cython.final
-cdef class RowTags:
+cdef class RowHandles:
     """The ``indexes`` of the rows that a sampler draws from a ring.
 
     Parameters
@@ -97,16 +97,16 @@ cdef class RowTags:
             self.clears = self.ring.state[CLEARS]
             self.drawn = 0
 
-    def indexes(self, cnp.ndarray slots, bint tagged):
-        """The public slots as a fresh array of int64, or the handles of the rows if ``tagged``.
+    def indexes(self, cnp.ndarray slots, bint as_handles):
+        """The public slots as a fresh array of int64, or the handles of the rows if ``as_handles``.
 
         ``slots`` are a dense 1-d array of intp, and in use.
         """
-        return self.c_indexes(slots, tagged)
+        return self.c_indexes(slots, as_handles)
 
-    cdef cnp.ndarray c_indexes(self, cnp.ndarray slots, bint tagged):
-        if tagged:
-            return c_tag(self.ring, slots)
+    cdef cnp.ndarray c_indexes(self, cnp.ndarray slots, bint as_handles):
+        if as_handles:
+            return c_handles(self.ring, slots)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
         cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
@@ -114,10 +114,10 @@ cdef class RowTags:
             (<int64_t*> cnp.PyArray_DATA(indexes))[k] = self.ring.c_public_slot(values[k])
         return indexes
 
-    def find(self, cnp.ndarray indexes, bint tagged):
+    def find(self, cnp.ndarray indexes, bint as_handles):
         """The slots of the rows that are still in the ring, and their positions in ``indexes``.
 
-        ``indexes`` are public slots, as a dense 1-d array of int64. If ``tagged``, they may be
+        ``indexes`` are public slots, as a dense 1-d array of int64. If ``as_handles``, they may be
         handles; then rows that were overwritten since they were drawn are left out, as are slots
         that were overwritten since the last draw. Raises ``IndexError`` for a slot that holds no
         step.
@@ -126,7 +126,7 @@ cdef class RowTags:
         cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         count = self.c_find(
-            <const int64_t*> cnp.PyArray_DATA(indexes), n, tagged,
+            <const int64_t*> cnp.PyArray_DATA(indexes), n, as_handles,
             <intp_t*> cnp.PyArray_DATA(slots), <intp_t*> cnp.PyArray_DATA(places),
         )
         if count < 0:
@@ -134,15 +134,15 @@ cdef class RowTags:
         return slots[:count], places[:count]
 
     cdef intp_t c_find(
-        self, const int64_t* indexes, intp_t n, bint tagged, intp_t* slots, intp_t* places
+        self, const int64_t* indexes, intp_t n, bint as_handles, intp_t* slots, intp_t* places
     ) noexcept nogil:
         """As ``find``: how many rows there are. Below 0: -1 less the place of a bad index."""
         self.c_begin()
         cdef intp_t k, slot, count = 0
         cdef int64_t span = self.ring.span
-        cdef bint passes_newer = tagged and self.drawn
+        cdef bint passes_newer = as_handles and self.drawn
         for k in range(n):
-            slot = c_slot_of(self.ring, indexes[k], tagged)
+            slot = c_slot_of(self.ring, indexes[k], as_handles)
             if slot == NO_ROW:
                 return -1 - k
             if slot == GONE:

@@ -1,6 +1,6 @@
-"""What a buffer holds: ``env_dict`` -> frozen field specs, and where their bytes go.
+"""Fields and memory layout: ``env_dict`` -> frozen field specs, and the place of each byte.
 
-The only place that interprets ``env_dict``, and the only one that knows the layout of the memory.
+Only this module interprets ``env_dict``, and only this module knows the layout of the memory.
 Not here: the memory itself (``arenas``), and casts of values (``casting``).
 """
 
@@ -45,13 +45,13 @@ __all__ = [
 ]
 
 PROPERTIES = ("shape", "dtype")
-# What fields are called that end episodes, besides the exact names; see ``_plain_word``.
+# Near-misses of the names of end flags, after ``_plain_word``.
 NEAR_NAMES = {
     "terminated": ("done", "terminated", "termination", "terminal", "terminate", "term"),
     "truncated": ("truncated", "truncation", "truncate", "trunc", "timeout", "timelimit"),
 }
-ADD_SHAPE = "add_shape"  # cpprb writes this into the dicts that it is given; users hand them on
-RECORD_FIELD_NBYTES = 128  # wider fields get a block of their own
+ADD_SHAPE = "add_shape"  # cpprb writes this into the dict that it is given; it is ignored
+RECORD_FIELD_NBYTES = 128  # wider fields are stored outside of the record, in a block each
 BLOCK_ALIGNMENT = 64
 CACHE_LINE = 64
 IDENTITY_NBYTES = 64
@@ -67,7 +67,7 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one step; of Python objects only the references count."""
+        """Bytes of one step; of Python objects, those of the references."""
         nbytes = self.dtype.itemsize
         for length in self.shape:
             nbytes *= length
@@ -75,19 +75,19 @@ class Field:
 
     @property
     def can_end(self) -> bool:
-        """Whether it is one bool, integer or float of up to 8 bytes, as fields of ends are."""
+        """Whether it can be an end flag: one bool, integer or float of up to 8 bytes."""
         return self.nbytes == self.dtype.itemsize <= 8 and self.dtype.kind in "biuf"
 
     @property
     def is_single(self) -> bool:
-        """Whether a step has one item, so that scalars stand for it."""
+        """Whether a step has one item, so that scalars are accepted."""
         return self.shape in ((), (1,))
 
     def convert(self, value: object, n_envs: int) -> NDArray[Any]:
-        """A dense array of the declared dtype and shape ``(n, *shape)`` with the same values.
+        """The values as a C-contiguous array of the declared dtype, shape ``(n, *shape)``.
 
         It may share memory with ``value``, unless the field holds Python objects. Raises
-        ``ValueError`` that names the field, what was expected and what came.
+        ``ValueError`` that names the field, what was expected and what was given.
         """
         try:
             array = casting.as_array(value, self.dtype, one_item=self.is_single)
@@ -113,9 +113,9 @@ class Field:
         return rows.copy() if self.dtype.hasobject else np.ascontiguousarray(rows)
 
     def _as_rows(self, array: NDArray[Any], n_envs: int, came: str) -> NDArray[Any]:
-        """The same with time steps, or time steps of environments in turn, as the only first axis.
+        """The same with one leading axis: time steps, or time steps times environments.
 
-        The shapes are those of ``Column.c_rows``.
+        Accepted shapes: those of ``Column.c_rows``.
         """
         shape, lead = array.shape, array.ndim - len(self.shape)
         if self.shape == (1,) and (array.ndim < 2 or shape[-1] != 1):
@@ -216,7 +216,7 @@ def _read_shape(name: str, shape: object) -> tuple[int, ...]:
 
 
 def read_size(size: object) -> int:
-    """A number of steps; floats of integral value such as ``1e6`` will do."""
+    """A number of steps: an integer, or a float of integral value such as ``1e6``."""
     if isinstance(size, (bool, np.bool_)):
         raise TypeError(f"size: expected a number of steps, got {size!r}")
     if isinstance(size, (float, np.floating)):
@@ -234,7 +234,7 @@ def read_size(size: object) -> int:
 
 
 def read_n_envs(n_envs: object, capacity: int) -> int:
-    """A number of environments of which the ring holds at least one time step."""
+    """A number of environments: at least 1, at most one for each row of the ring."""
     try:
         n = operator.index(n_envs)  # type: ignore[arg-type]
     except TypeError:
@@ -246,21 +246,21 @@ def read_n_envs(n_envs: object, capacity: int) -> int:
 
 @dataclass(frozen=True)
 class Stack:
-    """A field that is a stack of frames."""
+    """A field that is a frame stack."""
 
     name: str
     axis: int  # of the frames
-    depth: int  # their number
+    depth: int  # number of frames
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a buffer in declared order, and what is special about some of them."""
+    """The fields of a buffer in declared order: end flags, next values and frame stacks."""
 
     fields: tuple[Field, ...]
-    terminated: str | Literal[False] | None = None  # False: no field terminates
+    terminated: str | Literal[False] | None = None  # None: by name; False: no field
     truncated: str | Literal[False] | None = None
-    next_of: tuple[tuple[str, str], ...] = ()  # names of a field of next values, and of its source
+    next_of: tuple[tuple[str, str], ...] = ()  # pairs (field of next values, its source)
     stacks: tuple[Stack, ...] = ()
 
     @property
@@ -270,11 +270,11 @@ class Schema:
 
     @property
     def chained(self) -> set[str]:
-        """Names of the fields that are not stored as they are."""
+        """Names of the fields that are derived when they are read: next values, frame stacks."""
         return {name for name, _ in self.next_of} | {stack.name for stack in self.stacks}
 
     def stored_nbytes(self, field: Field) -> int:
-        """Bytes that are stored of a field for each row, as a rule."""
+        """Bytes stored per row, without overflow."""
         if field.name in dict(self.next_of):
             return 0
         for stack in self.stacks:
@@ -284,7 +284,7 @@ class Schema:
 
     @property
     def most_row_nbytes(self) -> float:
-        """Bytes that a row may take, all in all: what is declared and 16 more, and 5 % on top."""
+        """Maximum bytes per row of the whole buffer: 1.05 times (the declared bytes + 16)."""
         return 1.05 * (sum(map(self.stored_nbytes, self.fields)) + 16)
 
     def check_names(self, given: Iterable[str]) -> None:
@@ -308,7 +308,7 @@ class Schema:
         return check_out(out, n, {field.name: (field.dtype, field.shape) for field in fields})
 
     def end_fields(self) -> list[tuple[int, int, int]]:
-        """Number, byte of the sign (-1 for none) and flags of each field that ends episodes.
+        """The end flags: number of the field, byte of its sign (-1 for none), and what it sets.
 
         ``terminated`` terminates, ``truncated`` truncates. A ``done`` beside ``terminated`` merely
         ends the episode; alone it terminates, unless the step is truncated as well. Fields of these
@@ -329,10 +329,10 @@ class Schema:
         return found
 
     def near_ends(self) -> list[tuple[str, Field]]:
-        """Options that name the field of an end, and fields that look as if they were meant.
+        """Fields that look like end flags and are none, each with the option that would name it.
 
-        Only where no field is known that ends episodes in this way: ``dones`` beside ``done`` is
-        the user's own business, as is what the options say.
+        Empty where the end flag is known, by its name or by an option: ``dones`` beside ``done`` is
+        no near-miss.
         """
         found = []
         meanings = [flags for _, _, flags in self.end_fields()]
@@ -376,7 +376,7 @@ class Schema:
 
 
 def _plain_word(name: str) -> str:
-    """A name without what people put round a word: ``Is_Terminals`` is ``terminal``."""
+    """A name without affixes: ``Is_Terminals`` is ``terminal``."""
     words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
     words = [word for word in words if word not in ("is", "flag", "flags", "episode", "ep")]
     word = "".join(words)
@@ -387,29 +387,24 @@ def _plain_word(name: str) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where every byte of a buffer lies, known before any is allocated."""
+    """The memory layout of a buffer, computed before anything is allocated."""
 
     schema: Schema
     capacity: int  # slots in memory
-    size: int  # rows that can be drawn, at most: the other slots are for incomplete ones
+    size: int  # rows that can be drawn; the other slots hold rows whose n-step window is incomplete
     n_envs: int
-    offsets: tuple[
-        int, ...
-    ]  # of row 0 of each field in the arena; -1: it is not stored there as is
+    offsets: tuple[int, ...]  # of row 0 of each field in the arena; -1: not stored as it is
     strides: tuple[int, ...]
     record: tuple[int, int]  # offset and stride
     nbytes: int  # of the arena
-    sampler_nbytes: int  # bytes that a sampler allocates
-    blocks: tuple[tuple[str, int, int], ...]  # name, offset, bytes of what chained fields need
+    sampler_nbytes: int  # bytes that the sampler allocates
+    blocks: tuple[tuple[str, int, int], ...]  # of chained fields: (name, offset, bytes)
 
     @classmethod
     def of(
         cls, schema: Schema, size: int, n_envs: int, sampler_nbytes: int = 0, incomplete: int = 0
     ) -> Layout:
-        """Lay out ``size + incomplete`` rows: header, records, blocks.
-
-        ``sampler_nbytes`` are bytes that a sampler allocates for them.
-        """
+        """Lay out ``size + incomplete`` rows: header, records, blocks."""
         capacity = size + incomplete
         record_fields = [
             field
@@ -461,22 +456,22 @@ class Layout:
 
     @property
     def span(self) -> int:
-        """What row ids are counted modulo for the slots that users see; see ``Ring``."""
+        """The modulus of public slots: ``row_id % span``; see ``Ring``."""
         return self.size if self.n_envs == 1 else self.capacity
 
     @property
     def total_nbytes(self) -> int:
-        """Bytes of all that is allocated at once.
+        """Bytes allocated up front.
 
-        Of the arena, of the references to Python objects, of the newest values of chained fields,
-        and of the sampler.
+        The arena, the references to Python objects, the newest values of chained fields, and the
+        sampler.
         """
-        boxed = [field.nbytes for field in self.schema.fields if field.dtype.hasobject]
+        objects = [field.nbytes for field in self.schema.fields if field.dtype.hasobject]
         newest = sum(map(self._newest_nbytes, self.schema.fields))
-        return self.nbytes + self.capacity * sum(boxed) + newest + self.sampler_nbytes
+        return self.nbytes + self.capacity * sum(objects) + newest + self.sampler_nbytes
 
     def _newest_nbytes(self, field: Field) -> int:
-        """Bytes that keep the newest value of each environment, outside of the arena."""
+        """Bytes of the newest value of each environment, outside of the arena."""
         return self.n_envs * (field.nbytes + 1) if field.name in self.schema.chained else 0
 
     def _nbytes_of(self, field: Field) -> int:
@@ -488,7 +483,7 @@ class Layout:
         return blocks + self._newest_nbytes(field)
 
     def columns(self) -> list[Column]:
-        """The columns of the fields; those of Python objects allocate their memory here."""
+        """The columns of the fields; those of Python objects allocate their memory."""
         return [
             Column(field.name, field.dtype, field.shape, self.capacity, offset, stride)
             for field, offset, stride in zip(
@@ -497,12 +492,12 @@ class Layout:
         ]
 
     def block(self, arena: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
-        """The memory of this name of a chained field, without a copy."""
+        """The block of this name, without a copy."""
         ((offset, nbytes),) = [(start, size) for known, start, size in self.blocks if known == name]
         return arena[offset : offset + nbytes]
 
     def chains(self, arena: NDArray[np.uint8], columns: Iterable[Column]) -> list[Chain]:
-        """The fields that are not stored as they are: stacks, then next values."""
+        """The chained fields: frame stacks, then next values."""
         known: dict[str, Column | FrameStack] = {column.name: column for column in columns}
         by_name = {field.name: field for field in self.schema.fields}
         sizes = {name: field.nbytes for name, field in by_name.items()}
@@ -559,7 +554,7 @@ class Layout:
         return arena[offset + stride - 1 : offset + self.capacity * stride : stride]
 
     def identity(self) -> bytes:
-        """What tells a file with this layout from others."""
+        """Bytes that identify this layout, at the start of a file."""
         fields = self.schema.fields
         description = repr(
             (
@@ -573,10 +568,10 @@ class Layout:
         return b"cpprb_like ring, version 1".ljust(IDENTITY_NBYTES - len(digest)) + digest
 
     def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
-        """The fields and their bytes, for people.
+        """A table of the fields and their bytes.
 
-        ``overflow`` are bytes, by field, of values that no neighbouring row holds, ``index`` those
-        of what finds the rows that can be drawn.
+        ``overflow``: bytes by field of values that no neighbouring row holds. ``index``: bytes of
+        the index of rows that can be drawn.
         """
         kept = {name: size for name, size in (overflow or {}).items() if size}
         rows = [("field", "dtype", "shape", "bytes/step", "total")]
@@ -607,7 +602,7 @@ class Layout:
 
 
 def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) -> list[str]:
-    """Names of fields that were given as ``option``: one, or several."""
+    """The field names, one or several, that were given as ``option``."""
     if isinstance(names, str):
         names = [names]
     if not isinstance(names, Iterable):
@@ -624,10 +619,10 @@ def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) ->
 def read_columns(
     fields: str | Iterable[str] | None, columns: tuple[Column, ...]
 ) -> tuple[Column, ...] | None:
-    """The columns that a call is to read, by its option ``fields``, in their order; None for all.
+    """The columns that the option ``fields`` names, in declared order; None for all.
 
-    Raises ``TypeError`` for what are no names, ``ValueError`` if there is no such field, if one is
-    named twice, or if none is named.
+    Raises ``TypeError`` if it holds no names, ``ValueError`` if there is no such field, one comes
+    twice, or there are none.
     """
     if fields is None:
         return None
@@ -644,11 +639,10 @@ def read_columns(
 def check_out(
     out: object, n: int, wanted: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 ) -> list[NDArray[Any]]:
-    """The arrays of a caller's batch, if they can take ``n`` items of each of the ``wanted``.
+    """The arrays of ``out``, checked: each holds ``n`` items of the dtype and shape ``wanted``.
 
-    ``wanted`` has the dtype and the shape of an item by name. Entries of other names are left
-    alone: samplers put theirs there. An array of another library, such as a tensor, is taken as an
-    array that shares its memory.
+    Other entries of ``out`` are ignored. An array of another library, such as a tensor, becomes a
+    NumPy array over the same memory.
     """
     if not isinstance(out, dict):
         raise TypeError(f"out: expected a dict of arrays, got {type(out).__name__}")
@@ -681,7 +675,7 @@ def check_out(
 
 
 def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, int]]:
-    """Name and bytes of the memory that chained fields need."""
+    """Name and bytes of each block of the chained fields."""
     frames = {field.name: schema.stored_nbytes(field) for field in schema.fields}
     for stack in schema.stacks:
         rows = capacity + (stack.depth - 1) * n_envs
@@ -692,10 +686,10 @@ def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, i
 
 
 def _record_stride(nbytes: int, most: float) -> int:
-    """The distance between records: if ``most`` allows, none straddles a cache line without need.
+    """The distance between records, padded to cache lines if ``most`` allows.
 
-    Every second record of 48 bytes lies in two lines of 64; draws take a quarter less time if none
-    does.
+    Unpadded, every second record of 48 bytes lies in two lines of 64 bytes; padded, draws take a
+    quarter less time.
     """
     padded = 1 << (nbytes - 1).bit_length() if nbytes <= CACHE_LINE else _align(nbytes, CACHE_LINE)
     return padded if padded <= most else nbytes

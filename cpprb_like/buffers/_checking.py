@@ -168,7 +168,7 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
     sound = 0 <= written < MOST and written % layout.n_envs == 0
     _expect(sound, "rows written", f"a number{several}", written)
     sound = 0 <= base < MOST and base % layout.span == 0
-    _expect(sound, "what tags count from", f"a multiple of {layout.span}", base)
+    _expect(sound, "what handles count from", f"a multiple of {layout.span}", base)
     sound = 0 <= clears < MOST and 0 <= edits < MOST
     _expect(sound, "clears and edits", "numbers", (clears, edits))
     stored = layout.flags(arena)[: min(written, layout.capacity)]

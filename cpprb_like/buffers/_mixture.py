@@ -1,7 +1,7 @@
-"""Batches from several sources: demonstrations beside own experience, successes beside failures.
+"""``Mixture``: batches from several sources, such as demonstrations and the agent's own experience.
 
-A mixture says how many items of a batch come from which source. It owns no rows: users add to the
-buffers themselves. Not here: which rows of a buffer are drawn (``samplers``).
+A mixture decides how many items of a batch come from which source. It stores no rows: users add to
+the buffers. Not here: which rows of a buffer are drawn (``samplers``).
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ IN_PLACE_NBYTES = 2**16  # from here on buffers write into the batch; below, a c
 
 
 class Mixture(Source):
-    """Draws each batch from several sources, in given shares.
+    """Draws each batch from several sources, in given ratios.
 
     Parameters
     ----------
     sources : dict of str to Source
-        At least one: buffers, views of buffers, or mixtures. All have the same fields, of the same
-        dtypes and shapes; sizes, samplers and environments may differ. No field may be called
+        Buffers, views or mixtures; at least one. All have the same fields, of the same dtypes and
+        shapes; sizes, samplers and environments may differ. No field may be called
         ``source``, ``weights`` or ``indexes``.
     shares : dict of str to (float or schedule)
-        For each source, how much of a batch comes from it: at least 0, and not all 0. They need not
-        sum to 1, only their ratios count. The time of a schedule is the number of batches drawn so
-        far. A number counts as the decimal that it prints as: 0.1 is a tenth.
+        Sampling ratio of each source: at least 0, and not all 0. They are normalised by their sum.
+        The time of a schedule is the number of batches drawn so far. A number counts as the decimal
+        that it prints as: 0.1 is a tenth.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Of the rounding of shares. The buffers have generators of their own. Without a seed,
-        ``np.random.seed`` controls it.
+        Random numbers for the rounding of shares; the buffers have their own generators. Without a
+        seed, ``np.random.seed`` controls it.
 
     Attributes
     ----------
@@ -67,20 +67,19 @@ class Mixture(Source):
 
     Notes
     -----
-    Where a share of a batch of n items is no whole number, it is rounded at random, down or up, so
-    that ``n * share`` items come on average, also where n is 1. All shares of a batch are rounded
-    by the same random number (systematic sampling).
+    Rounding: where ``n * share`` is no integer, it is rounded down or up at random, so that it is
+    right on average, also for n = 1. One random number rounds all shares of a batch (systematic
+    sampling).
 
-    A source that holds no rows has no share: the others get it, in the ratio of theirs. So training
-    may begin on demonstrations alone, and go on by the shares as soon as there is experience.
+    Empty sources: their share goes to the others, in the ratio of theirs. So training may begin on
+    demonstrations alone.
 
-    Importance-sampling ``weights`` correct for uneven draws within each source. They do not correct
-    for the shares, which are meant.
+    Importance-sampling ``weights`` correct for priorities within each source, not for the shares.
 
-    There are no ``batches``: an epoch takes each row once, and so leaves no shares to choose.
+    There is no ``batches``: an epoch takes each row once, whatever the shares.
 
     A mixture is pickled and deep-copied with its sources. Any number of threads may add to the
-    buffers and draw; of draws at the same time two may count as one.
+    buffers and draw; two draws at the same time may count as one in ``draws``.
 
     Source: half of each batch from demonstrations, in Ball, Smith, Kostrikov and Levine (2023),
     "Efficient Online Reinforcement Learning with Offline Data", section 4.1.
@@ -131,14 +130,15 @@ class Mixture(Source):
         indexes: bool = False,
         fields: str | Iterable[str] | None = None,
     ) -> Batch:
-        """Draw rows from all buffers.
+        """Draw a batch from all sources.
 
         Parameters
         ----------
         batch_size : int
             Rows to draw, at least 0.
         beta : float or schedule, optional
-            As for ``PrioritizedReplayBuffer.sample``; for those of the buffers that are one.
+            Importance-sampling exponent of the sources that have priorities; see
+            ``PrioritizedReplayBuffer.sample``.
         replace : bool
             Whether a row may be drawn more than once.
         out : dict of ndarray, optional
@@ -151,22 +151,23 @@ class Mixture(Source):
         -------
         dict of ndarray
             Each field, shape ``(batch_size, *shape)``, and further columns of shape
-            ``(batch_size,)``. The rows of a buffer lie together, in the order of the buffers.
+            ``(batch_size,)``. The rows of a source lie together, in the order of the sources.
 
             source : intp
-                Number of the buffer that the row is from, 0 for the first.
-            weights : float32, or float64 if a buffer's sampler gives that
-                1.0 for rows of buffers without priorities. Only if one of the buffers has some.
+                Number of the source that the row is from, 0 for the first.
+            weights : float32, or float64 if the sampler of a source gives that
+                Importance-sampling weights; 1.0 for rows of sources without priorities. Only if a
+                source has priorities.
             indexes : int64
-                For ``update_priorities``. Only if one of the buffers has priorities.
+                For ``update_priorities``. Only if a source has priorities.
 
-            Further columns, such as ``discount``, if all buffers give them.
+            Further columns, such as ``discount``, if all sources give them.
 
         Raises
         ------
         NotEnoughDataError
-            No buffer with a share above 0 holds rows; or ``replace`` is false and one holds fewer
-            than its share; or all priorities of one are 0. It is a ``ValueError``.
+            All sources with a share above 0 are empty; or ``replace`` is false and one holds fewer
+            rows than its share; or all priorities of one are 0. It is a ``ValueError``.
         TypeError, ValueError, MemoryError
             As ``ReplayBuffer.sample``; or ``beta`` is no number of at least 0, or no buffer has
             priorities for it; or a schedule gives a number below 0, or all give 0; or the sampler

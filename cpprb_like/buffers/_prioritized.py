@@ -24,22 +24,26 @@ OWN_NAMES = ("priorities", "weights", "indexes")
 
 
 class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
-    """A buffer that draws a step the more often, the higher its priority is.
+    """Proportional prioritized experience replay (PER; Schaul et al., 2016).
+
+    A row i of priority ``p_i`` is drawn with probability ``P(i)`` proportional to
+    ``(p_i + eps) ** alpha``. Batches have importance-sampling ``weights``, and ``indexes`` for
+    ``update_priorities``.
 
     Parameters
     ----------
     size, env_dict
         As for ``ReplayBuffer``. No field may be called ``priorities``, ``weights`` or ``indexes``.
-    alpha : float
-        How much priorities count: a row of priority p is drawn in proportion to
-        ``(p + eps) ** alpha``.
-    eps : float
-        See ``alpha``: what keeps rows of priority 0 alive.
-    check_for_update : bool
-        Let ``update_priorities`` pass over rows that were overwritten since they were drawn.
+    alpha : float, optional
+        Prioritization exponent, at least 0; 0 is uniform. See ``Prioritized`` for its default.
+    eps : float, optional
+        Added to each priority, so that rows of priority 0 can be drawn.
+    check_for_update : bool, optional
+        Make ``indexes`` handles of rows, which name one row for ever: ``update_priorities`` skips
+        rows that were overwritten since they were drawn. By default they are slots.
     sampler : PrioritySampler, optional
-        Another way to draw by priority, or one with more options: ``Prioritized(...)`` or
-        ``RankBased(...)``. It comes in place of ``alpha``, ``eps`` and ``check_for_update``.
+        The sampler, ``Prioritized(...)`` or ``RankBased(...)``, in place of ``alpha``, ``eps`` and
+        ``check_for_update``.
     **options
         As for ``ReplayBuffer``.
 
@@ -50,8 +54,8 @@ class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
 
     Notes
     -----
-    New steps get the greatest priority so far, 1.0 at first, and cost what they cost in a uniform
-    buffer. See ``Prioritized`` for the arithmetic, its cost and its source.
+    New rows get the maximum priority so far, 1.0 at first; adding them costs what it costs in a
+    uniform buffer. See ``Prioritized`` for importance-sampling weights, cost and source.
 
     Examples
     --------
@@ -102,7 +106,7 @@ class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
     def _read_priorities(
         self, priorities: ArrayLike
     ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]:
-        """Priorities for ``add``, and what keeps their weights if no Python is needed for that."""
+        """Priorities for ``add``, and the row weights if they can be set without Python code."""
         sampler: Any = self.sampler
         if self.n_envs > 1:
             priorities = self._in_time_order(priorities)
@@ -111,12 +115,12 @@ class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
         return None, sampler.read_priorities(priorities), None
 
     def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
-        """Those of a block of time steps as a row of numbers."""
+        """Priorities of a block of time steps, flattened to one for each row."""
         try:
             # A masked array stays one, for the sampler to refuse.
             given = priorities if isinstance(priorities, np.ndarray) else read_array(priorities)
         except (BufferError, RuntimeError, TypeError, ValueError):
-            return priorities  # which is for the sampler to say
+            return priorities  # the sampler raises the error
         is_block = given.shape[1:] in ((self.n_envs,), (self.n_envs, 1))
         if is_block:
             return given.reshape(-1)
@@ -131,14 +135,14 @@ class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
         return True
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of rows, most often of a batch that has just been learned from.
+        """Set priorities, such as the absolute TD errors of a batch.
 
         Parameters
         ----------
         indexes : array_like of int, shape (n,)
-            ``batch["indexes"]``, or slots, which stand for the rows that are there now. With
-            ``check_for_update``, rows that were overwritten since they were drawn are skipped. Of
-            duplicates the last wins.
+            ``batch["indexes"]``, or slots, which mean the rows that are there now. With
+            ``check_for_update``, handles of overwritten rows are skipped. Of duplicates the last
+            counts.
         priorities : array_like, shape (n,) or (n, 1)
             Finite, at least 0.
 
@@ -153,7 +157,7 @@ class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
 
         Notes
         -----
-        Cost: in proportion to n and the logarithm of the capacity.
+        Cost: proportional to n and the logarithm of the capacity.
 
         Examples
         --------
@@ -168,5 +172,5 @@ class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
         self.sampler.update_priorities(indexes, priorities)
 
     def get_max_priority(self) -> float:
-        """The priority that new rows get: the greatest so far, 1.0 at first and after ``clear``."""
+        """The priority of new rows: the maximum so far, 1.0 at first and after ``clear``."""
         return self.sampler.get_max_priority()

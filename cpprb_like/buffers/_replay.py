@@ -33,7 +33,7 @@ from cpprb_like._store.frame_axes import AxisCheck
 from cpprb_like._store.gather import take
 from cpprb_like._store.indexing import resolve
 from cpprb_like._store.replace import write
-from cpprb_like._store.row_handles import tag, without_row
+from cpprb_like._store.row_handles import handles, without_row
 from cpprb_like._store.schema import (
     Layout,
     Schema,
@@ -592,11 +592,11 @@ class ReplayBuffer(BufferBase, Source):
     def _draw_named(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
-        """As the sampler draws, with the tags of the rows."""
+        """As the sampler draws, with the handles of the rows."""
         slots, extra = self.sampler.draw(ring, n, rng, replace=replace)
         if "indexes" in extra:
             raise ValueError(f"indexes: {self.sampler!r} gives indexes of its own")
-        return slots, {**extra, "indexes": tag(ring, slots)}
+        return slots, {**extra, "indexes": handles(ring, slots)}
 
     @property
     def episodes(self) -> Episodes:

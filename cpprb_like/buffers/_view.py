@@ -17,7 +17,7 @@ from cpprb_like._c.machine_memory import require
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
 from cpprb_like._store.frame_axes import AxisCheck
-from cpprb_like._store.row_handles import tag
+from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import check_out, read_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source
 from cpprb_like.errors import NotEnoughDataError
@@ -454,8 +454,8 @@ class _Opened:
             self.buffer._check_indexes()
         elif indexes and ROW_INDEXES in names:
             raise ValueError(f"view adds the column {ROW_INDEXES!r}: a field has this name")
-        tags = indexes and not self.buffer.has_priorities
-        if tags and "indexes" in names:
+        gives_handles = indexes and not self.buffer.has_priorities
+        if gives_handles and "indexes" in names:
             raise ValueError("indexes: there is a field of this name")
 
         def draw(
@@ -467,10 +467,10 @@ class _Opened:
                 slots, extra = sampler.draw(ring, n, rng, replace=replace, **options)
             else:
                 slots, extra = sampler.draw_starts(self.starts, n, rng, replace=replace, **options)
-            if tags:
+            if gives_handles:
                 if "indexes" in extra:
                     raise ValueError(f"indexes: {sampler!r} gives indexes of its own")
-                extra = {**extra, "indexes": tag(ring, slots)}
+                extra = {**extra, "indexes": handles(ring, slots)}
             return slots, extra
 
         return draw

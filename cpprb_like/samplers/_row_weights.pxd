@@ -4,7 +4,7 @@ from numpy cimport ndarray
 
 from cpprb_like._core cimport Ring
 from cpprb_like.samplers._ranks cimport Entry, Ranks
-from cpprb_like._store.row_handles cimport RowTags
+from cpprb_like._store.row_handles cimport RowHandles
 from cpprb_like._segment_tree cimport MaxTree, MinTree, SumTree
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
@@ -15,7 +15,7 @@ cdef class RowWeights:
     cdef MinTree minima
     cdef MaxTree maxima              # None: new rows get the greatest weight so far
     cdef readonly Ranks ranks        # None: proportional prioritization
-    cdef RowTags tags
+    cdef RowHandles handles
     cdef readonly float64_t first    # weight of new rows before any other was given
     cdef float64_t newest_weight     # the greatest so far
     cdef float64_t greatest_priority  # so far

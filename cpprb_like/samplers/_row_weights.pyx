@@ -20,7 +20,7 @@ from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._core cimport ABSENT, CLEARS, WRITTEN, Ring
 from cpprb_like.samplers._ranks cimport Entry, Ranks
-from cpprb_like._store.row_handles cimport RowTags, c_refuse
+from cpprb_like._store.row_handles cimport RowHandles, c_refuse
 from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
     c_check_drawn,
@@ -71,7 +71,7 @@ cdef class RowWeights:
         self.minima = minima
         self.maxima = maxima
         self.ranks = ranks
-        self.tags = RowTags(ring)
+        self.handles = RowHandles(ring)
         self.first = self.newest_weight = first
         self.greatest_priority = 1.0
         self.clears = ring.state[CLEARS]
@@ -367,7 +367,7 @@ cdef class RowWeights:
 
     # ------------------------------------------------------------------ drawing and updating
 
-    def draw(self, n, rng, bint replace, bint stratified, bint tagged):
+    def draw(self, n, rng, bint replace, bint stratified, bint as_handles):
         """Draw n rows; see ``SumTree.draw`` and, without ``replace``, ``SumTree.draw_distinct``.
 
         Returns their slots, their ``indexes`` for ``update``, and their weights; then the least
@@ -407,9 +407,9 @@ cdef class RowWeights:
                 <const char*> self.ring.c_record(0), self.ring.record_stride,
                 self.ring.record_stride, leaves, count,
             )
-        self.tags.c_begin()
-        self.tags.drawn = stop
-        return slots, self.tags.c_indexes(slots, tagged), weights, least, total
+        self.handles.c_begin()
+        self.handles.drawn = stop
+        return slots, self.handles.c_indexes(slots, as_handles), weights, least, total
 
     def check_draw(self, n, bint replace):
         """Raise what ``draw`` would raise, without a draw."""
@@ -461,16 +461,16 @@ cdef class RowWeights:
         self.c_sync(self.ring.state[WRITTEN])
         return self.tree.get(slots)
 
-    def indexes(self, cnp.ndarray slots, bint tagged):
-        """The ``indexes`` of these slots, for ``update``; see ``RowTags.indexes``."""
-        return self.tags.c_indexes(slots, tagged)
+    def indexes(self, cnp.ndarray slots, bint as_handles):
+        """The ``indexes`` of these slots, for ``update``; see ``RowHandles.indexes``."""
+        return self.handles.c_indexes(slots, as_handles)
 
     def update(
-        self, cnp.ndarray indexes, cnp.ndarray priorities, cnp.ndarray weights, bint tagged
+        self, cnp.ndarray indexes, cnp.ndarray priorities, cnp.ndarray weights, bint as_handles
     ):
         """Set the weights of rows: of duplicates the last wins.
 
-        See ``RowTags.find`` for ``indexes`` and ``tagged``. All arrays are dense and of the same
+        See ``RowHandles.find`` for ``indexes`` and ``as_handles``. All arrays are dense and of the same
         length. The entries of rows that were overwritten are removed from the latter two.
         """
         cdef intp_t k, n = cnp.PyArray_DIM(indexes, 0), count
@@ -482,8 +482,8 @@ cdef class RowWeights:
         cdef float64_t* given = <float64_t*> cnp.PyArray_DATA(weights)
         cdef bint locked = self.tree.c_enter(0)
         self.c_sync_entered(self.ring.state[WRITTEN])
-        count = self.tags.c_find(
-            <const int64_t*> cnp.PyArray_DATA(indexes), n, tagged, slots, <intp_t*> kept
+        count = self.handles.c_find(
+            <const int64_t*> cnp.PyArray_DATA(indexes), n, as_handles, slots, <intp_t*> kept
         )
         if 0 <= count < n:
             for k in range(count):
@@ -536,7 +536,7 @@ cdef class RowWeights:
         """All that a new object over an equal ring needs to go on like this one."""
         self.c_sync(self.ring.state[WRITTEN])
         leaves = self.tree.get(np.arange(self.ring.c_stored(), dtype=np.intp))
-        saved = self.tags.save(), leaves, self.newest_weight, self.greatest_priority
+        saved = self.handles.save(), leaves, self.newest_weight, self.greatest_priority
         values = leaves
         if self.ranks is not None:
             ranks = self.ranks.save()
@@ -549,11 +549,11 @@ cdef class RowWeights:
         return saved
 
     def load(self, saved):
-        """Go on where another object was saved. See ``RowTags.load``."""
-        tags, leaves, newest_weight, greatest_priority, *ranks = saved
+        """Go on where another object was saved. See ``RowHandles.load``."""
+        handles, leaves, newest_weight, greatest_priority, *ranks = saved
         if len(ranks) != (self.ranks is not None):
             raise ValueError("the sampler was saved by another kind of sampler")
-        if not self.tags.load(tags):
+        if not self.handles.load(handles):
             return
         there = self.ring.flags() & ABSENT == 0
         if leaves.dtype != np.float64 or leaves.shape != there.shape:

@@ -1,8 +1,8 @@
-"""What is read of the rows that were drawn: n-step returns, sequences, frame stacks, new goals.
+"""What is read of drawn rows: n-step returns, sequences, frame stacks, relabelled goals.
 
-The layers here say how a view of a buffer reads: ``rb.view(NStep(3), Sequences(64))``. A reader is
-handed slots and fills a batch: values that are stored are gathered, values that follow from other
-rows are put together, each from a window that is clipped at the end of its episode.
+The layers here are options of a view: ``rb.view(NStep(3), Sequences(64))``. A reader gets slots and
+fills a batch. Stored values are gathered; derived values are computed from a window of rows that is
+clipped at the end of the episode.
 May import: ``samplers``, ``_store`` and what they may.
 """
 

@@ -1,4 +1,4 @@
-"""``FrameStacks``: the newest frames of an episode as one value, as a layer of a view.
+"""``FrameStacks``: frame stacks, as a layer of a view.
 
 Not here: fields that are added as stacks, of which only frames are stored (``_store.chained``), and
 the copying (``_stacking``).
@@ -33,20 +33,20 @@ NEXT = "next_"
 class FrameStacks(Layer):
     """Frame stacks of fields that hold single frames.
 
-    The value of a row becomes the stack of the newest frames of its episode up to that row. With
-    ``obs`` also the field ``next_obs``, if there is one, becomes a stack: that of ``obs`` moved on
-    by the frame of ``next_obs``.
+    The value of a row becomes the stack of the newest ``depth`` frames of its episode up to that
+    row. With ``obs`` the field ``next_obs``, if there is one, becomes a stack as well: that of
+    ``obs`` shifted by one frame.
 
     Parameters
     ----------
     depths : dict of str to int
-        Fields, and how many frames the stack of each has: 1 to 256.
+        Number of frames of a stack by field: 1 to 256.
     axis : int
-        Of the frames in a stack. By default they come last: 4 frames of shape ``(84, 84)`` are a
-        stack of shape ``(84, 84, 4)``.
+        Axis of the frames in a stack; the last by default. 4 frames of shape ``(84, 84)`` are then
+        a stack of shape ``(84, 84, 4)``.
     padding : {"first", "zeros"}
-        What stands for frames before the beginning of the episode: its first frame, as Gymnasium's
-        ``FrameStackObservation`` has it, or zeros.
+        Padding before the first frame of the episode: that frame repeated, as in Gymnasium's
+        ``FrameStackObservation``, or zeros.
 
     Raises
     ------
@@ -56,12 +56,12 @@ class FrameStacks(Layer):
 
     Notes
     -----
-    A row can be drawn when its stack is known: the frames before it are in the buffer, or its
+    A row can be drawn when its stack is complete: the frames before it are in the buffer, or the
     episode begins there. So the oldest ``depth - 1`` rows of an episode whose beginning was
     overwritten are never drawn.
 
-    Cost: one copy of the frames. Memory: none beyond the single frames. A buffer that is given
-    whole stacks stores them as frames with ``stack_compress``.
+    Cost: one copy of the frames. Memory: none beyond the single frames. Where the environment gives
+    whole stacks, ``stack_compress`` of the buffer stores them as single frames.
 
     Source: Mnih et al. (2015), "Human-level control through deep reinforcement learning", Methods:
     4 frames.
@@ -99,11 +99,11 @@ class FrameStacks(Layer):
 
     @property
     def before(self) -> int:
-        """Rows that are read before each."""
+        """Rows that are read before each drawn row."""
         return max(self.depths.values()) - 1
 
     def places(self, columns: tuple[Column, ...]) -> dict[str, tuple[str, int, int]]:
-        """Of each field that becomes a stack: that of the frames, the depth, and the axis."""
+        """For each field that becomes a stack: the field of its frames, depth and axis."""
         by_name = {column.name: column for column in columns}
         found = {}
         for name, depth in self.depths.items():
@@ -188,7 +188,7 @@ class StackReader:
         return {column.name: (batch | stacks)[column.name] for column in columns} | batch
 
     def _last_rows(self, slots: Slots, steps: Slots | None) -> Slots:
-        """The last rows of n-step windows."""
+        """The last row of each n-step window."""
         window, counts, _ = self.ring.windows(slots, 0, self._most - 1)
         length = counts[:, 1] if steps is None else np.minimum(counts[:, 1], steps - 1)
         return np.ascontiguousarray(window[np.arange(len(slots)), length])
@@ -204,10 +204,10 @@ class StackReader:
     def _take_next(
         self, column: Column, source: str, slots: Slots, depth: int, axis: int, out: Array | None
     ) -> Array:
-        """The same, moved on by the next frame."""
+        """The same, shifted by one frame."""
         shape = (len(slots), *self.shape(column))
         stacks = np.empty(shape, column.dtype) if out is None else out
-        along = np.moveaxis(stacks, 1 + axis, 1)  # a view of it
+        along = np.moveaxis(stacks, 1 + axis, 1)  # shares its memory
         along[:, depth - 1] = read_fields(self.ring, slots, {column.name})[column.name]
         if depth > 1:
             rows = self.ring.windows(slots, depth - 2, 0, repeat=self._repeat)[0]

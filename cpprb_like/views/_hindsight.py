@@ -1,8 +1,8 @@
-"""``Hindsight``: goals that were reached later in an episode, as a layer of a view.
+"""``Hindsight``: hindsight experience replay (HER), as a layer of a view.
 
-Every step is stored once; new goals are put into a batch when it is drawn. Not here: which rows
-are drawn (the samplers), where episodes begin and end (``_store.episode_index``), which row gives
-the new goal (``_goals``), and cpprb's way, which stores copies (``compat.cpprb._hindsight``).
+Each step is stored once; goals are relabelled when a batch is drawn. Not here: which rows are drawn
+(the samplers), where episodes begin and end (``_store.episode_index``), which row gives the new
+goal (``_goals``), and cpprb's HER, which stores copies (``compat.cpprb._hindsight``).
 """
 
 from __future__ import annotations
@@ -58,87 +58,86 @@ NEXT = "next_"
 
 
 class Hindsight(Layer):
-    """Hindsight experience replay (HER): some of the drawn rows get a goal that was reached later.
+    """Hindsight experience replay (HER; Andrychowicz et al., 2017).
 
-    The row gets the goal, and the reward that it would have had for it. Any sampler, one
-    environment or many. Episodes end as those of any buffer: by a field such as ``terminated``, or
-    by ``on_episode_end()``.
+    Some of the drawn rows are relabelled: they get a goal that was achieved later in the episode,
+    and the reward for that goal. It works with any sampler and any number of environments. Episodes
+    end as in any buffer: by a field such as ``terminated``, or by ``on_episode_end()``.
 
     Parameters
     ----------
     reward_func : callable
-        ``reward_func(achieved, goal, rows)`` gives the rewards of n steps, shape ``(n,)`` or
-        ``(n, 1)``: ``achieved`` is what each step achieved, ``goal`` its new goal, both of shape
-        ``(n, *shape)``, and ``rows`` a mapping of all fields to arrays of n rows, copied when they
-        are asked for: single frames, also beside ``FrameStacks``. So ``compute_reward`` of
-        Gymnasium-Robotics will do as it is.
+        ``reward_func(achieved, goal, rows)`` returns the rewards of n steps, shape ``(n,)`` or
+        ``(n, 1)``. ``achieved`` are the achieved goals and ``goal`` the relabelled ones, both of
+        shape ``(n, *shape)``; ``rows`` maps all fields to arrays of n rows, which are copied when
+        they are asked for: single frames, also beside ``FrameStacks``. ``compute_reward`` of
+        Gymnasium-Robotics can be passed as it is.
     goal : str or iterable of str, optional
-        Fields that get the new goal: one, or several of the same dtype and shape. By default
-        ``desired_goal``, or ``obs.desired_goal`` as ``GymnasiumRecorder`` names it. The goal in the
-        next observation belongs to it and gets the new one as well: of each name ``x`` also
-        ``next_x``, if there is such a field, and of ``next_x`` also ``x``.
+        Fields of the desired goal, all of the same dtype and shape. By default ``desired_goal``, or
+        ``obs.desired_goal`` as ``GymnasiumRecorder`` names it. The goal in the next observation is
+        relabelled as well: with ``x`` also ``next_x``, if there is such a field, and with
+        ``next_x`` also ``x``.
     achieved : str, optional
-        Field of what each step achieved, that is, after the step. By default
-        ``next_achieved_goal``, or ``next_obs.achieved_goal`` beside ``obs.desired_goal``.
+        Field of the achieved goal after the step. By default ``next_achieved_goal``, or
+        ``next_obs.achieved_goal`` beside ``obs.desired_goal``.
     reward : str
-        Field that gets the new reward.
+        Reward field.
     strategy : {"future", "final", "episode", "random"}
-        Which step gives the new goal: of the episode of the row, one from the row itself on, the
-        last one, or any; or any step of the buffer, of whatever episode.
+        The step whose achieved goal becomes the new goal, drawn uniformly: ``"future"``, of the
+        steps of the episode from the row itself on; ``"final"``, its last step; ``"episode"``, of
+        all its steps; ``"random"``, of all steps in the buffer.
     relabel_ratio : float or schedule
-        Which part of the rows gets a new goal, 0 to 1: each row with this probability. The time of
-        a schedule is the number of batches drawn so far. 0.8 is four new goals for one old.
+        Probability that a row is relabelled, 0 to 1. The time of a schedule is the number of
+        batches drawn so far. 0.8 is four relabelled rows for each original one.
     goal_func : callable, optional
-        ``goal_func(values)`` makes n goals of n values of the field ``achieved``, such as positions
-        of states. By default the values are goals.
+        ``goal_func(values)`` computes n goals from n values of the field ``achieved``, such as
+        positions from states. By default the values are the goals.
     terminated_func : callable, optional
-        Called as ``reward_func``; gives which of the steps reach their new goal and end there, n
-        bools, for the field ``terminated``. By default that stays as it is.
+        Called like ``reward_func``; returns n bools: whether the step reaches the new goal and
+        terminates the episode. They go into the field ``terminated``, which is otherwise unchanged.
     terminated : str
-        See ``terminated_func``.
+        Field for ``terminated_func``.
     relabelled : bool
-        Add the column ``relabelled``, bool: which rows got a new goal.
+        Add the column ``relabelled``, bool: which rows were relabelled.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value, or the buffer has no such fields, which ``view``
-        finds out; the message names it. ``sample`` raises them too if a schedule gives a ratio that
-        is not in 0 to 1, or a function another shape, a value that the field cannot hold, or a
-        reward that is not finite.
+        A parameter is of a wrong type or value; or, by ``view``, the buffer has no such fields. The
+        message names it. By ``sample``: a schedule gives a ratio that is not in 0 to 1, or a
+        function gives another shape, a value that the field cannot hold, or a reward that is not
+        finite.
 
     Notes
     -----
-    All steps are stored once, with the goal and the reward that they had: new goals cost no memory,
-    and each batch gets new ones. Rows that keep their goal keep all their values. Of those that get
-    another, only the fields named above change.
+    Steps are stored once, with their original goal and reward: relabelling costs no memory, and
+    each batch is relabelled anew. Of relabelled rows only the fields named above change.
 
-    With ``NStep`` all rewards of the n steps are computed for the new goal, and summed; where
-    ``terminated_func`` says that a step ends there, the n-step return does, and next values and
-    ``discount`` are those of that step. With ``Sequences`` all rows of a sequence get one new goal,
-    which ``"future"`` takes from the first row of the sequence on; with ``across_episodes`` each
-    episode in it has its own.
+    With ``NStep`` the rewards of all n steps are computed for the new goal and summed. Where
+    ``terminated_func`` says that a step terminates the episode, the n-step return ends there, and
+    next values and ``discount`` are those of that step. With ``Sequences`` all rows of a sequence
+    get the same goal, which ``"future"`` takes from the first row of the sequence on; with
+    ``across_episodes`` each episode in it has its own.
 
-    An episode that has not ended is what there is of it so far, and of one whose first steps were
-    overwritten the rest counts. If nothing tells the buffer that an episode ends, then all steps of
-    an environment are one.
+    Of an unfinished episode the steps so far count; of one whose first steps were overwritten, the
+    remaining ones. If nothing tells the buffer where episodes end, all steps of an environment are
+    one episode.
 
-    With ``fields`` it reads these fields, and of the rows that get a new goal what the functions
-    ask for: ``reward_func`` is called if the reward is asked for, and ``terminated_func`` if what
-    it changes is. If a function raises, ``out`` may have been written to.
+    With ``fields`` only these fields are read, and of relabelled rows what the functions ask for:
+    ``reward_func`` is called if the reward is among them, ``terminated_func`` if a field that it
+    changes is. If a function raises, ``out`` may have been written to.
 
-    Cost: that of the batch, and in proportion to the rows added since the last batch, about 10 ns
-    for each; the first batch looks at all rows. With ``NStep`` the functions are given n rows for
-    each. Where nearly all rows of an episode are absent (``add_where``), about ``2 * sqrt(m)`` of
-    its m rows are looked at for each new goal. Memory: 4 bytes a row, and in proportion to the
-    episodes in the buffer, 32 bytes or a few times that for each. What draws at random is the
-    buffer's generator.
+    Cost: that of the batch, and about 10 ns for each row added since the last batch; the first
+    batch looks at all rows. With ``NStep`` the functions get n rows for each relabelled one. Where
+    nearly all rows of an episode are absent (``add_where``), about ``2 * sqrt(m)`` of its m rows
+    are looked at for each new goal. Memory: 4 bytes a row, and 32 bytes or a few times that for
+    each episode. Random numbers come from the buffer's generator.
 
     Source: Andrychowicz, Wolski, Ray, Schneider, Fong, Welinder, McGrew, Tobin, Abbeel and Zaremba
     (2017), "Hindsight Experience Replay", sections 3 and 4.5. There k new goals are stored for each
-    step; drawn from such a buffer, a row has a new goal with probability ``k / (k + 1)``. With
-    n-step returns: Yang, Lyu, Yang, Ya, Luo, Luo, Li and Li (2021), "Bias-reduced Multi-step
-    Hindsight Experience Replay", section 3.
+    step, so that a drawn row is relabelled with probability ``k / (k + 1)``. With n-step returns:
+    Yang, Lyu, Yang, Ya, Luo, Luo, Li and Li (2021), "Bias-reduced Multi-step Hindsight Experience
+    Replay", section 3.
 
     Examples
     --------
@@ -199,7 +198,7 @@ class Goals:
     Parameters
     ----------
     layer : Hindsight
-        What is done.
+        The options.
     schema : Schema
         The fields of the buffer.
     """
@@ -230,16 +229,16 @@ class Goals:
         self.changed = frozenset(changed)
         if layer.relabelled and OWN_NAME in fields:
             raise ValueError(f"relabelled: the buffer has a field {OWN_NAME!r}")
-        self.asked: set[str] = set()  # fields that the functions ever asked for
+        self.asked: set[str] = set()  # fields that the functions asked for in earlier batches
 
 
 @dataclass
 class Rows:
-    """The rows of a batch, wherever they stand in it.
+    """The rows of a batch of single rows or of sequences, without padding.
 
-    ``places`` are the numbers of those that are there, in the order of the batch with one axis for
-    all rows; ``slots`` their slots; ``runs`` the number of the run of rows of one episode, from 0
-    on, that each belongs to: these share a goal.
+    ``places`` are their places in the batch flattened to one axis of rows; ``slots`` their slots.
+    ``runs`` numbers, from 0 on, the runs of rows that share a goal: those of one episode in a
+    sequence.
     """
 
     places: Slots
@@ -255,7 +254,7 @@ class Rows:
 
     @staticmethod
     def of_sequences(slots: Slots, there: NDArray[np.bool_], begins: NDArray[np.bool_]) -> Rows:
-        """Those of sequences; ``begins`` says where an episode does."""
+        """The rows of sequences; ``begins`` is true where an episode begins."""
         per_item = there.shape[1]
         begins = begins.copy()
         begins[:, :1] = True
@@ -265,20 +264,20 @@ class Rows:
 
 
 class Relabelling:
-    """New goals for rows of one batch: chosen while it is read, written when all of it is there.
+    """Relabelling of one batch: goals are chosen while it is read, and written into it afterwards.
 
     Parameters
     ----------
     goals : Goals
         What is changed.
     ratio : float
-        The probability of a new goal.
+        Probability that a row is relabelled.
     columns : tuple of Column, optional
-        Those of the batch; all.
+        The columns of the batch; all.
     single : frozenset of str
-        The columns that have the first row of each item only.
+        The columns that hold the first row of each sequence only.
     reader : RowReader or StackReader
-        What reads rows of one step or of several.
+        Reads transitions of one step, or n-step.
     """
 
     def __init__(
@@ -299,7 +298,7 @@ class Relabelling:
         self.fields = [field for field in goals.fields if field.name in names]
         self.sets_reward = goals.reward.name in names
         self.sets_end = goals.terminated is not None and goals.terminated.name in names
-        # Where several steps are read, the end of one decides what the others are worth.
+        # The step that terminates the episode cuts the n-step return.
         cut = nstep is not None and (
             nstep.discount or names & {*nstep.rewards, *nstep.last_step_fields}
         )
@@ -318,10 +317,10 @@ class Relabelling:
         batch: Batch,
         still: Callable[[], bool],
     ) -> bool:
-        """Choose the rows that get a new goal, and read what that is; false if rows are gone.
+        """Choose the rows to relabel and read their new goals; false if rows were overwritten.
 
-        ``steps`` is how many steps each row is read as, where that differs. ``still`` says whether
-        the rows that were drawn can still be drawn.
+        ``steps`` is the number n of steps by row, if it varies. ``still()`` is whether the drawn
+        rows can still be drawn.
         """
         ring, goals = self.reader.ring, self.goals
         moment = ring.now()
@@ -346,7 +345,7 @@ class Relabelling:
         return ring.holds(moment, others)
 
     def _open_windows(self, slots: Slots, steps: Slots | None) -> None:
-        """Find the rows that the changed ones are read with."""
+        """Find the n-step windows of the relabelled rows."""
         self.slots, n = slots, len(slots)
         most = 1 if self.nstep is None else self.nstep.size
         self.window, self.lengths = slots.reshape(n, 1), np.ones(n, np.intp)
@@ -358,7 +357,7 @@ class Relabelling:
         self.within = np.arange(most) < self.lengths[:, np.newaxis]
 
     def _read_more(self, moment: Moment, batch: Batch, still: Callable[[], bool]) -> None:
-        """Read the fields that the functions asked for the last times and are not in the batch."""
+        """Read fields outside of the batch that the functions asked for in earlier batches."""
         slots = np.ascontiguousarray(self.window[self.within])
         in_batch: Batch = {}
         if self.window.shape[1] == 1:  # the rows of the batch are those of the functions
@@ -379,9 +378,9 @@ class Relabelling:
     # ------------------------------------------------------------------ when all is read
 
     def write(self, batch: Batch) -> bool:
-        """Write the new goals, and what follows from them, into the batch.
+        """Write new goals, rewards and end flags into the batch.
 
-        False if a function asked for a field that had not been read, of rows that are gone.
+        False if a function asked for a field that had not been read, of rows overwritten since.
         """
         if len(self.places) == 0 or not (self.fields or self.calls_functions):
             return True
@@ -395,17 +394,17 @@ class Relabelling:
         return not self.rows.are_gone
 
     def marks(self, n: int) -> NDArray[np.bool_]:
-        """Which rows of a batch of n items got a new goal."""
+        """Which rows of a batch of n items were relabelled."""
         marks = np.zeros(n * self.per_item, np.bool_)
         marks[self.places] = True
         return marks if self.per_item == 1 else marks.reshape(n, self.per_item)
 
     def _rows_of(self, column: Array) -> Array:
-        """A column of the batch by row: a view of it."""
+        """A column of the batch by row; it shares its memory."""
         return column if self.per_item == 1 else column.reshape(-1, *column.shape[2:])
 
     def _put(self, batch: Batch, name: str, values: Array, at: Slots | None = None) -> None:
-        """Write values of the changed rows, or of those ``at`` among them, into the batch."""
+        """Write values of the relabelled rows, or of those ``at`` among them, into the batch."""
         places = self.places if at is None else self.places[at]
         if name in self.single:
             first = np.flatnonzero(places % self.per_item == 0)
@@ -439,7 +438,7 @@ class Relabelling:
         self._write_steps(batch, rewards, ends)
 
     def _write_steps(self, batch: Batch, rewards: Array | None, ends: Array | None) -> None:
-        """Write rewards and ends of all steps, those of several as one."""
+        """Write rewards, end flags and discounts, as n-step returns where such are read."""
         goals, lengths = self.goals, self.lengths
         over = None
         if ends is not None:
@@ -462,7 +461,7 @@ class Relabelling:
             self._put(batch, "discount", factor.astype(np.float32).reshape(shape))
 
     def _write_cut(self, batch: Batch, lengths: Slots) -> None:
-        """Read the rows again that end sooner for their new goal."""
+        """Read the rows again whose n-step window ends earlier for the new goal."""
         cut = np.flatnonzero(lengths < self.lengths)
         if self.nstep is None or len(cut) == 0:
             return
@@ -479,7 +478,7 @@ class Relabelling:
             self._put(batch, column.name, found[column.name], cut)
 
     def _sum(self, rewards: Array, lengths: Slots) -> Array:
-        """The n-step returns of rewards of all rows, or the rewards if each is alone."""
+        """The n-step returns of the rewards; or the rewards, where single steps are read."""
         nstep = self.nstep
         if (
             self.within.shape[1] == 1
@@ -500,9 +499,9 @@ class Relabelling:
 
 
 class RelabelledRows(Mapping[str, Array]):
-    """Rows that get a new goal, for the caller's functions.
+    """Relabelled rows, for the user's functions.
 
-    Each field is copied when it is asked for, and read if it was not.
+    A field is copied when it is asked for, and read first if that was not done.
     """
 
     def __init__(
@@ -528,7 +527,7 @@ class RelabelledRows(Mapping[str, Array]):
         self.are_gone = False
 
     def check(self) -> None:
-        """Note whether what was read since the rows were chosen is theirs."""
+        """Note whether the rows were overwritten since they were chosen."""
         self.are_gone |= not (self.ring.holds(self.moment, self.slots) and self.still())
 
     def stored(self, name: str) -> Array:
@@ -564,7 +563,7 @@ class RelabelledRows(Mapping[str, Array]):
 
 
 def check_callable(name: str, value: object, *, optional: bool = False) -> None:
-    """Refuse what is no function."""
+    """Raise ``TypeError`` unless the value is a function."""
     if not (callable(value) or (optional and value is None)):
         raise TypeError(f"{name}: expected a function, got {value!r}")
 
@@ -591,7 +590,7 @@ def _read_number_field(option: str, name: object, fields: dict[str, Field]) -> F
 
 
 def _read_goals(goal: object, fields: dict[str, Field]) -> list[Field]:
-    """The fields of goals, with those of the goals in next observations."""
+    """The fields of the goal, with those in next observations."""
     if goal is None:
         goal = next((name for name in GOALS if name in fields), None)
         if goal is None:
@@ -623,7 +622,7 @@ def _read_goals(goal: object, fields: dict[str, Field]) -> list[Field]:
 
 
 def _refuse_stale_goals(goals: Iterable[str], fields: Iterable[str]) -> None:
-    """Raise ``ValueError`` if a field has the name of a goal in another place, and is none."""
+    """Raise ``ValueError`` if a field has a goal's name elsewhere, but would not be relabelled."""
     stale = sorted(set(fields) - set(goals), key=str)
     stale = [name for name in stale if _last_part(name) in {_last_part(goal) for goal in goals}]
     if stale:
@@ -634,17 +633,17 @@ def _refuse_stale_goals(goals: Iterable[str], fields: Iterable[str]) -> None:
 
 
 def is_goal(name: object) -> bool:
-    """Whether a field of this name can only be a goal."""
+    """Whether a field of this name is a goal, whatever its place in an observation."""
     return isinstance(name, str) and _last_part(name) in ("goal", "desired_goal")
 
 
 def _last_part(name: str) -> str:
-    """The name of a part of an observation, wherever that is: ``next_obs.a.goal`` is a goal."""
+    """The last part of a nested name, without ``next_``: ``next_obs.a.goal`` -> ``goal``."""
     return name.rpartition(".")[2].removeprefix(NEXT)
 
 
 def _achieved_beside(goal: str) -> str:
-    """What a step achieved, where its goal is called so."""
+    """The default field of the achieved goal beside a field of the desired goal."""
     name = goal.removeprefix(NEXT)
     place = name.removesuffix("desired_goal") if name.endswith("desired_goal") else ""
     return f"{NEXT}{place}achieved_goal"
@@ -661,7 +660,7 @@ def kind(field: Field) -> str:
 
 
 def column_of(source: str, values: object, n: int, field: Field) -> Array:
-    """What a caller's function gave for n rows, as values of a field."""
+    """The result of a user's function for n rows, as values of a field."""
     shape = (n, *field.shape)
     try:
         array = casting.as_array(values, field.dtype, one_item=field.is_single)

@@ -1,4 +1,4 @@
-"""What a view does with the rows that were drawn: the base of all layers."""
+"""``Layer``: the base class of what a view does with drawn rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["Layer"]
 
 
 class Layer:
-    """One thing that ``buffer.view(...)`` does with drawn rows: see its subclasses.
+    """Base class of the layers of ``buffer.view(...)``; see its subclasses.
 
-    A layer is a description: it belongs to no buffer, and may be given to several views.
+    A layer holds options only. It belongs to no buffer, and several views may share it.
     """
 
     def __repr__(self) -> str:

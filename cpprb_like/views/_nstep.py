@@ -1,7 +1,7 @@
 """``NStep``: n-step returns, as a layer of a view.
 
-Not here: the option ``Nstep`` of a buffer, which says the same once for all (``_store.derived``),
-and how the returns are read (``_rows``).
+Not here: the option ``Nstep`` of a buffer, which is the default of its views (``_store.derived``),
+and the computation (``_rows``).
 """
 
 from __future__ import annotations
@@ -18,43 +18,44 @@ __all__ = ["NStep"]
 
 
 class NStep(Layer):
-    """Transitions of n steps: n-step returns, and what follows the last of the steps.
+    """n-step returns, and next values n steps later to bootstrap from.
 
-    For each drawn row of time t the reward is ``sum(gamma ** k * rew[t + k] for k in range(m))``,
-    where m is n, or fewer where the episode ends before; next values and end flags are those of row
-    ``t + m - 1``. So the bootstrap target is ``rew + discount * value(next_obs)``.
+    The n-step return of the row at time t is ``sum(gamma ** k * rew[t + k] for k in range(m))``.
+    The number m of steps is n, or fewer where the episode ends before. Next values and end flags
+    are those of row ``t + m - 1``. So the bootstrap target is
+    ``rew + discount * value(next_obs)``.
 
-    What is not given is as in the buffer's ``Nstep``, if it has that.
+    Options that are not given default to those of the buffer's ``Nstep``, if it has one.
 
     Parameters
     ----------
     size : int or (int, int)
-        The number n of steps, at least 1; or the least and the greatest number: then one of these
-        is drawn for each row, each equally likely.
+        Number n of steps, at least 1. Or a range (least, greatest): then n is drawn uniformly from
+        it for each row.
     gamma : float, optional
         Discount factor, 0 to 1; 0.99.
     rew : str or iterable of str, optional
-        Fields to sum: floats. By default ``rew``, ``reward`` or ``rewards``.
+        Reward fields, which are summed: floats. By default ``rew``, ``reward`` or ``rewards``.
     next : str or iterable of str, optional
-        Fields that come from the last step. By default each ``next_x`` beside ``x``. Those that end
-        episodes always do.
+        Fields read from the last step. By default each ``next_x`` beside ``x``. End flags always
+        are.
     discount : bool, optional
-        Add the column ``discount``, float32: ``gamma ** m``, or 0 where the episode was terminated
-        at the last step. By default there is none.
+        Add the column ``discount``, the factor of the bootstrap, float32: ``gamma ** m``, or 0
+        where the episode was terminated at the last step. By default there is none.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value, or the buffer has no such fields, which ``view``
-        finds out. The message names it.
+        A parameter is of a wrong type or value; or, by ``view``, the buffer has no such fields. The
+        message names it.
 
     Notes
     -----
-    A row can be drawn when its n steps are there, or its episode has ended before. If the buffer
-    itself has ``Nstep`` with at least as many steps, that is true of all its rows; otherwise rows
-    are tried until it is, as for ``Sequences``.
+    A row can be drawn when its n-step window is complete: all n steps are stored, or the episode
+    has ended. If the buffer has an ``Nstep`` of at least n steps, all its rows are complete.
+    Otherwise incomplete rows are rejected and drawn again, as for ``Sequences``.
 
-    Cost: that of the rows that are summed.
+    Cost: proportional to ``batch_size * n``.
 
     Source: Sutton and Barto (2018), "Reinforcement Learning: An Introduction", section 7.1.
 
@@ -93,12 +94,12 @@ class NStep(Layer):
         self.discount = discount
 
     def is_single(self, default: NStepReturns | None) -> bool:
-        """Whether rows are read as they are, beside such an ``Nstep`` of the buffer."""
+        """Whether rows are read as single steps, with ``default`` as ``Nstep`` of the buffer."""
         discount = default is not None and default.discount
         return self.size == (1, 1) and not (discount if self.discount is None else self.discount)
 
     def spec(self, schema: Schema, default: NStepReturns | None) -> NStepReturns:
-        """What is read of the rows of a buffer that has ``default`` as ``Nstep``."""
+        """The n-step returns of a buffer that has ``default`` as ``Nstep``."""
         options: dict[str, Any] = {}
         if default is not None:
             options = {
@@ -116,7 +117,7 @@ class NStep(Layer):
 
 
 def _names(names: Any) -> Any:
-    """What was given as names, so that it can be read more than once."""
+    """An iterable of names as a tuple, so that it can be iterated again."""
     return (
         names
         if isinstance(names, (str, Mapping)) or not isinstance(names, Iterable)

@@ -1,6 +1,7 @@
-"""Rows by slot: the transition of each, of one step or of n.
+"""Transitions by slot: of one step, or n-step.
 
-Rows are stored once; next values and n-step returns are made here, of the rows behind a drawn one.
+Rows are stored once; next values and n-step returns are computed here from the rows after a drawn
+one.
 Not here: which rows are drawn (``samplers``), how chained fields are stored (``_store.chained``),
 and the walk through a window (``_nstep_windows``).
 """
@@ -44,16 +45,16 @@ def read_fields(ring: Ring, slots: Slots, names: Collection[str]) -> Batch:
 
 
 class RowReader:
-    """Reads batches of rows, one for each drawn slot: of one step, or n-step returns.
+    """Reads batches of transitions, one for each drawn slot: of one step, or n-step.
 
-    Whether what it read belongs together is asked by whoever chose the rows (``Ring.holds``).
+    The caller, who chose the rows, asks afterwards whether they were still there (``Ring.holds``).
 
     Parameters
     ----------
     ring : Ring
         The rows.
     nstep : NStepReturns, optional
-        How many steps are read as one, and how.
+        n-step returns; by default single steps.
     """
 
     stacked: frozenset[str] = frozenset()  # fields that are not read as they were added
@@ -72,9 +73,8 @@ class RowReader:
     ) -> Batch:
         """A batch of the given rows.
 
-        ``columns`` are those to read, by default all; ``arrays`` are the caller's, one for each of
-        them. ``steps`` has a number of steps for each row, in place of that of ``nstep``, which
-        none may exceed.
+        ``columns`` are those to read, by default all; ``arrays`` are those of ``out``, one for each
+        column. ``steps`` is the number n of steps by row, at most that of ``nstep``.
         """
         if self._several is not None:
             return self._several.take(slots, arrays, steps, columns)
@@ -91,10 +91,9 @@ class RowReader:
 
 
 class _Several:
-    """Reads n-step returns, and what goes with them.
+    """Reads n-step transitions.
 
-    ``Windows`` does, but for rewards of unusual dtypes and those that are chained, which are summed
-    here.
+    ``Windows`` computes them. Rewards of unusual dtypes and chained rewards are summed here.
     """
 
     def __init__(self, ring: Ring, nstep: NStepReturns) -> None:
@@ -129,7 +128,7 @@ class _Several:
         return batch
 
     def _sum_odd(self, slots: Slots, lengths: NDArray[np.intp], gamma: float, batch: Batch) -> None:
-        """Sum the rewards that ``Windows`` does not."""
+        """Sum the rewards that ``Windows`` cannot."""
         most = int(lengths.max(initial=1))
         window, counts, _ = self.ring.windows(slots, 0, most - 1)
         within = np.arange(most) < np.minimum(1 + counts[:, 1], lengths)[:, np.newaxis]
@@ -145,7 +144,7 @@ class _Several:
         gamma: float,
         out: Array,
     ) -> None:
-        """Sum the rewards ``within`` the windows, each times a power of gamma."""
+        """Discounted sums of the rewards ``within`` the windows."""
         values = new_array(self.ring, column, len(window))
         read_rows(self.ring, window, {column.name: values})
         precision = np.result_type(column.dtype, np.float64)

@@ -1,4 +1,4 @@
-"""``Sequences``: rows of one environment that follow one another, as a layer of a view.
+"""``Sequences``: consecutive rows of one environment, as a layer of a view.
 
 Not here: which rows a sequence can start at (``samplers._starts``), how starts are drawn (the
 samplers), the copying (``_gather_sequences``), and whole episodes (``buffers._episodes``).
@@ -18,7 +18,7 @@ from cpprb_like._c.checks import as_int
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._store.column import Column
 from cpprb_like._store.episode_index import EpisodeIndex
-from cpprb_like._store.row_handles import tag
+from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import read_names
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import check
@@ -38,35 +38,34 @@ ROW_INDEXES = "row_indexes"
 
 
 class Sequences(Layer):
-    """Sequences of rows, for agents with a memory.
+    """Sequences of consecutive rows, for recurrent agents and world models.
 
     Each field of a batch has the shape ``(batch_size, T, *shape)`` with ``T = burn_in + length``;
-    those of ``first_only``, ``(batch_size, *shape)``. Besides there is a column of bool, shape
-    ``(batch_size, T)``:
+    fields of ``first_only`` have ``(batch_size, *shape)``. One more column of bool, shape
+    ``(batch_size, T)``, is
 
-    - ``mask``, unless ``across_episodes``: which rows are there. Behind the end of the episode the
-      values are padding: 0 (``None`` for Python objects), and the mask is false.
-    - ``is_first``, with ``across_episodes``: where an episode begins. Where the row before was
-      overwritten, which can be that of the first row of a sequence only, it is false.
+    - ``mask``, by default: false for padding. Values after the end of the episode are padded by 0
+      (``None`` for Python objects).
+    - ``is_first``, with ``across_episodes``: true where an episode begins. It is false for the
+      first row of a sequence if the row before was overwritten.
 
-    ``sample(..., indexes=True)`` adds ``row_indexes``, shape ``(batch_size, T)``, int64: numbers
-    for ``update`` that name exactly these rows, so that new recurrent states can be written back;
-    -1 where no row is.
+    ``sample(..., indexes=True)`` adds ``row_indexes``, shape ``(batch_size, T)``, int64: handles of
+    the rows for ``update``, for example to write back new recurrent states; -1 for padding.
 
     Parameters
     ----------
     length : int
         Rows to learn from, at least 1.
     burn_in : int
-        Rows before them that only warm up a recurrent state, at least 0. They are not part of
-        ``length``: those to learn from are ``batch[name][:, burn_in:]``.
+        Burn-in: rows before them that only warm up the recurrent state, at least 0. They do not
+        count in ``length``; the rows to learn from are ``batch[name][:, burn_in:]``.
     across_episodes : bool
-        Let sequences run over the ends of episodes. By default each lies in one episode.
+        Let sequences continue across episode ends. By default each lies in one episode.
     stride : int
-        Only each ``stride``-th row of an environment's rows can be the first of a sequence, and the
-        first row of each episode; at least 1.
+        Distance between starts, at least 1: every ``stride``-th row of an environment is a start,
+        and the first row of each episode.
     first_only : str or iterable of str
-        Fields of which only the value of the first row is read, such as a recurrent state.
+        Fields read for the first row only, such as the recurrent state.
 
     Raises
     ------
@@ -76,29 +75,29 @@ class Sequences(Layer):
 
     Notes
     -----
-    A sequence can start at a row if T rows of its episode are there, or if its episode has ended
-    and at least ``burn_in + 1`` of its rows are: the newest rows of an episode that has not ended
-    wait. With ``across_episodes`` all T rows have to be there, whichever episodes they belong to.
-    With ``NStep`` the n - 1 rows behind the T rows have to be there as well, on the same terms.
-    Each of these starts has the same probability; with priorities, one in proportion to the weight
-    of its first row: ``P(i) = weight(i) / (sum of the weights of all starts)``. There the
-    importance-sampling ``weights`` of the batch are ``(P(i) / least P of the batch) ** -beta``,
-    exactly: the sum cancels out, so it is never computed. A draw changes no priority.
+    Starts: a sequence can start at a row if T rows of its episode follow from there on, or if the
+    episode has ended and at least ``burn_in + 1`` rows do. So the newest rows of an unfinished
+    episode are no starts yet. With ``across_episodes`` all T rows must be there, of whatever
+    episodes. With ``NStep`` the n - 1 rows after the T rows must be there as well, likewise.
 
-    Cost proportional to ``batch_size * T``, and to ``batch_size * stride`` tries for a start.
-    Where starts are very rare among the rows, at less than about one in ``32 * stride``, they are
-    kept in a set: the first batch looks at all rows, some 20 ns each, and the next ones at those
-    that were added since; after ``on_episode_end`` or ``update`` also once at each environment,
-    1 ns. The set takes a quarter of a byte a row.
+    Probability: uniform over starts. With priorities, proportional to the weight of the first row:
+    ``P(i) = weight(i) / (sum of the weights of all starts)``. The importance-sampling ``weights``
+    of the batch are then exactly ``(P(i) / least P of the batch) ** -beta``. A draw changes no
+    priority.
 
-    With priorities the tries go by weight: as many for each sequence as the weights of all rows are
-    times those of the starts, 0.1 us each; where they would be more than 64 for each sequence and
-    than an eighth of the rows, all starts are looked at, 20 ns each. Where these are few, that is
-    done at once.
+    Cost: proportional to ``batch_size * T``. Rows are drawn and rejected until they are starts,
+    about ``stride`` tries for each sequence. Where starts are rarer than about one row in
+    ``32 * stride``, they are kept in a set. Then the first batch looks at all rows, some 20 ns
+    each, and later ones at the rows added since; after ``on_episode_end`` or ``update`` also once
+    at each environment, 1 ns. The set takes a quarter of a byte a row.
+
+    With priorities a try takes 0.1 us, and each sequence takes (weights of all rows) / (weights of
+    the starts) tries. Where the tries would exceed 64 for each sequence and an eighth of the rows,
+    or starts are known to be few, all starts are looked at instead, 20 ns each.
 
     Source: Kapturowski, Ostrovski, Quan, Munos and Dabney (2019), "Recurrent Experience Replay in
     Distributed Reinforcement Learning" (R2D2), section 2.3 and section 3 on stored states and
-    burn-in. Sequences that run over the ends of episodes are those of Hafner, Pasukonis, Ba and
+    burn-in. Sequences across episode ends: Hafner, Pasukonis, Ba and
     Lillicrap (2023), "Mastering Diverse Domains through World Models" (DreamerV3).
 
     Examples
@@ -136,33 +135,33 @@ class Sequences(Layer):
 
     @property
     def rows(self) -> int:
-        """Rows of a sequence, those of the burn-in too."""
+        """Rows of a sequence, with the burn-in."""
         return self.burn_in + self.length
 
     @property
     def least(self) -> int:
-        """Rows that a sequence has at least."""
+        """Minimum number of rows of a sequence, without padding."""
         return self.rows if self.across_episodes else self.burn_in + 1
 
     @property
     def mark(self) -> str:
-        """The column that says what the rows are."""
+        """The name of the bool column."""
         return "is_first" if self.across_episodes else "mask"
 
     def single(self, names: list[str]) -> frozenset[str]:
-        """The fields of these that are read of the first row only."""
+        """The fields among ``names`` that are read for the first row only."""
         return frozenset(read_names("first_only", self.first_only, names))
 
 
 @dataclass
 class Taken:
-    """Sequences that were read."""
+    """A batch of sequences, as it was read."""
 
     batch: Batch
-    marks: NDArray[np.bool_]  # see ``Sequences``
-    slots: Slots | None  # of the rows, shape (n, T), if they are wanted
-    there: NDArray[np.bool_]  # of the rows: whether there is one
-    steps: Slots | None  # of the rows that are there: how many each is read as, where that differs
+    marks: NDArray[np.bool_]  # ``mask`` or ``is_first``
+    slots: Slots | None  # of the rows, shape (n, T), if they were asked for
+    there: NDArray[np.bool_]  # shape (n, T): false for padding
+    steps: Slots | None  # n of the n-step return of each row that is there, if it varies
 
 
 class SequenceReader:
@@ -173,12 +172,12 @@ class SequenceReader:
     index : EpisodeIndex
         The episodes of the ring.
     layer : Sequences
-        What a sequence is.
+        The options.
     read : callable, optional
-        ``read(slots, arrays, steps, columns)`` gives what single rows are read as; by default that
-        is what was added.
+        ``read(slots, arrays, steps, columns)`` reads single rows, as n-step returns or frame
+        stacks. By default stored values are copied.
     steps : callable
-        ``steps(n)`` draws how many steps each of n rows is read as, or gives None.
+        ``steps(n)`` draws the number of steps of n n-step returns, or gives None.
     """
 
     def __init__(
@@ -189,7 +188,7 @@ class SequenceReader:
         self.mark = layer.mark
         self._read = read
         self._steps = steps
-        # How long a sequence is, and not where one can start.
+        # For the lengths of sequences; which rows are starts was decided when they were drawn.
         self._shape = Starts(
             index, rows=layer.rows, least=1, across=layer.across_episodes, stride=1
         )
@@ -202,10 +201,10 @@ class SequenceReader:
         arrays: Batch | None,
         located: bool,
     ) -> Taken | None:
-        """The sequences that start at these slots; None if rows went away meanwhile.
+        """The sequences that start at these slots; None if rows were overwritten meanwhile.
 
-        ``single`` names those of the columns of which only the first row is read. ``arrays`` are
-        the caller's. ``located`` asks for the slots of all rows.
+        ``single`` names the columns that are read for the first row only. ``arrays`` are those of
+        ``out``. ``located`` asks for the slots of all rows.
         """
         if self._read is None:
             found = take_sequences(self._shape, slots, single, columns, arrays, located)
@@ -231,7 +230,7 @@ class SequenceReader:
         single: frozenset[str],
         arrays: Batch | None,
     ) -> Batch:
-        """What is read of each row, in its place."""
+        """Read each row that is no padding, and put it in its place."""
         places = np.flatnonzero(there)
         several = tuple(column for column in columns if column.name not in single)
         batch = {
@@ -251,7 +250,7 @@ class SequenceReader:
     def _place(
         values: Array, there: NDArray[np.bool_], places: Slots, array: Array | None
     ) -> Array:
-        """The values of the rows that are there, with padding behind the others."""
+        """The values of the rows that are there, padded."""
         shape = (*there.shape, *values.shape[1:])
         if array is None and len(places) == there.size:
             return values.reshape(shape)
@@ -263,10 +262,10 @@ class SequenceReader:
         return array
 
     def indexes(self, taken: Taken) -> NDArray[np.int64]:
-        """What names the rows for ever; -1 where there is none."""
+        """The handles of the rows; -1 for padding."""
         assert taken.slots is not None
         rows = np.ascontiguousarray(taken.slots.ravel())
-        found = tag(self.ring, rows).reshape(taken.slots.shape)
+        found = handles(self.ring, rows).reshape(taken.slots.shape)
         found[~taken.there] = -1
         return found
 
@@ -279,12 +278,12 @@ def sequence_priorities(
     Parameters
     ----------
     td_errors : array_like of numbers, shape (n, steps)
-        TD errors of the rows that were learned from; signs do not count.
+        TD errors of the rows that were learned from, of either sign.
     mask : array_like of bool, shape (n, steps), optional
-        Which of them are rows: ``batch["mask"][:, burn_in:]``. At least one of each sequence. What
-        stands in the others does not matter.
+        False for padding, which is ignored: ``batch["mask"][:, burn_in:]``. At least one row of
+        each sequence is none.
     eta : float
-        From 0, the mean, to 1, the greatest.
+        Mixing factor: 0 is the mean, 1 the maximum.
 
     Returns
     -------

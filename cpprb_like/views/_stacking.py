@@ -1,8 +1,7 @@
 """Frames of several rows as one stack: ``stack`` of every buffer.
 
-Which rows belong to a stack is up to the caller, who knows the ends of episodes. Not here: fields
-that are stacks already, of which only frames are stored (``_store.chained``), and the copying of
-plain bytes (``_gather_frames``).
+The caller decides which rows belong to a stack. Not here: frame stacks that are added as such and
+stored as single frames (``_store.chained``), and the copying of plain bytes (``_gather_frames``).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["CHECKED_NBYTES", "newest_frame", "read_stacks", "stack_rows", "take_
 Array = NDArray[Any]
 Slots = NDArray[np.intp]
 
-CHECKED_NBYTES = 1 << 28  # stacks from here on are compared with the memory that is left
+CHECKED_NBYTES = 1 << 28  # larger stacks are compared with the available memory first
 
 
 class Readable(Protocol):
@@ -54,10 +53,10 @@ def stack_rows(
     name : str
         The field.
     slots : array_like of int, shape (n, depth)
-        The slots of each stack, in the order of its frames. A negative one stands for a value of
-        zeros (``None`` for Python objects).
+        The slots of each stack, in the order of its frames. A negative one is padding: zeros
+        (``None`` for Python objects).
     axis : int
-        Of a stack, not counting the n: the axis of the frames. By default it is the last.
+        Axis of the frames in a stack, without the axis of n; the last by default.
     out : ndarray or tensor, optional
         Array to write into, or a tensor on the CPU: of the field's dtype and the shape of the
         result, C-contiguous and writeable.
@@ -65,15 +64,15 @@ def stack_rows(
     Returns
     -------
     ndarray
-        Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: ``out``, or a fresh array that
-        nobody else writes to. The values are those that were added, also of rows that are absent.
-        Only the next value of an absent row may be what the next row holds instead.
+        Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: ``out``, or a fresh array. The
+        values are those that were added, also of absent rows; but the next value of an absent row
+        may be that of the next row.
 
     Raises
     ------
     TypeError, ValueError
-        There is no such field, the slots are no integers in two dimensions or of depth 0, the axis
-        is none of a stack, or ``out`` does not fit.
+        There is no such field, the slots are no integers, not 2-d or of depth 0, there is no such
+        axis, or ``out`` does not fit.
     IndexError
         A slot is not in use.
     MemoryError
@@ -154,7 +153,7 @@ def _column(ring: Ring, name: str) -> Column:
 
 
 def _slots_of(ring: Ring, public: Slots) -> Slots:
-    """The slots that users mean; below 0 where they do not mean one."""
+    """The slots in memory of public slots; -1 for padding."""
     there = public >= 0
     slots = np.full(public.shape, -1, np.intp)
     slots[there] = found = ring.slots_of(public[there])

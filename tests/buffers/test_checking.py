@@ -194,7 +194,7 @@ def test_a_buffer_that_passes_reads_as_it_should(options: dict[str, Any], steps:
 
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_every_bit_of_the_header_counts(n_envs: int) -> None:
-    """Rows written, absent rows, what tags count from, lengths of episodes: one wrong bit is seen.
+    """Rows written, absent rows, base of handles, lengths of episodes: one wrong bit is seen.
 
     Clears and updates are numbers without another trace: any that is not negative may be right.
     """

@@ -418,7 +418,7 @@ def test_a_refused_update_changes_no_buffer(
 
 
 def test_an_index_that_no_batch_had_changes_no_buffer() -> None:
-    """A tag is judged by its own buffer, before another changes."""
+    """A handle is judged by its own buffer, before another changes."""
     a, b = by_priority(0), by_priority(100, check_for_update=True)
     mixture = Mixture({"a": a, "b": b}, {"a": 0.5, "b": 0.5})
     with refused(mixture, IndexError, "indexes[1]", "source 'b'", "got 2000001"):

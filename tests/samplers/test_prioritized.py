@@ -68,7 +68,7 @@ class PrioritizedAgainstTwin(RuleBasedStateMachine):
     n_envs: int
     number: int
     batches: list[tuple[Array, list[WeightedRow]]]  # indexes that the learner still has
-    tags: dict[int, WeightedRow]
+    handles: dict[int, WeightedRow]
 
     @initialize(
         capacity=st.integers(1, 20),
@@ -85,7 +85,7 @@ class PrioritizedAgainstTwin(RuleBasedStateMachine):
         self.n_envs = min(n_envs, capacity)
         self.number = 0
         self.batches = []
-        self.tags = {}
+        self.handles = {}
         beta = Linear(0.0, 2.0, 7)
         self.rb = prioritized(
             capacity, n_envs=self.n_envs, seed=seed, beta=beta, probabilities=True, **options
@@ -171,8 +171,8 @@ class PrioritizedAgainstTwin(RuleBasedStateMachine):
     def keep(self, indexes: Array, slots: list[int]) -> None:
         rows = [self.twin.row_of_index(slot) for slot in slots]
         if self.twin.check_for_update:
-            for tag, row in zip(indexes.tolist(), rows, strict=True):
-                assert self.tags.setdefault(tag, row) is row, "two rows have had the same tag"
+            for handle, row in zip(indexes.tolist(), rows, strict=True):
+                assert self.handles.setdefault(handle, row) is row, "two rows had the same handle"
         self.batches.append((indexes, rows))
 
     @precondition(lambda self: self.batches and self.twin.check_for_update)
@@ -572,7 +572,7 @@ def test_of_duplicates_the_last_wins() -> None:
     assert weights_of(rb).tolist() == [7, 1, 9]
 
 
-def test_tags_reach_their_rows_and_no_others() -> None:
+def test_handles_reach_their_rows_and_no_others() -> None:
     """Of three outstanding batches, each updates the rows it drew as far as they are there."""
     rb = prioritized(6, 1.0, eps=0.0, check_for_update=True)
     batches = []
@@ -589,22 +589,22 @@ def test_tags_reach_their_rows_and_no_others() -> None:
 
 @pytest.mark.parametrize("clears", [1, 2, 5])
 @pytest.mark.parametrize("rows", [1, 4, 5, 6, 23])
-def test_tags_die_with_a_clear(rows: int, clears: int) -> None:
-    """Tags from before a ``clear`` are passed over, whatever came since, and never used again."""
+def test_handles_die_with_a_clear(rows: int, clears: int) -> None:
+    """Handles from before a ``clear`` are skipped, whatever came since, and never used again."""
     rb = prioritized(5, 1.0, eps=0.0, check_for_update=True)
     seen: set[int] = set()
     for _ in range(4):
         rb.add(x=np.arange(rows))
-        tags = rb.sample(30)["indexes"]
-        assert seen.isdisjoint(tags.tolist())
-        seen.update(tags.tolist())
+        handles = rb.sample(30)["indexes"]
+        assert seen.isdisjoint(handles.tolist())
+        seen.update(handles.tolist())
         for i in range(clears):
             rb.clear()
             if i % 2:
                 rb.add(x=[0, 0])
-        rb.update_priorities(tags, np.full(30, 9.0))
+        rb.update_priorities(handles, np.full(30, 9.0))
         rb.add(x=np.arange(5))
-        rb.update_priorities(tags, np.full(30, 9.0))
+        rb.update_priorities(handles, np.full(30, 9.0))
         assert weights_of(rb).tolist() == [1.0] * 5
         rb.clear()
 
@@ -689,8 +689,8 @@ def test_copies_go_on_alike(
 
 
 @PICKLE
-def test_tags_stay_right_in_copies(how: Any) -> None:
-    """A copy, also one made after a ``clear``, gives no tag again and knows the old ones."""
+def test_handles_stay_right_in_copies(how: Any) -> None:
+    """A copy, also one made after a ``clear``, gives no handle again and knows the old ones."""
     rb = prioritized(5, 1.0, eps=0.0, check_for_update=True)
     rb.add(x=np.arange(23))
     old = rb.sample(30)["indexes"]

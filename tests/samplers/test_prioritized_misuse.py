@@ -231,7 +231,7 @@ def test_bad_indexes_are_refused_and_nothing_has_changed(
     rb.add(x=[0, 1, 2, 3])
     rb.sample(2)
     if check_for_update and isinstance(bad, list) and bad in ([9, 0], [0, 10]):
-        rb = prioritized(100, 1.0, check_for_update=True)  # 9 and 10 are no tags there
+        rb = prioritized(100, 1.0, check_for_update=True)  # 9 and 10 are no handles there
         rb.add(x=[0, 1, 2, 3])
     with refused(rb, error, *words):
         rb.update_priorities(bad, [50.0, 60.0])
@@ -246,8 +246,8 @@ def test_a_slot_without_a_step_has_no_priority() -> None:
     assert set(rb.sample(50)["x"].tolist()) == {0}
 
 
-def test_a_tag_of_the_future_is_refused() -> None:
-    """Numbers that no row has had yet are no tags."""
+def test_a_handle_of_the_future_is_refused() -> None:
+    """Numbers that no row has had yet are no handles."""
     rb = prioritized(4, check_for_update=True)
     rb.add(x=np.arange(6))
     last = int(rb.sample(100)["indexes"].max())
@@ -574,27 +574,27 @@ def test_an_update_after_a_clear_brings_nothing_back() -> None:
         assert weights_of(rb).tolist() == [1.0, 0.0, 0.0, 0.0]
 
 
-def test_tags_given_before_priorities_were_noted_die_with_a_clear() -> None:
-    """A tag that another thread got for a row just published is never that of a later row.
+def test_handles_given_before_priorities_were_noted_die_with_a_clear() -> None:
+    """A handle that another thread got for a row just published is never that of a later row.
 
     Noting the priorities made the rows uncounted again, and a ``clear`` then counted too few.
     """
 
     class Drawing(Prioritized):
         def set_new(self, *args: Any) -> None:
-            tags.extend(rb.sample(100)["indexes"].tolist())
+            handles.extend(rb.sample(100)["indexes"].tolist())
             super().set_new(*args)
 
-    tags: list[int] = []
+    handles: list[int] = []
     sampler = Drawing(1.0, eps=0.0, check_for_update=True)
     rb = PrioritizedReplayBuffer(10, NUMBER, sampler=sampler, seed=0)
     rb.add(x=np.arange(10))
     rb.add(x=10, priorities=1.0)
     rb.clear()
-    rb.update_priorities(tags, np.full(100, 9.0))
+    rb.update_priorities(handles, np.full(100, 9.0))
     rb.add(x=np.arange(10))
-    assert set(tags).isdisjoint(rb.sample(100)["indexes"].tolist())
-    rb.update_priorities(tags, np.full(100, 9.0))
+    assert set(handles).isdisjoint(rb.sample(100)["indexes"].tolist())
+    rb.update_priorities(handles, np.full(100, 9.0))
     assert weights_of(rb).tolist() == [1.0] * 10
 
 
@@ -872,7 +872,7 @@ def test_one_adds_while_two_learn(max_priority: Any, capacity: int, large: int) 
 
 @pytest.mark.usefixtures("switch_often")
 def test_one_clears_while_others_add_and_learn() -> None:
-    """Clears at any moment leave no weight behind and no tag that reaches another row."""
+    """Clears at any moment leave no weight behind and no handle that reaches another row."""
     rb = prioritized(30, fields=WIDE, check_for_update=True)
     number = iter(range(10**9))
 
@@ -897,13 +897,13 @@ def test_one_clears_while_others_add_and_learn() -> None:
     assert_nodes_are_sums(rb)
 
 
-@pytest.mark.parametrize("kind", ["uniform", "slots", "tags", "ranks", "sequences", "mixture"])
+@pytest.mark.parametrize("kind", ["uniform", "slots", "handles", "ranks", "sequences", "mixture"])
 @pytest.mark.parametrize("dtype", ["i1", "u1", "<i4", ">i8", "<u8", "i8"])
 def test_indexes_are_int64_and_come_back_as_any_integers(kind: str, dtype: str) -> None:
     """Since torch cannot count with uint64 and JAX narrows it, uint64 ones were of no use."""
     fields: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
     sampler = (
-        RankBased(1.0) if kind == "ranks" else Prioritized(1.0, check_for_update=kind == "tags")
+        RankBased(1.0) if kind == "ranks" else Prioritized(1.0, check_for_update=kind == "handles")
     )
     rb = PrioritizedReplayBuffer(10, fields, sampler=sampler, seed=0)
     if kind == "uniform":

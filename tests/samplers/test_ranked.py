@@ -670,14 +670,14 @@ def test_priorities_that_arrive_late_and_in_another_order() -> None:
 
 
 def test_indexes_that_were_drawn_before_a_clear_reach_no_new_row() -> None:
-    """Tags given for rows above those that have priorities do not come again after ``clear``."""
+    """Handles given for rows above those that have priorities do not come again after ``clear``."""
     rb = buffer(5, rank_based(check_for_update=True, probabilities=True))
     given: set[int] = set()
     for _ in range(4):
         rb.add(x=np.arange(7))
-        tags = set(rb.sample(100)["indexes"].tolist())
-        assert tags.isdisjoint(given)
-        given |= tags
+        handles = set(rb.sample(100)["indexes"].tolist())
+        assert handles.isdisjoint(given)
+        given |= handles
         rb.clear()
     rb.add(x=[0, 1, 2, 3, 4])
     rb.update_priorities(np.array(sorted(given), np.uint64), np.full(len(given), 50.0))

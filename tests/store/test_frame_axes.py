@@ -159,7 +159,7 @@ def of_kind(kind: str, size: int) -> Any:
         "n-step": lambda: ReplayBuffer(size, SMALL, Nstep=NSTEP),
         "objects": lambda: ReplayBuffer(size, SMALL | {"info": {"shape": (), "dtype": object}}),
         "prioritized": lambda: PrioritizedReplayBuffer(size, SMALL),
-        "tagged": lambda: PrioritizedReplayBuffer(size, SMALL, check_for_update=True),
+        "handles": lambda: PrioritizedReplayBuffer(size, SMALL, check_for_update=True),
         "ranked": lambda: PrioritizedReplayBuffer(size, SMALL, sampler=RankBased()),
         "next": lambda: ReplayBuffer(size, SMALL, next_of=["obs", "rew"]),
         "stacks": lambda: ReplayBuffer(size, IMAGE, stack_compress="obs"),
@@ -171,7 +171,7 @@ def of_kind(kind: str, size: int) -> Any:
     return kinds[kind]()
 
 
-KINDS = ["plain", "n-step", "objects", "prioritized", "tagged", "ranked", "next"]
+KINDS = ["plain", "n-step", "objects", "prioritized", "handles", "ranked", "next"]
 STACKED = ["stacks", "pairs", "many"]
 
 

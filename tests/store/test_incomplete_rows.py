@@ -170,17 +170,17 @@ KINDS = ["add", "add", "add", "where", "given", "end", "update", "delete", "clea
     size=st.integers(1, 4),
     spare=st.integers(0, 9),
     kinds=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9999)), max_size=40),
-    tagged=st.booleans(),
+    as_handles=st.booleans(),
 )
 def test_a_row_weighs_what_it_was_given_once_it_is_complete(
-    n_envs: int, size: int, spare: int, kinds: list[tuple[str, int]], tagged: bool
+    n_envs: int, size: int, spare: int, kinds: list[tuple[str, int]], as_handles: bool
 ) -> None:
     """Each row that can be drawn has its weight, whenever it became complete, and no other row any.
 
     The twin is a dict from what a row holds to its priority.
     """
     rb = PrioritizedReplayBuffer(
-        n_envs + spare, FIELDS, n_envs=n_envs, Nstep=steps(size), check_for_update=tagged,
+        n_envs + spare, FIELDS, n_envs=n_envs, Nstep=steps(size), check_for_update=as_handles,
         alpha=1.0, eps=0.0, seed=0,
     )  # fmt: skip
     weights: dict[int, float] = {}

@@ -414,9 +414,9 @@ class PrioritizedReplayBuffer(_Buffer):
         except IndexError:
             raise unknown from None
 
-    def _number(self, slots: Array, written: int) -> Array:  # noqa: ARG002 (tags count on)
-        tags = self._opened()[1].rows.indexes(slots, True)
-        return tags.astype(np.int64) - self.capacity
+    def _number(self, slots: Array, written: int) -> Array:  # noqa: ARG002 (handles count on)
+        handles = self._opened()[1].rows.indexes(slots, True)
+        return handles.astype(np.int64) - self.capacity
 
 
 def _above_zero(name: str, value: float) -> float:
