@@ -92,12 +92,12 @@ class _Unset:
 
 
 class ReplayBuffer(BufferBase, Source):
-    """A ring of the newest ``size`` steps, drawn from at random.
+    """Experience replay: a ring buffer of the newest ``size`` steps, sampled uniformly by default.
 
     Parameters
     ----------
     size : int
-        Steps held; floats of integral value such as ``1e6`` will do.
+        Capacity in steps: an integer, or a float of integral value such as ``1e6``.
     env_dict : dict
         ``{name: {"shape": int or tuple, "dtype": anything NumPy takes}}``. The shape defaults to 1,
         which is ``(1,)``; shape ``()`` gives batches of shape ``(batch,)``. It is read and never
@@ -113,25 +113,24 @@ class ReplayBuffer(BufferBase, Source):
         ``dones`` or ``truncations`` that no option names gets a warning, and with ``Nstep`` is an
         error: it would end nothing.
     next_of : str or iterable of str, optional
-        Fields whose next value is the field ``next_<name>``: ``add`` takes it and batches have it,
-        but it is only stored where it is not what the next step of the environment holds.
+        Fields whose next value is the field ``next_<name>``. ``add`` takes it and batches have it,
+        but it is stored only where it differs from the value of the environment's next step.
     stack_compress : str or iterable of str or dict, optional
-        Fields that are stacks of the newest frames: of each step only the newest frame is stored,
-        unless the others are not those of the step before. Frames lie along the last axis, or along
+        Fields that are frame stacks: of each step only the newest frame is stored, unless the
+        others differ from those of the step before. Frames lie along the last axis, or along
         the first one if the shape says so, as that of ``(4, 84, 84)``; a dict gives the axis. If
         no stack follows from another along it, reading rows warns.
     Nstep : dict, optional
-        Rows are read as transitions of ``Nstep["size"]`` steps, or fewer where the episode ends:
-        fields in ``Nstep["rew"]`` are n-step returns, discounted by ``Nstep["gamma"]`` (0.99);
-        fields in ``Nstep["next"]``, and those that end episodes, come from the last of the steps.
-        By default these are the field ``rew`` (or ``reward``), and each ``next_x`` beside ``x``;
-        ``[]`` says that there are none. With
-        ``Nstep["discount"]``, batches have ``discount``: ``gamma ** steps``, or 0 where the episode
-        was terminated. A row can be drawn when all its steps are there.
+        n-step returns over ``Nstep["size"]`` steps, or fewer where the episode ends. Fields in
+        ``Nstep["rew"]`` are summed, discounted by ``Nstep["gamma"]`` (0.99); fields in
+        ``Nstep["next"]``, and end flags, come from the last of the steps. By default these are the
+        field ``rew`` (or ``reward``), and each ``next_x`` beside ``x``; ``[]`` says that there are
+        none. With ``Nstep["discount"]``, batches have ``discount``: ``gamma ** steps``, or 0 where
+        the episode was terminated. A row can be drawn when its n-step window is complete.
     sampler : Sampler, optional
         Which rows are drawn; ``Uniform()``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Of the draws. Without one the generator is seeded from NumPy's global state, so that
+        Seed of the draws. Without one the generator is seeded from NumPy's global state, so that
         ``np.random.seed`` controls it.
     mmap_prefix : str or path, optional
         Keep the rows in the file ``<mmap_prefix>.dat`` and not on the heap.

@@ -285,7 +285,9 @@ class ReplayBuffer:
         if not isinstance(truncated, (bool, np.bool_, int)):
             raise InputError(f"truncated: expected a bool, got {truncated!r}")
         rows = self._new_store(infer_step(fields)) if self._rows is None else self._rows
-        step = self._read_step(rows, fields)
+        if fields.keys() != rows.elements.keys():
+            raise NamesError(f"Add expects {self._add_names()}, got {list(fields)}")
+        step = rows.read_step(fields, strict=self._settings.strict)
         is_terminal = bool(step["terminal"])
         is_end = is_terminal or bool(truncated)
         if final is not None:
@@ -362,11 +364,6 @@ class ReplayBuffer:
         """Rows ever written, those of zeros included: an int of shape ()."""
         self._catch_up()
         return self._add_count
-
-    def _read_step(self, rows: Store, fields: Mapping[str, Any]) -> dict[str, Any]:
-        if fields.keys() != rows.elements.keys():
-            raise NamesError(f"Add expects {self._add_names()}, got {list(fields)}")
-        return rows.read_step(fields, strict=self._settings.strict)
 
     def _add_names(self) -> list[str]:
         return [element.name for element in self.get_add_args_signature()]
