@@ -69,7 +69,7 @@ def uniform(
     strict: bool = False,
 ) -> Settings:
     """Parameters of ``ReplayBuffer``."""
-    if not (isinstance(gamma, numbers.Real) and math.isfinite(gamma)):
+    if not _is_finite(gamma):
         raise InputError(f"gamma: expected a finite number, got {gamma!r}")
     settings = Settings(
         stack_size=as_int("stack_size", stack_size, 1),
@@ -92,6 +92,10 @@ def uniform(
             stacklevel=4,
         )
     return settings
+
+
+def _is_finite(number: object) -> bool:
+    return isinstance(number, numbers.Real) and math.isfinite(number)
 
 
 def prioritized(
