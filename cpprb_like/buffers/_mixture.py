@@ -241,7 +241,10 @@ class Mixture(Source):
         }
         if not any(shares.values()):
             raise ValueError(f"shares: expected one above 0, got {shares} for batch {self.draws}")
-        held = [share if len(self._sources[name]) else 0.0 for name, share in shares.items()]
+        held = [
+            share if share and self._sources[name]._can_draw() else 0.0
+            for name, share in shares.items()
+        ]
         if not any(held):
             empty = [name for name, share in shares.items() if share]
             raise NotEnoughDataError(f"cannot sample: sources {empty} are empty")
@@ -325,9 +328,10 @@ class Mixture(Source):
     ) -> Batch:
         """The items of one source."""
         source = self._sources[name]
-        if source.has_priorities:
-            return source.sample(n, beta, replace=replace, out=out, fields=names)
-        part = source.sample(n, replace=replace, out=out, indexes=indexes, fields=names)
+        with _named(name):
+            if source.has_priorities:
+                return source.sample(n, beta, replace=replace, out=out, fields=names)
+            part = source.sample(n, replace=replace, out=out, indexes=indexes, fields=names)
         for column in ("weights",) if indexes else ("weights", "indexes"):
             if column in part:
                 raise ValueError(
@@ -417,6 +421,9 @@ class Mixture(Source):
         if beta is not None:
             check("beta", beta, 0)
         self._ends_of_shares()
+
+    def _can_draw(self) -> bool:
+        return any(source._can_draw() for source in self._sources.values())
 
     def _read_batch_size(
         self, batch_size: int, fields: str | Iterable[str] | None = None

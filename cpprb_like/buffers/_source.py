@@ -112,6 +112,10 @@ class Source:
         """A number of items that can be drawn at once, and the names of ``fields``."""
         raise NotImplementedError
 
+    def _can_draw(self) -> bool:
+        """Whether there is something to draw."""
+        return len(self) > 0
+
     def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
         """Raise what a draw of n items would raise, as far as it is known."""
         raise NotImplementedError

@@ -6,6 +6,7 @@ the layers (``views``), and which rows are drawn (``samplers``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +27,15 @@ from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.views._frame_stacks import FrameStacks, StackReader
-from cpprb_like.views._hindsight import OWN_NAME, Goals, Hindsight, Relabelling, Rows
+from cpprb_like.views._hindsight import (
+    OWN_NAME,
+    Goals,
+    Hindsight,
+    LoneRows,
+    Relabelling,
+    RelabelPlan,
+    SequenceRows,
+)
 from cpprb_like.views._layer import Layer
 from cpprb_like.views._nstep import NStep
 from cpprb_like.views._rows import RowReader
@@ -281,6 +290,9 @@ class View(Source):
         names = None if columns is None else tuple(column.name for column in columns)
         return now.read_batch_size(batch_size, columns), names
 
+    def _can_draw(self) -> bool:
+        return len(self.buffer) > 0 and self._now.has_starts()
+
     def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
         self.buffer._check_draw(n, replace=replace, beta=beta)
 
@@ -341,6 +353,7 @@ class _Opened:
         self._open_reader(view.layer(NStep), stacks)
         self.single: frozenset[str] = frozenset()
         names = [column.name for column in ring.columns]
+        self.names = frozenset(names)
         self.goals = None if hindsight is None else Goals(hindsight, buffer.schema)
         if self.goals is not None and stacks is not None:
             both = self.goals.changed & set(stacks.places(ring.columns))
@@ -354,7 +367,13 @@ class _Opened:
             self.items = SequenceReader(
                 buffer._episodes, self.sequences, None if plain else self.take, self.steps
             )
-        taken = sorted({*names} & self.further().keys())
+        self.adds_marks = self.goals is not None and self.goals.layer.relabelled
+        self._whole: _Plan | None = None
+        self.item_nbytes = sum(map(self._nbytes_of, ring.columns))
+        if self.sequences is not None:
+            self.item_nbytes += 16 * self.sequences.rows
+        self.further_names = frozenset(self.further())
+        taken = sorted({*names} & self.further_names)
         if taken:
             raise ValueError(f"view adds the column {taken[0]!r}: a field has this name")
 
@@ -381,6 +400,7 @@ class _Opened:
         """Make what knows which rows can be drawn, if that is not all that the buffer can draw."""
         sequences, ring = self.sequences, self.ring
         self.starts: Starts | None = None
+        self._tries = np.random.default_rng(0)  # of looks whether there are starts
         before = 0 if stacks is None else stacks.before
         length = 1 if sequences is None else sequences.rows
         rows = length + self.most - 1
@@ -402,6 +422,14 @@ class _Opened:
         )
 
     # ------------------------------------------------------------------ what it gives
+
+    def plan(self, columns: tuple[Column, ...] | None) -> _Plan:
+        """What there is to do for batches of these columns, or of all."""
+        if columns is not None:
+            return _Plan(self, columns)
+        if self._whole is None:
+            self._whole = _Plan(self, self.ring.columns)
+        return self._whole
 
     def spec(self, column: Column) -> ColumnSpec:
         """Dtype and shape of an item of a column."""
@@ -428,15 +456,17 @@ class _Opened:
     def read_batch_size(self, batch_size: int, columns: tuple[Column, ...] | None) -> int:
         """A number of items that can be read at once."""
         n = self.buffer._check_batch_size(batch_size, columns)
-        if self.sequences is not None or isinstance(self.reader, StackReader):
-            chosen = self.ring.columns if columns is None else columns
-            rows = 1 if self.sequences is None else self.sequences.rows
-            nbytes = rows * 16 + sum(
-                column.dtype.itemsize * int(np.prod(self.spec(column).shape)) for column in chosen
-            )
-            if n * nbytes >= CHECKED_NBYTES:
-                require(n * nbytes, f"a batch of {n} items of {nbytes} bytes")
+        nbytes = self.item_nbytes  # of all columns: only large batches need the exact number
+        if n * nbytes >= CHECKED_NBYTES and columns is not None:
+            nbytes = sum(self._nbytes_of(column) for column in columns)
+        if n * nbytes >= CHECKED_NBYTES:
+            require(n * nbytes, f"a batch of {n} items of {nbytes} bytes")
         return n
+
+    def _nbytes_of(self, column: Column) -> int:
+        """Bytes of an item of a column."""
+        spec = self.spec(column)
+        return spec.dtype.itemsize * math.prod(spec.shape)
 
     # ------------------------------------------------------------------ choosing
 
@@ -480,6 +510,16 @@ class _Opened:
         slots = slots[~self.ring.absent_at(slots)]
         return slots if self.starts is None else slots[self.starts.tell(slots) == 1]
 
+    def has_starts(self) -> bool:
+        """Whether a row can be drawn, of those that the buffer can draw."""
+        if self.starts is None:
+            return True
+        try:
+            self.starts.draw(1, self._tries)
+        except NotEnoughDataError:
+            return False
+        return True
+
     def all_drawable(self, slots: Slots) -> bool:
         """Whether all of them can be."""
         if self.starts is None:
@@ -514,6 +554,17 @@ class _Opened:
         return self._take(slots, arrays, steps, columns)
 
 
+class _Plan:
+    """Batches of some columns."""
+
+    def __init__(self, now: _Opened, columns: tuple[Column, ...]) -> None:
+        self.columns = columns
+        self.single = now.single & {column.name for column in columns}
+        self.goals: RelabelPlan | None = None
+        if now.goals is not None:
+            self.goals = RelabelPlan(now.goals, columns, self.single, now.reader)
+
+
 class _Chunks:
     """Numbers, so many at a time."""
 
@@ -541,14 +592,12 @@ class _Reading:
         located: bool,
     ) -> None:
         self.now = now
-        self.chosen = now.ring.columns if columns is None else columns
+        self.plan = now.plan(columns)
         self.arrays = arrays
         self.located = located
         self.relabelling: Relabelling | None = None
-        names = {column.name for column in self.chosen}
-        self.single = now.single & names
-        if now.goals is not None:
-            self.relabelling = Relabelling(now.goals, ratio, columns, self.single, now.reader)
+        if self.plan.goals is not None:
+            self.relabelling = Relabelling(self.plan.goals, ratio)
 
     def attempt(self, choose: Choose, n: int | None) -> tuple[Slots, Batch] | None:
         """Choose rows and read them; None if they went away meanwhile."""
@@ -564,9 +613,9 @@ class _Reading:
         return slots, batch
 
     def _check_extra(self, extra: Extra, n: int) -> None:
+        now = self.now
         for name, values in extra.items():
-            names = {column.name for column in self.now.ring.columns}
-            if name in names or name in self.now.further() or len(values) != n:
+            if name in now.names or name in now.further_names or len(values) != n:
                 raise ValueError(
                     f"{self.now.sampler!r}: expected {n} values under a name that is no field, "
                     f"got {len(values)} as {name!r}"
@@ -576,11 +625,11 @@ class _Reading:
         now = self.now
         arrays = None if self.arrays is None else list(self.arrays.values())
         steps = now.steps(len(slots))
-        batch = now.take(slots, arrays, steps, self.chosen)
+        batch = now.take(slots, arrays, steps, self.plan.columns)
         if self.relabelling is not None and not self.relabelling.choose(
             now.buffer._episodes,
             now.buffer.rng,
-            Rows.alone(slots),
+            LoneRows(slots),
             steps,
             batch,
             partial(now.all_drawable, slots),
@@ -592,7 +641,7 @@ class _Reading:
         now = self.now
         assert now.items is not None
         located = self.located or self.relabelling is not None
-        taken = now.items.take(slots, self.chosen, self.single, self.arrays, located)
+        taken = now.items.take(slots, self.plan.columns, self.plan.single, self.arrays, located)
         if taken is None:
             return None
         batch = taken.batch
@@ -600,7 +649,7 @@ class _Reading:
             assert taken.slots is not None
             across = now.items.layer.across_episodes
             begins = taken.marks if across else np.zeros_like(taken.marks)
-            rows = Rows.of_sequences(taken.slots, taken.there, begins)
+            rows = SequenceRows(taken.slots, taken.there, begins)
             if not self.relabelling.choose(
                 now.buffer._episodes,
                 now.buffer.rng,
@@ -621,7 +670,7 @@ class _Reading:
             return True
         if not self.relabelling.write(batch):
             return False
-        if self.relabelling.goals.layer.relabelled:
+        if self.now.adds_marks:
             first = next(iter(batch.values()))
             batch[OWN_NAME] = self.relabelling.marks(len(first))
         return True

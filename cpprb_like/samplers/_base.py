@@ -137,7 +137,8 @@ class Sampler:
         """Choose rows for a view that cannot begin at every row, such as one of sequences.
 
         By default rows are drawn by ``draw`` until ``n`` of them are starts: the distribution is
-        that of ``draw``, given that a row is a start.
+        that of ``draw``, given that a row is a start. It may take several draws, whose further
+        columns are joined.
 
         Parameters
         ----------

@@ -71,6 +71,8 @@ class LegacyUniform(Sampler):
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw_starts``. Cost: a look at all rows, as ``Starts.slots``."""
         among = starts.slots()
+        if n == 0:
+            return among[:0], {}
         if len(among) == 0 or (not replace and n > len(among)):
             starts.refuse(None if replace else n)
         if replace:

@@ -28,8 +28,10 @@ from cpprb_like.views._rows import RowReader, read_fields
 __all__ = [
     "Goals",
     "Hindsight",
+    "LoneRows",
+    "RelabelPlan",
     "Relabelling",
-    "Rows",
+    "SequenceRows",
     "Strategy",
     "alike",
     "check_callable",
@@ -233,47 +235,75 @@ class Goals:
 
 
 @dataclass
-class Rows:
-    """The rows of a batch of single rows or of sequences, without padding.
+class Chosen:
+    """The rows of a batch that get a new goal."""
 
-    ``places`` are their places in the batch flattened to one axis of rows; ``slots`` their slots.
-    ``runs`` numbers, from 0 on, the runs of rows that share a goal: those of one episode in a
-    sequence.
+    places: Slots  # in the batch, with one axis for all rows
+    numbers: Slots  # among the rows that are there
+    slots: Slots
+    owners: Slots | None  # the number of the new goal of each; None where each has its own
+    given: Slots  # of each new goal: the row that it is chosen for
+
+
+class LoneRows:
+    """The rows of a batch of single rows."""
+
+    per_item = 1
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+
+    def choose(self, rng: np.random.Generator, ratio: float) -> Chosen:
+        """Each row with this probability."""
+        places = np.flatnonzero(rng.random(len(self._slots)) < ratio)
+        slots = self._slots[places]
+        return Chosen(places, places, slots, None, slots)
+
+
+class SequenceRows:
+    """The rows of a batch of sequences.
+
+    Those of one episode in one sequence are a run, and share a goal.
+
+    Parameters
+    ----------
+    slots : ndarray of intp, shape (n, T)
+        Of the rows.
+    there : ndarray of bool, shape (n, T)
+        Whether there is one.
+    begins : ndarray of bool, shape (n, T)
+        Where an episode begins.
     """
 
-    places: Slots
-    slots: Slots
-    runs: Slots
-    per_item: int  # rows of an item of the batch
-
-    @staticmethod
-    def alone(slots: Slots) -> Rows:
-        """One row in each item."""
-        every = np.arange(len(slots), dtype=np.intp)
-        return Rows(every, slots, every, 1)
-
-    @staticmethod
-    def of_sequences(slots: Slots, there: NDArray[np.bool_], begins: NDArray[np.bool_]) -> Rows:
-        """The rows of sequences; ``begins`` is true where an episode begins."""
-        per_item = there.shape[1]
+    def __init__(self, slots: Slots, there: NDArray[np.bool_], begins: NDArray[np.bool_]) -> None:
+        self.per_item = there.shape[1]
         begins = begins.copy()
         begins[:, :1] = True
-        places = np.flatnonzero(there)
-        runs = (np.cumsum(begins.ravel()) - 1)[places].astype(np.intp)
-        return Rows(places, np.ascontiguousarray(slots.ravel()[places]), runs, per_item)
+        self._places = np.flatnonzero(there)
+        self._slots = slots.ravel()[self._places]
+        runs = np.cumsum(begins.ravel())[self._places]
+        self._is_first = np.diff(runs, prepend=0) != 0
+
+    def choose(self, rng: np.random.Generator, ratio: float) -> Chosen:
+        """Each run with this probability, for its first row."""
+        firsts = np.flatnonzero(self._is_first)
+        changed = rng.random(len(firsts)) < ratio
+        runs = np.cumsum(self._is_first) - 1
+        chosen = np.flatnonzero(changed[runs])
+        owners = (np.cumsum(changed) - 1)[runs[chosen]]
+        given = self._slots[firsts[changed]]
+        return Chosen(self._places[chosen], chosen, self._slots[chosen], owners, given)
 
 
-class Relabelling:
-    """Relabelling of one batch: goals are chosen while it is read, and written into it afterwards.
+class RelabelPlan:
+    """What is changed in batches of some columns.
 
     Parameters
     ----------
     goals : Goals
-        What is changed.
-    ratio : float
-        Probability that a row is relabelled.
-    columns : tuple of Column, optional
-        The columns of the batch; all.
+        The fields in question.
+    columns : tuple of Column
+        Those of the batches.
     single : frozenset of str
         The columns that hold the first row of each sequence only.
     reader : RowReader or StackReader
@@ -283,18 +313,19 @@ class Relabelling:
     def __init__(
         self,
         goals: Goals,
-        ratio: float,
-        columns: tuple[Column, ...] | None,
+        columns: tuple[Column, ...],
         single: frozenset[str],
         reader: RowReader | StackReader,
     ) -> None:
+        layer, nstep = goals.layer, reader.nstep
         self.goals = goals
-        self.ratio = ratio
         self.single = single
         self.reader = reader
-        self.nstep = reader.nstep
-        names = {column.name for column in columns or reader.ring.columns}
-        layer, nstep = goals.layer, reader.nstep
+        self.nstep = nstep
+        self.most = 1 if nstep is None else nstep.size
+        self.is_several = self.most > 1
+        self.names = names = frozenset(column.name for column in columns)
+        self.apart = single | reader.stacked  # what a batch does not have as it was added
         self.fields = [field for field in goals.fields if field.name in names]
         self.sets_reward = goals.reward.name in names
         self.sets_end = goals.terminated is not None and goals.terminated.name in names
@@ -304,7 +335,22 @@ class Relabelling:
         )
         self.asks_ends = layer.terminated_func is not None and (self.sets_end or bool(cut))
         self.calls_functions = self.sets_reward or self.asks_ends
-        self.names = names
+
+
+class Relabelling:
+    """New goals for rows of one batch: chosen while it is read, written when all of it is there.
+
+    Parameters
+    ----------
+    plan : RelabelPlan
+        What is changed.
+    ratio : float
+        The probability of a new goal.
+    """
+
+    def __init__(self, plan: RelabelPlan, ratio: float) -> None:
+        self.plan = plan
+        self.ratio = ratio
 
     # ------------------------------------------------------------------ while rows are read
 
@@ -312,7 +358,7 @@ class Relabelling:
         self,
         index: EpisodeIndex,
         rng: np.random.Generator,
-        rows: Rows,
+        rows: LoneRows | SequenceRows,
         steps: Slots | None,
         batch: Batch,
         still: Callable[[], bool],
@@ -322,57 +368,55 @@ class Relabelling:
         ``steps`` is the number n of steps by row, if it varies. ``still()`` is whether the drawn
         rows can still be drawn.
         """
-        ring, goals = self.reader.ring, self.goals
+        ring, goals = self.plan.reader.ring, self.plan.goals
         moment = ring.now()
-        firsts = np.flatnonzero(np.diff(rows.runs, prepend=-1))
-        changed_runs = np.flatnonzero(rng.random(len(firsts)) < self.ratio)
-        number = np.full(len(firsts), -1, np.intp)  # of a run: that of its goal
-        number[changed_runs] = np.arange(len(changed_runs))
-        at = np.cumsum(np.diff(rows.runs, prepend=-1) != 0) - 1 if len(firsts) else rows.runs
-        chosen = np.flatnonzero(number[at] >= 0)
-        self.places = rows.places[chosen]
-        self.per_item = rows.per_item
-        self.owners = number[at[chosen]]
-        slots = np.ascontiguousarray(rows.slots[chosen])
-        given = np.ascontiguousarray(rows.slots[firsts[changed_runs]])
-        strategy = STRATEGIES[goals.layer.strategy]
-        others = choose_rows(index, given, rng, strategy)
-        if self.fields or self.calls_functions:
+        chosen = rows.choose(rng, self.ratio)
+        self.places, self.owners, self.per_item = chosen.places, chosen.owners, rows.per_item
+        others = choose_rows(index, chosen.given, rng, STRATEGIES[goals.layer.strategy])
+        if self.plan.fields or self.plan.calls_functions:
             name = goals.achieved.name
             self.reached = read_fields(ring, others, {name})[name]
-        self._open_windows(slots, None if steps is None else steps[chosen])
+        self.slots = self.asked_slots = chosen.slots
+        if self.plan.is_several:
+            if steps is not None:
+                steps = steps[chosen.numbers]
+            self._open_windows(steps)
         self._read_more(moment, batch, still)
         return ring.holds(moment, others)
 
-    def _open_windows(self, slots: Slots, steps: Slots | None) -> None:
-        """Find the n-step windows of the relabelled rows."""
-        self.slots, n = slots, len(slots)
-        most = 1 if self.nstep is None else self.nstep.size
-        self.window, self.lengths = slots.reshape(n, 1), np.ones(n, np.intp)
-        if most > 1:
-            self.window, counts, _ = self.reader.ring.windows(slots, 0, most - 1)
-            self.lengths = (
-                1 + counts[:, 1] if steps is None else np.minimum(1 + counts[:, 1], steps)
-            )
-        self.within = np.arange(most) < self.lengths[:, np.newaxis]
+    def _open_windows(self, steps: Slots | None) -> None:
+        """Find the rows that the changed ones are read with."""
+        window, counts, _ = self.plan.reader.ring.windows(self.slots, 0, self.plan.most - 1)
+        self.lengths = 1 + counts[:, 1]
+        if steps is not None:
+            self.lengths = np.minimum(self.lengths, steps)
+        self.within = np.arange(self.plan.most) < self.lengths[:, np.newaxis]
+        self.asked_slots = window[self.within]
 
     def _read_more(self, moment: Moment, batch: Batch, still: Callable[[], bool]) -> None:
-        """Read fields outside of the batch that the functions asked for in earlier batches."""
-        slots = np.ascontiguousarray(self.window[self.within])
+        """Read the fields that the functions asked for the last times and are not in the batch."""
         in_batch: Batch = {}
-        if self.window.shape[1] == 1:  # the rows of the batch are those of the functions
+        if not self.plan.is_several:  # the rows of the batch are those that the functions get
             in_batch = {
                 name: values
                 for name, values in batch.items()
-                if name in self.names and name not in self.single | self.reader.stacked
+                if name in self.plan.names and name not in self.plan.apart
             }
-        wanted: set[str] = set()
-        if self.calls_functions:
-            wanted = {self.goals.achieved.name, *self.goals.asked.copy()} - in_batch.keys()
-            wanted -= {field.name for field in self.goals.fields}
-        more = read_fields(self.reader.ring, slots, wanted)
+        more: Batch = {}
+        if self.plan.calls_functions:
+            goals = self.plan.goals
+            wanted = {goals.achieved.name, *goals.asked.copy()} - in_batch.keys()
+            wanted -= {field.name for field in goals.fields}
+            more = read_fields(self.plan.reader.ring, self.asked_slots, wanted) if wanted else more
         self.rows = RelabelledRows(
-            self.reader.ring, moment, slots, self.places, in_batch, more, self.goals.asked, still
+            self.plan.reader.ring,
+            moment,
+            self.asked_slots,
+            self.places,
+            in_batch,
+            more,
+            self.plan.goals.asked,
+            still,
         )
 
     # ------------------------------------------------------------------ when all is read
@@ -382,7 +426,7 @@ class Relabelling:
 
         False if a function asked for a field that had not been read, of rows overwritten since.
         """
-        if len(self.places) == 0 or not (self.fields or self.calls_functions):
+        if len(self.places) == 0 or not (self.plan.fields or self.plan.calls_functions):
             return True
         self.rows.batch = {name: self._rows_of(batch[name]) for name in self.rows.batch}
         try:
@@ -406,22 +450,24 @@ class Relabelling:
     def _put(self, batch: Batch, name: str, values: Array, at: Slots | None = None) -> None:
         """Write values of the relabelled rows, or of those ``at`` among them, into the batch."""
         places = self.places if at is None else self.places[at]
-        if name in self.single:
+        if name in self.plan.single:
             first = np.flatnonzero(places % self.per_item == 0)
             batch[name][places[first] // self.per_item] = values[first]
         else:
             self._rows_of(batch[name])[places] = values
 
     def _write(self, batch: Batch) -> None:
-        goals, rows, reached = self.goals, self.rows, self.reached
+        goals, rows, reached = self.plan.goals, self.rows, self.reached
         layer, goal = goals.layer, goals.fields[0]
         if layer.goal_func is not None:
             reached = column_of("goal_func", layer.goal_func(reached), len(reached), goal)
-        for field in self.fields:
-            self._put(batch, field.name, reached[self.owners])
-        if not self.calls_functions:
+        new = reached if self.owners is None else reached[self.owners]
+        for field in self.plan.fields:
+            self._put(batch, field.name, new)
+        if not self.plan.calls_functions:
             return
-        new = np.repeat(reached[self.owners], self.lengths, axis=0)
+        if self.plan.is_several:
+            new = np.repeat(new, self.lengths, axis=0)
         n = len(new)
         achieved = rows.stored(goals.achieved.name)
         if layer.goal_func is not None:
@@ -429,65 +475,78 @@ class Relabelling:
         rows.goals = {field.name: new for field in goals.fields}
         rewards = ends = None
         # Copies for the caller's functions, so that they can do with them what they like.
-        if self.sets_reward:
+        if self.plan.sets_reward:
             found = layer.reward_func(achieved.copy(), new.copy(), rows)
             rewards = finite_column("reward_func", found, n, goals.reward)
-        if self.asks_ends and layer.terminated_func is not None and goals.terminated is not None:
+        if (
+            self.plan.asks_ends
+            and layer.terminated_func is not None
+            and goals.terminated is not None
+        ):
             found = layer.terminated_func(achieved.copy(), new.copy(), rows)
             ends = finite_column("terminated_func", found, n, goals.terminated)
-        self._write_steps(batch, rewards, ends)
+        write = self._write_several if self.plan.is_several else self._write_single
+        write(batch, rewards, ends)
 
-    def _write_steps(self, batch: Batch, rewards: Array | None, ends: Array | None) -> None:
-        """Write rewards, end flags and discounts, as n-step returns where such are read."""
-        goals, lengths = self.goals, self.lengths
-        over = None
+    def _write_single(self, batch: Batch, rewards: Array | None, ends: Array | None) -> None:
+        """Write rewards and ends of single steps."""
+        if rewards is not None:
+            self._put(batch, self.plan.goals.reward.name, rewards)
+        if ends is None:
+            return
+        if self.plan.sets_end and self.plan.goals.terminated is not None:
+            self._put(batch, self.plan.goals.terminated.name, ends)
+        if self.plan.nstep is not None and self.plan.nstep.discount:
+            self._put_discount(batch, ends.reshape(len(ends), -1)[:, 0] != 0, np.ones(len(ends)))
+
+    def _write_several(self, batch: Batch, rewards: Array | None, ends: Array | None) -> None:
+        """Write n-step returns of rewards of all steps, and the ends of the last ones."""
+        goals, lengths = self.plan.goals, self.lengths
+        over = np.zeros(self.within.shape, np.bool_)
         if ends is not None:
-            over = np.zeros(self.within.shape, np.bool_)
             over[self.within] = ends.reshape(len(ends), -1)[:, 0] != 0
             lengths = np.where(over.any(axis=1), over.argmax(axis=1) + 1, lengths)
             self._write_cut(batch, lengths)
-        every = np.arange(len(lengths))
         first = np.cumsum(self.lengths) - self.lengths  # of the rows of each window
         last = first + lengths - 1
         if rewards is not None:
-            self._put(batch, goals.reward.name, self._sum(rewards, lengths))
-        if ends is not None and self.sets_end and goals.terminated is not None:
+            self._put(batch, goals.reward.name, self._sum(rewards, first, lengths))
+        if ends is not None and self.plan.sets_end and goals.terminated is not None:
             name = goals.terminated.name
-            is_last = self.nstep is not None and name in self.nstep.last_step_fields
+            is_last = self.plan.nstep is not None and name in self.plan.nstep.last_step_fields
             self._put(batch, name, ends[last if is_last else first])
-        if over is not None and self.nstep is not None and self.nstep.discount:
-            factor = np.where(over[every, lengths - 1], 0.0, self.nstep.gamma**lengths)
-            shape = (-1, *self.nstep.discount_shape)
-            self._put(batch, "discount", factor.astype(np.float32).reshape(shape))
+        if ends is not None and self.plan.nstep is not None and self.plan.nstep.discount:
+            self._put_discount(batch, over[np.arange(len(lengths)), lengths - 1], lengths)
+
+    def _put_discount(self, batch: Batch, is_over: Array, lengths: Array) -> None:
+        assert self.plan.nstep is not None
+        factor = np.where(is_over, 0.0, self.plan.nstep.gamma**lengths).astype(np.float32)
+        self._put(batch, "discount", factor.reshape(-1, *self.plan.nstep.discount_shape))
 
     def _write_cut(self, batch: Batch, lengths: Slots) -> None:
         """Read the rows again whose n-step window ends earlier for the new goal."""
         cut = np.flatnonzero(lengths < self.lengths)
-        if self.nstep is None or len(cut) == 0:
+        if self.plan.nstep is None or len(cut) == 0:
             return
-        several = {*self.nstep.rewards, *self.nstep.last_step_fields} & self.names
+        several = {*self.plan.nstep.rewards, *self.plan.nstep.last_step_fields} & self.plan.names
         columns = tuple(
             column
-            for column in self.reader.ring.columns
-            if column.name in several - self.goals.changed
+            for column in self.plan.reader.ring.columns
+            if column.name in several - self.plan.goals.changed
         )
         steps = lengths.astype(np.intp)[cut]
-        found = self.reader.take(np.ascontiguousarray(self.slots[cut]), None, steps, columns)
+        found = self.plan.reader.take(self.slots[cut], None, steps, columns)
         self.rows.check()
         for column in columns:
             self._put(batch, column.name, found[column.name], cut)
 
-    def _sum(self, rewards: Array, lengths: Slots) -> Array:
-        """The n-step returns of the rewards; or the rewards, where single steps are read."""
-        nstep = self.nstep
-        if (
-            self.within.shape[1] == 1
-            or nstep is None
-            or self.goals.reward.name not in nstep.rewards
-        ):
-            alone: Array = rewards[np.cumsum(self.lengths) - self.lengths]
+    def _sum(self, rewards: Array, first: Slots, lengths: Slots) -> Array:
+        """The n-step returns of rewards of all rows."""
+        nstep = self.plan.nstep
+        if nstep is None or self.plan.goals.reward.name not in nstep.rewards:
+            alone: Array = rewards[first]
             return alone
-        field = self.goals.reward
+        field = self.plan.goals.reward
         precision = np.result_type(field.dtype, np.float64)
         steps = np.zeros((*self.within.shape, *field.shape), precision)
         steps[self.within] = rewards
@@ -495,7 +554,9 @@ class Relabelling:
         counted = np.arange(steps.shape[1]) < lengths[:, np.newaxis]
         shape = (*counted.shape, *(1,) * len(field.shape))
         total = np.where(counted.reshape(shape), steps * powers.reshape(-1, *shape[2:]), 0.0)
-        return casting.cast(total.sum(axis=1), field.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            summed: Array = total.sum(axis=1).astype(field.dtype)
+        return summed
 
 
 class RelabelledRows(Mapping[str, Array]):
