@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like.buffers import Mixture
 from cpprb_like.samplers import Recency
+from cpprb_like.typing import FieldSpec
 from cpprb_like.views import FrameStacks, Hindsight, NStep, Sequences
 from cpprb_like.views._layer import Layer
 
@@ -92,3 +94,20 @@ def test_a_stack_whose_oldest_frames_are_gone_is_why_no_row_can_be_drawn() -> No
     rb.add(x=2)
     with pytest.raises(NotEnoughDataError, match="the 2 before them"):
         rb.view(FrameStacks({"x": 3})).sample(1)
+
+
+def test_a_view_without_a_start_leaves_its_share_to_the_others() -> None:
+    """Training begins on demonstrations alone, until a sequence of the agent's own is there."""
+    fields: dict[str, FieldSpec] = {"x": {"shape": ()}, "done": {"shape": ()}}
+    own, demos = ReplayBuffer(50, fields, seed=0), ReplayBuffer(50, fields, seed=1)
+    demos.add(x=np.zeros(20), done=np.zeros(20))
+    own.add(x=[1, 1], done=[0, 0])
+    views = {name: rb.view(Sequences(4)) for name, rb in {"own": own, "demos": demos}.items()}
+    mixture = Mixture(views, {"own": 1, "demos": 1}, seed=2)
+    assert mixture.sample(10)["source"].tolist() == [1] * 10
+    own.add(x=[1, 1], done=[0, 0])
+    assert sorted(mixture.sample(10)["source"].tolist()) == [0] * 5 + [1] * 5
+    demos.clear()
+    own.clear()
+    with pytest.raises(NotEnoughDataError, match="empty"):
+        mixture.sample(3)
