@@ -14,6 +14,7 @@ from cpprb_like._c.checks import as_discount
 from cpprb_like._store.derived import derive, read_nstep
 from cpprb_like._store.schema import Schema, read_env_dict
 from cpprb_like.typing import FieldSpec, NstepSpec
+from cpprb_like.views import NStep
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": (2, 4), "dtype": "u1"},
@@ -289,42 +290,45 @@ def test_a_file_does_not_hold_all_that_is_read(option: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"nstep": 0}, ValueError, ["nstep", "0"]),
-        ({"nstep": 4}, ValueError, ["nstep", "3", "4"]),
-        ({"nstep": (3, 1)}, ValueError, ["nstep", "3", "1"]),
-        ({"nstep": (0, 2)}, ValueError, ["nstep", "0"]),
-        ({"nstep": (1, 4)}, ValueError, ["nstep", "3", "4"]),
-        ({"nstep": (1, 2, 3)}, (TypeError, ValueError), ["nstep", "(1, 2, 3)"]),
-        ({"nstep": (1,)}, (TypeError, ValueError), ["nstep", "(1,)"]),
-        ({"nstep": ()}, (TypeError, ValueError), ["nstep", "()"]),
-        ({"nstep": (1, None)}, TypeError, ["nstep", "None"]),
-        ({"nstep": [1, 2]}, TypeError, ["nstep", "[1, 2]"]),
-        ({"nstep": True}, TypeError, ["nstep", "True"]),
-        ({"nstep": 1.5}, TypeError, ["nstep", "1.5"]),
-        ({"nstep": "2"}, TypeError, ["nstep", "'2'"]),
-        ({"gamma": 1.5}, ValueError, ["gamma", "1.5"]),
-        ({"gamma": float("nan")}, ValueError, ["gamma", "nan"]),
-        ({"gamma": True}, TypeError, ["gamma", "True"]),
-        ({"gamma": "x"}, TypeError, ["gamma", "'x'"]),
+        ({"size": 0}, ValueError, ["size", "0"]),
+        ({"size": 13}, ValueError, ["size", "13 rows", "12 rows"]),
+        ({"size": (3, 1)}, ValueError, ["size", "3", "1"]),
+        ({"size": (0, 2)}, ValueError, ["size", "0"]),
+        ({"size": (1, 2, 3)}, ValueError, ["size", "(1, 2, 3)"]),
+        ({"size": (1,)}, ValueError, ["size", "(1,)"]),
+        ({"size": ()}, ValueError, ["size", "()"]),
+        ({"size": (1, None)}, TypeError, ["size", "None"]),
+        ({"size": [1, 2]}, TypeError, ["size", "[1, 2]"]),
+        ({"size": True}, TypeError, ["size", "True"]),
+        ({"size": 1.5}, TypeError, ["size", "1.5"]),
+        ({"size": "2"}, TypeError, ["size", "'2'"]),
+        ({"size": 2, "gamma": 1.5}, ValueError, ["gamma", "1.5"]),
+        ({"size": 2, "gamma": float("nan")}, ValueError, ["gamma", "nan"]),
+        ({"size": 2, "gamma": True}, TypeError, ["gamma", "True"]),
+        ({"size": 2, "gamma": "x"}, TypeError, ["gamma", "'x'"]),
+        ({"size": 2, "rew": "none"}, ValueError, ["'rew'", "'none'"]),
+        ({"size": 2, "rew": 3}, TypeError, ["'rew'", "3"]),
+        ({"size": 2, "next": "rew"}, ValueError, ["rew", "next"]),
+        ({"size": 2, "discount": 1}, TypeError, ["discount", "1"]),
     ],
 )
 def test_numbers_of_steps_that_are_none(
     options: dict[str, Any], error: Any, words: list[str]
 ) -> None:
-    """A row is read as 1 step, up to as many as the buffer was made for; or nothing is drawn."""
+    """A row is read as 1 step or more, up to as many as there is room for; or nothing is drawn."""
     rb = ReplayBuffer(10, {"rew": {"shape": ()}}, Nstep={"size": 3, "rew": "rew"}, seed=1)
     rb.add(rew=np.arange(9.0))
     with refused(rb, error, *words):
-        rb.sample(2, **options)
+        rb.view(NStep(**options))
 
 
-@pytest.mark.parametrize("options", [{"nstep": 1}, {"gamma": 0.5}, {"nstep": (1, 2)}])
-def test_a_buffer_of_single_steps(options: dict[str, Any]) -> None:
-    """Without ``Nstep`` there is no number of steps to choose."""
+@pytest.mark.parametrize("size", [1, 2, (1, 2)])
+def test_a_buffer_of_single_steps(size: Any) -> None:
+    """Without ``Nstep`` a view reads several steps as well."""
     rb = ReplayBuffer(10, {"rew": {"shape": ()}}, seed=1)
-    rb.add(rew=np.arange(9.0))
-    with refused(rb, ValueError, "Nstep"):
-        rb.sample(2, **options)
+    rb.add(rew=np.full(9, 1.0))
+    found = set(rb.view(NStep(size, 0.5)).sample(50)["rew"].tolist())
+    assert found == {1: {1.0}, 2: {1.5}, (1, 2): {1.0, 1.5}}[size]
 
 
 def test_next_values_are_fields_like_others() -> None:
