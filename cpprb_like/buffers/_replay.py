@@ -865,7 +865,66 @@ class ReplayBuffer(BufferBase, Source):
         batch = self._read(lambda: resolve(self.ring, index))
         return {name: values[0] for name, values in batch.items()} if single else batch
 
-    stack = stack_rows
+    def stack(
+        self,
+        name: str,
+        slots: ArrayLike,
+        *,
+        axis: int = -1,
+        out: NDArray[Any] | None = None,
+    ) -> NDArray[Any]:
+        """Stack the values of a field at several slots, such as the newest frames of an episode.
+
+        Each row of the result is ``np.stack([values[slot] for slot in row], axis)``, where ``row``
+        is a row of ``slots`` and ``values`` are those of the field by slot.
+
+        Parameters
+        ----------
+        name : str
+            The field.
+        slots : array_like of int, shape (n, depth)
+            The slots of each stack, in the order of its frames. A negative one is padding: zeros
+            (``None`` for Python objects).
+        axis : int
+            Axis of the frames in a stack, without the axis of n; the last by default.
+        out : ndarray or tensor, optional
+            Array to write into, or a tensor on the CPU: of the field's dtype and the shape of the
+            result, C-contiguous and writeable.
+
+        Returns
+        -------
+        ndarray
+            Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: ``out``, or a fresh array.
+            The values are those that were added, also of absent rows; but the next value of an
+            absent row may be that of the next row.
+
+        Raises
+        ------
+        TypeError, ValueError
+            There is no such field, the slots are no integers, not 2-d or of depth 0, there is no
+            such axis, or ``out`` does not fit.
+        IndexError
+            A slot is not in use.
+        MemoryError
+            The stacks do not fit into memory.
+
+        Notes
+        -----
+        Cost: one copy of the frames. Fields of Python objects, of ``next_of`` and of
+        ``stack_compress`` are copied twice more.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"frame": {"shape": 2, "dtype": "u1"}})
+        >>> rb.add(frame=[[1, 2], [3, 4], [5, 6]])
+        0
+        >>> rb.stack("frame", [[0, 1, 2], [-1, -1, 0]]).tolist()
+        [[[1, 3, 5], [2, 4, 6]], [[0, 0, 1], [0, 0, 2]]]
+        >>> rb.stack("frame", [[0, 1, 2]], axis=0).tolist()
+        [[[1, 2], [3, 4], [5, 6]]]
+        """
+        return stack_rows(self.ring, self.consistently, name, slots, axis, out)
 
     def __iter__(self) -> Iterator[Batch]:
         """The rows one by one, in the order of their slots: dicts of values. As ``batches``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,72 +29,15 @@ Slots = NDArray[np.intp]
 CHECKED_NBYTES = 1 << 28  # larger stacks are compared with the available memory first
 
 
-class Readable(Protocol):
-    """What ``stack_rows`` needs of a buffer."""
-
-    @property
-    def ring(self) -> Ring:
-        """The rows."""
-        ...
-
-    def consistently(self, attempt: Callable[[], tuple[Slots, Array]]) -> Array: ...
-
-
 def stack_rows(
-    self: Readable, name: str, slots: ArrayLike, *, axis: int = -1, out: Array | None = None
+    ring: Ring,
+    consistently: Callable[[Callable[[], tuple[Slots, Array]]], Array],
+    name: str,
+    slots: ArrayLike,
+    axis: int,
+    out: Array | None,
 ) -> Array:
-    """Stack the values of a field at several slots, such as the newest frames of an agent's view.
-
-    Each row of the result is ``np.stack([values[slot] for slot in row], axis)``, where ``row`` is a
-    row of ``slots`` and ``values`` are those of the field by slot.
-
-    Parameters
-    ----------
-    name : str
-        The field.
-    slots : array_like of int, shape (n, depth)
-        The slots of each stack, in the order of its frames. A negative one is padding: zeros
-        (``None`` for Python objects).
-    axis : int
-        Axis of the frames in a stack, without the axis of n; the last by default.
-    out : ndarray or tensor, optional
-        Array to write into, or a tensor on the CPU: of the field's dtype and the shape of the
-        result, C-contiguous and writeable.
-
-    Returns
-    -------
-    ndarray
-        Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: ``out``, or a fresh array. The
-        values are those that were added, also of absent rows; but the next value of an absent row
-        may be that of the next row.
-
-    Raises
-    ------
-    TypeError, ValueError
-        There is no such field, the slots are no integers, not 2-d or of depth 0, there is no such
-        axis, or ``out`` does not fit.
-    IndexError
-        A slot is not in use.
-    MemoryError
-        The stacks do not fit into memory.
-
-    Notes
-    -----
-    Cost: one copy of the frames. Fields of Python objects, of ``next_of`` and of ``stack_compress``
-    are copied twice more.
-
-    Examples
-    --------
-    >>> from cpprb_like import ReplayBuffer
-    >>> rb = ReplayBuffer(10, {"frame": {"shape": 2, "dtype": "u1"}})
-    >>> rb.add(frame=[[1, 2], [3, 4], [5, 6]])
-    0
-    >>> rb.stack("frame", [[0, 1, 2], [-1, -1, 0]]).tolist()
-    [[[1, 3, 5], [2, 4, 6]], [[0, 0, 1], [0, 0, 2]]]
-    >>> rb.stack("frame", [[0, 1, 2]], axis=0).tolist()
-    [[[1, 2], [3, 4], [5, 6]]]
-    """
-    ring = self.ring
+    """``ReplayBuffer.stack``; ``consistently`` is that of the buffer whose ring it is."""
     column = _column(ring, name)
     rows = _read_slots(slots)
     at = _read_axis(axis, len(column.shape) + 1)
@@ -116,7 +59,7 @@ def stack_rows(
         found = rows if is_direct else _slots_of(ring, rows)
         return found[found >= 0], read_stacks(ring, column, found, at, array)
 
-    stacks = self.consistently(attempt)
+    stacks = consistently(attempt)
     return stacks if out is None else out
 
 
