@@ -135,8 +135,8 @@ cdef class Starts:
 
     cdef bint c_has_before(self, int64_t row) noexcept nogil:
         """Whether the rows of the episode that ``before`` asks for are there."""
-        cdef intp_t k
-        for k in range(self.before):
+        cdef intp_t _
+        for _ in range(self.before):
             if self.c_is_first(row):
                 return True
             row = c_previous(self.ring, row)
