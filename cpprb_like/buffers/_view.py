@@ -521,8 +521,8 @@ class _Opened:
         return True
 
     def all_drawable(self, slots: Slots) -> bool:
-        """Whether all of them can be."""
-        if self.starts is None:
+        """Whether the rows before all of them are still there, which no ``Moment`` tells."""
+        if self.starts is None or self.starts.before == 0:
             return True
         try:
             return bool((self.starts.tell(slots) == 1).all())

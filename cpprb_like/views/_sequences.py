@@ -213,7 +213,9 @@ class SequenceReader:
         if found is None:
             return None
         batch, marks, rows = found
-        there = np.ones(marks.shape, np.bool_) if self.layer.across_episodes else marks
+        there = marks
+        if rows is not None and self.layer.across_episodes:
+            there = np.ones(marks.shape, np.bool_)
         steps = None
         if self._read is not None and rows is not None:
             steps = self._steps(int(there.sum()))
