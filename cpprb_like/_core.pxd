@@ -8,6 +8,7 @@ from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.pool cimport Pool
 from cpprb_like._store.slot_set cimport SlotSet, c_has
+from cpprb_like._store.tracker cimport Tracker
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
@@ -61,6 +62,7 @@ cdef class Ring:
     cdef Pool pool                   # memory for large batches
     cdef SlotSet out                 # slots in use whose rows cannot be drawn
     cdef AbsentRuns runs             # of absent rows
+    cdef tuple trackers              # are told which rows are edited
     # Below: only with lookahead.
     cdef int64_t kept_from           # id of the oldest row that is not left out
     cdef int64_t[::1] open_rows      # ids of incomplete rows: a queue of ``lookahead`` for each stream
@@ -104,6 +106,7 @@ cdef class Ring:
     cdef int c_end_episode(self, intp_t stream) except -1
     cdef int c_hide(self, ndarray slots, Moment moment) except -1
     cdef int c_clear(self) except -1
+    cdef void c_tell(self, intp_t slot) noexcept
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil

@@ -18,6 +18,7 @@ from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_scatter, c_swap
 from cpprb_like._c.pool cimport Pool
 from cpprb_like._store.slot_set cimport SlotSet, c_has
+from cpprb_like._store.tracker cimport Tracker
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint64_t
 
 import numpy as np
@@ -124,6 +125,7 @@ cdef class Ring:
         self.row_nbytes = sum(column.nbytes for column in self.columns)
         self.out = SlotSet(capacity)
         self.runs = AbsentRuns(capacity, n_envs)
+        self.trackers = ()
         kept = LEAST_COMPLETED
         while self.lookahead and kept < 2 * (1 + self.lookahead) * self.n_envs:
             kept *= 2
@@ -150,6 +152,11 @@ cdef class Ring:
     def clears(self):
         """Clears so far."""
         return self.state[CLEARS]
+
+    @property
+    def handle_base(self):
+        """What handles count from: see ``row_handles``."""
+        return self.state[HANDLE_BASE]
 
     @property
     def absent(self):
@@ -577,6 +584,7 @@ cdef class Ring:
         cdef int64_t row = self.c_newest_of(stream)
         if row >= 0:
             self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
+            self.c_tell(<intp_t> (row % self.capacity))
         while self.counts[stream]:
             self.c_complete(stream)
         if self.lookahead:
@@ -605,10 +613,17 @@ cdef class Ring:
                 self.c_flags(values[k])[0] |= ABSENT
                 self.state[ABSENT_ROWS] += 1
                 self.out.c_add(values[k])
+                self.c_tell(values[k])
         if was_open:
             self.c_rebuild()
         self.state[EDITS] += 1
         return 1
+
+    cdef void c_tell(self, intp_t slot) noexcept:
+        """The row in a slot was edited."""
+        cdef Tracker tracker
+        for tracker in self.trackers:
+            tracker.c_mark(slot)
 
     def episode_len(self, intp_t stream):
         """Steps of a stream since its last episode end."""
@@ -980,6 +995,18 @@ def rebuild(Ring ring not None):
     whatever changes rows has to hold the buffer's lock.
     """
     ring.c_rebuild()
+
+
+def track(Ring ring not None, tuple trackers not None):
+    """Tell these trackers from now on, and no others, which rows are edited.
+
+    Raises ``ValueError`` if one is for another number of slots.
+    """
+    cdef Tracker tracker
+    for tracker in trackers:
+        if tracker is None or tracker.capacity != ring.capacity:
+            raise ValueError(f"trackers: expected those of {ring.capacity} slots")
+    ring.trackers = trackers
 
 
 cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil:

@@ -25,7 +25,7 @@ cdef class Chain:
     cdef readonly intp_t nbytes      # of a value
     cdef ndarray latest              # the value of the newest row of each stream
     cdef ndarray seen                # whether there is one
-    cdef tuple asides                # what is kept aside
+    cdef readonly tuple asides       # Overflow of what is kept aside
 
     cdef int c_reserve(self, Rows* rows) except -1
     cdef void c_write(self, Rows* rows) noexcept nogil

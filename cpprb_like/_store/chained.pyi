@@ -5,13 +5,16 @@ from numpy.typing import NDArray
 from typing_extensions import Self, disjoint_base
 
 from cpprb_like._store.column import Column
+from cpprb_like._store.overflow import Overflow
 
 @disjoint_base
 class Chain:
     name: str
     nbytes: int
+    asides: tuple[Overflow, ...]
     @property
     def overflow_nbytes(self) -> int: ...
+    def newest(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]: ...
     def save(self) -> tuple[Any, ...]: ...
 
 def load(chain: Chain, saved: tuple[Any, ...]) -> None: ...

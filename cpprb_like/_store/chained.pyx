@@ -108,9 +108,13 @@ cdef class Chain:
         """Bytes of memory for values that no neighbouring row holds, used or not."""
         return sum([aside.total_nbytes for aside in self.asides])
 
+    def newest(self):
+        """The value of the newest row of each stream, and whether there is one: fresh arrays."""
+        return self.latest.copy(), self.seen.copy()
+
     def save(self):
         """The state besides the memory that was passed to the constructor."""
-        return self.latest.copy(), self.seen.copy(), [aside.save() for aside in self.asides]
+        return *self.newest(), [aside.save() for aside in self.asides]
 
 
 def load(Chain chain not None, saved):

@@ -17,5 +17,6 @@ cdef class Overflow:
     cdef intp_t c_place(self, intp_t number) noexcept nogil
     cdef char* c_push(self, int64_t row) noexcept nogil
     cdef void c_drop(self, int64_t before) noexcept nogil
+    cdef intp_t c_number(self, int64_t row) noexcept nogil
     cdef char* c_find(self, int64_t row) noexcept nogil
     cdef void c_clear(self) noexcept nogil

@@ -84,8 +84,8 @@ cdef class Overflow:
             self.head = self.c_place(1)
             self.count -= 1
 
-    cdef char* c_find(self, int64_t row) noexcept nogil:
-        """The value of a row; NULL if there is none."""
+    cdef intp_t c_number(self, int64_t row) noexcept nogil:
+        """How many values there are of rows before this one."""
         cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
         cdef intp_t low = 0, high = self.count, middle
         while low < high:
@@ -94,6 +94,12 @@ cdef class Overflow:
                 low = middle + 1
             else:
                 high = middle
+        return low
+
+    cdef char* c_find(self, int64_t row) noexcept nogil:
+        """The value of a row; NULL if there is none."""
+        cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
+        cdef intp_t low = self.c_number(row)
         if low == self.count or rows[self.c_place(low)] != row:
             return NULL
         return <char*> cnp.PyArray_DATA(self.values) + self.c_place(low) * self.nbytes
@@ -104,6 +110,19 @@ cdef class Overflow:
     def save(self):
         """Row ids and values, oldest first."""
         places = (self.head + np.arange(self.count)) % max(self.room, 1)
+        return self.rows[places], self.values.reshape(self.room, self.nbytes)[places]
+
+    @property
+    def last(self):
+        """The newest row that has a value; -1 without one."""
+        if self.count == 0:
+            return -1
+        return (<const int64_t*> cnp.PyArray_DATA(self.rows))[self.c_place(self.count - 1)]
+
+    def part(self, int64_t first, int64_t stop):
+        """Ids and values of the rows from ``first`` to ``stop``, oldest first: fresh arrays."""
+        cdef intp_t low = self.c_number(first), high = self.c_number(stop)
+        places = (self.head + np.arange(low, max(low, high))) % max(self.room, 1)
         return self.rows[places], self.values.reshape(self.room, self.nbytes)[places]
 
     def load(self, saved):

@@ -62,4 +62,8 @@ cdef void c_write(
         for k in range(n):
             if slots[k] >= 0:
                 memcpy(to + slots[k] * stride, values + k * size, size)
+    if ring.trackers:
+        for k in range(n):
+            if slots[k] >= 0:
+                ring.c_tell(slots[k])
     ring.state[EDITS] += 1

@@ -42,12 +42,18 @@ from cpprb_like._store.schema import (
     read_n_envs,
     read_size,
 )
+from cpprb_like._store.snapshot import check_layout
+from cpprb_like._store.tracker import Tracker
 from cpprb_like.buffers._checking import IdFields, check_memory, check_rows
 from cpprb_like.buffers._entry import BufferBase, not_initialised
 from cpprb_like.buffers._episodes import Episodes
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source
 from cpprb_like.buffers._view import View
+from cpprb_like.checkpoint._load import Target
+from cpprb_like.checkpoint._rows_back import RingReader, schema_of
+from cpprb_like.checkpoint._save import Rows, Saves, layout_to_json
+from cpprb_like.checkpoint._values import HoldsRows
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
@@ -69,7 +75,7 @@ __all__ = ["ReplayBuffer"]
 Found = TypeVar("Found")
 
 # Attributes that are no part of a pickle.
-REBUILT = ("_layout", "_arena", "_rows", "_take", "_episodes", "_starts", "_updatable")
+REBUILT = ("_layout", "_arena", "_rows", "_take", "_episodes", "_starts", "_updatable", "_saves")
 SHARED_FILE = (
     "the rows lie in a file that the parent process writes to; a forked process can only read "
     "them. Copy the buffer (copy.deepcopy) for rows of its own"
@@ -91,7 +97,7 @@ class _Unset:
         raise RuntimeError(not_initialised(buffer))
 
 
-class ReplayBuffer(BufferBase, Source):
+class ReplayBuffer(BufferBase, Source, HoldsRows):
     """Experience replay: a ring buffer of the newest ``size`` steps, sampled uniformly by default.
 
     Parameters
@@ -187,6 +193,7 @@ class ReplayBuffer(BufferBase, Source):
     _starts: Callable[..., Starts]
     _take: Any
     _updatable: Updatable
+    _saves: Saves
 
     def __init__(
         self,
@@ -294,6 +301,7 @@ class ReplayBuffer(BufferBase, Source):
             "_starts": lru_cache(SHAPES)(partial(Starts, index)),
             "_take": reading,
             "_updatable": updatable_fields(layout.schema, ring),
+            "_saves": Saves(),
             "sampler": sampler,
         }
         sampler.open(ring)
@@ -301,8 +309,7 @@ class ReplayBuffer(BufferBase, Source):
         gate: Any = OneProcess(SHARED_FILE) if others["_is_mapped"] else threading.RLock()
         if not others["_is_mapped"]:
             watch(gate, BUFFER)
-        further = ("discount",) if nstep is not None and nstep.discount else ()
-        self._attach(ring, gate, further, others | attributes)
+        self._attach(ring, gate, _further(nstep), others | attributes)
         if others["_is_mapped"]:
             tell(self._be_read_only)
 
@@ -1053,6 +1060,60 @@ class ReplayBuffer(BufferBase, Source):
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(f"the pickled buffer is damaged: {error!r}") from error
 
+    # ------------------------------------------------------------------ checkpoints
+
+    def _rows_to_save(self) -> Rows:
+        return Rows(self._layout, self._arena, self.ring, self._saves)
+
+    def _attributes_to_save(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in REBUILT}
+
+    def _open_saved(
+        self,
+        attributes: dict[str, Any],
+        reader: RingReader,
+        target: Target,
+        state: tuple[str, int],
+    ) -> None:
+        """Hold the rows of a checkpoint, with these attributes; of a blank buffer."""
+        saved = reader.saved
+        schema, nstep = schema_of(saved, target.fields), attributes["_nstep"]
+        size = read_size(saved["layout"]["size"] if target.size is None else target.size)
+        n_envs = read_n_envs(saved["layout"]["n_envs"], size)
+        incomplete = 0 if nstep is None else (nstep.size - 1) * n_envs
+        check_nstep(nstep, incomplete, n_envs)
+        sampler = attributes["sampler"]
+        if not isinstance(sampler, Sampler):
+            raise ValueError(f"sampler: expected one, got {type(sampler).__name__}")
+        nbytes = sampler.nbytes_for(size + incomplete)
+        layout = check_layout(Layout.of(schema, size, n_envs, nbytes, incomplete))
+        arena = arenas.open_arena(layout, target.mmap_prefix, target.mmap_mode)
+        ring = self._make_ring(layout, arena, nstep)
+        found = reader.fill(layout, arena, ring)
+        check_memory(layout, arena, ring)
+        rebuild(ring)
+        is_whole = len(found.rows) == reader.written - reader.oldest == reader.stored
+        if not is_whole or layout.capacity != reader.capacity:
+            sampler.move(found.slots, ring)
+        others = attributes | {"_is_mapped": target.mmap_prefix is not None}
+        self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
+        if is_whole and layout_to_json(layout) == saved["layout"]:
+            self._saves.put(ring, *state, Tracker(ring.capacity), "")
+
+    def _take_over(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:
+        """Have all that another buffer has, which is given up."""
+        self._hold(True, self._take_over_now, other, swap)
+
+    def _take_over_now(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:
+        if self._is_mapped:
+            raise ValueError(
+                "restore: the rows lie in a file map; load(folder, mmap_prefix=...) makes a new one"
+            )
+        attributes = {name: swap(value) for name, value in other.__dict__.items()}
+        gate = threading.RLock()
+        watch(gate, BUFFER)
+        self._attach(other.ring, gate, _further(other._nstep), attributes)
+
     # ------------------------------------------------------------------ checks
 
     def _check_env(self, env: int) -> int:
@@ -1063,6 +1124,11 @@ class ReplayBuffer(BufferBase, Source):
         if not 0 <= stream < self.n_envs:
             raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
         return stream
+
+
+def _further(nstep: NStepReturns | None) -> tuple[str, ...]:
+    """Columns that batches have beside the fields, with any sampler."""
+    return ("discount",) if nstep is not None and nstep.discount else ()
 
 
 def _try_often(attempt: Callable[[], Found | None]) -> Found:

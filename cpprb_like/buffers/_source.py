@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like.checkpoint._saved import Checkpointed
 from cpprb_like.schedules import Schedule
 
 __all__ = ["Batch", "ColumnSpec", "Source"]
@@ -22,7 +23,7 @@ class ColumnSpec(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Source:
+class Source(Checkpointed):
     """What batches can be drawn from: a buffer, a view of one, or a mixture of several.
 
     Code that learns from batches need not know which: all have these methods.

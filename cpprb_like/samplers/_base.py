@@ -82,6 +82,13 @@ class Sampler:
         does not have to pickle the ring. To refuse the ring, raise ``ValueError``.
         """
 
+    def move(self, slots: Slots, ring: Ring) -> None:
+        """The rows of a saved buffer are in other slots of the ring that is about to be opened.
+
+        Called before ``open`` when a buffer was loaded with another capacity, or without some of
+        its rows. ``slots[k]`` is the slot that the row in slot k had, -1 if that is absent.
+        """
+
     def sync(self) -> None:
         """Bring what is kept for rows up to date; called before and after absent rows are added."""
 

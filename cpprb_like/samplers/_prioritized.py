@@ -239,6 +239,20 @@ class ByPriority(PrioritySampler):
             self._saved = None
         self._rows = rows
 
+    def move(self, slots: Slots, ring: Ring) -> None:
+        """See ``Sampler.move``: weights and priorities move with their rows."""
+        if self._saved is None:
+            return
+        handles, leaves, newest, greatest, *ranks = self._saved
+        *_, drawn = handles
+        leaves = _moved(leaves, slots, 0.0)
+        if ranks:
+            # In one group until they are sorted, which the next draw does.
+            priorities = _moved(ranks[0][0], slots, self.NO_WEIGHT)
+            ranks = [(priorities, np.zeros(1), 0, 1)]
+        handles = ring.capacity, ring.written, ring.clears, drawn
+        self._saved = handles, leaves, newest, greatest, *ranks
+
     def __getstate__(self) -> dict[str, Any]:
         saved = self._saved if self._rows is None else self._rows.save()
         return self.__dict__ | {"_rows": None, "_saved": saved}
@@ -599,6 +613,12 @@ def read_weights_dtype(dtype: Any) -> np.dtype[Any]:
     if found in (np.dtype(np.float32), np.dtype(np.float64)):
         return found
     raise ValueError(f"weights_dtype: expected float32 or float64, got {dtype!r}")
+
+
+def _moved(values: Floats, slots: Slots, absent: float) -> Floats:
+    """The values of the rows that were in these slots."""
+    there = (slots >= 0) & (slots < len(values))
+    return np.where(there, values[np.where(there, slots, 0)] if len(values) else absent, absent)
 
 
 def _one_of(name: str, value: object, words: tuple[str, str]) -> None:

@@ -1,0 +1,253 @@
+"""Arrays as ``.npy`` files: written and read piece by piece, with the checksum of the bytes.
+
+A file that is read is compared with what the manifest says of it: its length, its checksum, and the
+header that an array of this dtype and shape has. No header is parsed, so there is nothing in one
+that could be believed. Not here: which arrays there are (``_rows``, ``_values``).
+"""
+
+from __future__ import annotations
+
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like.checkpoint._disk import Disk
+
+__all__ = ["CHUNK_NBYTES", "CODECS", "Codec", "DamagedError", "FileEntry", "read", "write"]
+
+CHUNK_NBYTES = 1 << 22
+MAGIC = b"\x93NUMPY\x03\x00"
+ALIGNMENT = 64
+CODECS = ("zlib", "lzma")
+
+Bytes = NDArray[np.uint8]
+
+
+class DamagedError(ValueError):
+    """A file is missing, or is not what was written."""
+
+
+class Codec(NamedTuple):
+    """How files are compressed."""
+
+    name: str | None = None  # one of CODECS, or None
+    level: int | None = None
+
+    def compressor(self) -> Any:
+        """An object with ``compress`` and ``flush``."""
+        if self.name == "zlib":
+            return zlib.compressobj(-1 if self.level is None else self.level)
+        return lzma.LZMACompressor(preset=self.level)
+
+    def check(self) -> Codec:
+        """Itself; ``ValueError`` unless there is such a codec and level."""
+        if self.name not in (None, *CODECS):
+            raise ValueError(f"codec: expected None or one of {list(CODECS)}, got {self.name!r}")
+        if self.level is not None and (self.name is None or not 0 <= self.level <= 9):
+            raise ValueError(f"level: expected 0 to 9, of a codec, got {self.level!r}")
+        return self
+
+
+class FileEntry(NamedTuple):
+    """What a manifest says of a file."""
+
+    name: str
+    nbytes: int
+    crc32: int
+    codec: str | None
+
+    def to_json(self) -> list[Any]:
+        """As it stands in a manifest."""
+        return [self.name, self.nbytes, self.crc32, self.codec]
+
+
+Watch = Callable[[int], None]  # is told how many bytes more were written or read
+
+
+def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The first bytes of the ``.npy`` file of a C-contiguous array."""
+    descr = np.lib.format.dtype_to_descr(dtype)
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode()
+    pad = -(len(MAGIC) + 4 + len(text) + 1) % ALIGNMENT
+    text += b" " * pad + b"\n"
+    return MAGIC + len(text).to_bytes(4, "little") + text
+
+
+def write(
+    disk: Disk,
+    name: str,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    pieces: Iterator[Bytes],
+    codec: Codec,
+    watch: Watch,
+) -> FileEntry:
+    """Write an array, whose bytes come in ``pieces``, to a new file, and synchronise it.
+
+    If it raises, there is no file.
+    """
+    if codec.name is not None:
+        name += f".{codec.name}"
+    output = disk.create(name)
+    try:
+        try:
+            sink = _Sink(output, codec)
+            sink.write(header(dtype, shape))
+            for piece in pieces:
+                sink.write(piece.data)
+                watch(piece.nbytes)
+            sink.finish()
+            output.sync()
+        finally:
+            output.close()
+    except BaseException:
+        disk.remove(name)
+        raise
+    return FileEntry(name, sink.nbytes, sink.crc32, codec.name)
+
+
+class _Sink:
+    """Counts, sums up and compresses what is written to a file."""
+
+    def __init__(self, output: Any, codec: Codec) -> None:
+        self._output = output
+        self._compressor = None if codec.name is None else codec.compressor()
+        self.nbytes = 0
+        self.crc32 = 0
+
+    def write(self, data: Any) -> None:
+        if self._compressor is not None:
+            data = self._compressor.compress(data)
+        self._put(data)
+
+    def finish(self) -> None:
+        if self._compressor is not None:
+            self._put(self._compressor.flush())
+
+    def _put(self, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        if len(view):
+            self.crc32 = zlib.crc32(view, self.crc32)
+            self.nbytes += len(view)
+            self._output.write(view)
+
+
+def read(
+    disk: Disk,
+    entry: FileEntry,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    take: Callable[[int, Bytes], None],
+    watch: Watch,
+) -> None:
+    """Read an array in pieces: ``take(offset, piece)``.
+
+    A piece is whole entries of the first axis, some MiB of them. Raises ``DamagedError``, at the
+    end if the checksum is another one: what was taken is worth nothing then.
+    """
+    expected = header(dtype, shape)
+    row = int(np.prod(shape[1:], dtype=object)) * dtype.itemsize
+    total = row * shape[0] if shape else row
+    step = max(1, CHUNK_NBYTES // max(1, row)) * max(1, row)
+    if entry.codec is None and entry.nbytes != total + len(expected):
+        raise DamagedError(f"{entry.name}: {entry.nbytes} bytes are no {dtype} of shape {shape}")
+    try:
+        if disk.size(entry.name) != entry.nbytes:
+            found = disk.size(entry.name)
+            raise DamagedError(f"{entry.name}: expected {entry.nbytes} bytes, got {found}")
+        with disk.open(entry.name) as file:
+            source = _Source(file, entry)
+            if source.read_bytes(len(expected)) != expected:
+                raise DamagedError(f"{entry.name}: not the header of {dtype} of shape {shape}")
+            buffer = np.empty(min(total, step), np.uint8)
+            offset = 0
+            while offset < total:
+                piece = buffer[: min(total - offset, len(buffer))]
+                source.read_into(piece)
+                take(offset, piece)
+                watch(piece.nbytes)
+                offset += len(piece)
+            source.finish()
+    except FileNotFoundError:
+        raise DamagedError(f"{entry.name}: there is no such file") from None
+    except (zlib.error, lzma.LZMAError, EOFError) as error:
+        raise DamagedError(f"{entry.name}: {error}") from None
+
+
+class _Source:
+    """Sums up and decompresses what is read from a file."""
+
+    def __init__(self, file: BinaryIO, entry: FileEntry) -> None:
+        self._file = file
+        self._entry = entry
+        self._crc32 = 0
+        self._decompressor: Any = None
+        if entry.codec == "zlib":
+            self._decompressor = zlib.decompressobj()
+        elif entry.codec == "lzma":
+            self._decompressor = lzma.LZMADecompressor()
+        self._rest = b""
+
+    def read_bytes(self, n: int) -> bytes:
+        found = np.empty(n, np.uint8)
+        self.read_into(found)
+        return found.tobytes()
+
+    def read_into(self, to: Bytes) -> None:
+        view = memoryview(to.data)
+        while view:
+            n = self._read(view)
+            if n == 0:
+                raise DamagedError(f"{self._entry.name}: it ends too early")
+            view = view[n:]
+
+    def _read(self, view: memoryview) -> int:
+        if self._decompressor is None:
+            n = self._file.readinto(view)  # type: ignore[attr-defined]
+            self._crc32 = zlib.crc32(view[:n], self._crc32)
+            return int(n)
+        data = self._decompress(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def _decompress(self, most: int) -> bytes:
+        """At least one byte, and at most so many; none at the end."""
+        while True:
+            if self._entry.codec == "zlib":
+                data = self._decompressor.decompress(self._rest, most)
+                self._rest = self._decompressor.unconsumed_tail
+            else:
+                needs = self._decompressor.needs_input
+                data = b""
+                if not self._decompressor.eof:
+                    data = self._decompressor.decompress(self._rest if needs else b"", most)
+                    self._rest = b"" if needs else self._rest
+            if data:
+                return bytes(data)
+            if self._entry.codec == "zlib" and self._rest:
+                continue
+            if self._entry.codec == "lzma" and not (
+                self._decompressor.eof or self._decompressor.needs_input
+            ):
+                continue
+            more = self._file.read(CHUNK_NBYTES)
+            self._crc32 = zlib.crc32(more, self._crc32)
+            if not more:
+                return b""
+            self._rest = more
+
+    def finish(self) -> None:
+        """Raise unless the file ends here, and is what was written."""
+        end = np.empty(1, np.uint8)
+        if self._read(memoryview(end.data)):
+            raise DamagedError(f"{self._entry.name}: it holds more than its array")
+        while more := self._file.read(CHUNK_NBYTES):
+            self._crc32 = zlib.crc32(more, self._crc32)
+        if self._crc32 != self._entry.crc32:
+            raise DamagedError(
+                f"{self._entry.name}: checksum {self._crc32:08x}, expected {self._entry.crc32:08x}"
+            )

@@ -1,0 +1,59 @@
+"""The classes of this package that checkpoints know, under the names that files have for them.
+
+A name in a file is for ever; where a class is defined is not. So this is a table, and nothing that
+is not in it is ever imported because a file says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+
+__all__ = ["class_of", "name_of"]
+
+# Name in files: module, and name there if that is another one.
+MODULES = {
+    "ReplayBuffer": "cpprb_like.buffers._replay",
+    "PrioritizedReplayBuffer": "cpprb_like.buffers._prioritized",
+    "ReverseReplayBuffer": "cpprb_like.buffers._reverse",
+    "ReplayMemory": "cpprb_like.buffers._replay_memory",
+    "View": "cpprb_like.buffers._view",
+    "Mixture": "cpprb_like.buffers._mixture",
+    "NStepReturns": "cpprb_like._store.derived",
+    "Uniform": "cpprb_like.samplers._uniform",
+    "LegacyUniform": "cpprb_like.samplers._uniform",
+    "Recency": "cpprb_like.samplers._recency",
+    "Reverse": "cpprb_like.samplers._reverse",
+    "Prioritized": "cpprb_like.samplers._prioritized",
+    "RankBased": "cpprb_like.samplers._rank_based",
+    "NStep": "cpprb_like.views._nstep",
+    "Sequences": "cpprb_like.views._sequences",
+    "FrameStacks": "cpprb_like.views._frame_stacks",
+    "Hindsight": "cpprb_like.views._hindsight",
+    "Constant": "cpprb_like.schedules",
+    "Linear": "cpprb_like.schedules",
+    "Piecewise": "cpprb_like.schedules",
+}
+
+
+@cache
+def class_of(name: str) -> type | None:
+    """The class of this name; None if there is none."""
+    module = MODULES.get(name)
+    if module is None:
+        return None
+    found: type = getattr(importlib.import_module(module), name.rpartition(".")[2])
+    return found
+
+
+@cache
+def name_of(cls: type) -> str | None:
+    """The name of a class in files; None if it has none."""
+    return next(
+        (
+            name
+            for name, module in MODULES.items()
+            if module == cls.__module__ and name.rpartition(".")[2] == cls.__qualname__
+        ),
+        None,
+    )

@@ -1,0 +1,133 @@
+"""All file operations of saving, in one place.
+
+A checkpoint is written by nothing but the methods of ``Disk``, so a test can put a record of them
+in its place, and ask of every prefix of the operations what a crash of the machine would have left.
+Not here: which files there are (``_manifest``), and what is in them (``_arrays``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+__all__ = ["Disk", "Output"]
+
+LOCK = "lock"
+
+
+class Output:
+    """A new file, open for writing."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: Any = path.open("xb", buffering=0)
+
+    def write(self, data: memoryview | bytes) -> None:
+        """Write all of it; the system may take it piece by piece."""
+        rest = memoryview(data).cast("B")
+        while len(rest):
+            n = self._file.write(rest)
+            if not n:
+                raise OSError(errno.EIO, f"{self._file.name}: no byte was written")
+            rest = rest[n:]
+
+    def sync(self) -> None:
+        """Return when all bytes are on the disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file; it is not synchronised by that."""
+        self._file.close()
+
+
+class Disk:
+    """A folder, and the operations that saving needs; names are those of files in it."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    # ------------------------------------------------------------------ what changes the folder
+
+    def make(self) -> None:
+        """Create the folder, unless it is there; its parents too."""
+        missing = []
+        path = self.folder
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            _sync_folder(path.parent)
+
+    def create(self, name: str) -> Any:
+        """A new file of this name: an ``Output``. ``FileExistsError`` if there is one."""
+        return Output(self.folder / name)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, in place of a file that may have it."""
+        (self.folder / old).replace(self.folder / new)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def sync_names(self) -> None:
+        """Return when the names of the files are on the disk."""
+        _sync_folder(self.folder)
+
+    # ------------------------------------------------------------------ what does not
+
+    def names(self) -> list[str]:
+        """The names of all files, in order; none if there is no folder."""
+        try:
+            return sorted(path.name for path in self.folder.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return (self.folder / name).stat().st_size
+
+    def open(self, name: str) -> BinaryIO:
+        """A file, open for reading."""
+        return (self.folder / name).open("rb")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only one that saves to the folder: no other thread, and no other process.
+
+        The system takes the lock of a process that died back. ``BlockingIOError`` if there is
+        another one.
+        """
+        with (self.folder / LOCK).open("ab") as file:
+            try:
+                if sys.platform == "win32":
+                    file.seek(0)
+                    msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+                else:
+                    fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                raise BlockingIOError(
+                    errno.EWOULDBLOCK, f"{self.folder}: somebody else is saving to this folder"
+                ) from None
+            yield
+
+
+def _sync_folder(path: Path) -> None:
+    """Return when the names of the files in a folder are on the disk, where a system has that."""
+    if sys.platform == "win32":
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

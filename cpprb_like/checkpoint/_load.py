@@ -1,0 +1,278 @@
+"""Loading: a state of a folder -> the object that was saved, or the values of one that is there.
+
+Not here: rows (``_rows_back``), other values (``_values``), and the methods that users call
+(``_saved``).
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._store.schema import Schema
+from cpprb_like.checkpoint import _arrays, _manifest
+from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._rows_back import RingReader, differences, read_objects, schema_of
+from cpprb_like.checkpoint._values import Decoder, Encoder, HoldsRows, dtype_from_json, state_of
+from cpprb_like.samplers._base import Sampler
+
+__all__ = ["Options", "Target", "load", "restore"]
+
+ATTEMPTS = 5
+MOST_OBJECTS = 1 << 40
+
+
+class Target(NamedTuple):
+    """Where the rows of one buffer go."""
+
+    size: int | None = None
+    fields: tuple[str, ...] | None = None
+    mmap_prefix: str | Path | None = None
+    mmap_mode: Any = "x"
+    schema: Schema | None = None  # which the saved one has to be
+
+
+class Options(NamedTuple):
+    """How to load."""
+
+    classes: tuple[type, ...]
+    replace: dict[str, Any]
+    decode: Callable[[bytes], Any] | None
+    salvage: bool
+    state: int | None
+    watch: Callable[[int], None]
+
+
+class State:
+    """One state of a folder, open for reading."""
+
+    def __init__(self, disk: Disk, options: Options) -> None:
+        self._disk = disk
+        self._options = options
+        self.damage: list[str] = []
+        self.manifest = self._choose()
+        self.entries = [_entry(saved) for saved in self.manifest["files"]]
+
+    def _choose(self) -> dict[str, Any]:
+        there = _manifest.numbers(self._disk)
+        if not there:
+            raise FileNotFoundError(f"{self._disk.folder}: there is no checkpoint")
+        wanted = self._options.state
+        if wanted is not None:
+            if wanted not in there:
+                raise FileNotFoundError(
+                    f"{self._disk.folder}: there is no state {wanted}, only {there}"
+                )
+            return _manifest.read(self._disk, wanted)
+        for number in reversed(there):
+            try:
+                return _manifest.read(self._disk, number)
+            except DamagedError as error:  # noqa: PERF203 (there are few)
+                if not self._options.salvage:
+                    raise DamagedError(
+                        f"{error}; salvage=True loads the newest state that is in order, of {there}"
+                    ) from None
+                self.damage.append(str(error))
+        raise DamagedError(f"{self._disk.folder}: no state is in order: {self.damage}")
+
+    def decode(
+        self, targets: Mapping[str, Target], replace: Mapping[str, Any]
+    ) -> tuple[Any, Decoder]:
+        """The object, and by path what there is in it."""
+        options = self._options
+        salvage = self.damage.append if options.salvage else None
+
+        def make_rows(cls: type, ring: int, path: str, attributes: dict[str, Any]) -> Any:
+            saved = self.manifest["rings"][ring]
+            reader = RingReader(
+                self._disk, saved, self.entries, salvage, options.decode, options.watch
+            )
+            target = targets.get(path, Target())
+            if target.schema is not None:
+                found = differences(target.schema, schema_of(saved))
+                if found:
+                    raise ValueError("the fields differ: " + "; ".join(found))
+            blank: Any = cls.__new__
+            holder = blank(cls)
+            holder._open_saved(attributes, reader, target, (str(self.manifest["id"]), ring))
+            return holder
+
+        decoder = Decoder(self._array, self._objects, make_rows, options.classes, replace)
+        root = decoder.decode(self.manifest["root"])
+        decoder.finish()
+        return root, decoder
+
+    def _read(self, number: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        entry = self.entries[number]
+        out = np.zeros(0, np.uint8)
+        total = int(np.prod(shape, dtype=object)) * dtype.itemsize
+        if entry.codec is None and entry.nbytes < total:
+            raise DamagedError(f"{entry.name}: shorter than {total} bytes")
+        out = np.zeros(total, np.uint8)
+
+        def take(offset: int, piece: NDArray[np.uint8]) -> None:
+            out[offset : offset + len(piece)] = piece
+
+        _arrays.read(self._disk, entry, dtype, shape, take, self._options.watch)
+        return out.view(dtype).reshape(shape) if total else np.zeros(shape, dtype)
+
+    def _array(self, number: int) -> NDArray[Any]:
+        saved = self.manifest["arrays"][number]
+        dtype, shape = dtype_from_json(saved["dtype"]), tuple(saved["shape"])
+        if "base_shape" not in saved:
+            return self._read(saved["file"], dtype, shape)
+        base = self._read(saved["file"], dtype, tuple(saved["base_shape"]))
+        n = saved.get("n", 0)
+        places = self._read(saved["places"], np.dtype(np.int64), (n,)) if n else np.empty(0, int)
+        if shape[0] > len(base) + n:
+            raise DamagedError("an array is longer than what was saved of it")
+        array = np.zeros(shape, dtype)
+        common = min(len(base), len(array))
+        array[:common] = base[:common]
+        if n:
+            if places.min() < 0 or places.max() >= len(array):
+                raise DamagedError("places of an array are out of range")
+            array[places] = self._read(saved["values"], dtype, (n,))
+        return array
+
+    def _objects(self, number: int) -> list[Any]:
+        lengths, data, n = self.manifest["objects"][number]
+        entry = self.entries[lengths]
+        if entry.codec is None and entry.nbytes < 8 * n:
+            raise DamagedError(f"{entry.name}: shorter than {8 * n} bytes")
+
+        def take(*arguments: Any) -> bool:
+            file, dtype, shape, put = arguments
+            watch = self._options.watch
+            _arrays.read(self._disk, self.entries[file], dtype, shape, put, watch)
+            return True
+
+        found = read_objects(take, self.entries, (lengths, data, n), self._options.decode)
+        assert found is not None
+        return found
+
+
+def _entry(saved: Any) -> FileEntry:
+    name, nbytes, crc32, codec = saved
+    well = isinstance(name, str) and _manifest.OURS.fullmatch(name)
+    numbers = type(nbytes) is int and type(crc32) is int and nbytes >= 0
+    if not well or not numbers or codec not in (None, *_arrays.CODECS):
+        raise DamagedError(f"the manifest names a file {saved!r}")
+    return FileEntry(name, nbytes, crc32, codec)
+
+
+def _decoded(
+    disk: Disk, options: Options, targets: Mapping[str, Target], replace: Mapping[str, Any]
+) -> tuple[Any, Decoder]:
+    """Decode the state that the options name; again if it was replaced by a newer one meanwhile."""
+    for attempt in range(ATTEMPTS):
+        there = _manifest.numbers(disk)
+        try:
+            state = State(disk, options)
+            found = state.decode(targets, replace)
+        except DamagedError:
+            if attempt + 1 < ATTEMPTS and _manifest.numbers(disk) != there:
+                continue
+            raise
+        except (AttributeError, AssertionError, LookupError, TypeError) as error:
+            if isinstance(error, TypeError) and "hand over" in str(error):
+                raise
+            raise ValueError(f"{disk.folder}: the manifest is damaged: {error!r}") from error
+        if state.damage:
+            warnings.warn(
+                f"{disk.folder}: loaded without what is damaged: {'; '.join(state.damage)}",
+                stacklevel=4,
+            )
+        return found
+    raise AssertionError("not reached")
+
+
+def load(disk: Disk, options: Options, target: Target) -> Any:
+    """A new object with what was saved."""
+    root, decoder = _decoded(disk, options, {"": target}, options.replace)
+    if target != Target() and not isinstance(root, HoldsRows):
+        raise ValueError(
+            f"size, fields and mmap_prefix are for one buffer; a {type(root).__name__} was saved"
+        )
+    del decoder
+    return root
+
+
+def restore(disk: Disk, options: Options, root: Any) -> None:
+    """Give an object what was saved; it, and its parts, stay the same objects."""
+    encoder = Encoder(options.classes, lambda holder: holder._attributes_to_save())
+    encoder.encode(root)
+    targets = {
+        path: Target(size=holder.capacity, schema=holder.schema)
+        for path, holder in encoder.elements.items()
+        if issubclass(type(holder), HoldsRows)
+    }
+    own = {type(value) for value in encoder.elements.values()}
+    classes = tuple(own - {np.random.Generator}) + options.classes
+    given = _External(encoder.external, options.replace)
+    found, decoder = _decoded(disk, options._replace(classes=classes), targets, given)
+    if type(found) is not type(root):
+        raise TypeError(
+            f"a {type(found).__name__} was saved, which cannot be given to a {type(root).__name__}"
+        )
+    _move(encoder.elements, decoder.elements)
+
+
+class _External(dict[str, Any]):
+    """By path, what the caller names, and the functions and environments that an object has."""
+
+    def __init__(self, own: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+        super().__init__(own)
+        self.update(named)
+
+
+def _move(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Give each of the old parts what the new one at the same path has."""
+    kept: dict[int, Any] = {}
+    for path, value in new.items():
+        if path in old and type(old[path]) is type(value):
+            kept[id(value)] = old[path]
+
+    def swap(value: Any) -> Any:
+        if id(value) in kept:
+            return kept[id(value)]
+        if type(value) is dict:
+            return {key: swap(entry) for key, entry in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(swap(entry) for entry in value)
+        return value
+
+    for path, value in new.items():
+        there = old.get(path)
+        if id(value) not in kept:
+            continue
+        if isinstance(value, np.random.Generator):
+            _set_generator(there, value)
+        elif isinstance(value, HoldsRows):
+            there._take_over(value, swap)  # type: ignore[union-attr]
+        elif isinstance(value, Sampler):
+            there.__dict__.clear()
+            there.__dict__.update({key: swap(entry) for key, entry in value.__dict__.items()})
+        elif hasattr(type(value), "__setstate__"):
+            there.__setstate__(swap(state_of(value)))  # type: ignore[union-attr]
+        else:
+            there.__dict__.update({key: swap(entry) for key, entry in value.__dict__.items()})
+
+
+def _set_generator(there: Any, value: np.random.Generator) -> None:
+    with there.bit_generator.lock:
+        there.bit_generator.state = value.bit_generator.state
+
+
+def describe(folder: str | Path, state: int | None = None) -> dict[str, Any]:
+    """The manifest of a state, for programs that show it."""
+    options = Options((), {}, None, False, state, lambda _: None)
+    found: dict[str, Any] = json.loads(json.dumps(State(Disk(folder), options).manifest))
+    return found

@@ -1,0 +1,579 @@
+"""Segments back into the memory of a ring, which may have another capacity and fewer fields.
+
+A row keeps its id, so it finds its place in a ring of any capacity, and so does whatever else goes
+by ids. Rows that the ring has room for and the files do not have are absent. Not here: what the
+files hold (``_segments``), and the buffer round the ring (``buffers._replay``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TRUNCATED, Ring
+from cpprb_like._store.chained import FrameStack
+from cpprb_like._store.chained import load as load_chain
+from cpprb_like._store.column import Column, load_objects
+from cpprb_like._store.schema import Field, Layout, Schema, Stack
+from cpprb_like.checkpoint import _arrays
+from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._segments import Part, parts_of
+from cpprb_like.checkpoint._values import dtype_from_json
+
+__all__ = ["Found", "RingReader", "differences", "schema_of"]
+
+MOST = 1 << 61
+Bytes = NDArray[np.uint8]
+Decode = Callable[[bytes], Any]
+
+
+class Found(NamedTuple):
+    """What was loaded."""
+
+    rows: NDArray[np.int64]  # ids of the rows that are there
+    lost: int  # rows that damaged files have cost
+    slots: NDArray[np.intp]  # of each slot in use, the slot that it had, -1 for an absent row
+
+
+def schema_of(ring: dict[str, Any], names: Sequence[str] | None = None) -> Schema:
+    """The fields of a manifest, or those of these names; ``ValueError`` if they cannot be alone."""
+    saved = ring["layout"]
+    fields = tuple(
+        Field(str(name), _dtype(descr), tuple(int(length) for length in shape))
+        for name, descr, shape in saved["fields"]
+    )
+    next_of = tuple((str(name), str(source)) for name, source in saved["next_of"])
+    stacks = tuple(Stack(str(name), int(axis), int(depth)) for name, axis, depth in saved["stacks"])
+    schema = Schema(fields, saved["terminated"], saved["truncated"], next_of, stacks)
+    ends = {fields[number].name for number, _, _ in schema.end_fields()}
+    if names is None:
+        return schema
+    known = list(schema.names)
+    unknown = [name for name in names if name not in known]
+    if unknown or len(set(names)) != len(names):
+        raise ValueError(f"fields: expected each once, of {known}, got {list(names)}")
+    missing = sorted(ends - set(names))
+    if missing:
+        raise ValueError(f"fields: {missing} end episodes, so they have to be there")
+    alone = [name for name, source in next_of if name in names and source not in names]
+    if alone:
+        raise ValueError(f"fields: {alone} come from fields that are not asked for")
+    return Schema(
+        tuple(field for field in fields if field.name in names),
+        schema.terminated,
+        schema.truncated,
+        tuple(pair for pair in next_of if pair[0] in names),
+        tuple(stack for stack in stacks if stack.name in names),
+    )
+
+
+def _dtype(descr: Any) -> np.dtype[Any]:
+    return np.dtype(object) if descr == "object" else dtype_from_json(descr)
+
+
+def differences(there: Schema, saved: Schema) -> list[str]:
+    """What differs, field by field; nothing if the rows of one can be those of the other."""
+    found = []
+    own = {field.name: field for field in there.fields}
+    other = {field.name: field for field in saved.fields}
+    found += [f"field {name!r} is not in the checkpoint" for name in own if name not in other]
+    found += [f"field {name!r} is in the checkpoint only" for name in other if name not in own]
+    for name in (name for name in own if name in other):
+        if own[name] != other[name]:
+            one, two = own[name], other[name]
+            found.append(
+                f"field {name!r}: {one.dtype} of shape {one.shape} here, {two.dtype} of shape "
+                f"{two.shape} in the checkpoint"
+            )
+    for option in ("terminated", "truncated", "next_of", "stacks"):
+        here, given = getattr(there, option), getattr(saved, option)
+        if option in ("next_of", "stacks"):
+            here, given = sorted(here, key=repr), sorted(given, key=repr)
+        if here != given:
+            found.append(f"{option}: {here} here, {given} in the checkpoint")
+    return found
+
+
+class RingReader:
+    """Reads the rows of one ring of a state.
+
+    Parameters
+    ----------
+    disk : Disk
+        The folder.
+    saved : dict
+        What the manifest says of the ring.
+    entries : list of FileEntry
+        The files of the state.
+    salvage : callable or None
+        Is told of a damaged file, which costs rows; without it ``DamagedError`` is raised.
+    decode : callable or None
+        Makes Python objects of bytes.
+    watch : callable
+        Is told how many bytes were read.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        saved: dict[str, Any],
+        entries: Sequence[FileEntry],
+        salvage: Callable[[str], None] | None,
+        decode: Decode | None,
+        watch: Callable[[int], None],
+    ) -> None:
+        self._disk = disk
+        self._entries = entries
+        self._salvage = salvage
+        self._decode = decode
+        self._watch = watch
+        self.saved = saved
+        self.written = _int(saved["written"])
+        self.oldest = _int(saved["oldest"], 0, self.written)
+        self.capacity = _int(saved["layout"]["capacity"], 1)
+        self.n_envs = _int(saved["layout"]["n_envs"], 1, self.capacity)
+        self._segment_rows = _int(saved["segment_rows"], 1)
+        if self.written - self.oldest > self.capacity:
+            raise DamagedError("there are more rows than the capacity")
+
+    @property
+    def stored(self) -> int:
+        """Rows that the ring had."""
+        return min(self.written, self.capacity)
+
+    def fill(self, layout: Layout, arena: Bytes, ring: Ring) -> Found:
+        """Fill fresh memory; ``rebuild(ring)`` has to follow, and a check of the header."""
+        first = max(self.oldest, self.written - layout.capacity)
+        if layout.capacity != self.capacity:  # rows that were left out do not come back
+            first = max(first, _int(self.saved["first"], 0, self.written))
+        n = self.written - first
+        missing = np.zeros(n, np.bool_)
+        # Segments of which every part is in order, for the rows of patches.
+        self._saved_in = {
+            _int(segment["number"]): _int(segment["saved"]) for segment in self.saved["segments"]
+        }
+        for part in parts_of(layout, arena):
+            low = max(0, first - part.before)
+            gone = self._fill_part(part, low)
+            reach = self.n_envs if layout.schema.next_of else 0
+            self._add_lost(missing, gone, low, first, part.before, reach)
+        objects = {column.name: column for column in ring.columns if column.objects is not None}
+        for column in objects.values():
+            gone = self._fill_objects(column, layout, first)
+            self._add_lost(missing, gone, first, first, 0, 0)
+        self._fill_chains(layout, ring, first, missing)
+        lost = int(np.count_nonzero(missing))
+        self._fill_header(layout, arena, first, missing)
+        self._end_before(layout, arena, first, missing)
+        self._count(layout, arena)
+        rows = np.arange(first, self.written)[~missing]
+        return Found(rows, lost, self._old_slots(layout, rows))
+
+    # ------------------------------------------------------------------ parts
+
+    def _fill_part(self, part: Part, low: int) -> NDArray[np.bool_]:
+        """Read a part of the rows from ``low`` on; which of them are in no file in order."""
+        gone = np.ones(self.written - low, np.bool_)
+        name = part.name
+        dtype = self._file_dtype(part)
+        put = part.memory if dtype == part.dtype else None
+        for segment in self.saved["segments"]:
+            if name not in segment["parts"]:
+                continue
+            file, start, stop = segment["parts"][name]
+            start, stop = _int(start, 0, stop), _int(stop, 0, self.written)
+            if stop <= low or start >= stop:
+                continue
+            taken = self._read_rows(file, dtype, part, start, stop - start, low, put)
+            gone[max(start, low) - low : stop - low] = not taken
+        for patch in self.saved["patches"]:
+            rows = self._patch_rows(patch)
+            if rows is None or name not in patch["parts"]:
+                continue
+            keep = (rows >= low) & self._is_newer(patch, rows)
+            values = np.empty((len(rows), part.nbytes), np.uint8)
+            own = np.empty((len(rows), dtype.itemsize * _items(part.shape)), np.uint8)
+            if not self._read(patch["parts"][name], dtype, (len(rows), *part.shape), own):
+                gone[rows[keep] - low] = True
+                continue
+            _convert(own, dtype, values, part)
+            part.memory[rows[keep] % len(part.memory)] = values[keep]
+        return gone
+
+    def _file_dtype(self, part: Part) -> np.dtype[Any]:
+        if part.name == "records":
+            return dtype_from_json(self.saved["layout"]["record"])
+        return part.dtype
+
+    def _read_rows(
+        self,
+        file: int,
+        dtype: np.dtype[Any],
+        part: Part,
+        start: int,
+        n: int,
+        low: int,
+        put: Bytes | None,
+    ) -> bool:
+        """Read ``n`` rows from ``start`` on, and put those from ``low`` on in their places."""
+        size = dtype.itemsize * _items(part.shape)
+        slots = len(part.memory)
+        converted = np.empty((0, part.nbytes), np.uint8)
+
+        def take(offset: int, piece: Bytes) -> None:
+            nonlocal converted
+            row = start + offset // max(1, size)
+            values = piece.reshape(-1, size)
+            if row < low:
+                values = values[low - row :]
+                row = low
+            if put is None:
+                if len(converted) < len(values):
+                    converted = np.empty((len(values), part.nbytes), np.uint8)
+                _convert(values, dtype, converted[: len(values)], part)
+                values = converted[: len(values)]
+            while len(values):
+                slot = row % slots
+                count = min(len(values), slots - slot)
+                part.memory[slot : slot + count] = values[:count]
+                values, row = values[count:], row + count
+
+        if size == 0:
+            return self._read(file, dtype, (n, *part.shape), np.empty((n, 0), np.uint8))
+        return self._take(file, dtype, (n, *part.shape), take)
+
+    def _patch_rows(self, patch: dict[str, Any]) -> NDArray[np.int64] | None:
+        n = _int(patch["n"], 1, self.capacity)
+        rows = np.empty((n, 8), np.uint8)
+        if not self._read(patch["rows"], np.dtype(np.int64), (n,), rows):
+            raise DamagedError("the row ids of a patch are damaged; older states may be in order")
+        ids = rows.reshape(-1).view(np.int64)
+        if ids[0] < 0 or ids[-1] >= self.written or (np.diff(ids) <= 0).any():
+            raise DamagedError("the row ids of a patch are out of range")
+        return ids
+
+    def _is_newer(self, patch: dict[str, Any], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a patch is newer than the segment of each row."""
+        numbers = rows // self._segment_rows
+        known = {number: self._saved_in.get(int(number), -1) for number in np.unique(numbers)}
+        saved = np.array([known[number] for number in numbers.tolist()], np.int64)
+        return (saved >= 0) & (saved <= _int(patch["saved"]))
+
+    def _read(self, file: int, dtype: np.dtype[Any], shape: tuple[int, ...], out: Bytes) -> bool:
+        """Read a file whole into the bytes of ``out``."""
+        flat = out.reshape(-1)
+
+        def take(offset: int, piece: Bytes) -> None:
+            flat[offset : offset + len(piece)] = piece
+
+        return self._take(file, dtype, shape, take)
+
+    def _take(
+        self,
+        file: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        take: Callable[[int, Bytes], None],
+    ) -> bool:
+        entry = self._entries[_int(file, 0, len(self._entries) - 1)]
+        try:
+            _arrays.read(self._disk, entry, dtype, shape, take, self._watch)
+        except DamagedError as error:
+            if self._salvage is None:
+                raise
+            self._salvage(str(error))
+            return False
+        return True
+
+    # ------------------------------------------------------------------ objects
+
+    def _fill_objects(self, column: Column, layout: Layout, first: int) -> NDArray[np.bool_]:
+        gone = np.ones(self.written - first, np.bool_)
+        items = _items(column.shape)
+        values: NDArray[Any] = np.empty((layout.capacity, *column.shape), np.dtype(object))
+        for start, stop, entry in self._object_files(column.name):
+            found = self._read_objects(entry, (stop - start) * items)
+            rows = np.arange(start, stop)
+            self._put_objects(values, rows[rows >= first], found, rows >= first, gone, first)
+        for patch in self.saved["patches"]:
+            if column.name in patch["objects"]:
+                ids = self._patch_rows(patch)
+                assert ids is not None
+                keep = (ids >= first) & self._is_newer(patch, ids)
+                found = self._read_objects(patch["objects"][column.name], len(ids) * items)
+                self._put_objects(values, ids[keep], found, keep, gone, first)
+        load_objects(column, values[: min(self.written, len(values))])
+        return gone
+
+    def _object_files(self, name: str) -> Iterator[tuple[int, int, Any]]:
+        for segment in self.saved["segments"]:
+            if name in segment["objects"]:
+                *_, start, stop = segment["objects"][name]
+                yield _int(start, 0, stop), _int(stop, 0, self.written), segment["objects"][name]
+
+    @staticmethod
+    def _put_objects(
+        values: NDArray[Any],
+        rows: NDArray[np.int64],
+        found: list[Any] | None,
+        keep: NDArray[np.bool_],
+        gone: NDArray[np.bool_],
+        first: int,
+    ) -> None:
+        gone[rows - first] = found is None
+        if found is not None:
+            own = np.empty(len(found), object)
+            own[:] = found
+            values[rows % len(values)] = own.reshape(len(keep), *values.shape[1:])[keep]
+
+    def _read_objects(self, entry: Sequence[Any], n: int) -> list[Any] | None:
+        return read_objects(self._take, self._entries, (entry[0], entry[1], n), self._decode)
+
+    # ------------------------------------------------------------------ what is left
+
+    @staticmethod
+    def _add_lost(
+        missing: NDArray[np.bool_],
+        gone: NDArray[np.bool_],
+        low: int,
+        first: int,
+        after: int,
+        reach: int,
+    ) -> None:
+        """Mark rows that lack something: their own bytes, or those of rows that they refer to."""
+        for place in _runs(gone):
+            start, stop = place[0] + low - reach, place[1] + low + after
+            missing[max(0, start - first) : max(0, stop - first)] = True
+
+    def _fill_chains(
+        self, layout: Layout, ring: Ring, first: int, missing: NDArray[np.bool_]
+    ) -> None:
+        for chain in ring.chains:
+            before = 0
+            if isinstance(chain, FrameStack):
+                before = (chain.depth - 1) * layout.n_envs
+            reach = self.n_envs if layout.schema.next_of else 0
+            kept = []
+            for k, aside in enumerate(chain.asides):
+                ids, values, gone = self._read_overflow(f"{k} of {chain.name}", aside.nbytes)
+                usable = ids >= first - before
+                kept.append((ids[usable], values[usable]))
+                for start, stop in gone:
+                    place = np.zeros(self.written - first, np.bool_)
+                    place[max(0, start - first) : max(0, stop - first)] = True
+                    self._add_lost(missing, place, first, first, before, reach)
+            latest = np.zeros((layout.n_envs, chain.nbytes), np.uint8)
+            seen = np.zeros((layout.n_envs, 1), np.uint8)
+            files = self.saved["newest"][chain.name]
+            shape = (layout.n_envs, chain.nbytes)
+            is_there = self._read(files[0], np.dtype(np.uint8), shape, latest)
+            is_there &= self._read(files[1], np.dtype(np.uint8), shape[:1], seen)
+            if not is_there:
+                seen[:] = 0
+                missing[max(0, len(missing) - layout.n_envs) :] = True
+            load_chain(chain, (latest, seen.reshape(-1), kept))
+        for chain in ring.chains if missing.any() else ():
+            # A stack goes on from rows that are lost, so the next ones are stored whole.
+            deepest = chain.depth if isinstance(chain, FrameStack) else 1
+            newest = missing[max(0, len(missing) - deepest * layout.n_envs) :]
+            latest, seen = chain.newest()
+            if newest.any():
+                kept = chain.save()[2]
+                load_chain(chain, (latest, np.zeros_like(seen), kept))
+
+    def _read_overflow(
+        self, name: str, nbytes: int
+    ) -> tuple[NDArray[np.int64], Bytes, list[tuple[int, int]]]:
+        ids: list[NDArray[np.int64]] = []
+        values: list[Bytes] = []
+        gone = []
+        last = -1
+        for segment in self.saved["segments"]:
+            if name not in segment["overflow"]:
+                continue
+            id_file, value_file, n = segment["overflow"][name]
+            n = _int(n, 1, 2 * self.capacity + self._segment_rows)
+            rows = np.empty((n, 8), np.uint8)
+            start = _int(segment["number"]) * self._segment_rows
+            is_there = self._read(id_file, np.dtype(np.int64), (n,), rows)
+            self._expect_nbytes(value_file, n * nbytes)
+            own = np.empty((n, nbytes), np.uint8)
+            is_there &= self._read(value_file, np.dtype(np.uint8), (n, nbytes), own)
+            if not is_there:
+                gone.append((start, start + self._segment_rows))
+                continue
+            found = rows.reshape(-1).view(np.int64)
+            in_order = (np.diff(found) > 0).all() and last < found[0] and found[-1] < self.written
+            if not in_order:
+                raise DamagedError(f"overflow {name}: its rows are not in order")
+            last = int(found[-1])
+            ids.append(found)
+            values.append(own)
+        if not ids:
+            return np.empty(0, np.int64), np.empty((0, nbytes), np.uint8), gone
+        return np.concatenate(ids), np.concatenate(values), gone
+
+    def _expect_nbytes(self, file: int, nbytes: int) -> None:
+        """Raise before memory is allocated for what a file cannot hold."""
+        entry = self._entries[_int(file, 0, len(self._entries) - 1)]
+        if entry.codec is None and entry.nbytes < nbytes:
+            raise DamagedError(f"{entry.name}: shorter than {nbytes} bytes")
+
+    def _fill_header(
+        self,
+        layout: Layout,
+        arena: Bytes,
+        first: int,
+        missing: NDArray[np.bool_],
+    ) -> None:
+        """The words of the header but those that are counted; flags of rows that are not there."""
+        saved = self.saved
+        stored = min(self.written, layout.capacity)
+        there = np.zeros(stored, np.bool_)
+        rows = np.arange(first, self.written)[~missing]
+        there[rows % layout.capacity] = True
+        flags = layout.flags(arena)[:stored]
+        flags[~there] = FLAG_ABSENT | FLAG_END | FLAG_TRUNCATED
+        for stack in layout.schema.stacks:
+            runs = layout.block(arena, f"runs of {stack.name}")[:stored]
+            runs[~there] = stack.depth - 1
+        base = _int(saved["handle_base"])
+        span = self.saved["layout"]["size"] if self.n_envs == 1 else self.capacity
+        if layout.span != span:  # old handles are those of rows that are gone
+            base = -(-(base + span + self.written) // layout.span) * layout.span
+        lens = saved["episode_lens"]
+        if len(lens) != layout.n_envs:
+            raise DamagedError("episode_lens: expected one for each environment")
+        ring_header(
+            layout,
+            arena,
+            written=self.written,
+            clears=_int(saved["clears"]),
+            handle_base=base,
+            edits=_int(saved["edits"]),
+            episode_lens=[_int(length) for length in lens],
+        )
+
+    def _end_before(
+        self, layout: Layout, arena: Bytes, first: int, missing: NDArray[np.bool_]
+    ) -> None:
+        """An episode does not go on over rows that are lost."""
+        if not missing.any():
+            return
+        flags = layout.flags(arena)
+        k = self.n_envs
+        there = ~missing
+        before = np.flatnonzero(there[:-k] & missing[k:])
+        slots = (first + before) % layout.capacity
+        open_ones = slots[flags[slots] & (FLAG_END | FLAG_ABSENT) == 0]
+        flags[open_ones] |= FLAG_END | FLAG_TRUNCATED
+
+    def _count(self, layout: Layout, arena: Bytes) -> None:
+        """Absent rows, and the lengths of open episodes as far as the rows tell."""
+        state = layout.state(arena)
+        stored = min(self.written, layout.capacity)
+        flags = layout.flags(arena)
+        state[1] = np.count_nonzero(flags[:stored] & FLAG_ABSENT)
+        oldest = self.written - stored
+        for stream in range(layout.n_envs):
+            ids = np.arange(self.written - layout.n_envs + stream, oldest - 1, -layout.n_envs)
+            here = flags[ids % layout.capacity]
+            ends = np.flatnonzero(here & FLAG_END)
+            known = int(np.count_nonzero(here[: ends[0] if len(ends) else None] & FLAG_ABSENT == 0))
+            most = known if len(ends) or oldest == 0 else self.written // layout.n_envs
+            place = len(state) - layout.n_envs + stream
+            state[place] = min(max(int(state[place]), known), most)
+
+    def _old_slots(self, layout: Layout, rows: NDArray[np.int64]) -> NDArray[np.intp]:
+        slots = np.full(min(self.written, layout.capacity), -1, np.intp)
+        slots[rows % layout.capacity] = rows % self.capacity
+        return slots
+
+
+def ring_header(
+    layout: Layout,
+    arena: Bytes,
+    *,
+    written: int,
+    clears: int,
+    handle_base: int,
+    edits: int,
+    episode_lens: list[int],
+) -> None:
+    """Set the words of a fresh header; absent rows are counted later."""
+    state = layout.state(arena)
+    state[:5] = written, 0, clears, handle_base, edits
+    state[len(state) - layout.n_envs :] = episode_lens
+
+
+def read_objects(
+    take: Callable[..., bool],
+    entries: Sequence[FileEntry],
+    files: tuple[int, int, int],
+    decode: Decode | None,
+) -> list[Any] | None:
+    """``n`` Python objects from the files of their lengths and their bytes; None if damaged."""
+    lengths_file, data_file, n = files
+    if decode is None:
+        raise TypeError(
+            "the checkpoint has Python objects as bytes: hand over decode=, the inverse of the "
+            "encode= that it was saved with"
+        )
+    lengths = np.zeros(n, np.int64)
+    raw = lengths.view(np.uint8)
+
+    def fill(out: Bytes) -> Callable[[int, Bytes], None]:
+        def put(offset: int, piece: Bytes) -> None:
+            out[offset : offset + len(piece)] = piece
+
+        return put
+
+    if not take(lengths_file, np.dtype(np.int64), (n,), fill(raw)):
+        return None
+    if n and (lengths.min() < 0 or lengths.max() > MOST // max(1, n)):
+        raise DamagedError("lengths of Python objects are out of range")
+    total = int(lengths.sum())
+    entry = entries[_int(data_file, 0, len(entries) - 1)]
+    if entry.codec is None and entry.nbytes < total:
+        raise DamagedError(f"{entry.name}: shorter than {total} bytes")
+    data = np.empty(total, np.uint8)
+    if not take(data_file, np.dtype(np.uint8), (total,), fill(data)):
+        return None
+    stops = np.cumsum(lengths)
+    text = data.tobytes()
+    pairs = zip((stops - lengths).tolist(), stops.tolist(), strict=True)
+    return [decode(text[start:stop]) for start, stop in pairs]
+
+
+def _convert(values: Bytes, dtype: np.dtype[Any], to: Bytes, part: Part) -> None:
+    """Rows of records with other fields, field by field."""
+    if dtype == part.dtype:
+        to[...] = values
+        return
+    given = values.reshape(-1).view(dtype)
+    out = to.reshape(-1).view(part.dtype)
+    assert part.dtype.names is not None
+    assert dtype.names is not None
+    for name in part.dtype.names[:-1]:
+        out[name] = given[name]
+    out[part.dtype.names[-1]] = given[dtype.names[-1]]
+
+
+def _items(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=object))
+
+
+def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First and last place (exclusive) of each run of true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def _int(value: Any, least: int = 0, most: int = MOST) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise DamagedError(f"expected a number from {least} to {most}, got {value!r}")
+    return value

@@ -1,0 +1,703 @@
+"""Saving: what is written for a buffer, and in which order.
+
+First all is looked at, while writers wait: which rows there are, the index bytes and the attributes
+are copied, and it is planned what to write. Then files are written, which takes long, and writers
+need not wait. The manifest comes last. Not here: what the files look like (``_arrays``,
+``_segments``), and the methods that users call (``_saved``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import Ring, track
+from cpprb_like._store.schema import Layout
+from cpprb_like._store.tracker import Tracker
+from cpprb_like.checkpoint import _arrays, _manifest, _segments
+from cpprb_like.checkpoint._arrays import CHUNK_NBYTES, Codec, DamagedError, FileEntry
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._progress import Progress
+from cpprb_like.checkpoint._segments import IndexCopy, Part, Plan
+from cpprb_like.checkpoint._values import Encoder, HoldsRows, dtype_from_json, dtype_to_json
+
+__all__ = ["Job", "Rows", "Saves", "Saving", "layout_to_json"]
+
+Bytes = NDArray[np.uint8]
+Encode = Callable[[Any], bytes]
+
+
+class Rows(NamedTuple):
+    """What something that holds rows gives to be saved."""
+
+    layout: Layout
+    arena: Bytes
+    ring: Ring
+    saves: Saves
+
+
+class Saves:
+    """What was edited in a buffer since it was saved: of the last few states, by their names."""
+
+    MOST = 3
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[int, Tracker]] = {}
+        self._running: list[Tracker] = []
+
+    def find(self, name: str, number: int) -> Tracker | None:
+        """The tracker since a state in which the buffer's ring had this number."""
+        known, tracker = self._since.get(name, (-1, None))
+        return tracker if known == number else None
+
+    def begin(self, ring: Ring, tracker: Tracker) -> None:
+        """Tell a tracker from now on: a save begins."""
+        self._running.append(tracker)
+        self._tell(ring)
+
+    def end(self, ring: Ring, tracker: Tracker) -> None:
+        """The save of this tracker has ended."""
+        self._running = [other for other in self._running if other is not tracker]
+        self._tell(ring)
+
+    def put(self, ring: Ring, name: str, number: int, tracker: Tracker, before: str) -> None:
+        """There is a state of this name, in place of that of the name ``before``."""
+        self._since.pop(before, None)
+        self._since[name] = number, tracker
+        while len(self._since) > self.MOST:
+            del self._since[next(iter(self._since))]
+        self._tell(ring)
+
+    def _tell(self, ring: Ring) -> None:
+        since = [tracker for _, tracker in self._since.values()]
+        track(ring, (*since, *self._running))
+
+
+class Files:
+    """Writes the files of a state, and numbers them."""
+
+    def __init__(self, disk: Disk, number: int, codec: Codec, watch: Progress) -> None:
+        self.disk = disk
+        self.number = number
+        self.watch = watch
+        self._codec = codec
+        self._entries: list[FileEntry] = []
+        self._places: dict[str, int] = {}
+
+    def write(self, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterator[Bytes]) -> int:
+        """Write an array whose bytes come in pieces; returns its number in the manifest."""
+        name = f"s{self.number}-{len(self._entries)}.npy"
+        return self.add(
+            _arrays.write(self.disk, name, dtype, shape, pieces, self._codec, self.watch)
+        )
+
+    def write_array(self, array: NDArray[Any]) -> int:
+        """Write an array."""
+        return self.write(array.dtype, array.shape, _pieces_of(array))
+
+    def add(self, entry: FileEntry) -> int:
+        """The number of a file that is there."""
+        if entry.name not in self._places:
+            self._places[entry.name] = len(self._entries)
+            self._entries.append(entry)
+        return self._places[entry.name]
+
+    def to_json(self) -> list[Any]:
+        """All files."""
+        return [entry.to_json() for entry in self._entries]
+
+
+def _pieces_of(array: NDArray[Any]) -> Iterator[Bytes]:
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for start in range(0, len(data), CHUNK_NBYTES):
+        yield data[start : start + CHUNK_NBYTES]
+
+
+class Before:
+    """The newest state of a folder: what of it can be taken over."""
+
+    def __init__(self, disk: Disk) -> None:
+        there = _manifest.numbers(disk)
+        self.disk = disk
+        self.following = _manifest.unused_number(disk)
+        self.manifest: dict[str, Any] = {}
+        if there:
+            with contextlib.suppress(DamagedError):
+                self.manifest = _manifest.read(disk, there[-1])
+        self.entries = [FileEntry(*entry) for entry in self.manifest.get("files", ())]
+        self.name = str(self.manifest.get("id", ""))
+
+    def ring(self, number: int, layout: Layout, ring: Ring) -> dict[str, Any] | None:
+        """What it says of a ring, if that has the same fields and was not cleared since."""
+        rings = self.manifest.get("rings", [])
+        if number >= len(rings):
+            return None
+        known: dict[str, Any] = rings[number]
+        same = (known["clears"], known["handle_base"]) == (ring.clears, ring.handle_base)
+        return known if same and known["layout"] == layout_to_json(layout) else None
+
+    def copy(self, number: int, files: Files) -> int:
+        """Take over a file; its number from now on. ``DamagedError`` if it is gone."""
+        entry = self.entries[number]
+        try:
+            size = self.disk.size(entry.name)
+        except FileNotFoundError:
+            size = -1
+        if size != entry.nbytes:
+            raise DamagedError(f"{entry.name} is gone, or has another length")
+        return files.add(entry)
+
+
+def layout_to_json(layout: Layout) -> dict[str, Any]:
+    """The fields and options that the rows depend on."""
+    schema = layout.schema
+    return {
+        "size": layout.size,
+        "capacity": layout.capacity,
+        "n_envs": layout.n_envs,
+        "fields": [
+            [field.name, _field_dtype(field.dtype), list(field.shape)] for field in schema.fields
+        ],
+        "terminated": schema.terminated,
+        "truncated": schema.truncated,
+        "next_of": [list(pair) for pair in schema.next_of],
+        "stacks": [list(stack.__dict__.values()) for stack in schema.stacks],
+        "record": dtype_to_json_lists(_segments.record_dtype(layout)),
+    }
+
+
+def _field_dtype(dtype: np.dtype[Any]) -> Any:
+    return "object" if dtype.hasobject else dtype_to_json_lists(dtype)
+
+
+def dtype_to_json_lists(dtype: np.dtype[Any]) -> Any:
+    """As ``dtype_to_json``, with lists where JSON makes lists of tuples."""
+    return _lists(dtype_to_json(dtype))
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+class RingJob:
+    """The rows of one ring: planned while writers wait, and written afterwards."""
+
+    def __init__(self, holder: Any, number: int, before: dict[str, Any] | None, name: str) -> None:
+        rows: Rows = holder._rows_to_save()
+        self._layout, self._arena, self._ring, self._saves = rows
+        self._hold = holder._hold
+        self._number = number
+        ring = self._ring
+        self._tracker = Tracker(ring.capacity)
+        self._parts = _segments.parts_of(self._layout, self._arena)
+        known = self._saves.find(name, number)
+        self._plan: Plan = _segments.plan(ring, self._parts, self._beside(), before, known)
+        self._moment = ring.now()
+        self.oldest = self._first = ring.written - ring.stored
+        self._index = IndexCopy(self._layout, self._arena, self._parts)
+        for number in self._plan.write:
+            self._index.take(*self._range(number, self.oldest))
+        self._index.take_rows(self._plan.patched)
+        self._last = {
+            (chain.name, k): aside.last
+            for chain in ring.chains
+            for k, aside in enumerate(chain.asides)
+        }
+        self._newest = {chain.name: chain.newest() for chain in ring.chains}
+        self._objects = {
+            number: self._copy_objects(column)
+            for number, column in enumerate(ring.columns)
+            if column.objects is not None
+        }
+        self._head = {
+            "layout": layout_to_json(self._layout),
+            "written": ring.written,
+            "first": ring.first,
+            "clears": ring.clears,
+            "handle_base": ring.handle_base,
+            "edits": self._moment.edits,
+            "episode_lens": [ring.episode_len(stream) for stream in range(ring.n_envs)],
+            "segment_rows": self._plan.segment_rows,
+        }
+        # The new tracker is told from now on; that of the state before stays until all is there.
+        self._saves.begin(ring, self._tracker)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that will be written, about."""
+        total = 0
+        for number in self._plan.write:
+            for part in self._parts:
+                low, high = self._part_range(part, number, self.oldest)
+                total += (high - low) * part.nbytes
+        return total
+
+    def _beside(self) -> int:
+        return sum(column.nbytes for column in self._ring.columns if column.objects is not None)
+
+    def _copy_objects(self, column: Any) -> NDArray[Any]:
+        """References to the objects of all rows, by row id from the oldest."""
+        slots = np.arange(self.oldest, self._moment.written) % self._ring.capacity
+        found: NDArray[Any] = column.objects[slots]
+        return found
+
+    def _range(self, number: int, oldest: int) -> tuple[int, int]:
+        rows = self._plan.segment_rows
+        low = max(number * rows, oldest)
+        return low, max(low, min((number + 1) * rows, self._moment.written))
+
+    def _part_range(self, part: Part, number: int, oldest: int) -> tuple[int, int]:
+        rows = self._plan.segment_rows
+        stop = min((number + 1) * rows, self._moment.written)
+        return part.range(number * rows, stop, oldest)
+
+    def write(self, files: Files, before: Before, encode: Encode | None) -> dict[str, Any]:
+        """Write what was planned; returns what the manifest says of it."""
+        segments = [self._keep(segment, files, before) for segment in self._plan.kept]
+        segments += [self._write_segment(number, files, encode) for number in self._plan.write]
+        segments.sort(key=lambda segment: segment["number"])
+        patches = [self._keep_patch(patch, files, before) for patch in self._plan.patches]
+        if len(self._plan.patched):
+            patches.append(self._write_patch(self._plan.patched, files))
+            patches[-1]["objects"] = self._patch_objects(self._plan.patched, files, encode)
+        newest = {
+            name: [files.write_array(array) for array in arrays]
+            for name, arrays in self._newest.items()
+        }
+        return self._head | {"segments": segments, "patches": patches, "newest": newest}
+
+    def _keep(self, segment: dict[str, Any], files: Files, before: Before) -> dict[str, Any]:
+        parts = {
+            name: [before.copy(entry[0], files), *entry[1:]]
+            for name, entry in segment["parts"].items()
+        }
+        aside = {
+            name: [before.copy(ids, files), before.copy(values, files), n]
+            for name, (ids, values, n) in segment["overflow"].items()
+        }
+        objects = {
+            name: [before.copy(lengths, files), before.copy(data, files), *rest]
+            for name, (lengths, data, *rest) in segment["objects"].items()
+        }
+        return segment | {"parts": parts, "overflow": aside, "objects": objects}
+
+    def _keep_patch(self, patch: dict[str, Any], files: Files, before: Before) -> dict[str, Any]:
+        parts = {name: before.copy(number, files) for name, number in patch["parts"].items()}
+        objects = {
+            name: [before.copy(lengths, files), before.copy(data, files), *rest]
+            for name, (lengths, data, *rest) in patch["objects"].items()
+        }
+        rows = before.copy(patch["rows"], files)
+        return patch | {"rows": rows, "parts": parts, "objects": objects}
+
+    def _write_segment(self, number: int, files: Files, encode: Encode | None) -> dict[str, Any]:
+        parts = {}
+        for part in self._parts:
+            low, high = self._part_range(part, number, self.oldest)
+            if low < high:
+                pieces = part.pieces(low, high, self._index)
+                file = files.write(part.dtype, (high - low, *part.shape), pieces)
+                parts[part.name] = [file, low, high]
+        low, high = self._range(number, self.oldest)
+        objects = {}
+        for column, values in self._objects.items():
+            name = self._layout.schema.fields[column].name
+            own = values[low - self._first : high - self._first]
+            objects[name] = [*write_objects(files, own.reshape(-1), encode, name), low, high]
+        return {
+            "number": number,
+            "saved": files.number,
+            "parts": parts,
+            "overflow": self._write_overflow(number, files),
+            "objects": objects,
+        }
+
+    def _write_overflow(self, number: int, files: Files) -> dict[str, Any]:
+        rows = self._plan.segment_rows
+        found = {}
+        for chain in self._ring.chains:
+            for k, aside in enumerate(chain.asides):
+                stop = min((number + 1) * rows, self._last[chain.name, k] + 1)
+                ids, values = self._hold(True, aside.part, number * rows, stop)
+                if len(ids):
+                    entry = [files.write_array(ids), files.write_array(values), len(ids)]
+                    found[f"{k} of {chain.name}"] = entry
+        return found
+
+    def _patch_objects(
+        self, rows: NDArray[np.int64], files: Files, encode: Encode | None
+    ) -> dict[str, Any]:
+        objects = {}
+        for column, values in self._objects.items():
+            name = self._layout.schema.fields[column].name
+            own = values[rows - self._first]
+            objects[name] = [*write_objects(files, own.reshape(-1), encode, name), 0, len(rows)]
+        return objects
+
+    def _write_patch(self, rows: NDArray[np.int64], files: Files) -> dict[str, Any]:
+        parts = {}
+        for part in self._parts:
+            values = part.copy_rows(rows)
+            self._index.put_rows(part, values, rows)
+            parts[part.name] = files.write(part.dtype, (len(rows), *part.shape), _pieces_of(values))
+        return {
+            "n": len(rows),
+            "first": int(rows[0]),
+            "last": int(rows[-1]),
+            "saved": files.number,
+            "rows": files.write_array(rows),
+            "parts": parts,
+            "objects": {},
+        }
+
+    def settle(self, saved: dict[str, Any], files: Files) -> None:
+        """Writers wait again: take out what was overwritten meanwhile, and mend what was edited."""
+        ring = self._ring
+        if ring.clears != self._moment.clears:
+            raise RuntimeError("the buffer was cleared while it was saved; the folder is as it was")
+        if ring.written != self._moment.written:
+            self.oldest = max(self.oldest, ring.written - ring.capacity)
+            if self.oldest >= self._moment.written:
+                raise RuntimeError(
+                    "all rows were overwritten while they were saved; the folder is as it was. "
+                    "save() keeps writers waiting, save_async() does not"
+                )
+        saved["oldest"] = self.oldest
+        slots = self._tracker.slots()
+        edited = np.sort(ring.row_ids(slots[slots < ring.stored]))
+        edited = edited[(edited < self._moment.written) & (edited >= self.oldest)]
+        numbers = edited // self._plan.segment_rows
+        written = np.isin(numbers, np.array(self._plan.write, np.int64))
+        written |= np.isin(edited, self._plan.patched)
+        if written.any():
+            saved["patches"].append(self._write_patch(edited[written], files))
+
+    def commit(self, name: str, before: str) -> None:
+        """The state of this name is there, in place of that of the name ``before``."""
+        self._saves.put(self._ring, name, self._number, self._tracker, before)
+        self._saves.end(self._ring, self._tracker)
+
+    def abandon(self) -> None:
+        """There is no such state."""
+        self._saves.end(self._ring, self._tracker)
+
+
+def refuse_objects(name: str) -> NoReturn:
+    """Raise ``TypeError``: nobody has said how objects become bytes."""
+    raise TypeError(
+        f"{name!r} holds Python objects, of which a checkpoint knows no bytes: hand over "
+        "encode=, a function of an object that returns bytes, and decode= to load"
+    )
+
+
+def write_objects(
+    files: Files, values: Iterable[Any], encode: Encode | None, name: str
+) -> tuple[int, int]:
+    """Write Python objects as bytes: two files, with the length of each and all bytes."""
+    if encode is None:
+        refuse_objects(name)
+    found = []
+    for value in values:
+        data = encode(value)
+        if not isinstance(data, bytes):
+            raise TypeError(f"encode: expected bytes, got {type(data).__name__}")
+        found.append(data)
+    lengths = np.array([len(data) for data in found], np.int64)
+    return files.write_array(lengths), files.write_array(np.frombuffer(b"".join(found), np.uint8))
+
+
+class Job:
+    """One save of one object to one folder.
+
+    Parameters
+    ----------
+    root : object
+        What to save.
+    disk : Disk
+        The folder.
+    keep : int
+        States that are there afterwards, at most; at least 1.
+    codec : Codec
+        How files are compressed.
+    encode : callable, optional
+        Makes bytes of a Python object.
+    classes : iterable of type
+        Classes of the caller among what is saved.
+    progress : Progress
+        Is told how far it is.
+    """
+
+    def __init__(
+        self,
+        root: Any,
+        disk: Disk,
+        *,
+        keep: int,
+        codec: Codec,
+        encode: Encode | None,
+        classes: Iterable[type],
+        progress: Progress,
+    ) -> None:
+        self._root = root
+        self._disk = disk
+        self._keep = keep
+        self._codec = codec
+        self._encode = encode
+        self._classes = (*classes, *_own_classes(root))
+        self._progress = progress
+        self._holders = self._find_holders()
+
+    def _encoder(self) -> Encoder:
+        return Encoder(self._classes, lambda holder: holder._attributes_to_save())
+
+    def _find_holders(self) -> list[HoldsRows]:
+        encoder = self._encoder()
+        encoder.encode(self._root)
+        unfit = [
+            path
+            for path, value in encoder.external.items()
+            if not (callable(value) or _classes_like_environment(value))
+        ]
+        if unfit:
+            raise TypeError(
+                f"{unfit[0]}: {type(encoder.external[unfit[0]]).__name__} cannot be saved"
+            )
+        for holder in encoder.holders:
+            boxed = holder._rows_to_save().layout.schema.fields
+            names = [field.name for field in boxed if field.dtype.hasobject]
+            if names and self._encode is None:
+                refuse_objects(names[0])
+        return encoder.holders
+
+    def run(self, *, waits: bool) -> None:
+        """Save. With ``waits``, writers wait until all is there."""
+        self._disk.make()
+        with self._disk.locked():
+            if waits:
+                _holding(self._holders, self._save)
+            else:
+                self._save()
+
+    def begin(self) -> _Begun:
+        """Look at everything, while writers wait; the folder is locked by the caller."""
+        before = Before(self._disk)
+        begun: _Begun = _holding(self._holders, partial(_Begun, self, before))
+        return begun
+
+    def _save(self) -> None:
+        begun = self.begin()
+        try:
+            begun.write()
+        except BaseException:
+            begun.abandon()
+            raise
+
+
+def _classes_like_environment(value: object) -> bool:
+    return hasattr(type(value), "step") and hasattr(type(value), "reset")
+
+
+def _own_classes(root: Any) -> tuple[type, ...]:
+    return (type(root),) if isinstance(root, HoldsRows) else ()
+
+
+def _holding(holders: list[Any], call: Callable[[], Any]) -> Any:
+    """``call()`` while nobody writes to any of the buffers; these are locked in a fixed order."""
+    for holder in sorted(holders, key=id, reverse=True):
+        call = partial(holder._hold, True, call)
+    return call()
+
+
+class _Begun:
+    """A save that has seen everything, and has yet to write it."""
+
+    def __init__(self, job: Job, before: Before) -> None:
+        self._job = job
+        self._before = before
+        encoder = job._encoder()
+        self._root = encoder.encode(job._root)
+        if [id(holder) for holder in encoder.holders] != [id(h) for h in job._holders]:
+            raise RuntimeError("the parts of what is saved changed meanwhile")
+        self._arrays = encoder.arrays
+        self._objects = encoder.objects
+        self._rings: list[RingJob] = []
+        for number, holder in enumerate(encoder.holders):
+            rows: Rows = holder._rows_to_save()
+            known = before.ring(number, rows.layout, rows.ring)
+            self._rings.append(RingJob(holder, number, known, before.name))
+        job._progress.total = sum(ring.nbytes for ring in self._rings) + sum(
+            array.nbytes for _, array in self._arrays
+        )
+
+    def abandon(self) -> None:
+        """Nothing was saved."""
+        for ring in self._rings:
+            ring.abandon()
+
+    def write(self) -> None:
+        """Write all files, and the manifest."""
+        job, before, disk = self._job, self._before, self._job._disk
+        _manifest.clean(disk, max(job._keep, 1))
+        files = Files(disk, before.following, job._codec, job._progress)
+        rings = [ring.write(files, before, job._encode) for ring in self._rings]
+        known = {entry["path"]: entry for entry in before.manifest.get("arrays", ())}
+        arrays = [
+            write_or_compare(files, before, path, array, known.get(path))
+            for path, array in self._arrays
+        ]
+        objects = [
+            [*write_objects(files, values, job._encode, path), len(values)]
+            for path, values in self._objects
+        ]
+        _holding(job._holders, partial(self._settle, rings, files))
+        name = uuid.uuid4().hex
+        manifest = {
+            "format": _manifest.FORMAT,
+            "version": _manifest.VERSION,
+            "id": name,
+            "number": before.following,
+            "files": files.to_json(),
+            "rings": rings,
+            "arrays": arrays,
+            "objects": objects,
+            "root": self._root,
+        }
+        job._progress(0)
+        _manifest.commit(disk, before.following, manifest)
+        for ring in self._rings:
+            ring.commit(name, before.name)
+        _manifest.clean(disk, job._keep)
+
+    def _settle(self, rings: list[dict[str, Any]], files: Files) -> None:
+        for ring, saved in zip(self._rings, rings, strict=True):
+            ring.settle(saved, files)
+
+
+def write_or_compare(
+    files: Files,
+    before: Before,
+    path: str,
+    array: NDArray[Any],
+    known: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Write an array in full, or what differs from the one that was saved before: what is less."""
+    saved = {
+        "path": path,
+        "dtype": dtype_to_json_lists(array.dtype),
+        "shape": list(array.shape),
+    }
+    is_plain = array.ndim == 1 and array.dtype.itemsize in (1, 2, 4, 8)
+    if known is not None and known["dtype"] == saved["dtype"] and is_plain:
+        delta = _compare(files, before, array, known)
+        if delta is not None:
+            return saved | delta
+    return saved | {"file": files.write_array(array)}
+
+
+def _compare(
+    files: Files, before: Before, array: NDArray[Any], known: dict[str, Any]
+) -> dict[str, Any] | None:
+    """What differs from an array in a file; None if that is too much, or the file is damaged."""
+    length = known.get("base_shape", known["shape"])[0]
+    number = known["file"]
+    size = array.dtype.itemsize
+    given = array.view(np.uint8).reshape(-1)
+    places: list[NDArray[np.int64]] = [np.arange(length, len(array), dtype=np.int64)]
+    n = len(places[0])
+
+    def compare(offset: int, piece: Bytes) -> None:
+        nonlocal n
+        if n * (size + 8) > array.nbytes:
+            return
+        own = given[offset : offset + len(piece)]
+        differs = (piece[: len(own)].reshape(-1, size) != own.reshape(-1, size)).any(axis=1)
+        found = np.flatnonzero(differs) + offset // size
+        places.append(found)
+        n += len(found)
+
+    try:
+        dtype = dtype_from_json(known["dtype"])
+        _arrays.read(files.disk, before.entries[number], dtype, (length,), compare, lambda _: None)
+    except DamagedError:
+        return None
+    if n * (size + 8) > array.nbytes:
+        return None
+    delta = {"file": before.copy(number, files), "base_shape": [length]}
+    where = np.sort(np.concatenate(places))
+    if len(where):
+        delta |= {
+            "places": files.write_array(where),
+            "values": files.write_array(array[where]),
+            "n": len(where),
+        }
+    return delta
+
+
+class Saving:
+    """A save that goes on in a thread of its own: what ``save_async`` returns.
+
+    Attributes
+    ----------
+    progress : Progress
+        ``progress.done`` bytes of about ``progress.total`` were written.
+    """
+
+    def __init__(self, job: Job, progress: Progress) -> None:
+        self.progress = progress
+        self._job = job
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="save")
+
+    def _start(self) -> None:
+        """Look at everything in this thread, write in the other one."""
+        disk = self._job._disk
+        disk.make()
+        self._lock = disk.locked()
+        self._lock.__enter__()
+        try:
+            self._begun = self._job.begin()
+            self._thread.start()
+        except BaseException:
+            self._lock.__exit__(None, None, None)
+            raise
+
+    def _run(self) -> None:
+        try:
+            try:
+                self._begun.write()
+            except BaseException:
+                self._begun.abandon()
+                raise
+        except BaseException as error:  # noqa: BLE001 (raised by ``result``)
+            self._error = error
+        finally:
+            self._lock.__exit__(None, None, None)
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """End it: the folder keeps its old state, and ``result`` raises ``CancelledError``.
+
+        A save that has written all but its manifest may still succeed.
+        """
+        self.progress.cancelled = True
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, and raise what it raised.
+
+        Raises ``TimeoutError`` after so many seconds; it goes on then.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the save has not ended after {timeout} seconds")
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,320 @@
+"""``Checkpointed``: the methods ``save``, ``save_async``, ``load`` and ``restore``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cpprb_like._c.checks import as_int
+from cpprb_like.checkpoint._arrays import Codec
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._load import Options, Target
+from cpprb_like.checkpoint._load import load as _load
+from cpprb_like.checkpoint._load import restore as _restore
+from cpprb_like.checkpoint._progress import Progress, Tell, shown
+from cpprb_like.checkpoint._save import Encode, Job, Saving
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Checkpointed", "load"]
+
+
+class Checkpointed:
+    """Base class of what is saved to a folder, whole: buffers, views, mixtures and fronts."""
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        keep: int = 1,
+        codec: str | None = None,
+        level: int | None = None,
+        encode: Encode | None = None,
+        classes: Iterable[type] = (),
+        progress: Tell = None,
+    ) -> None:
+        """Save everything to a folder: rows, priorities, schedules, generator.
+
+        What ``load`` gives goes on bit for bit as this object does. After a crash at any moment,
+        of the program or of the machine, the folder has the state before or the new one. Another
+        save to the same folder writes what has changed since.
+
+        Parameters
+        ----------
+        folder : str or path
+            The folder, which is made if it is not there. Files of others in it are left alone.
+        keep : int
+            States that are there afterwards, at most: the newest ones, at least 1.
+        codec : {None, "zlib", "lzma"}
+            How files are compressed.
+        level : int, optional
+            Of the codec, 0 to 9.
+        encode : callable, optional
+            ``encode(object)`` -> bytes, for fields of Python objects; ``load`` wants its inverse.
+        classes : iterable of type
+            Classes of your own whose objects are attributes of what is saved.
+        progress : callable or bool, optional
+            ``progress(done, total)`` is called with bytes; or whether a bar is shown (tqdm). By
+            default it is, for 256 MiB and more, if standard error is a terminal and tqdm is there.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is of a wrong type or value, or a part of the object cannot be saved; the
+            message names it.
+        BlockingIOError
+            Somebody else is saving to this folder.
+        OSError
+            The disk is full, or such. Whatever is raised, the folder has its old states.
+
+        Notes
+        -----
+        Threads that write wait until all is there; see ``save_async``. Functions and environments
+        are not saved, only where they were: ``load`` wants them again, ``restore`` takes those that
+        are there. Cost: one copy of what has changed, its checksum, and the disk; up to 32 MiB of
+        rows that have not changed are written again.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from cpprb_like import ReplayBuffer
+        >>> folder = tempfile.mkdtemp()
+        >>> rb = ReplayBuffer(100, {"rew": {"shape": ()}}, seed=0)
+        >>> rb.add(rew=[1, 2, 3])
+        0
+        >>> rb.save(folder)
+        >>> other = ReplayBuffer.load(folder)
+        >>> (other.sample(5)["rew"] == rb.sample(5)["rew"]).all()
+        np.True_
+        """
+        with shown(progress) as told:
+            self._job(folder, keep, codec, level, encode, classes, Progress(told)).run(waits=True)
+
+    def save_async(
+        self,
+        folder: str | Path,
+        *,
+        keep: int = 1,
+        codec: str | None = None,
+        level: int | None = None,
+        encode: Encode | None = None,
+        classes: Iterable[type] = (),
+    ) -> Saving:
+        """Save as ``save`` does, in a thread of its own.
+
+        It returns when what may change has been copied: flags and priorities, a few bytes a row.
+        Writers wait for that and no longer. The state that is saved is that of this moment, but for
+        rows that are overwritten before they have been written to the disk, the oldest ones: these
+        are left out. Rows that ``update`` changes meanwhile have their new values.
+
+        Parameters
+        ----------
+        folder, keep, codec, level, encode, classes
+            As for ``save``; ``encode`` is called in the other thread.
+
+        Returns
+        -------
+        Saving
+            ``done()``, ``progress.done`` of ``progress.total`` bytes, ``cancel()``, and
+            ``result()``, which waits and raises what the save raised.
+
+        Raises
+        ------
+        TypeError, ValueError, BlockingIOError, OSError
+            As ``save``; what happens later is raised by ``result()``: a ``RuntimeError`` if the
+            buffer was cleared or all rows were overwritten meanwhile.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(100, {"rew": {"shape": ()}}, seed=0)
+        >>> rb.add(rew=[1, 2, 3])
+        0
+        >>> saving = rb.save_async(tempfile.mkdtemp())
+        >>> rb.add(rew=4)  # not in what is saved
+        3
+        >>> saving.result()
+        """
+        progress = Progress()
+        job = self._job(folder, keep, codec, level, encode, classes, progress)
+        saving = Saving(job, progress)
+        saving._start()
+        return saving
+
+    def _job(
+        self,
+        folder: str | Path,
+        keep: int,
+        codec: str | None,
+        level: int | None,
+        encode: Encode | None,
+        classes: Iterable[type],
+        progress: Progress,
+    ) -> Job:
+        return Job(
+            self,
+            Disk(folder),
+            keep=as_int("keep", keep, 1),
+            codec=Codec(codec, level).check(),
+            encode=encode,
+            classes=tuple(classes),
+            progress=progress,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        state: int | None = None,
+        size: int | None = None,
+        fields: Iterable[str] | None = None,
+        mmap_prefix: str | Path | None = None,
+        mmap_mode: str = "x",
+        replace: Mapping[str, Any] | None = None,
+        classes: Iterable[type] = (),
+        decode: Callable[[bytes], Any] | None = None,
+        salvage: bool = False,
+        progress: Tell = None,
+    ) -> Self:
+        """A new object with what was saved.
+
+        Parameters
+        ----------
+        folder : str or path
+            The folder that ``save`` was given.
+        state : int, optional
+            The number of a state that ``keep`` has kept; the newest one.
+        size : int, optional
+            Another capacity, of one buffer. Of a smaller one the newest rows are kept; ``indexes``
+            of batches before are taken for those of rows that are gone.
+        fields : iterable of str, optional
+            The fields to load, of one buffer; all. Those that end episodes have to be among them.
+        mmap_prefix, mmap_mode
+            Where the rows of one buffer shall lie: see ``ReplayBuffer``.
+        replace : mapping of str to object, optional
+            What takes the place of something that was saved, by its path, as
+            ``{"sampler.beta": Linear(0.4, 1.0, 10**6)}``; functions and environments have to be
+            here, as ``{"layers.0.reward_func": reward}``.
+        classes : iterable of type
+            Classes of your own that were saved: subclasses of buffers and samplers.
+        decode : callable, optional
+            The inverse of ``encode``.
+        salvage : bool
+            Load what is left of a folder that is damaged, and warn of what is lost.
+        progress : callable or bool, optional
+            As for ``save``.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no checkpoint in this folder, or no such state.
+        ValueError, TypeError
+            A file is damaged or not of this library, or an argument does not fit what was saved;
+            the message says which.
+        MemoryError
+            The machine has not enough memory.
+
+        Notes
+        -----
+        No code in a file is run, imported or evaluated: files of strangers can be opened. Cost:
+        one pass over the files, for their checksums too.
+
+        Examples
+        --------
+        See ``save``.
+        """
+        target = Target(size, None if fields is None else tuple(fields), mmap_prefix, mmap_mode)
+        with shown(progress) as told:
+            own = (cls, *classes)
+            options = _options(own, replace, decode, salvage, state, told)
+            found = _load(Disk(folder), options, target)
+        if not isinstance(found, cls):
+            raise TypeError(
+                f"{folder} has a {type(found).__name__}, no {cls.__name__}; "
+                f"{type(found).__name__}.load() gives it"
+            )
+        return found
+
+    def restore(
+        self,
+        folder: str | Path,
+        *,
+        state: int | None = None,
+        replace: Mapping[str, Any] | None = None,
+        classes: Iterable[type] = (),
+        decode: Callable[[bytes], Any] | None = None,
+        salvage: bool = False,
+        progress: Tell = None,
+    ) -> None:
+        """Give this object, and all that it is made of, what was saved.
+
+        As ``load``, but buffers, samplers and generators that others hold stay the same objects,
+        functions and environments stay those that are here, and a buffer keeps its capacity.
+
+        Parameters
+        ----------
+        folder, state, replace, classes, decode, salvage, progress
+            As for ``load``.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError, TypeError, MemoryError
+            As ``load``; also if another kind of object was saved, or other fields: the message
+            says which. Whatever is raised, nothing has changed.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from cpprb_like import ReplayBuffer
+        >>> folder = tempfile.mkdtemp()
+        >>> rb = ReplayBuffer(100, {"rew": {"shape": ()}}, seed=0)
+        >>> rb.add(rew=[1, 2, 3])
+        0
+        >>> rb.save(folder)
+        >>> rb.clear()
+        >>> rb.restore(folder)
+        >>> len(rb)
+        3
+        """
+        with shown(progress) as told:
+            options = _options(tuple(classes), replace, decode, salvage, state, told)
+            _restore(Disk(folder), options, self)
+
+
+def load(folder: str | Path, **options: Any) -> Any:
+    """Whatever was saved to a folder: see ``Checkpointed.load``."""
+    target = Target(
+        options.pop("size", None),
+        options.pop("fields", None),
+        options.pop("mmap_prefix", None),
+        options.pop("mmap_mode", "x"),
+    )
+    with shown(options.pop("progress", None)) as told:
+        given = _options(
+            tuple(options.pop("classes", ())),
+            options.pop("replace", None),
+            options.pop("decode", None),
+            options.pop("salvage", False),
+            options.pop("state", None),
+            told,
+        )
+        if options:
+            raise TypeError(f"load: unknown options {list(options)}")
+        return _load(Disk(folder), given, target)
+
+
+def _options(
+    classes: tuple[type, ...],
+    replace: Mapping[str, Any] | None,
+    decode: Callable[[bytes], Any] | None,
+    salvage: bool,
+    state: int | None,
+    told: Callable[[int, int], None] | None,
+) -> Options:
+    number = None if state is None else as_int("state", state, 0)
+    watch = Progress(told)
+    return Options(classes, dict(replace or {}), decode, bool(salvage), number, watch)

@@ -1,0 +1,266 @@
+"""The rows of a ring as segments: files of so many rows by row id, which are never changed.
+
+A segment has the rows ``number * segment_rows`` and up; of these, a state needs those that were in
+the ring. What a row has is divided into *parts*: the records, each large field, the frames of a
+stack, and a byte or two about where derived values are. A save that follows another one writes the
+segments that have new rows, and *patches*: the rows that were edited. What was edited much is
+written anew. Not here: reading them back (``_rows_back``), the rest of a buffer (``_values``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import Ring
+from cpprb_like._store.schema import Layout
+from cpprb_like._store.tracker import Tracker
+from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
+
+__all__ = ["IndexCopy", "Part", "Plan", "flags_name", "parts_of", "plan", "record_dtype"]
+
+Bytes = NDArray[np.uint8]
+Ids = NDArray[np.int64]
+
+SEGMENT_NBYTES = 1 << 25
+MOST_PATCHED = 4  # a segment, or all patches, of which more than one part in so many is edited
+BYTE = np.dtype(np.uint8)
+
+
+class Part(NamedTuple):
+    """Something that each row has: bytes at ``row id % len(memory)``."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]  # of a row, in the file
+    memory: Bytes  # (slots, bytes)
+    before: int = 0  # rows older than the oldest one that are needed as well
+    is_index: bool = False  # changes with later rows, so it is copied when a save begins
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a row."""
+        return int(self.memory.shape[1])
+
+    def range(self, first: int, stop: int, oldest: int) -> tuple[int, int]:
+        """The rows from ``first`` to ``stop`` that a state with this oldest row needs."""
+        low = max(first, oldest - self.before, 0)
+        return low, max(low, stop)
+
+    def copy(self, low: int, high: int) -> Bytes:
+        """The bytes of the rows from ``low`` to ``high``."""
+        out = np.empty((high - low, self.nbytes), np.uint8)
+        self._copy_to(out, low)
+        return out
+
+    def copy_rows(self, rows: Ids) -> Bytes:
+        """The bytes of these rows."""
+        return self.memory[rows % len(self.memory)]
+
+    def _copy_to(self, out: Bytes, low: int) -> None:
+        slots = len(self.memory)
+        done = 0
+        while done < len(out):
+            slot = (low + done) % slots
+            n = min(len(out) - done, slots - slot)
+            out[done : done + n] = self.memory[slot : slot + n]
+            done += n
+
+    def pieces(self, low: int, high: int, index: IndexCopy) -> Iterator[Bytes]:
+        """The bytes of the rows from ``low`` to ``high``, in arrays of some MiB."""
+        step = max(1, CHUNK_NBYTES // max(1, self.nbytes))
+        buffer = np.empty((min(step, high - low), self.nbytes), np.uint8)
+        for start in range(low, high, step):
+            piece = buffer[: min(step, high - start)]
+            self._copy_to(piece, start)
+            index.put(self, piece, start)
+            yield piece.reshape(-1)
+
+
+def flags_name(names: tuple[str, ...]) -> str:
+    """The name of the flags in a record: ``flags``, unless a field is called so."""
+    name = "flags"
+    while name in names:
+        name += "_"
+    return name
+
+
+def record_dtype(layout: Layout) -> np.dtype[Any]:
+    """The records as a structured dtype: fields under their names, and the flags."""
+    offset, stride = layout.record
+    names, formats, offsets = [], [], []
+    in_record = [number for number in range(len(layout.offsets)) if layout.in_record(number)]
+    for number in sorted(in_record, key=lambda number: layout.offsets[number]):
+        field = layout.schema.fields[number]
+        # NumPy has no field without a name.
+        names.append(field.name or flags_name((*layout.schema.names, "flags")))
+        formats.append((field.dtype, field.shape))
+        offsets.append(layout.offsets[number] - offset)
+    names.append(flags_name(layout.schema.names))
+    formats.append((BYTE, ()))
+    offsets.append(stride - 1)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": stride})
+
+
+def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
+    """The parts of a layout's rows; records first."""
+    parts = [Part("records", record_dtype(layout), (), layout.records(arena))]
+    schema, capacity = layout.schema, layout.capacity
+    for number, field in enumerate(schema.fields):
+        is_stored = field.name not in schema.chained and not field.dtype.hasobject
+        if is_stored and not layout.in_record(number):
+            rows = layout.rows(arena, number)
+            parts.append(Part(f"field {field.name}", field.dtype, field.shape, rows))
+    fields = {field.name: field for field in schema.fields}
+    for stack in schema.stacks:
+        field = fields[stack.name]
+        before = (stack.depth - 1) * layout.n_envs
+        frames = layout.block(arena, f"frames of {stack.name}").reshape(capacity + before, -1)
+        frame = (*field.shape[: stack.axis], *field.shape[stack.axis + 1 :])
+        parts.append(Part(f"frames of {stack.name}", field.dtype, frame, frames, before))
+        runs = layout.block(arena, f"runs of {stack.name}").reshape(capacity, 1)
+        parts.append(Part(f"runs of {stack.name}", BYTE, (), runs, 0, True))
+    for name, _ in schema.next_of:
+        marks = layout.block(arena, f"marks of {name}").reshape(capacity, 1)
+        parts.append(Part(f"marks of {name}", BYTE, (), marks, 0, True))
+    return parts
+
+
+class IndexCopy:
+    """What is known of the rows at the moment of a save, and changes with later rows.
+
+    Flags of the records, and the parts that say where derived values are: copied for the rows that
+    will be written, while writers wait.
+    """
+
+    def __init__(self, layout: Layout, arena: Bytes, parts: list[Part]) -> None:
+        records = parts[0]
+        flags = layout.flags(arena).reshape(-1, 1)
+        self._flags = Part("flags", BYTE, (), flags)
+        self._records = records
+        self._indexes = [part for part in parts if part.is_index]
+        self._ranges: list[tuple[int, int, dict[str, Bytes]]] = []
+        self._rows: Ids = np.empty(0, np.int64)
+        self._of_rows: dict[str, Bytes] = {}
+
+    def take(self, low: int, high: int) -> None:
+        """Copy what the rows from ``low`` to ``high`` have."""
+        found = {part.name: part.copy(low, high) for part in (self._flags, *self._indexes)}
+        self._ranges.append((low, high, found))
+
+    def take_rows(self, rows: Ids) -> None:
+        """Copy what these rows have, which are in none of the ranges."""
+        self._rows = rows
+        self._of_rows = {part.name: part.copy_rows(rows) for part in (self._flags, *self._indexes)}
+
+    def put(self, part: Part, piece: Bytes, start: int) -> None:
+        """Set what was copied in the bytes of the rows from ``start`` on."""
+        if not (part is self._records or part.is_index):
+            return
+        name, to = ("flags", piece[:, -1:]) if part is self._records else (part.name, piece)
+        stop = start + len(piece)
+        for low, high, found in self._ranges:
+            first, end = max(low, start), min(high, stop)
+            if first < end:
+                to[first - start : end - start] = found[name][first - low : end - low]
+
+    def put_rows(self, part: Part, values: Bytes, rows: Ids) -> None:
+        """The same for the bytes of these rows; each was copied."""
+        if not (part is self._records or part.is_index):
+            return
+        name, to = ("flags", values[:, -1:]) if part is self._records else (part.name, values)
+        places = np.searchsorted(self._rows, rows)
+        places[places == len(self._rows)] = 0
+        single = np.zeros(len(rows), np.bool_)
+        if len(self._rows):
+            single = self._rows[places] == rows
+            to[single] = self._of_rows[name][places[single]]
+        for low, high, found in self._ranges:
+            within = (rows >= low) & (rows < high) & ~single
+            to[within] = found[name][rows[within] - low]
+
+
+class Plan(NamedTuple):
+    """What a save of a ring writes."""
+
+    segment_rows: int
+    kept: list[dict[str, Any]]  # segments of the state before
+    write: list[int]  # numbers of segments
+    patches: list[dict[str, Any]]  # of the state before
+    patched: Ids  # rows that were edited, in segments that are kept
+
+
+def segment_rows_of(parts: list[Part], beside: int) -> int:
+    """Rows of a segment: a power of two, of some 32 MiB."""
+    nbytes = sum(part.nbytes for part in parts) + beside
+    rows = max(1, SEGMENT_NBYTES // max(1, nbytes))
+    return 1 << (rows.bit_length() - 1)
+
+
+def plan(
+    ring: Ring,
+    parts: list[Part],
+    beside: int,
+    before: dict[str, Any] | None,
+    tracker: Tracker | None,
+) -> Plan:
+    """Decide what to write.
+
+    Parameters
+    ----------
+    ring : Ring
+        The rows.
+    parts : list of Part
+        What they have.
+    beside : int
+        Bytes of a row that are not in a part, about.
+    before : dict or None
+        What the manifest of the state before says of this ring, if it is of the same rows.
+    tracker : Tracker or None
+        Which were edited since.
+    """
+    written, oldest = ring.written, ring.written - ring.stored
+    if before is None or tracker is None:
+        rows = segment_rows_of(parts, beside)
+        first = max(0, oldest - max(part.before for part in parts)) // rows
+        return Plan(rows, [], list(range(first, -(-written // rows))), [], np.empty(0, np.int64))
+    rows = before["segment_rows"]
+    first = max(0, oldest - max(part.before for part in parts)) // rows
+    tail = max(0, before["written"] - ring.n_envs) // rows
+    known = {segment["number"]: segment for segment in before["segments"]}
+    edited = ring.row_ids(_slots_in_use(tracker, ring))
+    edited = np.sort(edited[edited < tail * rows])
+    old = sum(patch["n"] for patch in before["patches"])
+    counts = dict.fromkeys(range(first, -(-written // rows)), 0)
+    for number, n in zip(*np.unique(edited // rows, return_counts=True), strict=True):
+        counts[int(number)] = int(n)
+    everything = old + len(edited) > ring.stored // MOST_PATCHED
+    write = [
+        number
+        for number, n in counts.items()
+        if number not in known
+        or number >= tail
+        or n * MOST_PATCHED > rows
+        or (everything and (n or _is_patched(number, rows, before["patches"])))
+    ]
+    kept = [known[number] for number in counts if number not in write]
+    of_kept = np.array([segment["number"] for segment in kept], np.int64)
+    patched = edited[np.isin(edited // rows, of_kept)]
+    patches = before["patches"]
+    if everything:  # all that they say was written anew
+        patches = []
+    return Plan(rows, kept, write, patches, patched if not everything else patched[:0])
+
+
+def _is_patched(number: int, rows: int, patches: list[dict[str, Any]]) -> bool:
+    return any(
+        patch["first"] < (number + 1) * rows and patch["last"] >= number * rows for patch in patches
+    )
+
+
+def _slots_in_use(tracker: Tracker, ring: Ring) -> NDArray[np.intp]:
+    slots = tracker.slots()
+    return slots[slots < ring.stored]

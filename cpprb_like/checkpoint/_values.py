@@ -1,0 +1,424 @@
+"""Python values <-> JSON: the rest of a checkpoint, beside rows and arrays.
+
+Numbers, texts, containers, NumPy's dtypes and generators, and objects of classes that are known by
+name: those of this package (``_classes``), and those that the caller hands over. Nothing is
+imported, called or evaluated because a file says so. A function, an environment, or whatever
+else has no such form is *external*: its place is noted, and whoever loads hands it over again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like.checkpoint import _classes
+from cpprb_like.checkpoint._arrays import DamagedError
+from cpprb_like.samplers._base import Sampler
+from cpprb_like.views._layer import Layer
+
+__all__ = ["Decoder", "Encoder", "HoldsRows", "dtype_from_json", "dtype_to_json"]
+
+INLINE_NBYTES = 1024
+DEEPEST = 60
+BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+
+
+class HoldsRows:
+    """Base class of what holds a ring: its rows go to segments, the rest to the manifest."""
+
+    def _rows_to_save(self) -> Any:
+        """The layout, the memory and the ring: ``_save.Rows``."""
+        raise NotImplementedError
+
+    def _attributes_to_save(self) -> dict[str, Any]:
+        """The attributes that belong to what is saved."""
+        raise NotImplementedError
+
+    def _open_saved(
+        self, attributes: dict[str, Any], reader: Any, target: Any, state: tuple[str, int]
+    ) -> None:
+        """Hold the rows that a reader reads, with these attributes; of a blank object.
+
+        ``target`` says where they go, ``state`` is the name of the state and the number of the
+        ring in it.
+        """
+        raise NotImplementedError
+
+    def _take_over(self, other: Any, swap: Callable[[Any], Any]) -> None:
+        """Have all that another object has; ``swap`` gives what is kept in place of a part."""
+        raise NotImplementedError
+
+
+# Subclasses of the caller are saved without a word; to load them, he hands the classes over.
+OWN = (HoldsRows, Sampler, Layer)
+OF_CALLER = "caller's "
+
+
+class Objects(NamedTuple):
+    """Python objects of the caller, which only an encoder of his own makes bytes of."""
+
+    values: list[Any]
+
+
+def dtype_to_json(dtype: np.dtype[Any]) -> Any:
+    """A dtype as JSON has it."""
+    return np.lib.format.dtype_to_descr(dtype)
+
+
+def dtype_from_json(descr: Any) -> np.dtype[Any]:
+    """The dtype; ``DamagedError`` if it is none, or holds Python objects."""
+    try:
+        dtype = np.lib.format.descr_to_dtype(_tuples(descr))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"dtype: {error}") from None
+    if dtype.hasobject:
+        raise DamagedError(f"dtype: {descr!r}")
+    return dtype
+
+
+def _tuples(descr: Any, depth: int = 0) -> Any:
+    """NumPy wants a list of tuples; JSON has lists."""
+    if depth > DEEPEST:
+        raise DamagedError("dtype: nested too deeply")
+    if isinstance(descr, list) and descr and all(isinstance(entry, list) for entry in descr):
+        return [_field(entry, depth) for entry in descr]
+    if isinstance(descr, list):
+        return tuple(_tuples(entry, depth + 1) for entry in descr)
+    return descr
+
+
+def _field(entry: list[Any], depth: int) -> tuple[Any, ...]:
+    name, inner, *shape = entry
+    title = tuple(name) if isinstance(name, list) else name
+    return (title, _tuples(inner, depth + 1), *(tuple(lengths) for lengths in shape))
+
+
+def state_of(value: Any) -> dict[str, Any]:
+    """The attributes of an object, as it says itself if it does."""
+    own = getattr(type(value), "__getstate__", None)
+    if own is not None and own is not getattr(object, "__getstate__", None):
+        state: dict[str, Any] = own(value)
+        return state
+    return dict(value.__dict__)
+
+
+class Encoder:
+    """Makes JSON of values; arrays, rings and objects of the caller are put aside.
+
+    Parameters
+    ----------
+    classes : iterable of type
+        Classes of the caller.
+    of_rows : callable
+        The attributes of something that holds rows.
+    """
+
+    def __init__(
+        self,
+        classes: Iterable[type] = (),
+        of_rows: Callable[[Any], dict[str, Any]] = lambda buffer: dict(buffer.__dict__),
+    ) -> None:
+        self._classes = frozenset(classes)
+        self._of_rows = of_rows
+        self._seen: dict[int, int] = {}
+        self._alive: list[Any] = []  # so that no id is used again
+        self.arrays: list[tuple[str, NDArray[Any]]] = []
+        self.objects: list[tuple[str, list[Any]]] = []
+        self.holders: list[Any] = []
+        self.elements: dict[str, Any] = {}  # by path, what is one thing wherever it is found
+        self.external: dict[str, Any] = {}
+
+    def encode(self, value: Any, path: str = "") -> Any:
+        """The JSON of a value that is found at ``path``."""
+        if path.count(".") > DEEPEST:
+            raise ValueError(f"{path}: nested too deeply to be saved")
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {"$": "float", "value": repr(value)}
+        if type(value) is list:
+            return [self.encode(entry, join(path, str(k))) for k, entry in enumerate(value)]
+        if type(value) is dict and all(type(key) is str for key in value) and "$" not in value:
+            return {key: self.encode(entry, join(path, key)) for key, entry in value.items()}
+        return self._other(value, path)
+
+    def _other(self, value: Any, path: str) -> Any:
+        if isinstance(value, Objects):
+            self.objects.append((path, value.values))
+            return {"$": "objects", "number": len(self.objects) - 1}
+        if isinstance(value, tuple) and type(value) is tuple:
+            return {"$": "tuple", "values": self.encode(list(value), path)}
+        if type(value) is dict:
+            pairs = [
+                [self.encode(key, path), self.encode(entry, path)] for key, entry in value.items()
+            ]
+            return {"$": "dict", "pairs": pairs}
+        if type(value) is deque:
+            return {"$": "deque", "values": self.encode(list(value), path), "most": value.maxlen}
+        if type(value) in (set, frozenset):
+            values = [self.encode(entry, path) for entry in sorted(value, key=repr)]
+            return {"$": type(value).__name__, "values": values}
+        if type(value) is bytes:
+            return {"$": "bytes", "hex": value.hex()}
+        if isinstance(value, np.ndarray) and type(value) is np.ndarray:
+            return self._array(value, path)
+        if isinstance(value, np.generic) and not isinstance(value, np.void | np.object_):
+            return {"$": "scalar", "value": self._inline(np.asarray(value))}
+        if isinstance(value, np.dtype):
+            return {"$": "dtype", "descr": dtype_to_json(value)}
+        if isinstance(value, type) and self._name(value) is not None:
+            return {"$": "class", "name": self._name(value)}
+        return self._shared(value, path)
+
+    def _name(self, cls: type) -> str | None:
+        """The name of a class; those of the caller cannot be taken for one of this package."""
+        known = _classes.name_of(cls)
+        if known is None and (cls in self._classes or issubclass(cls, OWN)):
+            return OF_CALLER + cls.__name__
+        return known
+
+    def _shared(self, value: Any, path: str) -> Any:
+        """Something that may be found at several places, and is one thing there too."""
+        if id(value) in self._seen:
+            return {"$": "again", "number": self._seen[id(value)]}
+        number = self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
+        if isinstance(value, np.random.Generator):
+            self.elements[path] = value
+            return {"$": "generator", "number": number, **self._generator(value, path)}
+        if isinstance(value, np.random.RandomState):
+            state = self.encode(value.get_state(legacy=False), path)
+            return {"$": "random state", "number": number, "state": state}
+        if type(value) is random.Random:
+            return {"$": "random", "number": number, "state": self.encode(value.getstate(), path)}
+        name = self._name(type(value))
+        if isinstance(value, HoldsRows):
+            self.holders.append(value)
+            place = len(self.holders) - 1
+            self.elements[path] = value
+            state = self.encode(self._of_rows(value), path)
+            return {"$": "rows", "number": number, "class": name, "ring": place, "state": state}
+        if name is not None:
+            self.elements[path] = value
+            state = self.encode(state_of(value), path)
+            return {"$": "object", "number": number, "class": name, "state": state}
+        self.external[path] = value
+        return {"$": "external", "number": number, "path": path, "type": type(value).__name__}
+
+    def _generator(self, rng: np.random.Generator, path: str) -> dict[str, Any]:
+        bits = rng.bit_generator
+        kind = type(bits).__name__
+        if kind not in BIT_GENERATORS:
+            raise TypeError(f"{path}: a {kind} is not saved; expected one of {BIT_GENERATORS}")
+        with bits.lock:
+            state = self.encode(dict(bits.state), path)
+        seeds = getattr(bits, "seed_seq", None)
+        saved: dict[str, Any] = {"class": kind, "state": state}
+        if isinstance(seeds, np.random.SeedSequence):
+            saved["seeds"] = {
+                "entropy": self.encode(seeds.entropy, path),
+                "spawn_key": [int(key) for key in seeds.spawn_key],
+                "pool_size": seeds.pool_size,
+                "spawned": seeds.n_children_spawned,
+            }
+        return saved
+
+    def _array(self, value: NDArray[Any], path: str) -> Any:
+        if value.dtype.hasobject:
+            raise TypeError(f"{path}: an array of Python objects is not saved")
+        if value.nbytes <= INLINE_NBYTES:
+            return {"$": "small array", "value": self._inline(value)}
+        self.arrays.append((path, np.array(value, order="C")))
+        return {"$": "array", "number": len(self.arrays) - 1}
+
+    @staticmethod
+    def _inline(value: NDArray[Any]) -> list[Any]:
+        return [dtype_to_json(value.dtype), list(value.shape), value.tobytes().hex()]
+
+
+class Decoder:
+    """Makes values of JSON again.
+
+    Parameters
+    ----------
+    arrays, objects : callable
+        The array, and the list of objects, of a number.
+    make_rows : callable
+        ``make_rows(cls, ring, path)``: ``(state) -> the object``; called for what holds rows.
+    classes : iterable of type
+        Classes of the caller.
+    replace : mapping
+        By path, what takes the place of what was saved; whatever is external has to be there.
+    """
+
+    def __init__(
+        self,
+        arrays: Callable[[int], NDArray[Any]],
+        objects: Callable[[int], list[Any]],
+        make_rows: Callable[[type, int, str, dict[str, Any]], Any],
+        classes: Iterable[type] = (),
+        replace: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._arrays = arrays
+        self._objects = objects
+        self._make_rows = make_rows
+        self._classes = {OF_CALLER + cls.__name__: cls for cls in classes}
+        self._replace = dict(replace or {})
+        self._used: set[str] = set()
+        self._missing: list[str] = []
+        self._seen: dict[int, Any] = {}
+        self.elements: dict[str, Any] = {}
+
+    def finish(self) -> None:
+        """Raise ``ValueError`` if something external is missing, or nothing was at a path given."""
+        if self._missing:
+            raise ValueError(
+                "functions and environments are not saved, so they are missing here: "
+                f"{self._missing}; hand them over as replace={{path: value}}, or restore() an "
+                "object that has them"
+            )
+        unknown = sorted(set(self._replace) - self._used)
+        if unknown:
+            raise ValueError(f"replace: nothing was saved at {unknown}")
+
+    def decode(self, saved: Any, path: str = "", depth: int = 0) -> Any:
+        """The value of some JSON, which is found at ``path``."""
+        if depth > 4 * DEEPEST:
+            raise DamagedError("nested too deeply")
+        if path in self._replace:
+            self._used.add(path)
+            return self._replace[path]
+        if isinstance(saved, list):
+            return [
+                self.decode(entry, join(path, str(k)), depth + 1) for k, entry in enumerate(saved)
+            ]
+        if not isinstance(saved, dict):
+            return saved
+        if "$" not in saved:
+            return {
+                key: self.decode(entry, join(path, key), depth + 1) for key, entry in saved.items()
+            }
+        try:
+            return self._tagged(saved, path, depth + 1)
+        except (DamagedError, MemoryError, RecursionError):
+            raise
+        except (ArithmeticError, AttributeError, LookupError) as error:
+            raise DamagedError(f"{path or 'the object'} of the manifest: {error!r}") from error
+
+    def _tagged(self, saved: dict[str, Any], path: str, depth: int) -> Any:
+        kind = saved["$"]
+        if kind == "float":
+            return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[saved["value"]]
+        if kind == "tuple":
+            return tuple(self.decode(saved["values"], path, depth))
+        if kind == "dict":
+            pairs = saved["pairs"]
+            return {self.decode(k, "$", depth): self.decode(v, path, depth) for k, v in pairs}
+        if kind == "deque":
+            return deque(self.decode(saved["values"], path, depth), saved["most"])
+        if kind in ("set", "frozenset"):
+            values = self.decode(saved["values"], path, depth)
+            return set(values) if kind == "set" else frozenset(values)
+        if kind == "bytes":
+            return bytes.fromhex(saved["hex"])
+        if kind == "objects":
+            return Objects(self._objects(saved["number"]))
+        if kind == "array":
+            return self._arrays(saved["number"])
+        if kind == "small array":
+            return _from_inline(saved["value"])
+        if kind == "scalar":
+            return _from_inline(saved["value"])[()]
+        if kind == "dtype":
+            return dtype_from_json(saved["descr"])
+        if kind == "class":
+            return self._class(saved["name"])
+        if kind == "again":
+            return self._seen[saved["number"]]
+        if kind == "external":
+            self._missing.append(f"{saved['path']} ({saved['type']})")
+            return None
+        return self._shared(kind, saved, path, depth)
+
+    def _class(self, name: str) -> type:
+        found = self._classes.get(name) or _classes.class_of(name)
+        if found is None:
+            raise ValueError(f"{name!r} is no class of this package; hand it over as classes=[...]")
+        return found
+
+    def _shared(self, kind: str, saved: dict[str, Any], path: str, depth: int) -> Any:
+        number = saved["number"]
+        value: Any
+        if kind == "generator":
+            value = self._generator(saved, path, depth)
+        elif kind == "random state":
+            value = np.random.RandomState()  # that keras-gym's buffer has
+            value.set_state(self.decode(saved["state"], "$", depth))
+        elif kind == "random":
+            value = random.Random()
+            value.setstate(self.decode(saved["state"], "$", depth))
+        elif kind == "rows":
+            state = self.decode(saved["state"], path, depth)
+            cls = self._class(saved["class"])
+            if not issubclass(cls, HoldsRows):
+                raise DamagedError(f"{path}: a {cls.__name__} holds no rows")
+            value = self._make_rows(cls, saved["ring"], path, state)
+        elif kind == "object":
+            value = self._object(saved, path, depth)
+        else:
+            raise DamagedError(f"{path}: unknown kind {kind!r}")
+        self._seen[number] = value
+        self.elements[path] = value
+        return value
+
+    def _object(self, saved: dict[str, Any], path: str, depth: int) -> Any:
+        cls = self._class(saved["class"])
+        if issubclass(cls, HoldsRows):
+            raise DamagedError(f"{path}: a {cls.__name__} holds rows")
+        state = self.decode(saved["state"], path, depth)
+        if not isinstance(state, dict):
+            raise DamagedError(f"{path}: expected attributes, got {type(state).__name__}")
+        value = cls.__new__(cls)
+        own = getattr(cls, "__setstate__", None)
+        if own is not None:
+            own(value, state)
+        else:
+            value.__dict__.update(state)
+        return value
+
+    def _generator(self, saved: dict[str, Any], path: str, depth: int) -> np.random.Generator:
+        if saved["class"] not in BIT_GENERATORS:
+            raise DamagedError(f"{path}: unknown generator {saved['class']!r}")
+        cls = getattr(np.random, saved["class"])
+        seeds: Any = 0
+        if "seeds" in saved:
+            given = saved["seeds"]
+            seeds = np.random.SeedSequence(
+                self.decode(given["entropy"], "$", depth),
+                spawn_key=tuple(given["spawn_key"]),
+                pool_size=given["pool_size"],
+                n_children_spawned=given["spawned"],
+            )
+        bits = cls(seeds)
+        bits.state = self.decode(saved["state"], "$", depth)
+        return np.random.Generator(bits)
+
+
+def _from_inline(saved: list[Any]) -> NDArray[Any]:
+    descr, shape, data = saved
+    raw = bytes.fromhex(data)
+    if len(raw) > INLINE_NBYTES:
+        raise DamagedError("an array in the manifest is too large")
+    return np.frombuffer(raw, dtype_from_json(descr)).reshape(tuple(shape)).copy()
+
+
+def join(path: str, name: str) -> str:
+    """The path of an attribute or entry: ``_`` before a name is left out."""
+    name = name.lstrip("_") or name
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,191 @@
+"""Saving and loading, of every kind of buffer: what comes back goes on as the original does.
+
+The original's copy by ``copy.deepcopy`` is the twin: it does not touch files.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from support.combinations import OPTIONS, SAMPLERS, Cell, build
+
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.checkpoint import _segments
+
+KINDS = [
+    Cell(sampler, "rows", option)
+    for sampler in SAMPLERS
+    if sampler != "LegacyUniform"  # it draws from NumPy's global state
+    for option in ("sample", "n_envs", "next_of", "stack_compress", "Nstep")
+]
+by_kind = pytest.mark.parametrize("cell", KINDS, ids=lambda c: f"{c.sampler}-{c.option}")
+assert set(OPTIONS) >= {cell.option for cell in KINDS}
+
+
+def steps(rb: ReplayBuffer, n: int, start: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Values for n time steps of each environment."""
+    shape = (n, rb.n_envs) if rb.n_envs > 1 else (n,)
+    found: dict[str, Any] = {}
+    for field in rb.schema.fields:
+        if field.dtype.kind == "b":
+            found[field.name] = rng.random(shape) < 0.08
+        elif field.name == "id":
+            found[field.name] = start + np.arange(np.prod(shape)).reshape(shape)
+        else:
+            found[field.name] = rng.random((*shape, *field.shape)).astype(field.dtype)
+    if "stacked" in found:  # mostly the stack before, moved on
+        for t in range(1, n):
+            if rng.random() < 0.9:
+                found["stacked"][t, ..., :2, :] = found["stacked"][t - 1, ..., 1:, :]
+    return found
+
+
+def change(rb: ReplayBuffer, what: str, amount: int, rng: np.random.Generator) -> None:
+    """One of the things that change a buffer."""
+    if what == "add":
+        rb.add(**steps(rb, amount, rb.ring.written, rng))
+    elif what == "add_where" and rb.n_envs > 1:
+        values = {name: array[0] for name, array in steps(rb, 1, rb.ring.written, rng).items()}
+        rb.add_where(rng.random(rb.n_envs) < 0.5, **values)
+    elif what == "end":
+        rb.on_episode_end()
+    elif what == "clear":
+        rb.clear()
+    elif what == "draw" and len(rb):
+        rb.sample(min(amount, len(rb)))
+    elif what == "update" and len(rb):
+        slots = rb.sample(min(amount, 5), indexes=True)["indexes"]
+        rb.update(slots, goal=rng.random(len(slots)))
+    elif what == "priorities" and rb.has_priorities and len(rb):
+        indexes = rb.sample(min(amount, 9))["indexes"]
+        rb.update_priorities(indexes, rng.random(len(indexes)) * 3)
+
+
+def assert_same(one: ReplayBuffer, two: ReplayBuffer) -> None:
+    """Two buffers have the same rows, and draw the same ones from now on."""
+    assert len(one) == len(two)
+    assert repr(one) == repr(two)
+    for name, values in one.get_all_transitions().items():
+        np.testing.assert_array_equal(values, two.get_all_transitions()[name], err_msg=name)
+    two.check()
+    for _ in range(3 if len(one) else 0):
+        first, second = one.sample(7), two.sample(7)
+        assert list(first) == list(second)
+        for name, values in first.items():
+            np.testing.assert_array_equal(values, second[name], err_msg=name)
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So small that even these buffers have several."""
+    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 1 << 11)
+
+
+OPERATIONS = st.tuples(
+    st.sampled_from(
+        ["add", "add", "add", "add_where", "end", "draw", "update", "priorities", "clear", "delete"]
+    ),
+    st.integers(1, 80),
+)
+
+
+@by_kind
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_load_goes_on_as_the_original(cell: Cell, tmp_path: Path, data: st.DataObject) -> None:
+    """Random histories with several saves to one folder; each state is as its copy."""
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    rb = build(cell)
+    kept = data.draw(st.integers(1, 3))
+    twins: list[ReplayBuffer] = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        for what, amount in data.draw(st.lists(OPERATIONS, max_size=5)):
+            if what == "delete":
+                rb.on_episode_end()
+                if len(rb.episodes) > 1:
+                    rb.episodes.delete(amount % 2)
+            else:
+                change(rb, what, amount, rng)
+        if data.draw(st.booleans()):
+            rb.save(folder, keep=kept)
+        else:
+            rb.save_async(folder, keep=kept).result()
+        twins.append(copy.deepcopy(rb))
+        if data.draw(st.booleans()):
+            loaded = ReplayBuffer.load(folder)
+            assert type(loaded) is type(rb)
+            assert_same(copy.deepcopy(twins[-1]), loaded)
+            if data.draw(st.booleans()):  # goes on from what was loaded, incrementally
+                rb = ReplayBuffer.load(folder)
+    for number, twin in list(enumerate(twins, 1))[-kept:]:
+        assert_same(copy.deepcopy(twin), ReplayBuffer.load(folder, state=number))
+    other = build(cell, seed=9)
+    rng = np.random.default_rng(3)
+    change(other, "add", 30, rng)
+    generator, sampler = other.rng, other.sampler
+    other.restore(folder)
+    assert other.rng is generator
+    assert other.sampler is sampler
+    assert_same(twins[-1], other)
+
+
+@by_kind
+def test_another_capacity_keeps_the_newest_rows(cell: Cell, tmp_path: Path) -> None:
+    """And the buffer goes on as any other."""
+    rng = np.random.default_rng(5)
+    rb = build(cell)
+    for what in ("add", "priorities", "add", "end", "add", "draw"):
+        change(rb, what, 33, rng)
+    rb.save(tmp_path / "rb")
+    ids = np.sort(rb.get_all_transitions()["id"])
+    for size in (2 * rb.n_envs, 17 * rb.n_envs, 60, 61, 300):
+        other = ReplayBuffer.load(tmp_path / "rb", size=size)
+        other.check()
+        assert other.capacity == size
+        found = other.get_all_transitions()
+        if size < len(ids):
+            np.testing.assert_array_equal(np.sort(found["id"])[-size:], ids[-size:])
+        else:
+            np.testing.assert_array_equal(np.sort(found["id"]), ids)
+        rows = {int(number): k for k, number in enumerate(rb.get_all_transitions()["id"])}
+        for name, values in found.items():
+            own = rb.get_all_transitions()[name]
+            for k, number in enumerate(found["id"].tolist()):
+                if number in rows:
+                    np.testing.assert_array_equal(values[k], own[rows[number]], err_msg=name)
+        for what in ("add", "draw", "priorities", "end", "add"):
+            change(other, what, 33, rng)
+        other.check()
+
+
+def test_a_subset_of_fields_and_a_file_map(tmp_path: Path) -> None:
+    """Other ways to load; what does not fit is told."""
+    fields: dict[str, Any] = {"obs": {"shape": 4}, "rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+    rb = ReplayBuffer(50, fields, seed=0)
+    rng = np.random.default_rng(0)
+    rb.add(obs=rng.random((70, 4)), rew=rng.random(70), done=rng.random(70) < 0.1)
+    rb.save(tmp_path / "rb")
+    some = ReplayBuffer.load(tmp_path / "rb", fields=["rew", "done"])
+    assert list(some.get_all_transitions()) == ["rew", "done"]
+    np.testing.assert_array_equal(
+        some.get_all_transitions()["rew"], rb.get_all_transitions()["rew"]
+    )
+    mapped = ReplayBuffer.load(tmp_path / "rb", mmap_prefix=tmp_path / "map")
+    assert (tmp_path / "map.dat").exists()
+    np.testing.assert_array_equal(
+        mapped.get_all_transitions()["obs"], rb.get_all_transitions()["obs"]
+    )
+    with pytest.raises(ValueError, match=r"'done'.* end episodes"):
+        ReplayBuffer.load(tmp_path / "rb", fields=["rew"])
+    with pytest.raises(TypeError, match="has a ReplayBuffer, no Prioritized"):
+        PrioritizedReplayBuffer.load(tmp_path / "rb")
+    other = ReplayBuffer(50, fields | {"obs": {"shape": 5}})
+    with pytest.raises(ValueError, match=r"'obs': float32 of shape \(5,\) here"):
+        other.restore(tmp_path / "rb")
