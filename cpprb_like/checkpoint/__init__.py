@@ -10,6 +10,9 @@ What is public: ``Checkpointed``, the base class with ``save``, ``save_async``, 
 ``restore``; ``load``, for whatever was saved; ``Saving``, a save in another thread;
 ``DamagedError`` and ``CancelledError``.
 
+Beside that, ``_cpprb_files`` writes and reads the files of cpprb's ``save_transitions``: one file,
+rows by value.
+
 May import: ``views`` and what is below it. What holds rows derives from ``_values.HoldsRows``, so
 nothing here knows the buffers.
 """

@@ -167,7 +167,11 @@ def test_another_capacity_keeps_the_newest_rows(cell: Cell, tmp_path: Path) -> N
 
 def test_a_subset_of_fields_and_a_file_map(tmp_path: Path) -> None:
     """Other ways to load; what does not fit is told."""
-    fields: dict[str, Any] = {"obs": {"shape": 4}, "rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+    fields: dict[str, Any] = {
+        "obs": {"shape": 4},
+        "rew": {"shape": ()},
+        "done": {"shape": (), "dtype": bool},
+    }
     rb = ReplayBuffer(50, fields, seed=0)
     rng = np.random.default_rng(0)
     rb.add(obs=rng.random((70, 4)), rew=rng.random(70), done=rng.random(70) < 0.1)

@@ -109,17 +109,3 @@ def test_buffers_of_several_processes_can_be_imported(name: str) -> None:
     assert kind.add is not None
     with pytest.raises(NotImplementedError, match=rf"{name}: .*not built yet.*in one process"):
         kind(100, {"obs": {"shape": 4}}, backend="SharedMemory", ctx=None)
-
-
-@pytest.mark.parametrize(
-    "kind", [cpprb_like.ReplayBuffer, cpprb_like.PrioritizedReplayBuffer], ids=lambda k: k.__name__
-)
-def test_cpprbs_files_are_refused_with_what_to_use(kind: type[cpprb_like.ReplayBuffer]) -> None:
-    """The methods are there and say what keeps a buffer; nothing is written or changed."""
-    rb = kind(10, {"obs": {"shape": ()}})
-    rb.add(obs=1)
-    with pytest.raises(NotImplementedError, match=r"save_transitions: .*pickle\.dump"):
-        rb.save_transitions("rows.npz", safe=False)
-    with pytest.raises(NotImplementedError, match=r"load_transitions: .*pickle\.load"):
-        rb.load_transitions("rows.npz")
-    assert len(rb) == 1
