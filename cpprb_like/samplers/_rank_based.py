@@ -15,7 +15,7 @@ from cpprb_like._core import Ring
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
 from cpprb_like.samplers._prioritized import ByPriority
-from cpprb_like.samplers._ranks import Ranks
+from cpprb_like.samplers._ranks import Ranks, groups_nbytes
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.schedules import Schedule
 
@@ -105,7 +105,8 @@ class RankBased(ByPriority):
 
     def nbytes_for(self, capacity: int) -> int:
         """Bytes that it allocates for a ring of this capacity."""
-        return 8 * (capacity + tree_size(capacity) + min_tree_size(capacity))
+        floats = capacity + tree_size(capacity) + min_tree_size(capacity)
+        return 8 * floats + groups_nbytes(capacity)
 
     def _keep(self, ring: Ring) -> RowWeights:
         capacity = ring.capacity

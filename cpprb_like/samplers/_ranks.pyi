@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 _Floats: TypeAlias = NDArray[np.float64]
 
+def groups_nbytes(capacity: int, bits: int = 6) -> int: ...
+
 @final
 class Ranks:
     capacity: int

@@ -38,6 +38,19 @@ cdef enum:
 cdef float64_t STRAY = 0.25  # of the weight of all ranks: while priorities do not drift, it is below 0.05
 
 
+cdef inline intp_t c_cell_of(int64_t rank, intp_t bits) noexcept nogil:
+    cdef intp_t shift = 0
+    while rank >> shift >> (bits + 1):
+        shift += 1
+    return (shift << bits) + <intp_t> (rank >> shift)
+
+
+def groups_nbytes(capacity, bits=BITS):
+    """Bytes that ``Ranks`` keep beside the memory that they are given: 3 KiB for each doubling of ``capacity``."""
+    cdef intp_t count = c_cell_of(max(c_index(capacity), 1), c_index(bits)) + 1
+    return 8 * (6 * count + 3)
+
+
 @cython.final
 cdef class Ranks:
     """Ranks of slots, and the weights of the ranks. The greatest priority has rank 1.
@@ -117,10 +130,7 @@ cdef class Ranks:
 
     cdef intp_t c_cell(self, int64_t rank) noexcept nogil:
         """The cell above whose lower end so many ranks are: of ``rank + 1``."""
-        cdef intp_t shift = 0
-        while rank >> shift >> (self.bits + 1):
-            shift += 1
-        return (shift << self.bits) + <intp_t> (rank >> shift)
+        return c_cell_of(rank, self.bits)
 
     cdef float64_t c_sum(self, int64_t rank) noexcept nogil:
         """The weights of the ranks up to this one."""

@@ -8,7 +8,6 @@ import math
 import pickle
 import sys
 import time
-import tracemalloc
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from distributions import chi_square_limit
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from memory import allocated
 from prioritized_cases import (
     FIVE_SMALL,
     NUMBER,
@@ -814,16 +814,14 @@ def test_memory_stays_within_the_promise(max_priority: Any) -> None:
 
 def test_nbytes_is_what_is_allocated() -> None:
     """The trees take the memory that ``nbytes_for`` says, and no more."""
-    tracemalloc.start()
-    try:
+    ring = ReplayBuffer(10_000, NUMBER).ring
+
+    def opened() -> Prioritized:
         sampler = Prioritized(max_priority="present")
-        ring = ReplayBuffer(10_000, NUMBER).ring
-        before = tracemalloc.get_traced_memory()[0]
         sampler.open(ring)
-        taken = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert 0 <= taken - sampler.nbytes_for(10_000) < 8192
+        return sampler
+
+    assert 0 <= allocated(opened) - opened().nbytes_for(10_000) < 8192
 
 
 def test_no_memory_is_lost() -> None:
@@ -855,39 +853,28 @@ def test_no_memory_is_lost() -> None:
     bad_cycle(100)
     gc.collect()
     references = [sys.getrefcount(thing) for thing in (rb, priorities, index, bad, rb.sampler)]
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        cycle(2_000)
+
+    def cycles() -> None:
+        cycle(1_000)
         bad_cycle(300)
         gc.collect()
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    cycle(22_500)
-    assert grown < 20_000
+
+    assert allocated(cycles) < 10_000
+    cycle(20_500)
     again = [sys.getrefcount(thing) for thing in (rb, priorities, index, bad, rb.sampler)]
     assert references == again
 
 
 def test_a_dead_buffer_gives_its_memory_back() -> None:
     """Buffer, sampler and trees die together, without the cycle collector."""
-    tracemalloc.start()
-    gc.disable()
-    try:
-        for rounds in (2, 20):
-            for _ in range(rounds):
-                rb = prioritized(20_000)
-                rb.add(x=np.arange(20_000))
-                rb.sample(10)
-                del rb
-            if rounds == 2:
-                before = tracemalloc.get_traced_memory()[0]
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        gc.enable()
-        tracemalloc.stop()
-    assert grown < 100_000
+
+    def live_and_die() -> None:
+        for _ in range(5):
+            rb = prioritized(20_000)
+            rb.add(x=np.arange(20_000))
+            rb.sample(10)
+
+    assert allocated(live_and_die) < 25_000
 
 
 # ---- never a row of weight zero --------------------------------------------------------------

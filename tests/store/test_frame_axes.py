@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tracemalloc
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory import allocated
 from numpy.typing import NDArray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
@@ -216,18 +216,18 @@ def test_the_table_adds_up_to_nbytes(kind: str, rows: int) -> None:
 @pytest.mark.parametrize("kind", KINDS + STACKED)
 def test_nbytes_is_what_python_allocates(kind: str) -> None:
     """A full buffer has allocated ``nbytes``; of Python objects the references count."""
-    add_noise(of_kind(kind, 200), 400)  # what is imported and cached at first is here now
-    tracemalloc.start()
-    try:
+
+    def full() -> Any:
         rb = of_kind(kind, 1000)
         add_noise(rb, 2000)
         if kind not in STACKED:  # they would warn
             rb.sample(1)
-        grown = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert rb.nbytes < 2**21  # from there on memory is mapped, which tracemalloc does not see
-    assert 0.95 * rb.nbytes < grown < 1.05 * rb.nbytes + 48 * KIB, (grown, rb.nbytes)
+        return rb
+
+    nbytes = full().nbytes
+    assert nbytes < 2**21  # from there on memory is mapped, which is not seen
+    grown = allocated(full)
+    assert 0.95 * nbytes < grown < 1.05 * nbytes + 48 * KIB, (grown, nbytes)
 
 
 def test_what_is_refused_has_the_newest_values_in_its_table() -> None:
