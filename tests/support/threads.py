@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 
-SECONDS = 1.0
+SECONDS = 0.3 if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else 1.0
 LEAST_RUNS = 3
 PATIENCE = 60.0  # seconds
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from threads import run_together
+from threads import SECONDS, run_together
 from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
@@ -304,7 +304,7 @@ def test_threads_delete_while_sequences_are_read() -> None:
 
     while count < 1200:
         add()
-    run_together(delete, draw, draw, seconds=3.0)
+    run_together(delete, draw, draw, seconds=3 * SECONDS)
 
 
 def test_threads_update_while_sequences_are_read() -> None:
