@@ -815,7 +815,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         TypeError, ValueError
             ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``.
         RuntimeError
-            The buffer was cleared in the meantime.
+            The buffer was cleared, or initialised anew, in the meantime.
 
         Notes
         -----
@@ -846,8 +846,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         epoch = Epoch(ring, self.rng if shuffle else None)
 
         def still_there(chosen: Slots) -> Slots:
-            if ring.clears != clears:
-                raise RuntimeError("the buffer was cleared while its rows were read")
+            if ring.clears != clears or self.ring is not ring:
+                raise RuntimeError("the buffer was cleared or made anew while its rows were read")
             return chosen[~ring.absent_at(chosen)]
 
         while True:

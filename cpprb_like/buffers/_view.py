@@ -241,7 +241,7 @@ class View(Source):
         TypeError, ValueError
             ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``.
         RuntimeError
-            The buffer was cleared in the meantime.
+            The buffer was cleared, or initialised anew, in the meantime.
 
         Notes
         -----
@@ -264,8 +264,8 @@ class View(Source):
         take = now.epoch(buffer.rng if shuffle else None)
 
         def still_there(chosen: Slots) -> tuple[Slots, Extra]:
-            if now.ring.clears != clears:
-                raise RuntimeError("the buffer was cleared while its rows were read")
+            if now.ring.clears != clears or buffer.ring is not now.ring:
+                raise RuntimeError("the buffer was cleared or made anew while its rows were read")
             return now.drawable(chosen), {}
 
         while True:

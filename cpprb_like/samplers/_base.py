@@ -143,9 +143,9 @@ class Sampler:
     ) -> tuple[Slots, Extra]:
         """Choose rows for a view that cannot begin at every row, such as one of sequences.
 
-        By default rows are drawn by ``draw`` until ``n`` of them are starts: the distribution is
-        that of ``draw``, given that a row is a start. It may take several draws, whose further
-        columns are joined.
+        By default rows are drawn by ``draw``, twice as many each time, until a draw has ``n``
+        starts: the distribution is that of ``draw``, given that a row is a start. All come from
+        that one draw, so further columns are on one scale, whatever ``draw`` normalises them by.
 
         Parameters
         ----------
@@ -182,26 +182,20 @@ def reject(
     ring = starts.ring
     if not replace and n > len(ring):
         starts.refuse(n)
-    parts: list[tuple[Slots, Extra]] = []
-    missing, tries, spare = n, n, TRIES * n + SPARE_TRIES
-    while missing or not parts:
-        slots, extra = draw(
-            ring, min(tries, len(ring)) if not replace else tries, rng, replace=replace
-        )
-        kept = np.flatnonzero(starts.tell(slots) == 1)[:missing]
-        part = slots[kept], {name: values[kept] for name, values in extra.items()}
-        if replace:
-            parts.append(part)
-            missing -= len(kept)
-        elif len(kept) == n:
-            return part
-        elif tries >= len(ring):
-            starts.refuse(n)
+    tries, spare = n, TRIES * n + SPARE_TRIES
+    while True:
+        among = tries if replace else min(tries, len(ring))
+        slots, extra = draw(ring, among, rng, replace=replace)
+        kept = np.flatnonzero(starts.tell(slots) == 1)
+        if len(kept) >= n:
+            break
         spare -= tries
-        if missing and replace and spare < 0:
+        if not replace and tries >= len(ring):
+            starts.refuse(n)
+        if replace and spare < 0:
             starts.refuse()
-        tries = max(2 * missing, SPARE_TRIES // 8) if replace else 2 * tries
-    found = [slots for slots, _ in parts]
-    names = parts[0][1]
-    columns = {name: np.concatenate([extra[name] for _, extra in parts]) for name in names}
-    return np.concatenate(found), columns
+        tries = max(2 * tries, SPARE_TRIES // 8) if replace else 2 * tries
+    if replace and len(kept) > n:  # any of them: a stratified draw has an order
+        kept = np.sort(rng.choice(kept, n, replace=False))
+    kept = kept[:n]
+    return slots[kept], {name: values[kept] for name, values in extra.items()}

@@ -79,8 +79,15 @@ class PrioritySampler(Sampler):
         replace: bool,
         beta: float | Schedule | None = None,
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw_starts``; the extra columns are those of ``draw``."""
-        return reject(partial(self.draw, beta=beta), starts, n, rng, replace)
+        """See ``Sampler.draw_starts``; the extra columns are those of ``draw``.
+
+        The weights are divided by the greatest of the batch.
+        """
+        slots, extra = reject(partial(self.draw, beta=beta), starts, n, rng, replace)
+        weights = extra.get("weights")
+        if weights is not None and len(weights) and weights.max() > 0:
+            extra["weights"] = weights / weights.max()
+        return slots, extra
 
     def read_priorities(self, priorities: ArrayLike) -> Floats:
         """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are none."""

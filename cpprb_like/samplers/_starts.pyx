@@ -466,19 +466,22 @@ cdef class Starts:
 
     def refuse(self, distinct=None):
         """Raise ``NotEnoughDataError``: a sequence can start nowhere, or at too few slots."""
+        # In words for rows as for sequences: a view of n-step returns asks here too.
+        needs = []
+        if self.across:
+            needs.append(f"begin {self.rows} rows of an environment")
+        elif self.rows > 1:
+            needs.append(f"begin {self.rows} rows of an episode, or at least {self.least} up to its end")
+        if self.before:
+            needs.append(f"have the {self.before} before them, as far as there were any")
+        need = ", and ".join(needs) if needs else "can be drawn"
         if distinct is not None:
             raise NotEnoughDataError(
-                f"cannot sample {distinct} distinct sequences of {self.rows} rows: the buffer holds "
-                f"{len(self.ring)}, and one can start at {len(self.slots())} of them"
+                f"cannot sample {distinct} distinct rows: the buffer holds {len(self.ring)}, "
+                f"of which {len(self.slots())} {need}"
             )
         raise NotEnoughDataError(
-            f"cannot sample sequences of {self.rows} rows: the buffer holds {len(self.ring)}, "
-            + (
-                "and no environment has so many"
-                if self.across
-                else f"and no episode has so many, or ended with at least {self.least}"
-            )
-            + (f", and the {self.before} before them, as far as there were any" if self.before else "")
+            f"cannot sample: the buffer holds {len(self.ring)} rows, of which none {need}"
         )
 
 

@@ -18,6 +18,7 @@ from cpprb_like._store import arenas
 from cpprb_like._store.gather import take
 from cpprb_like.samplers import Sampler, Uniform
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import Layer, Sequences
 
 X: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
 
@@ -62,6 +63,19 @@ def test_initialising_a_buffer_inside_its_own_add() -> None:
         rb.add(a=Evil(), b=[1], c=1, d="x")
     rb.add(z=1)
     assert len(rb) == 1
+
+
+@pytest.mark.parametrize("layers", [[], [Sequences(2)]], ids=["buffer", "view"])
+def test_initialising_a_buffer_inside_an_epoch(layers: list[Layer]) -> None:
+    """The epoch went on with slots of a ring that was gone: an ``IndexError`` without a reason."""
+    rb = ReplayBuffer(20, X, seed=0)
+    rb.add(x=np.arange(20))
+    epoch = (rb.view(*layers) if layers else rb).batches(5)
+    next(epoch)
+    rb.__init__(3, X)  # type: ignore[misc]
+    rb.add(x=1)
+    with pytest.raises(RuntimeError, match="made anew"):
+        next(epoch)
 
 
 @pytest.mark.parametrize(

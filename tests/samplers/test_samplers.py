@@ -21,13 +21,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numbered_rows import numbered
 
-from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._store.replace import write
-from cpprb_like.samplers import LegacyUniform, Recency, Reverse, Sampler, Uniform
+from cpprb_like.samplers import (
+    Extra,
+    LegacyUniform,
+    PrioritySampler,
+    Recency,
+    Reverse,
+    Sampler,
+    Slots,
+    Uniform,
+)
 from cpprb_like.samplers._base import reject
 from cpprb_like.schedules import Linear
 from cpprb_like.testing import check_sampler
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import Sequences
 
 FIELDS: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
 
@@ -319,6 +329,68 @@ def test_reverse_without_replacement_draws_no_row_twice() -> None:
     with refused(rb, NotEnoughDataError, "cannot sample 11 distinct rows: the buffer holds 10"):
         rb.sample(11, replace=False)
     assert drawn(rb, 6) == [8, 4, 0, 6, 2, 8]
+
+
+class ByNumber(PrioritySampler):
+    """In proportion to a row's number + 1, with weights that are 1 for the rarest of a draw."""
+
+    def draw(
+        self, ring: Any, n: int, rng: Any, *, replace: bool, beta: Any = None
+    ) -> tuple[Slots, Extra]:
+        del beta
+        slots = ring.present_slots()
+        shares = (slots + 1) / (slots + 1).sum()
+        slots = rng.choice(slots, n, replace=replace, p=shares)
+        rarest = (slots + 1).min(initial=10**6)
+        return slots, {"weights": np.float32(rarest) / (slots + 1), "indexes": slots.copy()}
+
+    def set_new(self, first: int, clears: int, priorities: Any) -> None:
+        pass
+
+    def get_max_priority(self) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("ended", [1, 10, 40])
+def test_weights_of_starts_are_of_one_scale(ended: int, replace: bool) -> None:
+    """All starts of a batch come from one draw, whose weights are on one scale, up to 1.
+
+    Starts were collected from several draws, each with weights of its own.
+    """
+    rb = PrioritizedReplayBuffer(400, FIELDS | {"done": {}}, sampler=ByNumber(), seed=0)
+    rb.add(x=np.arange(400), done=np.arange(400) % 40 >= 40 - ended)
+    view = rb.view(Sequences(1, burn_in=1))
+    for n in (1, 7, 100) if ended < 40 and replace else (1, 5):
+        if ended == 40:
+            with pytest.raises(NotEnoughDataError, match="begin 2 rows of an episode"):
+                view.sample(n, replace=replace)
+            continue
+        batch = view.sample(n, replace=replace)
+        first = batch["x"][:, 0]
+        assert (first % 40 < 40 - ended).all()
+        assert batch["weights"].max() == 1
+        np.testing.assert_allclose(batch["weights"] * (first + 1), min(first) + 1, rtol=1e-6)
+
+
+def test_starts_of_a_draw_in_order_are_all_as_likely() -> None:
+    """Where a draw has more starts than are asked for, it is any of them that are taken.
+
+    The first ones were: of a draw in the order of the rows, as a stratified one is, those of the
+    oldest rows.
+    """
+
+    class InOrder(Sampler):
+        def draw(self, ring: Any, n: int, rng: Any, *, replace: bool) -> tuple[Slots, Extra]:
+            assert replace
+            return np.sort(rng.integers(0, ring.stored, n)).astype(np.intp), {}
+
+    rb = ReplayBuffer(400, FIELDS | {"done": {}}, sampler=InOrder(), seed=0)
+    rb.add(x=np.arange(400), done=np.arange(400) % 8 != 0)
+    starts = rb.view(Sequences(1, burn_in=1)).sample(4000)["x"][:, 0]
+    counts = np.bincount(starts, minlength=400)[::8]
+    assert counts.sum() == 4000
+    assert chi_square(counts, 80.0) < chi_square_limit(49)
 
 
 @given(

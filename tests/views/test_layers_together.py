@@ -96,6 +96,18 @@ def test_a_stack_whose_oldest_frames_are_gone_is_why_no_row_can_be_drawn() -> No
         rb.view(FrameStacks({"x": 3})).sample(1)
 
 
+def test_a_view_of_n_step_returns_says_what_is_missing_without_a_word_of_sequences() -> None:
+    """They were said to be sequences of 3 rows."""
+    rb = ReplayBuffer(10, {"rew": {"shape": ()}, "done": {"shape": ()}}, seed=0)
+    rb.add(rew=[1, 1], done=[0, 0])
+    view = rb.view(NStep(3))
+    with pytest.raises(NotEnoughDataError, match="holds 2 rows, of which none begin 3 rows of an"):
+        view.sample(1)
+    rb.add(rew=1, done=0)
+    with pytest.raises(NotEnoughDataError, match="5 distinct rows: the buffer holds 3, of which 1"):
+        view.sample(5, replace=False)
+
+
 def test_a_view_without_a_start_leaves_its_share_to_the_others() -> None:
     """Training begins on demonstrations alone, until a sequence of the agent's own is there."""
     fields: dict[str, FieldSpec] = {"x": {"shape": ()}, "done": {"shape": ()}}
