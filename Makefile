@@ -46,7 +46,7 @@ test:
 	$(call environment,test)
 	$(RUN) -m pytest $(ARGS)
 
-# An answer in about four minutes, once it is built: all but the slow tests, with few examples of each.
+# An answer in less than three minutes, once it is built: all but the slow tests, with few examples of each.
 check: export HYPOTHESIS_PROFILE = quick
 check:
 	$(call environment,test)

@@ -120,6 +120,7 @@ def test_children_of_a_busy_process_neither_hang_nor_find_half_of_anything(kind:
     go_on()
 
 
+@pytest.mark.slow
 def test_generators_of_other_classes_are_free_in_children() -> None:
     """A memory of objects draws from a generator with a lock of its own."""
     memory = ReplayMemory(1000, seed=0)

@@ -72,6 +72,7 @@ def test_a_million_adds_leak_nothing() -> None:
     assert growth(slow, rounds=1) < MIB // 2
 
 
+@pytest.mark.slow
 @needs_proc
 def test_refused_calls_leak_nothing() -> None:
     """Errors in add and sample keep nothing alive: 64 bytes lost for each would be 0.8 MB."""
@@ -126,6 +127,7 @@ def test_memory_returns_when_buffers_die() -> None:
     assert resident() - before < 10 * MIB
 
 
+@pytest.mark.slow
 @needs_proc
 def test_batches_return_their_memory() -> None:
     """The pool of large batches does not grow with the number of batches."""
@@ -395,7 +397,10 @@ def test_unused_memory_is_not_touched() -> None:
     assert rb.nbytes >= 200 * MIB
 
 
-@pytest.mark.parametrize("size", [10**10, 10**13, 2**50, 2**61])
+@pytest.mark.parametrize(
+    "size",
+    [10**10, *(pytest.param(n, marks=pytest.mark.slow) for n in (10**13, 2**50)), 2**61],
+)
 @pytest.mark.parametrize("dtype", ["f8", "O"])
 def test_a_buffer_that_does_not_fit_is_refused_at_once(size: int, dtype: str) -> None:
     """More than the machine has is refused at once, with the bytes of each field."""

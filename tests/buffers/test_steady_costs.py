@@ -313,6 +313,7 @@ def test_episodes_one_by_one() -> None:
     ) < 5  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_list_of_episodes_costs_what_its_records_cost() -> None:
     """With returns it took six times as long, for an array of slots was made for each episode."""
     rb = filled()

@@ -278,6 +278,7 @@ def test_draws_are_those_of_keras_gym_and_true_to_the_episodes(case: dict[str, A
     run(case)
 
 
+@pytest.mark.slow
 def test_the_comparison_sees_all_kinds_of_draws() -> None:
     """Over many histories keras-gym's rule often gives sound batches, and often garbage."""
     rng = np.random.default_rng(5)

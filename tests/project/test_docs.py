@@ -23,8 +23,18 @@ MODULES = [
     *(module.name for module in pkgutil.walk_packages(cpprb_like.__path__, "cpprb_like.")),
 ]
 APART = {"migrating.md"}  # each section of these is read by itself
+SLOW = {"hindsight.md", "samplers.md", "CONTRIBUTING.md", "cpprb_like.testing"}  # a second or more
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """Of a page or a module."""
+    return [pytest.mark.slow] if name in SLOW else []
+
+
 READINGS = [
-    pytest.param(text, title, id=f"{page.name}: {title}" if title else page.name)
+    pytest.param(
+        text, title, id=f"{page.name}: {title}" if title else page.name, marks=marks(page.name)
+    )
     for page in PAGES
     for title, text in (
         re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", page.read_text(), re.MULTILINE)
@@ -135,7 +145,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in MODULES])
 def test_docstring_examples(name: str) -> None:
     """The examples in docstrings give what they show."""
     skip_what_cannot_run(name)

@@ -287,6 +287,7 @@ def test_sdist_check_notices_generated_files() -> None:
     assert check_wheel.sdist_complaints(names) == [f"{names[1]} should not be there"]
 
 
+@pytest.mark.slow
 def test_sampler_of_the_contributors_guide_works() -> None:
     """The sampler that CONTRIBUTING.md shows draws the newest rows of a ring that has wrapped."""
     guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

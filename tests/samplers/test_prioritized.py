@@ -824,6 +824,7 @@ def test_nbytes_is_what_is_allocated() -> None:
     assert 0 <= allocated(opened) - opened().nbytes_for(10_000) < 8192
 
 
+@pytest.mark.slow
 def test_no_memory_is_lost() -> None:
     """A hundred thousand calls, good and bad ones, leave neither memory nor references behind."""
     rb = prioritized(50, check_for_update=True)

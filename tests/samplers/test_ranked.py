@@ -776,6 +776,7 @@ def test_weights_have_the_dtype_that_was_asked_for(dtype: npt.DTypeLike) -> None
     np.testing.assert_array_equal(weights, double.sample(60, beta=0.7)["weights"].astype(dtype))
 
 
+@pytest.mark.slow
 def test_it_keeps_the_promises_of_samplers() -> None:
     """What ``check_sampler`` tries holds for each way to draw."""
     check_sampler(RankBased)

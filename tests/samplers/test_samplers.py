@@ -558,20 +558,23 @@ def test_draws_while_another_thread_adds_and_clears(
 @pytest.mark.parametrize(
     "make",
     [
-        Uniform,
-        Recency,
-        lambda: Recency(0.99, updates=3, least=2),
+        pytest.param(Uniform, marks=pytest.mark.slow),
+        pytest.param(Recency, marks=pytest.mark.slow),
+        pytest.param(lambda: Recency(0.99, updates=3, least=2), marks=pytest.mark.slow),
         lambda: Recency(Linear(0.9, 1.0, 20), updates=5, least=1),
     ],
     ids=["Uniform", "Recency", "Recency of few", "Recency with a schedule"],
 )
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_our_samplers_keep_their_promises(make: Callable[[], Sampler], seed: int) -> None:
     """What this package has passes its own test."""
     check_sampler(make, seed=seed)
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3, 300])
+SLOW_STRIDES = [pytest.param(stride, marks=pytest.mark.slow) for stride in (1, 2, 300)]
+
+
+@pytest.mark.parametrize("stride", [3, *SLOW_STRIDES])
 def test_reverse_keeps_its_promises(stride: int) -> None:
     """``Reverse`` passes, as it says that it may refuse to draw without replacement."""
     check_sampler(lambda: Reverse(stride), distinct=False)
@@ -897,6 +900,7 @@ def test_a_broken_promise_is_found_and_named(name: str, seed: int) -> None:
     assert [word for word in words if word not in message] == [], message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_distinct_false_permits_refusals_and_nothing_else(name: str) -> None:
     """A sampler may then refuse distinct rows; what else it breaks is found as before."""
@@ -909,6 +913,7 @@ def test_distinct_false_permits_refusals_and_nothing_else(name: str) -> None:
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+@pytest.mark.slow
 def test_columns_of_every_dtype_are_compared() -> None:
     """Columns may hold NaN, strings or Python objects."""
 
@@ -933,6 +938,7 @@ def test_check_sampler_needs_a_new_sampler_each_time() -> None:
         check_sampler(lambda: one)
 
 
+@pytest.mark.slow
 def test_check_sampler_leaves_the_global_generators_alone() -> None:
     """The test itself draws nothing from NumPy's or Python's own generators."""
     before = repr(np.random.get_state(legacy=False)), random.getstate()

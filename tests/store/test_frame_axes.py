@@ -213,6 +213,7 @@ def test_the_table_adds_up_to_nbytes(kind: str, rows: int) -> None:
     assert [name for name in chained if f"(overflow of {name})" not in repr(rb)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS + STACKED)
 def test_nbytes_is_what_python_allocates(kind: str) -> None:
     """A full buffer has allocated ``nbytes``; of Python objects the references count."""

@@ -140,8 +140,15 @@ def refusal(cell: Cell) -> None:
             view.sample(len(view.buffer), replace=False)
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("sampler", SAMPLERS)
+# A quarter of a second each: 'make check' tries one sampler with each view, each of them in turn.
+@pytest.mark.parametrize(
+    ("sampler", "view"),
+    [
+        pytest.param(sampler, view, marks=[] if j % len(SAMPLERS) == i else [pytest.mark.slow])
+        for i, sampler in enumerate(SAMPLERS)
+        for j, view in enumerate(VIEWS)
+    ],
+)
 def test_what_goes_with_what(sampler: str, view: str) -> None:
     """Each option works as the twin says, or is refused for the reason on the page."""
     failed: list[tuple[str, Exception]] = []

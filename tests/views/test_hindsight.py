@@ -274,6 +274,7 @@ def test_candidates_among_thousands_of_absent_rows(strategy: Any) -> None:
     assert (batch["goal"][batch["id"] == 6] % 3 == 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.2, 0.8])
 def test_rows_are_relabelled_independently_of_each_other(share: float) -> None:
     """The number of relabelled rows of a batch is binomial, and every place is as likely."""
