@@ -2,8 +2,8 @@
 
 Cython tells a tracer about its lines in the debug build only, and coverage.py finds them in the
 generated C beside the sources. So all of it happens in a copy of the tree, ``.venv-coverage``, that
-is kept for the next time. What is not traced: lines of C headers' inline functions that no module
-has a copy of, and tests that measure time, which skip themselves there.
+is kept for the next time. What is not traced: lines of C headers' inline functions; tests that
+measure time, and those of interrupts and of threads, which skip themselves there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ SETTINGS = """
 plugins = Cython.Coverage
 core = ctrace
 source = cpprb_like
-omit = cpprb_like/compat/reagent/*
+omit =
+    cpprb_like/compat/reagent/*
+    *.pxd
 [report]
 exclude_also =
     if TYPE_CHECKING:

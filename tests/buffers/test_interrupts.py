@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forked import outcome
+from helpers import needs_no_tracer
 from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
@@ -21,9 +22,12 @@ from cpprb_like.samplers._starts import Starts, choose
 from cpprb_like.samplers._uniform_draws import draw_uniform
 from cpprb_like.views._goals import FUTURE, choose_rows
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(signal, "setitimer"), reason="there are no timers that interrupt here"
-)
+pytestmark = [
+    needs_no_tracer,
+    pytest.mark.skipif(
+        not hasattr(signal, "setitimer"), reason="there are no timers that interrupt here"
+    ),
+]
 
 FIELDS: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "r": {"shape": ()}, "done": {}}
 ROUNDS = 20_000
