@@ -293,7 +293,7 @@ cdef class ObjectRing:
             PyList_GET_SIZE(items) * sizeof(PyObject*),
         )
 
-    def load(self, objects, index):
+    def hold(self, objects, index):
         """Hold the given objects, oldest first; the next one goes to place ``index``."""
         cdef list given = list(objects), held
         cdef intp_t age, place, n = PyList_GET_SIZE(given), following = index

@@ -16,6 +16,8 @@ from cpprb_like._c.checks import as_int
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._c.machine_memory import require
 from cpprb_like._store.object_ring import ObjectRing, appending
+from cpprb_like.checkpoint import Checkpointed
+from cpprb_like.checkpoint._values import HoldsObjects
 
 __all__ = ["ReplayMemory"]
 
@@ -23,7 +25,7 @@ REFERENCE_NBYTES = 8
 
 
 @appending
-class ReplayMemory(ObjectRing):
+class ReplayMemory(ObjectRing, Checkpointed, HoldsObjects):
     """Ring buffer of the newest ``max_size`` Python objects, sampled uniformly with replacement.
 
     Parameters
@@ -76,6 +78,8 @@ class ReplayMemory(ObjectRing):
     >>> states.shape, actions.dtype, rewards.dtype
     ((32, 2), dtype('int64'), dtype('float64'))
     """
+
+    OBJECTS = ("objects",)
 
     def __init__(self, max_size: int, *, seed: Seed = None, copy: bool = False) -> None:
         places = as_int("max_size", max_size, 1)
@@ -152,7 +156,7 @@ class ReplayMemory(ObjectRing):
     def __setstate__(self, state: dict[str, Any]) -> None:
         try:
             ObjectRing.__init__(self, state["max_size"], state["rng"], state["copies"])
-            self.load(state["objects"], state["index"])
+            self.hold(state["objects"], state["index"])
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"the pickled memory is damaged: {error!r}") from error
         self.__dict__.update(state["attributes"])

@@ -33,6 +33,17 @@ MODULES = {
     "Constant": "cpprb_like.schedules",
     "Linear": "cpprb_like.schedules",
     "Piecewise": "cpprb_like.schedules",
+    "Field": "cpprb_like._store.schema",
+    "cpprb.HindsightReplayBuffer": "cpprb_like.compat.cpprb._hindsight",
+    "cpprb.SelectiveReplayBuffer": "cpprb_like.compat.cpprb._selective",
+    "coax.SimpleReplayBuffer": "cpprb_like.compat.coax._buffers",
+    "coax.PrioritizedReplayBuffer": "cpprb_like.compat.coax._buffers",
+    "coax.TransitionBatch": "cpprb_like.compat.coax._transitions",
+    "dqn.ReplayBuffer": "cpprb_like.compat.dqn._replay",
+    "dqn.NewestFrames": "cpprb_like.compat.dqn._replay",
+    "keras_gym.ExperienceReplayBuffer": "cpprb_like.compat.keras_gym._replay",
+    "keras_gym.NStepCache": "cpprb_like.compat.keras_gym._caches",
+    "keras_gym.MonteCarloCache": "cpprb_like.compat.keras_gym._caches",
 }
 
 

@@ -12,7 +12,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from cpprb_like.views._layer import Layer
 __all__ = ["Decoder", "Encoder", "HoldsRows", "dtype_from_json", "dtype_to_json"]
 
 INLINE_NBYTES = 1024
+SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
 DEEPEST = 60
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
@@ -55,8 +56,14 @@ class HoldsRows:
         raise NotImplementedError
 
 
+class HoldsObjects:
+    """Base class of what holds Python objects of the caller, of which only he can make bytes."""
+
+    OBJECTS: ClassVar[tuple[str, ...]] = ()  # the attributes that are lists of them
+
+
 # Subclasses of the caller are saved without a word; to load them, he hands the classes over.
-OWN = (HoldsRows, Sampler, Layer)
+OWN = (HoldsRows, HoldsObjects, Sampler, Layer)
 OF_CALLER = "caller's "
 
 
@@ -102,10 +109,10 @@ def _field(entry: list[Any], depth: int) -> tuple[Any, ...]:
 def state_of(value: Any) -> dict[str, Any]:
     """The attributes of an object, as it says itself if it does."""
     own = getattr(type(value), "__getstate__", None)
+    state: dict[str, Any] = dict(value.__dict__)
     if own is not None and own is not getattr(object, "__getstate__", None):
-        state: dict[str, Any] = own(value)
-        return state
-    return dict(value.__dict__)
+        state = own(value)
+    return state
 
 
 class Encoder:
@@ -154,6 +161,9 @@ class Encoder:
             return {"$": "objects", "number": len(self.objects) - 1}
         if isinstance(value, tuple) and type(value) is tuple:
             return {"$": "tuple", "values": self.encode(list(value), path)}
+        if isinstance(value, tuple) and self._name(type(value)) is not None:
+            values = self.encode(list(value), path)
+            return {"$": "named", "class": self._name(type(value)), "values": values}
         if type(value) is dict:
             pairs = [
                 [self.encode(key, path), self.encode(entry, path)] for key, entry in value.items()
@@ -174,6 +184,10 @@ class Encoder:
             return {"$": "dtype", "descr": dtype_to_json(value)}
         if isinstance(value, type) and self._name(value) is not None:
             return {"$": "class", "name": self._name(value)}
+        if isinstance(value, type) and value in SCALARS.values():
+            return {"$": "type", "name": value.__name__}
+        if isinstance(value, type) and issubclass(value, np.generic) and value is not np.generic:
+            return {"$": "type", "name": np.dtype(value).str}
         return self._shared(value, path)
 
     def _name(self, cls: type) -> str | None:
@@ -206,7 +220,10 @@ class Encoder:
             return {"$": "rows", "number": number, "class": name, "ring": place, "state": state}
         if name is not None:
             self.elements[path] = value
-            state = self.encode(state_of(value), path)
+            attributes = state_of(value)
+            for boxed in value.OBJECTS if isinstance(value, HoldsObjects) else ():
+                attributes |= {boxed: Objects(attributes[boxed])}
+            state = self.encode(attributes, path)
             return {"$": "object", "number": number, "class": name, "state": state}
         self.external[path] = value
         return {"$": "external", "number": number, "path": path, "type": type(value).__name__}
@@ -293,6 +310,8 @@ class Decoder:
             raise DamagedError("nested too deeply")
         if path in self._replace:
             self._used.add(path)
+            if isinstance(saved, dict) and "number" in saved:
+                self._seen[saved["number"]] = self._replace[path]
             return self._replace[path]
         if isinstance(saved, list):
             return [
@@ -317,6 +336,9 @@ class Decoder:
             return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[saved["value"]]
         if kind == "tuple":
             return tuple(self.decode(saved["values"], path, depth))
+        if kind == "named":
+            made: Any = self._class(saved["class"])
+            return made(*self.decode(saved["values"], path, depth))
         if kind == "dict":
             pairs = saved["pairs"]
             return {self.decode(k, "$", depth): self.decode(v, path, depth) for k, v in pairs}
@@ -328,7 +350,7 @@ class Decoder:
         if kind == "bytes":
             return bytes.fromhex(saved["hex"])
         if kind == "objects":
-            return Objects(self._objects(saved["number"]))
+            return self._objects(saved["number"])
         if kind == "array":
             return self._arrays(saved["number"])
         if kind == "small array":
@@ -337,12 +359,15 @@ class Decoder:
             return _from_inline(saved["value"])[()]
         if kind == "dtype":
             return dtype_from_json(saved["descr"])
+        if kind == "type":
+            return SCALARS.get(saved["name"]) or dtype_from_json(saved["name"]).type
         if kind == "class":
             return self._class(saved["name"])
         if kind == "again":
             return self._seen[saved["number"]]
         if kind == "external":
             self._missing.append(f"{saved['path']} ({saved['type']})")
+            self._seen[saved["number"]] = None
             return None
         return self._shared(kind, saved, path, depth)
 

@@ -349,7 +349,7 @@ def test_failed_calls_count_nothing() -> None:
         with pytest.raises(IndexError):
             memory[5]
         with pytest.raises(ValueError, match="expected at most"):
-            memory.load([thing] * 4, 0)
+            memory.hold([thing] * 4, 0)
     assert sys.getrefcount(thing) == before
     assert abs(sys.getrefcount(None) - none) < 50 or sys.version_info >= (3, 12)
 
@@ -373,7 +373,7 @@ def test_objects_that_die_see_a_memory_that_is_whole(n: int) -> None:
     for _ in range(3):
         memory.append(Thing(look))
     new = [str(number) for number in range(n)]
-    memory.load(new, n % 3)
+    memory.hold(new, n % 3)
     late = ["late 1", "late 2", "late 3"]
     assert seen == [(new + late)[:k][-3:] for k in range(n, n + 3)]
     assert list(memory) == (new + late)[-3:]
@@ -622,7 +622,7 @@ def test_other_bad_arguments() -> None:
             memory[bad]  # type: ignore[call-overload]
     for objects, index in (([1] * 4, 0), ([1], 0), ([1] * 3, 3), ([1] * 3, -1), ([1], 2)):
         with pytest.raises(ValueError, match="expected at most"):
-            memory.load(objects, index)
+            memory.hold(objects, index)
     assert len(memory) == 2
     for name in ("index", "size", "max_size"):
         with pytest.raises(AttributeError):

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer, buffers
 from cpprb_like._c.checks import as_int
+from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.compat.coax._transitions import (
     STORED,
     Array,
@@ -28,7 +29,7 @@ __all__ = ["PrioritizedReplayBuffer", "SimpleReplayBuffer", "TransitionBatch"]
 MAX_IDX = int(np.iinfo(np.int64).max)
 
 
-class _Buffer:
+class _Buffer(Checkpointed):
     """Transitions in a ``ReplayBuffer``, whose fields are known from the first batch."""
 
     def __init__(self, capacity: int) -> None:

@@ -16,6 +16,7 @@ from cpprb_like._c.checks import as_int
 from cpprb_like._store.gather import new_array
 from cpprb_like._store.schema import read_env_dict
 from cpprb_like.buffers import Batch, PrioritizedReplayBuffer, ReplayBuffer, create_buffer
+from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.samplers import Slots
 from cpprb_like.typing import FieldSpec, PrioritizedOptions
 from cpprb_like.views._hindsight import (
@@ -39,7 +40,7 @@ __all__ = ["HindsightReplayBuffer"]
 Array = NDArray[Any]
 
 
-class HindsightReplayBuffer:
+class HindsightReplayBuffer(Checkpointed):
     """Episodes stored several times, with the goal that the agent had and with others: as in cpprb.
 
     ``Hindsight`` does the same with every step stored once, and is what new programs want. This is

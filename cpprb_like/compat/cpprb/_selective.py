@@ -15,12 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.generators import Seed
 from cpprb_like.buffers import Batch, ReplayBuffer
+from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.typing import FieldSpec
 
 __all__ = ["SelectiveReplayBuffer"]
 
 
-class SelectiveReplayBuffer:
+class SelectiveReplayBuffer(Checkpointed):
     """Episodes in the order in which they came, up to a number of steps in all.
 
     When it is full it takes no more steps: ``delete_episode`` or ``clear`` makes room.

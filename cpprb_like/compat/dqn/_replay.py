@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 import cpprb_like
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.generators import Seed, generator
+from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.compat._arrays import as_numbers
 from cpprb_like.compat.dqn._fields import StoredField
 from cpprb_like.compat.dqn._schedules import (
@@ -139,10 +140,16 @@ class NewestFrames:
         """Say that what is here may be wrong."""
         self.place = (*self.place[:3], -1, 0)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        frames, _, end, number, run = self.place
-        about = (self.depth, self._shape, self._dtype, self._most)
-        return _restored, (about, frames, (end, number, run))
+    def __getstate__(self) -> dict[str, Any]:
+        frames, _, *place = self.place
+        about = self.depth, self._shape, self._dtype, self._most
+        return {"about": about, "frames": frames, "place": tuple(place)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(*state["about"])  # type: ignore[misc]
+        memory, joined, *_ = self.place
+        memory[...] = state["frames"]
+        self.place = (memory, joined, *state["place"])
 
     def view(self, place: Place, there: int) -> Array:
         """The newest frames, joined along their last axis, where that takes a copy.
@@ -163,16 +170,7 @@ class NewestFrames:
         return view
 
 
-def _restored(about: tuple[Any, ...], frames: Array, place: tuple[int, int, int]) -> NewestFrames:
-    """Newest frames as they were pickled."""
-    newest = NewestFrames(*about)
-    memory, joined, *_ = newest.place
-    memory[...] = frames
-    newest.place = (memory, joined, *place)
-    return newest
-
-
-class ReplayBuffer:
+class ReplayBuffer(Checkpointed):
     """The newest frames, each stored once, and random transitions made of them.
 
     Parameters

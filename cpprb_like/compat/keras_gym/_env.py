@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from cpprb_like import NotEnoughDataError
 from cpprb_like._c.checks import as_int
 from cpprb_like._store.schema import Field
+from cpprb_like.checkpoint import Checkpointed
 
 Array = NDArray[Any]
 
@@ -45,7 +46,7 @@ class ActionSpaceError(SpaceError):
     """The action space is of the wrong kind."""
 
 
-class ForEnv:
+class ForEnv(Checkpointed):
     """What is known of an environment's actions: its space is Discrete or a Box.
 
     Spaces of Gymnasium and gym go by the name of their class, others by their attributes: ``n``, or
