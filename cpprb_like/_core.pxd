@@ -9,6 +9,7 @@ from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.pool cimport Pool
 from cpprb_like._store.slot_set cimport SlotSet, c_has
 from cpprb_like._store.tracker cimport Tracker
+from cpprb_like._store.undo cimport Undo
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
@@ -17,8 +18,9 @@ cdef enum:  # words of the header
     ABSENT_ROWS = 1  # rows in the ring that hold no step
     CLEARS = 2     # clears so far
     HANDLE_BASE = 3  # base of handles: rows before the last clear, rounded up at each clear
-    EDITS = 4      # how often values of rows were replaced, rows hidden, or episodes ended
-    EPISODE_LENS = 5  # one word for each stream
+    EDITS = 4      # twice how often values of rows were replaced, rows hidden, or episodes ended; odd meanwhile
+    RESERVED = 5   # rows whose bytes may have been written: those before WRITTEN, and those that are being added
+    EPISODE_LENS = 6  # one word for each stream
 
 
 cdef enum:  # bits of the flag byte of a row
@@ -60,6 +62,10 @@ cdef class Ring:
     cdef intp_t record_stride
     cdef readonly intp_t row_nbytes  # of one drawn row, all columns
     cdef Pool pool                   # memory for large batches
+    cdef Undo undo                   # log of what a killed process leaves half-done, or None on the heap
+    cdef int64_t* lens_before        # of the same, or NULL
+    cdef str frozen                  # why nothing may be written, or None
+    cdef bint grows                  # whether room for values that are kept aside is made in files
     cdef SlotSet out                 # slots in use whose rows cannot be drawn
     cdef AbsentRuns runs             # of absent rows
     cdef tuple trackers              # are told which rows are edited
@@ -97,6 +103,11 @@ cdef class Ring:
     cdef bint c_is_now(self, Moment moment) noexcept
     cdef bint c_holds(self, Moment moment, ndarray slots) noexcept
     cdef int c_expect_absent(self) except -1
+    cdef int c_check_writable(self) except -1
+    cdef void c_reserve(self, int64_t written, intp_t n) noexcept nogil
+    cdef void c_begin_edit(self) noexcept nogil
+    cdef void c_end_edit(self) noexcept nogil
+    cdef void c_save_state(self) noexcept nogil
     cdef void c_follow(self, int64_t row, intp_t slot, uint8_t flags) noexcept nogil
     cdef void c_complete(self, intp_t stream) noexcept nogil
     cdef void c_drop(self, int64_t written) noexcept nogil

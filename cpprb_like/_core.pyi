@@ -8,8 +8,15 @@ from typing_extensions import Self
 from cpprb_like._store.chained import Chain
 from cpprb_like._store.column import Column
 from cpprb_like._store.tracker import Tracker
+from cpprb_like._store.undo import Undo
 
 N_STATE_WORDS: Final[int]
+WORD_WRITTEN: Final[int]
+WORD_ABSENT_ROWS: Final[int]
+WORD_CLEARS: Final[int]
+WORD_EDITS: Final[int]
+WORD_HANDLE_BASE: Final[int]
+WORD_RESERVED: Final[int]
 FLAG_TERMINATED: Final[int]
 FLAG_TRUNCATED: Final[int]
 FLAG_DONE: Final[int]
@@ -45,6 +52,8 @@ class Ring:
         n_envs: int,
         chains: Iterable[Chain] = (),
         lookahead: int = 0,
+        undo: Undo | None = None,
+        frozen: str | None = None,
     ) -> Self: ...
     @property
     def written(self) -> int: ...

@@ -16,10 +16,14 @@ from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._store.chained cimport Chain, Rows
 from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_scatter, c_swap
+from cpprb_like._c.fences cimport c_fence
 from cpprb_like._c.pool cimport Pool
 from cpprb_like._store.slot_set cimport SlotSet, c_has
 from cpprb_like._store.tracker cimport Tracker
+from cpprb_like._store.undo cimport Undo
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint64_t
+
+from io import UnsupportedOperation
 
 import numpy as np
 
@@ -38,8 +42,14 @@ cdef enum:
     LONGEST = 1 << 30             # rows of a window on each side, so that sums of two do not overflow
     SPARSE = 8                    # words of bits that are read in the time that finds a slot
 
-# The same numbers for schema.py.
+# The same numbers for Python.
 N_STATE_WORDS = EPISODE_LENS
+WORD_WRITTEN = WRITTEN
+WORD_ABSENT_ROWS = ABSENT_ROWS
+WORD_CLEARS = CLEARS
+WORD_EDITS = EDITS
+WORD_HANDLE_BASE = HANDLE_BASE
+WORD_RESERVED = RESERVED
 FLAG_TERMINATED = END | TERMINATED
 FLAG_TRUNCATED = END | TRUNCATED
 FLAG_DONE = DONE
@@ -63,7 +73,7 @@ cdef class Ring:
         The fields, in declared order.
     arena : ndarray of uint8
         All memory of the buffer but the fields of Python objects.
-    state : ndarray of int64, shape (5 + n_envs,)
+    state : ndarray of int64, shape (6 + n_envs,)
         Words of the header of the arena, see ``_core.pxd``.
     record : tuple of int
         Offset and stride of the records; the last byte of a record holds the flags of its row.
@@ -79,11 +89,16 @@ cdef class Ring:
         drawn, when so many rows of its episode follow it, or the episode has ended. ``capacity``
         has ``lookahead * n_envs`` slots for incomplete rows; complete rows beyond the other slots
         are left out.
+    undo : Undo, optional
+        Of an arena in a file: where old bytes are kept while new ones are written over them, so
+        that a process may be killed at any time.
+    frozen : str, optional
+        Why nothing may be written.
     """
 
     def __cinit__(
         self, columns, cnp.ndarray arena, cnp.ndarray state, record, ends, *, capacity, n_envs,
-        chains=(), lookahead=0,
+        chains=(), lookahead=0, Undo undo=None, str frozen=None,
     ):
         self.capacity = capacity
         self.n_envs = n_envs
@@ -98,8 +113,12 @@ cdef class Ring:
         self.record_offset, self.record_stride = record
         self.arena = arena
         self.state = state
+        self.undo = undo
+        self.lens_before = NULL if undo is None else &undo.lens[0]
+        self.frozen = frozen
         self.pool = Pool()
         self.chains = tuple(chains)
+        self.grows = undo is not None and len(self.chains) > 0
         self.lookahead = lookahead
         chained = {chain.name: chain for chain in self.chains}
         self.stored_columns = tuple(
@@ -280,6 +299,11 @@ cdef class Ring:
         cdef Column column
         cdef char* objects
         cdef char* values
+        if self.lens_before != NULL:
+            self.c_reserve(written, n)
+        else:
+            self.state[RESERVED] = written + n
+        c_fence()
         if n == 1 and self.n_envs == 1 and present == NULL and self.state[ABSENT_ROWS] == 0:
             self.c_write_record(rows, slot)
             if self.lookahead:
@@ -305,16 +329,31 @@ cdef class Ring:
             c_swap(objects, values + run * column.nbytes, (n - skip - run) * column.nbytes)
         if self.chains:
             self.c_write_chains(rows, n)
+        c_fence()
         self.state[WRITTEN] = written + n
+        if skip and self.lens_before != NULL:
+            self.state[RESERVED] = written + n
+            self.undo.c_end()
         return first
 
+    cdef void c_reserve(self, int64_t written, intp_t n) noexcept nogil:
+        """Say in a file which rows are about to be written; what they overwrite is not alive now."""
+        memcpy(self.lens_before, &self.state[EPISODE_LENS], self.n_envs * sizeof(int64_t))
+        c_fence()
+        self.state[RESERVED] = written + min(n, self.capacity)
+        if n > self.capacity:  # then two words change at the end
+            self.c_save_state()
+            self.undo.c_begin()
+
     cdef int c_prepare(self, char** rows, intp_t n) except -1:
-        """Make room in the overflow for n rows, before anything is written."""
+        """Make room in the overflow for n rows, before anything is written; 1 if files have to grow."""
         cdef Chain chain
         cdef Rows given = self.c_describe(rows, n)
+        cdef bint lacks = False
         for chain in self.chains:
             chain.c_reserve(&given)
-        return 0
+            lacks |= self.grows and chain.c_lacks_room()
+        return lacks
 
     cdef Rows c_describe(self, char** rows, intp_t n) noexcept:
         cdef Rows given
@@ -325,6 +364,7 @@ cdef class Ring:
         given.flags = self.c_flags(0)
         given.flag_stride = self.record_stride
         given.absent = ABSENT
+        given.base = self.state[HANDLE_BASE]
         return given
 
     cdef void c_write_chains(self, char** rows, intp_t n) noexcept:
@@ -342,6 +382,25 @@ cdef class Ring:
         return None if self.first_complete < 0 else self.first_complete % self.span
 
     # ------------------------------------------------------------------ rows that cannot be drawn
+
+    cdef int c_check_writable(self) except -1:
+        if self.frozen is not None:
+            raise UnsupportedOperation(self.frozen)
+        return 0
+
+    cdef void c_begin_edit(self) noexcept nogil:
+        """Rows that are there are about to change."""
+        self.state[EDITS] += 1
+        c_fence()
+
+    cdef void c_end_edit(self) noexcept nogil:
+        c_fence()
+        self.state[EDITS] += 1
+
+    cdef void c_save_state(self) noexcept nogil:
+        """Save the words of the header in the undo log."""
+        cdef const uint8_t* state = <const uint8_t*> &self.state[0]
+        self.undo.c_save(state - &self.arena[0], self.state.shape[0] * sizeof(int64_t))
 
     cdef int c_expect_absent(self) except -1:
         """Allocate what absent rows need, before there is one."""
@@ -581,7 +640,9 @@ cdef class Ring:
         """Mark the newest step of a stream as truncated, unless no episode is open."""
         if self.state[EPISODE_LENS + stream] == 0:
             return 0
+        self.c_check_writable()
         cdef int64_t row = self.c_newest_of(stream)
+        self.c_begin_edit()
         if row >= 0:
             self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
             self.c_tell(<intp_t> (row % self.capacity))
@@ -589,8 +650,9 @@ cdef class Ring:
             self.c_complete(stream)
         if self.lookahead:
             self.c_drop(self.state[WRITTEN])
+        c_fence()
         self.state[EPISODE_LENS + stream] = 0
-        self.state[EDITS] += 1
+        self.c_end_edit()
         return 0
 
     cdef int c_hide(self, cnp.ndarray slots, Moment moment) except -1:
@@ -598,9 +660,11 @@ cdef class Ring:
 
         Returns 0, and changes nothing, if what was read at ``moment`` no longer holds, else 1.
         """
+        self.c_check_writable()
         if not self.c_holds(moment, slots):
             return 0
         self.c_expect_absent()
+        self.c_begin_edit()
         cdef bint was_open = False
         cdef int64_t row
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
@@ -614,9 +678,9 @@ cdef class Ring:
                 self.state[ABSENT_ROWS] += 1
                 self.out.c_add(values[k])
                 self.c_tell(values[k])
+        self.c_end_edit()
         if was_open:
             self.c_rebuild()
-        self.state[EDITS] += 1
         return 1
 
     cdef void c_tell(self, intp_t slot) noexcept:
@@ -634,6 +698,7 @@ cdef class Ring:
     cdef int c_clear(self) except -1:
         """Forget all rows."""
         cdef intp_t used = -1
+        self.c_check_writable()
         while used < self.c_stored():  # rows may come meanwhile
             used = self.c_stored()
             fresh = [np.empty_like(column.objects[:used]) for column in self.object_columns]
@@ -647,16 +712,24 @@ cdef class Ring:
                 <char*> cnp.PyArray_DATA(new),
                 cnp.PyArray_NBYTES(new),
             )
+        self.c_begin_edit()
+        if self.undo is not None:
+            self.c_save_state()
+            self.undo.c_begin()
         self.state[CLEARS] += 1
         cdef int64_t turns = (self.state[WRITTEN] + self.span - 1) // self.span
         self.state[HANDLE_BASE] += turns * self.span
         self.state[WRITTEN] = 0
+        self.state[RESERVED] = 0
         self.state[ABSENT_ROWS] = 0
         self.state[EPISODE_LENS:] = 0
+        if self.undo is not None:
+            self.undo.c_end()
+        self.c_end_edit()
         self.kept_from = self.n_open = 0
         self.counts[:] = 0
         for chain in self.chains:
-            (<Chain> chain).c_clear()
+            (<Chain> chain).c_clear(self.state[HANDLE_BASE])
         return 0
 
     # ------------------------------------------------------------------ moments
@@ -994,6 +1067,7 @@ def rebuild(Ring ring not None):
     A function and not a method, as users have ``rb.ring`` and no method of it changes anything:
     whatever changes rows has to hold the buffer's lock.
     """
+    ring.state[RESERVED] = ring.state[WRITTEN]
     ring.c_rebuild()
 
 

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 if TYPE_CHECKING:
     from cpprb_like._c.generators import Seed
-    from cpprb_like._store.arenas import FileMode
+    from cpprb_like._store.file_maps import FileMode
     from cpprb_like.samplers._base import Sampler
     from cpprb_like.samplers._prioritized import PrioritySampler
 

@@ -15,6 +15,7 @@ cdef struct Rows:            # that are being written
     const uint8_t* flags     # of the slots, after the rows were written
     intp_t flag_stride
     uint8_t absent           # the flag of a row without a step
+    int64_t base             # rows before the last clear
 
 
 cdef class Chain:
@@ -23,14 +24,19 @@ cdef class Chain:
     cdef intp_t capacity
     cdef intp_t n_envs
     cdef readonly intp_t nbytes      # of a value
-    cdef ndarray latest              # the value of the newest row of each stream
+    cdef ndarray latest              # memory for the value of the newest row of each stream
+    cdef char* latest_data           # where these are
+    cdef char* spare_data            # where the next ones go, in a file; NULL on the heap
+    cdef int64_t* tags               # in a file: ``base`` + rows written, for the values in each of the two places
+    cdef intp_t which                # of the two places has these
     cdef ndarray seen                # whether there is one
     cdef readonly tuple asides       # Overflow of what is kept aside
 
     cdef int c_reserve(self, Rows* rows) except -1
     cdef void c_write(self, Rows* rows) noexcept nogil
     cdef int c_gather(self, const int64_t* rows, intp_t n, int64_t written, char* to) except -1
-    cdef void c_clear(self) noexcept nogil
+    cdef void c_clear(self, int64_t base) noexcept nogil
+    cdef bint c_lacks_room(self) noexcept
     cdef const char* c_before(self, Rows* rows, intp_t k, const char* values) noexcept nogil
     cdef void c_keep_latest(self, Rows* rows, const char* values) noexcept nogil
 

@@ -18,6 +18,9 @@ class Chain:
     def save(self) -> tuple[Any, ...]: ...
 
 def load(chain: Chain, saved: tuple[Any, ...]) -> None: ...
+def use_file(
+    chain: Chain, memory: NDArray[np.uint8], tag: int, seen: NDArray[np.bool_], is_new: bool
+) -> None: ...
 
 COMPARED_STACKS: int
 

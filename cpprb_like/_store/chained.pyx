@@ -16,6 +16,7 @@ from libc.string cimport memcmp, memcpy
 from cpprb_like._store.overflow cimport Overflow
 from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_interleave, c_pick
+from cpprb_like._c.fences cimport c_fence
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import math
@@ -56,6 +57,7 @@ cdef class Chain:
         self.capacity = capacity
         self.n_envs = n_envs
         self.latest = np.zeros((n_envs, nbytes), np.uint8)
+        self.latest_data = <char*> cnp.PyArray_DATA(self.latest)
         self.seen = np.zeros(n_envs, np.uint8)
 
     cdef int c_reserve(self, Rows* rows) except -1:
@@ -75,8 +77,16 @@ cdef class Chain:
         """
         return 0
 
-    cdef void c_clear(self) noexcept nogil:
-        """Forget all rows."""
+    cdef bint c_lacks_room(self) noexcept:
+        """Whether a file has not the room that ``c_reserve`` asked for."""
+        cdef Overflow aside
+        for aside in self.asides:
+            if aside.c_lacks_room():
+                return True
+        return False
+
+    cdef void c_clear(self, int64_t base) noexcept nogil:
+        """Forget all rows; ``base`` rows and more have been written so far."""
         cdef intp_t stream
         for stream in range(self.n_envs):
             (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = False
@@ -89,19 +99,25 @@ cdef class Chain:
         stream = <intp_t> ((rows.first + k) % self.n_envs)
         if not (<const uint8_t*> cnp.PyArray_DATA(self.seen))[stream]:
             return NULL
-        return <const char*> cnp.PyArray_DATA(self.latest) + stream * self.nbytes
+        return self.latest_data + stream * self.nbytes
 
     cdef void c_keep_latest(self, Rows* rows, const char* values) noexcept nogil:
         """Keep the newest value of each stream."""
         cdef intp_t k, stream
+        cdef char* to = self.latest_data
+        if self.spare_data != NULL:  # the old values stay until the rows are published
+            to = self.spare_data
+            self.which = 1 - self.which
+            self.tags[self.which] = -1
+            c_fence()
         for k in range(max(0, rows.n - self.n_envs), rows.n):
             stream = <intp_t> ((rows.first + k) % self.n_envs)
-            memcpy(
-                <char*> cnp.PyArray_DATA(self.latest) + stream * self.nbytes,
-                values + k * self.nbytes,
-                self.nbytes,
-            )
+            memcpy(to + stream * self.nbytes, values + k * self.nbytes, self.nbytes)
             (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = True
+        if self.spare_data != NULL:
+            self.spare_data, self.latest_data = self.latest_data, to
+            c_fence()
+            self.tags[self.which] = rows.base + rows.first + rows.n
 
     @property
     def overflow_nbytes(self):
@@ -110,11 +126,34 @@ cdef class Chain:
 
     def newest(self):
         """The value of the newest row of each stream, and whether there is one: fresh arrays."""
-        return self.latest.copy(), self.seen.copy()
+        cdef cnp.ndarray latest = np.empty((self.n_envs, self.nbytes), np.uint8)
+        memcpy(cnp.PyArray_DATA(latest), self.latest_data, self.n_envs * self.nbytes)
+        return latest, self.seen.copy()
 
     def save(self):
         """The state besides the memory that was passed to the constructor."""
         return *self.newest(), [aside.save() for aside in self.asides]
+
+
+def use_file(Chain chain not None, cnp.ndarray memory not None, int64_t tag, cnp.ndarray seen not None, bint is_new):
+    """Keep the value of the newest row of each stream in a file from now on.
+
+    ``memory`` has two words, and room for these values twice, each padded to words. Which of its two
+    places has the values says ``tag``, the number of rows written so far, those before the last clear
+    included. ``seen`` are the streams whose newest row is there. With ``is_new``
+    the file has nothing yet.
+    """
+    cdef char* data = <char*> cnp.PyArray_DATA(memory)
+    cdef intp_t size = (chain.n_envs * chain.nbytes + 7) // 8 * 8
+    cdef int64_t* tags = <int64_t*> data
+    cdef intp_t which = 1 if tags[1] == tag else 0
+    data += 2 * sizeof(int64_t)
+    if tags[which] != tag or is_new:  # what is on the heap goes into the file
+        memcpy(data + which * size, chain.latest_data, chain.n_envs * chain.nbytes)
+        tags[which] = tag
+    chain.latest, chain.tags, chain.which = memory, tags, which
+    chain.latest_data, chain.spare_data = data + which * size, data + (1 - which) * size
+    chain.seen[...] = seen
 
 
 def load(Chain chain not None, saved):
@@ -185,9 +224,9 @@ cdef class FrameStack(Chain):
             count += before == NULL or not self.c_is_slide(before, values + k * self.nbytes)
         return self.older.c_reserve(count)
 
-    cdef void c_clear(self) noexcept nogil:
-        Chain.c_clear(self)
-        self.older.c_clear()
+    cdef void c_clear(self, int64_t base) noexcept nogil:
+        Chain.c_clear(self, base)
+        self.older.c_clear(base)
 
     cdef void c_write(self, Rows* rows) noexcept nogil:
         cdef const char* values = rows.values[self.place]
@@ -407,10 +446,10 @@ cdef class NextOf(Chain):
         self.whole.c_reserve(whole)
         return self.newest.c_reserve(frames)
 
-    cdef void c_clear(self) noexcept nogil:
-        Chain.c_clear(self)
-        self.whole.c_clear()
-        self.newest.c_clear()
+    cdef void c_clear(self, int64_t base) noexcept nogil:
+        Chain.c_clear(self, base)
+        self.whole.c_clear(base)
+        self.newest.c_clear(base)
 
     cdef void c_write(self, Rows* rows) noexcept nogil:
         cdef const char* values = rows.values[self.place]
@@ -486,4 +525,4 @@ cdef class NextOf(Chain):
 
     cdef const char* c_promised(self, int64_t row) noexcept nogil:
         """The next value of the newest row of a stream."""
-        return <const char*> cnp.PyArray_DATA(self.latest) + row % self.n_envs * self.nbytes
+        return self.latest_data + row % self.n_envs * self.nbytes

@@ -12,6 +12,10 @@ cdef class Overflow:
     cdef readonly intp_t count
     cdef ndarray rows                # their row ids, in a circle from ``head``
     cdef ndarray values              # their bytes, at the same places
+    cdef ndarray keys                # in a file, beside the values: ``base`` + row id, or None on the heap
+    cdef int64_t* key_data           # of ``keys``, or NULL
+    cdef int64_t base                # rows before the last clear: no key comes twice
+    cdef readonly intp_t wanted      # values that a file has to have room for
 
     cdef int c_reserve(self, intp_t n) except -1
     cdef intp_t c_place(self, intp_t number) noexcept nogil
@@ -19,4 +23,5 @@ cdef class Overflow:
     cdef void c_drop(self, int64_t before) noexcept nogil
     cdef intp_t c_number(self, int64_t row) noexcept nogil
     cdef char* c_find(self, int64_t row) noexcept nogil
-    cdef void c_clear(self) noexcept nogil
+    cdef bint c_lacks_room(self) noexcept nogil
+    cdef void c_clear(self, int64_t base) noexcept nogil

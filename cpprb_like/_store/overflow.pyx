@@ -10,6 +10,7 @@ cimport numpy as cnp
 from libc.string cimport memcpy
 from numpy cimport ndarray
 
+from cpprb_like._c.fences cimport c_fence
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 import numpy as np
@@ -48,11 +49,15 @@ cdef class Overflow:
     cdef int c_reserve(self, intp_t n) except -1:
         """Make room for n more values. No Python code runs, and the interpreter lock is kept.
 
-        Old memory is not changed: other threads may be copying from it.
+        Old memory is not changed: other threads may be copying from it. Room in a file is not made
+        here, but wanted: ``c_lacks_room`` says whether ``grow`` has to be called.
         """
         cdef intp_t room, nbytes, first
         cdef ndarray rows, values
         if self.count + n <= self.room:
+            return 0
+        if self.key_data != NULL:
+            self.wanted = self.count + n
             return 0
         room = max(self.room + self.room // 8, self.count + n)
         nbytes = room * self.nbytes
@@ -74,6 +79,9 @@ cdef class Overflow:
         """Where to write the value of a row that is newer than all others; there must be room."""
         cdef intp_t place = self.c_place(self.count)
         (<int64_t*> cnp.PyArray_DATA(self.rows))[place] = row
+        if self.key_data != NULL:
+            self.key_data[place] = self.base + row
+            c_fence()
         self.count += 1
         return <char*> cnp.PyArray_DATA(self.values) + place * self.nbytes
 
@@ -104,8 +112,12 @@ cdef class Overflow:
             return NULL
         return <char*> cnp.PyArray_DATA(self.values) + self.c_place(low) * self.nbytes
 
-    cdef void c_clear(self) noexcept nogil:
+    cdef bint c_lacks_room(self) noexcept nogil:
+        return self.wanted > self.room
+
+    cdef void c_clear(self, int64_t base) noexcept nogil:
         self.head = self.count = 0
+        self.base = base
 
     def save(self):
         """Row ids and values, oldest first."""
@@ -132,8 +144,68 @@ cdef class Overflow:
             (values.dtype, values.shape) != (np.uint8, (len(rows), self.nbytes))
         ):
             raise ValueError(f"overflow: expected {self.nbytes} bytes for each row")
-        self.c_clear()
+        self.c_clear(self.base)
         self.c_reserve(len(rows))
         self.rows[: len(rows)] = rows
         self.values[: values.size] = values.ravel()
         self.count = len(rows)
+
+
+def use_file(Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray values not None, int64_t base):
+    """Keep the values in a file from now on, with those that it has.
+
+    ``keys`` are int64, shape (room,), and -1 where there is no value; ``values`` are the bytes.
+    Raises ``ValueError`` unless the keys ascend from some place on, around the end.
+    """
+    places = np.flatnonzero(keys >= 0)
+    rows = np.asarray(keys)[places] - base
+    oldest = int(rows.argmin()) if len(rows) else 0
+    head, room = int(places[oldest]) if len(rows) else 0, len(keys)
+    order = (head + np.arange(len(rows))) % max(room, 1)
+    ids = np.asarray(keys)[order] - base
+    if not ((keys[order] >= 0).all() and (ids >= 0).all() and (np.diff(ids) > 0).all()):
+        raise ValueError("the rows of the values that are kept aside are in no order")
+    overflow.rows = np.full(room, -1, np.int64)
+    overflow.rows[order] = ids
+    overflow.values, overflow.keys = values, keys
+    overflow.key_data = <int64_t*> cnp.PyArray_DATA(keys)
+    overflow.base = base
+    overflow.wanted = 0
+    overflow.room, overflow.head, overflow.count = room, head, len(ids)
+
+
+def set_base(Overflow overflow not None, int64_t base):
+    """Say how many rows, and more, were written before the last clear."""
+    overflow.base = base
+
+
+def grow(
+    Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray values not None,
+    cnp.ndarray complete not None,
+):
+    """Move to a larger file, from the heap or a smaller one, whose word ``complete`` is set
+    when all is there. Returns false, and does nothing, if it is no larger.
+
+    From the first byte to the last no Python code runs.
+    """
+    cdef intp_t k, place, room = cnp.PyArray_DIM(keys, 0)
+    cdef ndarray rows = np.full(room, -1, np.int64)
+    cdef int64_t* key_data = <int64_t*> cnp.PyArray_DATA(keys)
+    cdef char* to = <char*> cnp.PyArray_DATA(values)
+    if room < overflow.count or (overflow.key_data != NULL and room <= overflow.room):
+        return False
+    for k in range(overflow.count):
+        place = overflow.c_place(k)
+        (<int64_t*> cnp.PyArray_DATA(rows))[k] = (<int64_t*> cnp.PyArray_DATA(overflow.rows))[place]
+        key_data[k] = overflow.base + (<int64_t*> cnp.PyArray_DATA(rows))[k]
+        memcpy(
+            to + k * overflow.nbytes,
+            <char*> cnp.PyArray_DATA(overflow.values) + place * overflow.nbytes,
+            overflow.nbytes,
+        )
+    c_fence()
+    (<int64_t*> cnp.PyArray_DATA(complete))[0] = 1
+    c_fence()
+    overflow.rows, overflow.values, overflow.keys = rows, values, keys
+    overflow.key_data, overflow.room, overflow.head = key_data, room, 0
+    return True

@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_swap
-from cpprb_like._core cimport EDITS, Ring
+from cpprb_like._core cimport Ring
 from cpprb_like._store.row_handles cimport c_find_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
@@ -35,6 +35,7 @@ def write(Ring ring not None, const int64_t[::1] indexes, list columns, list arr
             raise ValueError(f"field {column.name!r}: expected a dense array of {n} rows")
         if column.objects is not None and array.dtype != column.dtype:
             raise ValueError(f"field {column.name!r}: expected {column.dtype}, got {array.dtype}")
+    ring.c_check_writable()
     cdef cnp.ndarray slots = c_find_rows(ring, indexes)
     c_write(ring, columns, arrays, <const intp_t*> cnp.PyArray_DATA(slots), n)
 
@@ -47,6 +48,12 @@ cdef void c_write(
     cdef Column column
     cdef char* to
     cdef char* values
+    ring.c_begin_edit()
+    if ring.undo is not None:
+        for k in range(n):
+            if slots[k] >= 0:
+                c_write_row(ring, columns, arrays, slots[k], k)
+        columns = []
     for number in range(len(columns)):
         column = <Column> columns[number]
         values = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[number])
@@ -66,4 +73,23 @@ cdef void c_write(
         for k in range(n):
             if slots[k] >= 0:
                 ring.c_tell(slots[k])
-    ring.state[EDITS] += 1
+    ring.c_end_edit()
+
+
+cdef void c_write_row(Ring ring, list columns, list arrays, intp_t slot, intp_t k) noexcept:
+    """Replace the values of one row in a file: all of them, or none if the process is killed."""
+    cdef intp_t number, offset
+    cdef Column column
+    for number in range(len(columns)):
+        column = <Column> columns[number]
+        ring.undo.c_save(column.offset + slot * column.stride, column.nbytes)
+    ring.undo.c_begin()
+    for number in range(len(columns)):
+        column = <Column> columns[number]
+        offset = column.offset + slot * column.stride
+        memcpy(
+            <char*> &ring.arena[0] + offset,
+            <const char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[number]) + k * column.nbytes,
+            column.nbytes,
+        )
+    ring.undo.c_end()

@@ -273,6 +273,12 @@ class Schema:
         """Names of the fields that are derived when they are read: next values, frame stacks."""
         return {name for name, _ in self.next_of} | {stack.name for stack in self.stacks}
 
+    @property
+    def chained_in_order(self) -> tuple[str, ...]:
+        """The same, in the order in which they are written."""
+        stacks = tuple(stack.name for stack in self.stacks)
+        return stacks + tuple(name for name, _ in self.next_of)
+
     def stored_nbytes(self, field: Field) -> int:
         """Bytes stored per row, without overflow."""
         if field.name in dict(self.next_of):
@@ -522,10 +528,14 @@ class Layout:
             )
         return found
 
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes of the words of the header."""
+        return 8 * (N_STATE_WORDS + self.n_envs)
+
     def state(self, arena: NDArray[np.uint8]) -> NDArray[np.int64]:
         """The words of the header."""
-        end = IDENTITY_NBYTES + 8 * (N_STATE_WORDS + self.n_envs)
-        return arena[IDENTITY_NBYTES:end].view(np.int64)
+        return arena[IDENTITY_NBYTES : IDENTITY_NBYTES + self.state_nbytes].view(np.int64)
 
     def rows(self, arena: NDArray[np.uint8], number: int) -> NDArray[np.uint8]:
         """The bytes of a field, shape ``(capacity, nbytes)``, without a copy."""
@@ -565,7 +575,7 @@ class Layout:
             )
         )
         digest = hashlib.sha256(description.encode()).digest()
-        return b"cpprb_like ring, version 1".ljust(IDENTITY_NBYTES - len(digest)) + digest
+        return b"cpprb_like ring, version 2".ljust(IDENTITY_NBYTES - len(digest)) + digest
 
     def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
         """A table of the fields and their bytes.

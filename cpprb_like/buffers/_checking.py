@@ -2,7 +2,7 @@
 
 Rows are put in order of time by NumPy here, from the header and the flags alone, and what the
 compiled core and the views say is compared with that. For tests and for hunting defects; ``sample``
-checks nothing of this. Not here: whether a file belongs to a layout (``_store.arenas``), and
+checks nothing of this. Not here: whether a file belongs to a layout (``_store.file_maps``), and
 whether a sampler keeps its promises (``testing``).
 """
 
@@ -27,6 +27,7 @@ from cpprb_like._store.arenas import allocate_floats
 from cpprb_like._store.chained import Chain, FrameStack, NextOf
 from cpprb_like._store.derived import NStepReturns
 from cpprb_like._store.gather import new_array
+from cpprb_like._store.recovery import MOST, open_steps
 from cpprb_like._store.schema import Field, Layout
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import ByPriority
@@ -38,7 +39,6 @@ __all__ = ["IdFields", "check_memory", "check_rows"]
 
 Array = NDArray[Any]
 CHUNK = 4096  # rows that are read at once
-MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 64 bits
 
 
 def check_rows(
@@ -55,7 +55,7 @@ def check_rows(
     timeline = _Timeline(layout, arena, ring.lookahead)
     _check_flags(timeline, layout, arena)
     for stream in range(layout.n_envs):
-        _check_length(timeline, layout, arena, stream)
+        _check_length(layout, arena, stream)
     _check_sizes(timeline, ring)
     for chain in ring.chains:
         _check_chain(chain, timeline, layout, arena)
@@ -78,7 +78,7 @@ def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = N
         for first in range(0, min(extent.written, extent.capacity), CHUNK):
             _check_flags_of(layout, arena, first, min(first + CHUNK, extent.written))
         for stream in range(layout.n_envs):
-            _check_length(extent, layout, arena, stream)
+            _check_length(layout, arena, stream)
         for chain in () if ring is None else ring.chains:
             _check_chain(chain, extent, layout, arena)
     except AssertionError as error:
@@ -163,7 +163,7 @@ def _expect(sound: bool, what: str, expected: object, got: object) -> None:
 
 
 def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
-    written, absent, clears, base, edits, *_ = layout.state(arena).tolist()
+    written, absent, clears, base, edits, reserved, *_ = layout.state(arena).tolist()
     several = f" that is a multiple of {layout.n_envs}" if layout.n_envs > 1 else ""
     sound = 0 <= written < MOST and written % layout.n_envs == 0
     _expect(sound, "rows written", f"a number{several}", written)
@@ -171,6 +171,7 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
     _expect(sound, "what handles count from", f"a multiple of {layout.span}", base)
     sound = 0 <= clears < MOST and 0 <= edits < MOST
     _expect(sound, "clears and edits", "numbers", (clears, edits))
+    _expect(reserved == written, "rows begun", written, reserved)
     stored = layout.flags(arena)[: min(written, layout.capacity)]
     counted = int(np.count_nonzero(stored & FLAG_ABSENT))
     _expect(absent == counted, "absent rows", counted, absent)
@@ -224,19 +225,10 @@ def _check_flags_of(layout: Layout, arena: NDArray[np.uint8], first: int, stop: 
         _expect(False, f"flags of the row in slot {first + k}", int(expected[k]), int(flags[k]))
 
 
-def _check_length(extent: _Extent, layout: Layout, arena: NDArray[np.uint8], stream: int) -> None:
+def _check_length(layout: Layout, arena: NDArray[np.uint8], stream: int) -> None:
     """The episode of a stream is as long as the flags say, or longer if it began before."""
-    flags = layout.flags(arena)
     length = int(layout.state(arena)[-layout.n_envs + stream])
-    row, known, is_over = extent.written - extent.n_envs + stream, 0, False
-    while row >= extent.oldest and not is_over:
-        stop = max(extent.oldest - 1, row - CHUNK * extent.n_envs)
-        here = flags[np.arange(row, stop, -extent.n_envs) % extent.capacity]
-        ends = np.flatnonzero(here & FLAG_END)
-        is_over = ends.size > 0
-        known += int(np.count_nonzero(here[: ends[0] if is_over else None] & FLAG_ABSENT == 0))
-        row -= len(here) * extent.n_envs
-    most = known if is_over or extent.oldest == 0 else extent.written // extent.n_envs
+    known, most = open_steps(layout, arena, stream)
     expected = f"{known} to {most}"
     _expect(known <= length <= most, f"episode of environment {stream}: steps", expected, length)
 

@@ -40,6 +40,10 @@ cdef class BufferBase:
     )
     cdef bint c_begin(self, RowWeights weights) except -1
     cdef int c_refuse_counts(self, list values) except -1
+    cdef object c_add_resolved(
+        self, Ring ring, PyObject** values, PyObject* names, intp_t other, list ordered,
+        ndarray present, tuple priorities,
+    )
     cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
     cdef int c_check_extra(self, extra, intp_t n) except -1

@@ -65,6 +65,7 @@ cdef enum:
 
 cdef str PRIORITIES = "priorities"   # the keyword of those buffers whose rows have them
 cdef object MISSING = object()
+cdef object LACKS_ROOM = object()
 # What NumPy reads otherwise than by a protocol, and what may hide masked entries.
 cdef tuple PLAIN_TYPES = (np.ndarray, np.generic, list, tuple, str, bytes, int, float, complex)
 
@@ -86,6 +87,10 @@ cdef class BufferBase:
 
     def _while_writers_wait(self, attempt):
         """What ``attempt()`` gives when it is called until that is not None, and nobody writes."""
+        raise NotImplementedError
+
+    def _grow(self):
+        """Make the files larger that values are kept aside in, as the ring has asked for."""
         raise NotImplementedError
 
     def _attach(
@@ -129,7 +134,9 @@ cdef class BufferBase:
         return self.c_ring
 
     cdef int c_wait_for_turn(self) except -1:
-        """Wait while a reader needs the rows to stay as they are."""
+        """Wait while a reader needs the rows to stay as they are; raise if nobody may write."""
+        if self.c_ring is not None:
+            self.c_ring.c_check_writable()
         with self._gate:
             return 0
 
@@ -298,10 +305,9 @@ cdef class BufferBase:
     ):
         """Add the rows of a call that is not on the fast path, or raise what is wrong with it."""
         cdef Ring ring = self.c_ring
-        cdef intp_t number, rows, n
+        cdef intp_t n
         cdef list ordered = None
         cdef RowWeights weights = None if priorities is None else priorities[0]
-        cdef bint locked
         if ring is None:
             raise RuntimeError(not_initialised(self))
         if weights is not None and weights.ring is not ring:
@@ -309,7 +315,23 @@ cdef class BufferBase:
         n = self.c_resolve_call(values, names, other)
         if n < 0:
             ordered = self.c_convert_call(ring, values, names, other)
-        locked = self.c_begin(weights)
+        while True:
+            slot = self.c_add_resolved(ring, values, names, other, ordered, present, priorities)
+            if slot is not LACKS_ROOM:
+                return slot
+            self._grow()
+
+    cdef object c_add_resolved(
+        self, Ring ring, PyObject** values, PyObject* names, intp_t other, list ordered,
+        cnp.ndarray present, tuple priorities,
+    ):
+        """As ``c_add_otherwise``, with values that need no Python any more, or in ``ordered``.
+
+        Returns ``LACKS_ROOM``, and has written nothing, if files have to grow first.
+        """
+        cdef RowWeights weights = None if priorities is None else priorities[0]
+        cdef intp_t number, rows, n
+        cdef bint locked = self.c_begin(weights)
         try:
             self.c_check_ring(ring)
             # From here to the publication no Python code runs that could change a value.
@@ -334,6 +356,8 @@ cdef class BufferBase:
                 raise ValueError(
                     f"priorities: expected {n}, one for each step, got {len(priorities[1])}"
                 )
+            if ring.grows and ring.c_prepare(<char**> &self.sources[0], n):
+                return LACKS_ROOM
             return self.c_publish(
                 n,
                 NULL if present is None else <const uint8_t*> cnp.PyArray_DATA(present),
@@ -377,8 +401,8 @@ cdef class BufferBase:
         cdef char** rows = <char**> &self.sources[0]
         if present != NULL:
             self.c_ring.c_expect_absent()
-        if self.c_ring.chains:
-            self.c_ring.c_prepare(rows, n)
+        if self.c_ring.chains and self.c_ring.c_prepare(rows, n):
+            raise RuntimeError("the files have no room for what is to be kept aside")
         if self.c_ring.lookahead:
             slot = self.c_ring.c_publish_ahead(rows, n, present)
         else:
@@ -443,7 +467,9 @@ cdef class BufferBase:
                 self.c_wait_for_turn()
             self.c_check_ring(ring)
             n = self.c_resolve_call(items, <PyObject*> names, -1)
-            if n == cnp.PyArray_SIZE(mask):
+            if n == cnp.PyArray_SIZE(mask) and not (
+                ring.grows and ring.c_prepare(<char**> &self.sources[0], n)
+            ):
                 return self.c_publish(n, <const uint8_t*> cnp.PyArray_DATA(mask), None)
         self.c_check_ring(ring)
         return self.c_add_otherwise(items, <PyObject*> names, -1, mask, priorities)
@@ -629,7 +655,9 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
     cdef intp_t n = buffer.c_resolve_call(values, names, -1)
     if n >= 0 and buffer.is_plain:
         return buffer.c_ring.c_publish(<char**> &buffer.sources[0], n, NULL)
-    if n >= 0:
+    if n >= 0 and not (
+        buffer.c_ring.grows and buffer.c_ring.c_prepare(<char**> &buffer.sources[0], n)
+    ):
         return buffer.c_publish(n, NULL, None)
     if buffer.has_priorities:
         return c_add_with_priorities(buffer, values, names)

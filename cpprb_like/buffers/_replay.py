@@ -24,7 +24,7 @@ from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.forks import BUFFER, GENERATOR, OneProcess, tell, watch
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._core import Ring, rebuild
-from cpprb_like._store import arenas, snapshot
+from cpprb_like._store import arenas, file_maps, snapshot
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
 from cpprb_like._store.derived import NStepReturns, check_nstep, derive, read_nstep
@@ -76,7 +76,9 @@ __all__ = ["ReplayBuffer"]
 Found = TypeVar("Found")
 
 # Attributes that are no part of a pickle.
-REBUILT = ("_layout", "_arena", "_rows", "_take", "_episodes", "_starts", "_updatable", "_saves")
+REBUILT = (
+    "_layout", "_arena", "_files", "_rows", "_take", "_episodes", "_starts", "_updatable", "_saves",
+)  # fmt: skip
 SHARED_FILE = (
     "the rows lie in a file that the parent process writes to; a forked process can only read "
     "them. Copy the buffer (copy.deepcopy) for rows of its own"
@@ -141,11 +143,13 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         ``np.random.seed`` controls it.
     mmap_prefix : str or path, optional
         Keep the rows in the file ``<mmap_prefix>.dat`` and not on the heap.
-    mmap_mode : {"x", "w", "r+"}
-        Create that file and fail if it exists, create it anew, or open it with the rows that it
-        holds. It holds no more than the rows and their episodes: the generator and the sampler
-        begin anew, so a sampler that keeps something for each row, such as priorities, is refused.
-        As long as a buffer has the file open no other one can open or replace it.
+    mmap_mode : {"x", "w", "r+", "r"}
+        Create that file and fail if it exists; create it anew; open it with the rows that it holds;
+        or open it to read them, with rows that cannot be changed. Priorities, and what fields of
+        ``next_of`` and ``stack_compress`` keep aside, are in files beside it. The generator, and
+        the state of a sampler but for its priorities, begin anew. As long as a buffer has the file
+        open no other one can open it to write, or replace it. Beside a buffer that writes to it,
+        ``"r"`` copies the rows of that time into memory.
 
     **unknown : None
         Options of other libraries that a program passes on are taken as long as they are None.
@@ -185,7 +189,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
     # In the class, so that a buffer whose __init__ did not run says so. A method __getattr__ would
     # say it too, but with one Python finds every method later: add cost 40 % more instructions.
     sampler: Sampler = _Unset()  # type: ignore[assignment]
-    _is_mapped: bool
+    _files: file_maps.Files | None
     _layout: Layout
     _arena: NDArray[np.uint8]
     _nstep: NStepReturns | None
@@ -211,7 +215,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         sampler: Sampler | None = None,
         seed: Seed = None,
         mmap_prefix: str | Path | None = None,
-        mmap_mode: arenas.FileMode = "x",
+        mmap_mode: file_maps.FileMode = "x",
         **unknown: Unpack[Nothing],
     ) -> None:
         given = [name for name, value in unknown.items() if value is not None]
@@ -224,18 +228,16 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         schema = Schema(fields, terminated, truncated)
         schema.end_fields()
         schema = derive(schema, next_of, stack_compress)
-        opens = mmap_mode == "r+" and mmap_prefix is not None
+        if mmap_prefix is not None:
+            file_maps.check_mode(mmap_mode)
+        opens = mmap_mode in ("r", "r+") and mmap_prefix is not None
         sampler = Uniform() if sampler is None else sampler
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler: expected a Sampler, got {sampler!r}")
-        if opens and schema.chained:
+        if opens and sampler.keeps_rows and not sampler.maps_rows:
             raise ValueError(
-                "mmap_mode='r+': with next_of or stack_compress not all values are in the file"
-            )
-        if opens and sampler.keeps_rows:
-            raise ValueError(
-                f"mmap_mode='r+': the file holds the rows, not what {sampler!r} keeps for each, "
-                "such as its priority; pickle the buffer instead"
+                f"mmap_mode={mmap_mode!r}: the file holds the rows, not what {sampler!r} keeps for "
+                "each, such as its priority; pickle the buffer instead"
             )
         streams = read_n_envs(n_envs, capacity)
         nstep = read_nstep(Nstep, schema)
@@ -244,14 +246,23 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         layout = Layout.of(schema, capacity, streams, sampler_nbytes, incomplete)
         _warn_of_near_ends(schema)
         rng = generator(seed)
-        is_mapped = mmap_prefix is not None
-        arena = arenas.open_arena(layout, mmap_prefix, mmap_mode)
-        if opens:
+        files = None
+        if mmap_prefix is not None:
+            files = file_maps.Files(layout, mmap_prefix, mmap_mode)
+        arena = arenas.open_arena(layout) if files is None else files.arena
+        if files is not None and opens:
             try:
-                check_memory(layout, arena)
+                check_memory(layout, arena)  # before the ring follows it
             except ValueError as error:
-                raise ValueError(f"{mmap_prefix}.dat: {error}") from None
-        ring = self._make_ring(layout, arena, nstep)
+                raise ValueError(f"{files.path}: {error}") from None
+        ring = self._make_ring(layout, arena, nstep, files)
+        if files is not None:
+            try:
+                files.keep(ring)
+                if opens:
+                    check_memory(layout, arena, ring)
+            except ValueError as error:
+                raise ValueError(f"{files.path}: {error}") from None
         self._open(
             layout,
             arena,
@@ -259,11 +270,16 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
             nstep,
             sampler,
             rng=rng,
-            _is_mapped=is_mapped,
+            _files=files,
         )
 
     @staticmethod
-    def _make_ring(layout: Layout, arena: NDArray[np.uint8], nstep: NStepReturns | None) -> Ring:
+    def _make_ring(
+        layout: Layout,
+        arena: NDArray[np.uint8],
+        nstep: NStepReturns | None,
+        files: file_maps.Files | None = None,
+    ) -> Ring:
         columns = layout.columns()
         return Ring(
             columns,
@@ -275,6 +291,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
             n_envs=layout.n_envs,
             chains=layout.chains(arena, columns),
             lookahead=0 if nstep is None else nstep.size - 1,
+            undo=None if files is None else files.undo,
+            frozen=None if files is None else files.frozen,
         )
 
     def _open(
@@ -305,17 +323,27 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
             "_saves": Saves(),
             "sampler": sampler,
         }
-        sampler.open(ring)
+        files = others["_files"]
+        if files is None:
+            sampler.open(ring)
+        else:
+            sampler.open_in_file(ring, files.floats)
         watch(others["rng"].bit_generator.lock, GENERATOR)
-        gate: Any = OneProcess(SHARED_FILE) if others["_is_mapped"] else threading.RLock()
-        if not others["_is_mapped"]:
+        gate: Any = threading.RLock() if files is None else OneProcess(SHARED_FILE)
+        if files is None:
             watch(gate, BUFFER)
         self._attach(ring, gate, _further(nstep), others | attributes)
-        if others["_is_mapped"]:
-            tell(self._be_read_only)
+        if files is not None:
+            tell(self._have_writers_ask)
+            if files.frozen:
+                self._have_writers_ask()
 
-    def _be_read_only(self) -> None:
-        """In a process that was forked: have writers ask, so that they hear that they may not."""
+    def _grow(self) -> None:
+        if self._files is not None:
+            self._files.grow(self.ring)
+
+    def _have_writers_ask(self) -> None:
+        """Have writers ask, so that they hear that they may not: after a fork, or in mode "r"."""
         self._paused = True
 
     # ------------------------------------------------------------------ adding
@@ -1126,7 +1154,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
             snapshot.load(state, arena, ring)
             check_memory(layout, arena, ring)
             rebuild(ring)
-            others = attributes | {"_is_mapped": False}
+            others = attributes | {"_files": None}
             self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(f"the pickled buffer is damaged: {error!r}") from error
@@ -1158,15 +1186,22 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
             raise ValueError(f"sampler: expected one, got {type(sampler).__name__}")
         nbytes = sampler.nbytes_for(size + incomplete)
         layout = check_layout(Layout.of(schema, size, n_envs, nbytes, incomplete))
-        arena = arenas.open_arena(layout, target.mmap_prefix, target.mmap_mode)
-        ring = self._make_ring(layout, arena, nstep)
+        files = None
+        if target.mmap_prefix is not None:
+            if target.mmap_mode not in ("x", "w"):
+                raise ValueError(f"mmap_mode: expected 'x' or 'w', got {target.mmap_mode!r}")
+            files = file_maps.Files(layout, target.mmap_prefix, target.mmap_mode)
+        arena = arenas.open_arena(layout) if files is None else files.arena
+        ring = self._make_ring(layout, arena, nstep, files)
         found = reader.fill(layout, arena, ring)
         check_memory(layout, arena, ring)
         rebuild(ring)
         is_whole = len(found.rows) == reader.written - reader.oldest == reader.stored
         if not is_whole or layout.capacity != reader.capacity:
             sampler.move(found.slots, ring)
-        others = attributes | {"_is_mapped": target.mmap_prefix is not None}
+        if files is not None:
+            files.keep(ring)
+        others = attributes | {"_files": files}
         self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
         if is_whole and layout_to_json(layout) == saved["layout"]:
             self._saves.put(ring, *state, Tracker(ring.capacity), "")
@@ -1176,7 +1211,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         self._hold(True, self._take_over_now, other, swap)
 
     def _take_over_now(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:
-        if self._is_mapped:
+        if self._files is not None:
             raise ValueError(
                 "restore: the rows lie in a file map; load(folder, mmap_prefix=...) makes a new one"
             )

@@ -17,6 +17,7 @@ from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TRUNCATED, Ring
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.chained import load as load_chain
 from cpprb_like._store.column import Column, load_objects
+from cpprb_like._store.recovery import derive
 from cpprb_like._store.schema import Field, Layout, Schema, Stack
 from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
@@ -169,7 +170,7 @@ class RingReader:
         lost = int(np.count_nonzero(missing))
         self._fill_header(layout, arena, first, missing)
         self._end_before(layout, arena, first, missing)
-        self._count(layout, arena)
+        derive(layout, arena)
         rows = np.arange(first, self.written)[~missing]
         return Found(rows, lost, self._old_slots(layout, rows))
 
@@ -472,22 +473,6 @@ class RingReader:
         open_ones = slots[flags[slots] & (FLAG_END | FLAG_ABSENT) == 0]
         flags[open_ones] |= FLAG_END | FLAG_TRUNCATED
 
-    def _count(self, layout: Layout, arena: Bytes) -> None:
-        """Absent rows, and the lengths of open episodes as far as the rows tell."""
-        state = layout.state(arena)
-        stored = min(self.written, layout.capacity)
-        flags = layout.flags(arena)
-        state[1] = np.count_nonzero(flags[:stored] & FLAG_ABSENT)
-        oldest = self.written - stored
-        for stream in range(layout.n_envs):
-            ids = np.arange(self.written - layout.n_envs + stream, oldest - 1, -layout.n_envs)
-            here = flags[ids % layout.capacity]
-            ends = np.flatnonzero(here & FLAG_END)
-            known = int(np.count_nonzero(here[: ends[0] if len(ends) else None] & FLAG_ABSENT == 0))
-            most = known if len(ends) or oldest == 0 else self.written // layout.n_envs
-            place = len(state) - layout.n_envs + stream
-            state[place] = min(max(int(state[place]), known), most)
-
     def _old_slots(self, layout: Layout, rows: NDArray[np.int64]) -> NDArray[np.intp]:
         slots = np.full(min(self.written, layout.capacity), -1, np.intp)
         slots[rows % layout.capacity] = rows % self.capacity
@@ -506,7 +491,7 @@ def ring_header(
 ) -> None:
     """Set the words of a fresh header; absent rows are counted later."""
     state = layout.state(arena)
-    state[:5] = written, 0, clears, handle_base, edits
+    state[:6] = written, 0, clears, handle_base, edits, written
     state[len(state) - layout.n_envs :] = episode_lens
 
 

@@ -7,7 +7,7 @@ rows (``buffers._replay``); and the test of a sampler's promises (``testing``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from cpprb_like._core import Moment, Ring
 from cpprb_like.samplers._starts import Starts
 
-__all__ = ["Extra", "Sampler", "Slots", "reject"]
+__all__ = ["Extra", "FileMemory", "Sampler", "Slots", "reject"]
 
 Slots = NDArray[np.intp]
 Extra = dict[str, NDArray[Any]]
+Floats = NDArray[np.float64]
+FileMemory = Callable[[str, Mapping[str, int]], tuple[dict[str, Floats], bool]]
 
 TRIES = 256  # for each start, before it is given up
 SPARE_TRIES = 4096
@@ -37,6 +39,8 @@ class Sampler:
     keeps_rows : bool
         Whether it keeps something for each row, such as a priority, that has to be saved with the
         rows: a class attribute, False.
+    maps_rows : bool
+        Whether ``open_in_file`` keeps that in the file: a class attribute, False.
 
     Notes
     -----
@@ -70,6 +74,7 @@ class Sampler:
     """
 
     keeps_rows: ClassVar[bool] = False
+    maps_rows: ClassVar[bool] = False
 
     def nbytes_for(self, capacity: int) -> int:  # noqa: ARG002 (for subclasses)
         """Bytes that it will allocate for a ring of this capacity: part of ``rb.nbytes``."""
@@ -81,6 +86,19 @@ class Sampler:
         Called when the buffer is made, and again when a pickled one is loaded, so that the sampler
         does not have to pickle the ring. To refuse the ring, raise ``ValueError``.
         """
+
+    def open_in_file(
+        self,
+        ring: Ring,
+        memory: FileMemory,  # noqa: ARG002 (for subclasses)
+    ) -> None:
+        """As ``open``, of a buffer in a file, where what is kept for each row can be kept too.
+
+        ``memory(what, sizes)`` gives arrays of float64, by their names in ``sizes``, and whether
+        they have what they had the last time, when ``what`` was the same. By default it is not
+        used.
+        """
+        self.open(ring)
 
     def move(self, slots: Slots, ring: Ring) -> None:
         """The rows of a saved buffer are in other slots of the ring that is about to be opened.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -21,9 +22,9 @@ from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._core import Moment, Ring
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
-from cpprb_like.samplers._base import Extra, Sampler, Slots, reject
+from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
-from cpprb_like.samplers._row_weights import RowWeights
+from cpprb_like.samplers._row_weights import RowWeights, notes_size
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import Schedule, check, value_at
 
@@ -193,9 +194,11 @@ class ByPriority(PrioritySampler):
 
     A row is drawn with probability ``P(i) = weight(i) / sum of weights``. The parameters are those
     of the two subclasses; ``alpha`` and ``beta`` are checked here. A subclass makes the
-    ``RowWeights`` of a ring in ``_keep(ring)``, and ``_weigh(priorities)`` gives what these take.
+    ``RowWeights`` of a ring in ``_keep(ring, mapped)``, and ``_weigh(priorities)`` gives what these
+    take.
     """
 
+    maps_rows = True
     NO_WEIGHT: ClassVar[float] = 0.0  # for ``RowWeights``: a row that is never drawn
 
     def __init__(
@@ -221,9 +224,13 @@ class ByPriority(PrioritySampler):
 
     # ------------------------------------------------------------------ memory
 
-    def _keep(self, ring: Ring) -> RowWeights:
-        """Memory for the weights of the rows of a ring."""
+    def _keep(self, ring: Ring, mapped: Mapping[str, Floats]) -> RowWeights:
+        """Memory for the weights of the rows of a ring: ``mapped``, or memory on the heap."""
         raise NotImplementedError
+
+    def _mapped(self, capacity: int) -> tuple[str, dict[str, int]]:
+        """What would be in a file, if it were in one, in words, and the sizes of its arrays."""
+        return f"{type(self).__name__}", {"weights": tree_size(capacity)}
 
     def _weigh(self, priorities: Floats) -> Floats:
         """What ``RowWeights`` takes for rows of these priorities; ``ValueError`` if too large."""
@@ -238,12 +245,25 @@ class ByPriority(PrioritySampler):
         Raises ``ValueError`` if it draws from another ring already, if it has priorities for the
         rows of another one, or if its parameters do not fit a ring of this capacity.
         """
+        self._open(ring, {})
+
+    def open_in_file(self, ring: Ring, memory: FileMemory) -> None:
+        """See ``Sampler.open_in_file``: priorities and their maximum are in the file."""
         if self._rows is not None:
             raise ValueError(f"{self!r} belongs to another buffer; make one for each")
-        rows = self._keep(ring)
-        if self._saved is not None:
+        what, sizes = self._mapped(ring.capacity)
+        mapped, there = memory(what, sizes | {"notes": notes_size(ring)})
+        self._open(ring, mapped, there)
+
+    def _open(self, ring: Ring, mapped: Mapping[str, Floats], there: bool = False) -> None:
+        if self._rows is not None:
+            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        rows = self._keep(ring, mapped)
+        if self._saved is not None and not there:
             rows.load(self._saved)
-            self._saved = None
+        if mapped:
+            rows.keep_in(mapped["notes"], there)
+        self._saved = None
         self._rows = rows
 
     def move(self, slots: Slots, ring: Ring) -> None:
@@ -543,9 +563,9 @@ class Prioritized(ByPriority):
         sides = 2 if self.max_priority == "present" else 1
         return 8 * (tree_size(capacity) + sides * min_tree_size(capacity))
 
-    def _keep(self, ring: Ring) -> RowWeights:
+    def _keep(self, ring: Ring, mapped: Mapping[str, Floats]) -> RowWeights:
         capacity = ring.capacity
-        tree = SumTree(allocate_floats(tree_size(capacity)), capacity)
+        tree = SumTree(memory_of(mapped, "weights", tree_size(capacity)), capacity)
         minima = MinTree(allocate_floats(min_tree_size(capacity)), tree)
         maxima = None
         if self.max_priority == "present":
@@ -560,6 +580,10 @@ class Prioritized(ByPriority):
                 f"(1 + eps) ** alpha, must be at most {tree.largest}"
             )
         return RowWeights(ring, tree, minima, maxima, first)
+
+    def _mapped(self, capacity: int) -> tuple[str, dict[str, int]]:
+        what, sizes = super()._mapped(capacity)
+        return f"{what}, alpha={self.alpha!r}, eps={self.eps!r}", sizes
 
     # ------------------------------------------------------------------ drawing
 
@@ -608,6 +632,11 @@ class Prioritized(ByPriority):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self.alpha:g}, beta={self.beta}, eps={self.eps:g})"
+
+
+def memory_of(mapped: Mapping[str, Floats], name: str, n: int) -> Floats:
+    """``n`` numbers: those that are mapped under a name, or zeros on the heap."""
+    return mapped[name] if mapped else allocate_floats(n)
 
 
 def read_weights_dtype(dtype: Any) -> np.dtype[Any]:

@@ -7,6 +7,7 @@ rank-based and proportional prioritization share (``_prioritized``).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from cpprb_like._core import Ring
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
-from cpprb_like.samplers._prioritized import ByPriority
+from cpprb_like.samplers._prioritized import ByPriority, memory_of
 from cpprb_like.samplers._ranks import Ranks, groups_nbytes
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.schedules import Schedule
@@ -108,13 +109,17 @@ class RankBased(ByPriority):
         floats = capacity + tree_size(capacity) + min_tree_size(capacity)
         return 8 * floats + groups_nbytes(capacity)
 
-    def _keep(self, ring: Ring) -> RowWeights:
+    def _mapped(self, capacity: int) -> tuple[str, dict[str, int]]:
+        what, sizes = super()._mapped(capacity)
+        return what, sizes | {"priorities": capacity}
+
+    def _keep(self, ring: Ring, mapped: Mapping[str, Floats]) -> RowWeights:
         capacity = ring.capacity
         if capacity**-self.alpha < np.finfo(np.float64).tiny:
             raise ValueError(f"alpha: {self.alpha} is too large, because {capacity} ** -alpha is 0")
-        tree = SumTree(allocate_floats(tree_size(capacity)), capacity)
+        tree = SumTree(memory_of(mapped, "weights", tree_size(capacity)), capacity)
         minima = MinTree(allocate_floats(min_tree_size(capacity)), tree)
-        ranks = Ranks(allocate_floats(capacity), self.alpha)
+        ranks = Ranks(memory_of(mapped, "priorities", capacity), self.alpha)
         return RowWeights(ring, tree, minima, None, 1.0, ranks)
 
     def _weigh(self, priorities: Floats) -> Floats:

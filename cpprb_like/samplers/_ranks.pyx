@@ -298,6 +298,10 @@ cdef class Ranks:
 
     # ------------------------------------------------------------------ saving
 
+    def left_behind(self, n):
+        """What another object that is gone has left in this memory: the first n priorities."""
+        return np.array(self.keys[:n])
+
     def save(self):
         """All that another object of the same parameters needs to go on like this one."""
         return (

@@ -27,9 +27,12 @@ cdef class RowWeights:
     cdef int64_t completed           # of the rows that the ring completed, those that were seen
     cdef int64_t kept_from           # rows before this one were left out, and have weight 0
     cdef int64_t filled              # the leaves of the rows before this one are set
+    cdef float64_t* notes            # in a file: the numbers above that a row's weight hangs on, or NULL
+    cdef object noted                # what keeps them in memory
     cdef int64_t summed              # the nodes above the rows before this one are up to date
 
     cdef void c_begin(self) noexcept nogil
+    cdef void c_note_down(self) noexcept nogil
     cdef int c_sync(self, int64_t stop) except -1
     cdef void c_sync_entered(self, int64_t stop) noexcept nogil
     cdef void c_sync_to(self, int64_t stop) noexcept nogil
@@ -56,3 +59,4 @@ cdef class RowWeights:
     cdef int c_rank(self, intp_t n) except -1
     cdef void c_rank_entered(self, Entry* scratch) noexcept nogil
     cdef int c_check_ranks(self, ndarray leaves, ndarray there, float64_t greatest) except -1
+    cdef int c_go_on(self, float64_t[::1] notes, dict held) except -1

@@ -18,7 +18,8 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
-from cpprb_like._core cimport ABSENT, CLEARS, WRITTEN, Ring
+from cpprb_like._c.fences cimport c_fence
+from cpprb_like._core cimport ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Ring
 from cpprb_like.samplers._ranks cimport Entry, Ranks
 from cpprb_like._store.row_handles cimport RowHandles, c_refuse
 from cpprb_like._segment_tree cimport (
@@ -34,6 +35,12 @@ cnp.import_array()
 
 cdef enum:
     FETCHED_ROWS = 1024      # of a batch, at most: the cache must hold them until they are copied
+
+cdef enum:  # numbers in a file
+    NEWEST_WEIGHT = 0
+    GREATEST_PRIORITY = 1
+    FILLED = 2               # an integer, which counts from the beginning of time
+    HELD = 3                 # row ids of held weights, and then the weights
 
 
 @cython.final
@@ -115,6 +122,16 @@ cdef class RowWeights:
         """As ``c_sync``, inside the gate of the tree."""
         self.c_begin()
         self.c_sync_to(stop)
+        self.c_note_down()
+
+    cdef void c_note_down(self) noexcept nogil:
+        """Write down in a file what the leaves do not tell, after these were written."""
+        if self.notes == NULL:
+            return
+        c_fence()
+        self.notes[NEWEST_WEIGHT] = self.newest_weight
+        self.notes[GREATEST_PRIORITY] = self.greatest_priority
+        (<int64_t*> self.notes)[FILLED] = self.ring.state[HANDLE_BASE] + self.filled
 
     cdef void c_sync_to(self, int64_t stop) noexcept nogil:
         """Fill the leaves of the rows before ``stop``, then sum the nodes above those that are new."""
@@ -207,8 +224,9 @@ cdef class RowWeights:
                 break
             if other < 0 or not self.ring.c_is_open(other):
                 spare = place
-        self.held_rows[spare] = row
         self.held[spare] = weight
+        c_fence()
+        self.held_rows[spare] = row
 
     cdef void c_release(self, int64_t row) noexcept nogil:
         """Set the weight of a row whose window is complete now, unless it was left out since."""
@@ -312,6 +330,7 @@ cdef class RowWeights:
                 self.c_note(values + k, given + k, 1)
         if self.maxima is not None:
             self.c_sync_to(self.ring.state[WRITTEN])
+        self.c_note_down()
 
     cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil:
         """Write the leaves of n rows, and note that the nodes above them are to be summed."""
@@ -496,6 +515,7 @@ cdef class RowWeights:
             if self.ranks is not None:
                 self.ranks.c_set_many(slots, given, count)
             self.tree.c_set(slots, given, count)
+            self.c_note_down()
         if locked:
             self.tree.c_leave()
         if count < 0:
@@ -529,6 +549,72 @@ cdef class RowWeights:
             priority = max(priority, priorities[k])
         self.newest_weight = weight
         self.greatest_priority = priority
+
+    # ------------------------------------------------------------------ in a file
+
+    def keep_in(self, float64_t[::1] notes not None, bint there):
+        """Write down in a file what the leaves of the tree, which are in one too, do not tell.
+
+        ``notes`` has ``notes_size(ring)`` numbers. If they are ``there``, from another object over these
+        rows that is gone, this one goes on with its weights. Of rows that it had not seen, the weight is
+        that of new rows. Raises ``ValueError`` if no object can have left such weights.
+        """
+        if notes.shape[0] != notes_size(self.ring):
+            raise ValueError(f"notes: expected {notes_size(self.ring)}, got {notes.shape[0]}")
+        n = self.held_rows.shape[0]
+        numbers = np.asarray(notes)
+        if not there:
+            numbers[HELD : HELD + n].view(np.int64)[:] = -1
+        held_rows = numbers[HELD : HELD + n].view(np.int64)
+        held = dict(zip(held_rows.tolist(), numbers[HELD + n :].tolist()))
+        self.held_rows, self.held = held_rows, numbers[HELD + n :]
+        if there:
+            self.c_go_on(notes, held)
+        self.noted = numbers
+        self.notes = &notes[0]
+        self.c_note_down()
+
+    cdef int c_go_on(self, float64_t[::1] notes, dict held) except -1:
+        """Derive all state from what another object has left in the leaves, and in ``notes``."""
+        cdef int64_t base = self.ring.state[HANDLE_BASE], written = self.ring.state[WRITTEN], row
+        cdef int64_t filled = (<int64_t*> &notes[0])[FILLED] - base
+        cdef intp_t slot, stored = self.ring.c_stored()
+        cdef float64_t[::1] given
+        leaves = np.asarray(self.tree.nodes)[:stored]
+        if filled <= 0:  # it was cleared since
+            filled = 0
+            held = {}
+        else:
+            self.newest_weight, self.greatest_priority = notes[NEWEST_WEIGHT], notes[GREATEST_PRIORITY]
+        if self.ranks is not None:
+            values = self.ranks.left_behind(stored)
+        else:
+            values = leaves.copy()
+        ids = self.ring.row_ids(np.arange(stored, dtype=np.intp))
+        values[ids >= filled] = self.newest_weight
+        for row, weight in held.items():
+            if max(0, written - self.ring.capacity) <= row < min(filled, written):
+                values[row % self.ring.capacity] = weight
+        if self.ranks is not None:  # a row without a rank is absent
+            values[np.isnan(values)] = self.newest_weight
+        sound = (values >= 0.0) & (values <= self.tree.largest)
+        if not sound.all() or not (
+            self.first <= self.newest_weight <= self.tree.largest
+            and 1.0 <= self.greatest_priority < INFINITY
+        ):
+            raise ValueError("the priorities of the rows were damaged")
+        self.newest_weight = max(self.newest_weight, values.max(initial=0.0))
+        given = np.ascontiguousarray(values)
+        if self.ranks is not None:
+            self.ranks.c_clear()
+        for slot in range(stored):
+            self.c_put(self.ring.c_row_at(slot), given[slot])
+        np.asarray(self.tree.nodes)[stored : self.ring.capacity] = 0.0
+        self.tree.rebuild()
+        self.clears = self.ring.state[CLEARS]
+        self.filled = self.summed = self.ring.state[WRITTEN]
+        self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()
+        return 0
 
     # ------------------------------------------------------------------ saving
 
@@ -607,3 +693,8 @@ cdef class RowWeights:
             if not self.ring.c_can_draw(slot) and leaves[slot] != 0.0:
                 raise ValueError(f"weight of slot {slot}: expected 0.0, got {leaves[slot]}")
         return 0
+
+
+def notes_size(Ring ring not None):
+    """How many numbers ``RowWeights.keep_in`` takes."""
+    return HELD + 2 * ring.lookahead * ring.n_envs

@@ -6,7 +6,7 @@ import copy
 import pickle
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -175,7 +175,7 @@ def test_only_the_order_of_priorities_counts() -> None:
 class Coarse(RankBased):
     """Ranks are told apart by two binary digits only, so that small buffers have groups too."""
 
-    def _keep(self, ring: Ring) -> RowWeights:
+    def _keep(self, ring: Ring, mapped: Mapping[str, Any]) -> RowWeights:
         tree = SumTree(allocate_floats(tree_size(ring.capacity)), ring.capacity)
         minima = MinTree(allocate_floats(min_tree_size(ring.capacity)), tree)
         ranks = Ranks(allocate_floats(ring.capacity), self.alpha, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -267,21 +266,6 @@ def test_a_field_called_discount() -> None:
     rb = ReplayBuffer(10, fields, Nstep={"size": 2, "rew": []})
     rb.add(discount=[1, 2, 3])
     assert rb.get_all_transitions()["discount"].tolist() == [1, 2]
-
-
-@pytest.mark.parametrize("option", ["next_of", "stack_compress"])
-def test_a_file_does_not_hold_all_that_is_read(option: str, tmp_path: Path) -> None:
-    """A file can be made, but not opened again: values kept aside are not in it."""
-    options: dict[str, Any] = {option: "obs", "mmap_prefix": tmp_path / "rows"}
-    fields = {"obs": FIELDS["obs"]}
-    rb = ReplayBuffer(10, fields, **options)
-    values: dict[str, Any] = {name: np.full((2, 4), 7) for name in rb.schema.names}
-    rb.add(**values)
-    del rb
-    before = (tmp_path / "rows.dat").read_bytes()
-    with pytest.raises(ValueError, match=r"mmap_mode='r\+'"):
-        ReplayBuffer(10, fields, **options, mmap_mode="r+")
-    assert (tmp_path / "rows.dat").read_bytes() == before
 
 
 # ---------------------------------------------------------------- what is refused when reading

@@ -1,0 +1,23 @@
+"""Order of stores: what is written before a fence is in memory before what is written after it.
+
+A process that is killed stops between two stores, and another one may read the same memory at any
+time. Neither may find the second of two stores without the first. On x86 such a fence only binds the compiler.
+"""
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define CPPRB_FENCE() __atomic_thread_fence(__ATOMIC_RELEASE)
+    #elif defined(_MSC_VER)
+    #include <intrin.h>
+    #if defined(_M_ARM64)
+    #define CPPRB_FENCE() __dmb(_ARM64_BARRIER_ISH)
+    #else
+    #define CPPRB_FENCE() _ReadWriteBarrier()
+    #endif
+    #else
+    #include <stdatomic.h>
+    #define CPPRB_FENCE() atomic_thread_fence(memory_order_release)
+    #endif
+    """
+    void c_fence "CPPRB_FENCE"() noexcept nogil

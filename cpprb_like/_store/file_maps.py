@@ -1,0 +1,615 @@
+"""The files of a buffer: created, locked, mapped, opened again.
+
+The rows are in ``<prefix>.dat``: the arena, and behind it what makes a process that is killed at
+any time harmless. Not here: what such a process leaves half-done (``recovery``), memory on the heap
+(``arenas``), and what is read and written (``_core``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import mmap
+import os
+import secrets
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import (
+    FLAG_ABSENT,
+    WORD_CLEARS,
+    WORD_EDITS,
+    WORD_HANDLE_BASE,
+    WORD_RESERVED,
+    WORD_WRITTEN,
+    Ring,
+)
+from cpprb_like._store import chained, overflow
+from cpprb_like._store.arenas import allocate
+from cpprb_like._store.recovery import Queue, hide, recover
+from cpprb_like._store.schema import Layout
+from cpprb_like._store.undo import Undo
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+__all__ = ["FileMode", "Files", "check_mode"]
+
+Arena = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+FileMode = Literal["x", "w", "r", "r+"]
+
+WORD = 8
+CACHE_LINE = 64
+LOCKED_BYTE = 1 << 62  # where Windows locks a file: no buffer has a byte there
+MAGIC = b"cpprb_like ring, version "
+VERSION_NBYTES = 32  # of the identity of a layout
+SIDE_NBYTES = (
+    64  # of the header of a file beside the rows: its incarnation and three words are the last
+)
+SIDE_MAGIC = b"cpprb_like, 1"
+INCARNATION_NBYTES = 16
+FIRST_NBYTES = 1 << 16  # of values that are kept aside: room for so many at first, ...
+FIRST_ROOM = 1024  # ... for at most so many values
+NO_BYTES: Arena = np.empty(0, np.uint8)
+TRIES = 100  # to copy a file whose rows are being edited
+PAUSE = 0.01  # seconds between two tries
+READ_ONLY = "the buffer was opened with mmap_mode='r', to be read and not written"
+WRITES_ELSEWHERE = (
+    "another buffer has this file open, in this process or another; two that write to one file "
+    "would tear each other's rows"
+)
+
+
+def check_mode(mode: object) -> None:
+    """Raise ``ValueError`` unless it is a mode."""
+    if mode not in ("x", "w", "r", "r+"):
+        raise ValueError(f"mmap_mode: expected 'x', 'w', 'r' or 'r+', got {mode!r}")
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where things are in the file behind the arena: offset and bytes."""
+
+    session: tuple[int, int]
+    lens: tuple[int, int]  # of the streams' episodes, before the rows that are being added
+    latest: tuple[tuple[int, int], ...]  # of each chained field: the newest values, twice
+    log: tuple[int, int]  # undo log
+    nbytes: int  # of the file
+
+    @classmethod
+    def of(cls, layout: Layout) -> _Places:
+        session = _align(layout.nbytes, CACHE_LINE), CACHE_LINE
+        lens = sum(session), WORD * layout.n_envs
+        row = sum(2 * WORD + _align(field.nbytes, WORD) for field in layout.schema.fields)
+        state = 2 * WORD + layout.state_nbytes
+        end = sum(lens)
+        latest = []
+        for name in layout.schema.chained_in_order:
+            (nbytes,) = [field.nbytes for field in layout.schema.fields if field.name == name]
+            latest.append((end, 2 * (WORD + _align(layout.n_envs * nbytes, WORD))))
+            end = sum(latest[-1])
+        log = end, WORD + max(row, state)
+        return cls(session, lens, tuple(latest), log, sum(log))
+
+
+@dataclass(frozen=True)
+class _Aside:
+    """What a chained field keeps aside in files of its own: see ``Queue``."""
+
+    name: str  # of the file, between the prefix and the generation
+    nbytes: int  # of a value
+    reach: int
+    lag: int
+
+    @classmethod
+    def all(cls, layout: Layout) -> list[list[_Aside]]:
+        """Those of each chained field, in the order of ``Chain.asides``."""
+        fields = {field.name: field for field in layout.schema.fields}
+        frames = {
+            stack.name: fields[stack.name].nbytes // stack.depth for stack in layout.schema.stacks
+        }
+        found = []
+        for number, stack in enumerate(layout.schema.stacks):
+            older = fields[stack.name].nbytes - frames[stack.name]
+            reach = layout.capacity + (stack.depth - 1) * layout.n_envs
+            found.append([cls(f"{number}-0", older, reach, 0)])
+        for number, (name, source) in enumerate(layout.schema.next_of, len(found)):
+            sizes = fields[name].nbytes, frames.get(source, 0)
+            found.append(
+                [
+                    cls(f"{number}-{place}", nbytes, layout.capacity, layout.n_envs)
+                    for place, nbytes in enumerate(sizes)
+                ]
+            )
+        return found
+
+
+class _Side:
+    """A file beside the rows: a header, keys and values."""
+
+    def __init__(self, memory: Arena, nbytes: int) -> None:
+        self.memory = memory
+        words = memory[:SIDE_NBYTES].view(np.int64)
+        self.complete = words[-3:-2]
+        room = int(words[-2])
+        self.keys = memory[SIDE_NBYTES : SIDE_NBYTES + WORD * room].view(np.int64)
+        self.values = memory[SIDE_NBYTES + WORD * room :][: room * nbytes]
+
+
+class Files:
+    """The files of one buffer, open as long as this object or the memory that it gave lives.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the buffer.
+    prefix : str or Path
+        Of the names of the files.
+    mode : {"x", "w", "r", "r+"}
+        Create them and fail if they exist; create them anew; open them to read; open them.
+
+    Raises
+    ------
+    ValueError
+        A field holds Python objects; or the file is none of a buffer, of another one, or damaged.
+    BlockingIOError
+        Another buffer writes to it, in this process or another, or reads it and we are to write.
+    OSError
+        The file exists, does not exist, or the system refuses it.
+    """
+
+    def __init__(self, layout: Layout, prefix: str | Path, mode: FileMode) -> None:
+        boxed = [field.name for field in layout.schema.fields if field.dtype.hasobject]
+        if boxed:
+            raise ValueError(f"mmap_prefix: fields {boxed} hold Python objects, which no file can")
+        self.layout = layout
+        self.path = Path(f"{prefix}.dat")
+        self.mode = mode
+        self.frozen = READ_ONLY if mode == "r" else None
+        self._places = _Places.of(layout)
+        self._asides = _Aside.all(layout)
+        self._sides: dict[str, _Side] = {}
+        self._is_copy = False  # of files that somebody else writes to
+        try:
+            if mode in ("r", "r+"):
+                memory = self._read() if mode == "r" else self._open()
+            else:
+                memory = self._create(mode)
+        except OverflowError:
+            raise MemoryError(f"no file can have {self._places.nbytes} bytes") from None
+        except OSError as error:
+            if error.filename is None and error.errno is not None:
+                error.filename = str(self.path)
+            raise
+        self._memory = memory
+        self.arena = memory[: layout.nbytes]
+        if mode in ("r", "r+"):
+            self._recover()
+        self._growing = threading.RLock()
+
+    @property
+    def undo(self) -> Undo:
+        """The undo log, for the ring."""
+        lens = self._part(self._places.lens).view(np.int64)
+        return Undo(self.arena, lens, self._part(self._places.log))
+
+    def _part(self, place: tuple[int, int]) -> Arena:
+        offset, nbytes = place
+        return self._memory[offset : offset + nbytes]
+
+    def keep(self, ring: Ring) -> None:
+        """Have a ring over this memory keep in files what its chained fields keep aside."""
+        layout, is_new = self.layout, self.mode in ("x", "w")
+        state = layout.state(self.arena)
+        written, base = int(state[WORD_WRITTEN]), int(state[WORD_HANDLE_BASE])
+        newest = np.arange(written - layout.n_envs, written) % layout.capacity
+        # A row that was being overwritten is absent, and nothing follows from what it had.
+        there = layout.flags(self.arena)[newest] != FLAG_ABSENT
+        for chain, place, asides in zip(
+            ring.chains, self._places.latest, self._asides, strict=True
+        ):
+            latest = self._part(place)
+            is_known = (latest[: 2 * WORD].view(np.int64) == base + written).any() or is_new
+            seen = there & bool(is_known and written > 0)
+            chained.use_file(chain, latest, base + written, seen, is_new)
+            for aside, queue in zip(chain.asides, asides, strict=True):
+                overflow.set_base(aside, base)
+                if not queue.nbytes:
+                    continue
+                side = self._sides[queue.name]
+                if not is_new:
+                    overflow.use_file(aside, side.keys, side.values, base)
+                    continue
+                if not overflow.grow(aside, side.keys, side.values, side.complete):
+                    side = self._sides[queue.name] = self._create_side(queue, aside.count)
+                    overflow.grow(aside, side.keys, side.values, side.complete)
+        self._forget_sides()
+
+    def grow(self, ring: Ring) -> None:
+        """Make the files larger that the ring has asked for."""
+        with self._growing:
+            for chain, asides in zip(ring.chains, self._asides, strict=True):
+                for aside, queue in zip(chain.asides, asides, strict=True):
+                    room = len(self._sides[queue.name].keys) if queue.nbytes else aside.wanted
+                    if aside.wanted > room:
+                        side = self._create_side(queue, max(aside.wanted, room + room // 2))
+                        if overflow.grow(aside, side.keys, side.values, side.complete):
+                            self._sides[queue.name] = side
+            self._forget_sides()
+
+    def floats(self, what: str, sizes: Mapping[str, int]) -> tuple[dict[str, Floats], bool]:
+        """Arrays in the file of the sampler, by name, and whether they have what they had.
+
+        ``what`` says in words what they hold. Raises ``ValueError`` if the file has something else.
+        """
+        path = self.path.with_name(f"{self.path.name.removesuffix('.dat')}.sampler.dat")
+        head = SIDE_MAGIC + hashlib.sha256(repr((what, dict(sizes))).encode()).digest()[:8]
+        nbytes = SIDE_NBYTES + WORD * sum(sizes.values())
+        memory, start = self._old_floats(path, nbytes), SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
+        there = memory is not None
+        if memory is None:
+            memory = allocate(nbytes) if self.frozen else self._new_floats(path, nbytes)
+            memory[: len(head)] = np.frombuffer(head, np.uint8)
+            memory[start : start + INCARNATION_NBYTES] = np.frombuffer(self._incarnation, np.uint8)
+            memory[:SIDE_NBYTES].view(np.int64)[-3] = 1
+        elif memory[: len(head)].tobytes() != head or len(memory) != nbytes:
+            raise ValueError(
+                f"{path} holds no priorities of this kind: expected {what}; a sampler of other "
+                "parameters kept them, or the file was damaged. Without it all rows have the "
+                "priority of new ones"
+            )
+        arrays, place = {}, SIDE_NBYTES
+        for name, size in sizes.items():
+            arrays[name] = memory[place : place + WORD * size].view(np.float64)
+            place += WORD * size
+        return arrays, there
+
+    def _old_floats(self, path: Path, nbytes: int) -> Arena | None:
+        """The file of the sampler, if it belongs to these rows."""
+        if self.mode in ("x", "w") or not path.exists():
+            return None
+        memory = np.fromfile(path, np.uint8) if self._is_copy else self._map_side(path)
+        start = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
+        given = memory[start : start + INCARNATION_NBYTES].tobytes()
+        if given != self._incarnation or (len(memory) == nbytes and not memory[start + 16]):
+            return None
+        return memory
+
+    def _new_floats(self, path: Path, nbytes: int) -> Arena:
+        unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+        try:
+            with unfinished.open("xb+") as file:
+                memory = _map_new(file, nbytes)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return memory
+
+    # ------------------------------------------------------------------ files beside the rows
+
+    @property
+    def _incarnation(self) -> bytes:
+        """What the files of one buffer have in common, and no others have."""
+        return self._part(self._places.session)[-INCARNATION_NBYTES:].tobytes()
+
+    def _side_paths(self, name: str) -> list[tuple[int, Path]]:
+        """The generations of a file, newest first; those of other buffers too."""
+        stem = f"{self.path.name.removesuffix('.dat')}.{name}."
+        found = []
+        for path in self.path.parent.iterdir():
+            number = path.name.removeprefix(stem).removesuffix(".dat")
+            if path.name == f"{stem}{number}.dat" and number.isdecimal():
+                found.append((int(number), path))
+        return sorted(found, reverse=True)
+
+    def _create_side(self, queue: _Aside, room: int, incarnation: bytes | None = None) -> _Side:
+        """A new generation of a file, with room for so many values and none of them."""
+        number = 1 + max([number for number, _ in self._side_paths(queue.name)], default=0)
+        path = self.path.with_name(
+            f"{self.path.name.removesuffix('.dat')}.{queue.name}.{number}.dat"
+        )
+        nbytes = SIDE_NBYTES + room * (WORD + queue.nbytes)
+        try:
+            with path.open("xb+") as file:
+                memory = _map_new(file, nbytes)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        memory[: len(SIDE_MAGIC)] = np.frombuffer(SIDE_MAGIC, np.uint8)
+        place = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
+        memory[place : place + INCARNATION_NBYTES] = np.frombuffer(
+            self._incarnation if incarnation is None else incarnation, np.uint8
+        )
+        memory[:SIDE_NBYTES].view(np.int64)[-2:] = room, queue.nbytes
+        side = _Side(memory, queue.nbytes)
+        side.keys[:] = -1
+        return side
+
+    def _open_side(self, queue: _Aside, memory_of: Callable[[Path], Arena]) -> _Side:
+        """The newest generation of a file that is complete."""
+        for _, path in self._side_paths(queue.name):
+            memory = memory_of(path)
+            if len(memory) < SIDE_NBYTES or not memory.tobytes()[: len(SIDE_MAGIC)] == SIDE_MAGIC:
+                raise ValueError(f"{path} is no file of a buffer, or was cut off")
+            place = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
+            complete, room, nbytes = memory[:SIDE_NBYTES].view(np.int64)[-3:].tolist()
+            if (
+                memory[place : place + INCARNATION_NBYTES].tobytes() != self._incarnation
+                or not complete
+            ):
+                continue
+            expected = SIDE_NBYTES + room * (WORD + queue.nbytes)
+            if nbytes != queue.nbytes or len(memory) != expected:
+                raise ValueError(
+                    f"{path}: expected {expected} bytes, got {len(memory)}: it was cut off, or "
+                    "something was added to it"
+                )
+            return _Side(memory, nbytes)
+        raise FileNotFoundError(
+            errno.ENOENT, "a file with a part of the rows is missing",
+            str(self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{queue.name}.*.dat")),
+        )  # fmt: skip
+
+    def _forget_sides(self) -> None:
+        """Remove all generations but the present ones, and those of buffers that were replaced."""
+        for queue in (queue for asides in self._asides for queue in asides):
+            known = self._sides.get(queue.name)
+            for _, path in self._side_paths(queue.name)[known is not None :]:
+                with contextlib.suppress(OSError):  # it goes when the file is opened again
+                    path.unlink()
+
+    def _recover(self) -> None:
+        """Set right what a process that was killed left half-done."""
+        if self._is_copy:
+            pass
+        else:
+            for queue in (queue for asides in self._asides for queue in asides if queue.nbytes):
+                self._sides[queue.name] = self._open_side(queue, self._map_side)
+        queues = [
+            Queue(self._sides[queue.name].keys, queue.reach, queue.lag)
+            for queue in (queue for asides in self._asides for queue in asides if queue.nbytes)
+        ]
+        try:
+            torn = recover(
+                self.layout,
+                self.arena,
+                self._part(self._places.lens).view(np.int64),
+                self._part(self._places.log),
+                queues,
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from None
+        if len(torn):
+            warnings.warn(
+                f"{self.path}: {len(torn)} rows (ids {torn[0]} to {torn[-1]}) are left out: "
+                "somebody was writing newer ones in their place, and did not finish",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _map_side(self, path: Path) -> Arena:
+        access = mmap.ACCESS_COPY if self.mode == "r" else mmap.ACCESS_WRITE
+        with path.open("rb" if self.mode == "r" else "r+b") as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            return _array(mmap.mmap(file.fileno(), nbytes, access=access)) if nbytes else NO_BYTES
+
+    # ------------------------------------------------------------------ opening
+
+    def _open(self) -> Arena:
+        with self.path.open("r+b") as file:
+            _lock(file, self.path)
+            self._check(file)
+            return _array(mmap.mmap(file.fileno(), self._places.nbytes))
+
+    def _read(self) -> Arena:
+        """The bytes of the file, to be read: those of the file itself, or of a copy.
+
+        While nobody writes, our pages are those of the file until we write to them, which the file
+        does not see. If somebody does, a copy of all of it is made.
+        """
+        with self.path.open("rb") as file:
+            try:
+                _lock(file, self.path, shared=True)
+            except BlockingIOError:
+                self._check(file)
+                return self._copy(file)
+            self._check(file)
+            nbytes = self._places.nbytes
+            return _array(mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_COPY))
+
+    def _copy(self, file: BinaryIO) -> Arena:
+        """A copy of a file that somebody writes to: the rows that nobody wrote to meanwhile.
+
+        If many rows were lost in this way, it is made again; the more often, the more may be lost.
+        """
+        live = np.frombuffer(
+            mmap.mmap(file.fileno(), self._places.nbytes, access=mmap.ACCESS_READ), np.uint8
+        )
+        state = self.layout.state(live[: self.layout.nbytes])
+        memory = allocate(self._places.nbytes)
+        copied = self.layout.state(memory[: self.layout.nbytes])
+        for attempt in range(TRIES):
+            before = state.copy()
+            memory[:] = live
+            self._memory = memory
+            self._copy_sides()
+            after = state.copy()
+            same = before[[WORD_CLEARS, WORD_EDITS]] == after[[WORD_CLEARS, WORD_EDITS]]
+            begun = max(before[WORD_RESERVED], after[WORD_RESERVED])
+            lost = begun - before[WORD_WRITTEN]
+            is_sound = same.all() and before[WORD_EDITS] % 2 == 0
+            if is_sound and TRIES * lost <= attempt * self.layout.capacity:
+                copied[:] = before
+                copied[WORD_RESERVED] = begun
+                self._part_of(memory, self._places.lens)[:] = before[-self.layout.n_envs :].view(
+                    np.uint8
+                )
+                self._part_of(memory, self._places.log)[:WORD] = 0
+                self._hide_newest(memory, live, int(before[WORD_WRITTEN]))
+                return memory
+            time.sleep(PAUSE)
+        raise BlockingIOError(
+            f"{self.path}: {WRITES_ELSEWHERE.partition(';')[0]}, and changes its rows faster than "
+            "they can be read"
+        )
+
+    def _copy_sides(self) -> None:
+        self._is_copy = True
+        for queue in (queue for asides in self._asides for queue in asides if queue.nbytes):
+            self._sides[queue.name] = self._open_side(
+                queue, lambda path: np.fromfile(path, np.uint8)
+            )
+
+    def _hide_newest(self, memory: Arena, live: Arena, written: int) -> None:
+        """Leave out the newest rows of a copy if what follows them was overwritten meanwhile."""
+        layout = self.layout
+        arena = memory[: layout.nbytes]
+        tag = int(layout.state(arena)[WORD_HANDLE_BASE]) + written
+        for place in self._places.latest:
+            copied, now = (
+                self._part_of(one, place)[: 2 * WORD].view(np.int64) for one in (memory, live)
+            )
+            if written and not ((copied == tag) & (now == tag)).any():
+                copied[:] = -1
+                hide(layout, arena, np.arange(written - layout.n_envs, written))
+                layout.state(arena)[WORD_EDITS] += 1  # so that ``recover`` counts anew
+                layout.state(arena)[WORD_EDITS] |= 1
+
+    @staticmethod
+    def _part_of(memory: Arena, place: tuple[int, int]) -> Arena:
+        offset, nbytes = place
+        return memory[offset : offset + nbytes]
+
+    def _check(self, file: BinaryIO) -> None:
+        """Raise ``ValueError`` unless an open file is one of a buffer with this layout."""
+        identity, nbytes = self.layout.identity(), os.fstat(file.fileno()).st_size
+        given = file.read(len(identity))
+        version = identity[:VERSION_NBYTES]
+        if not given.startswith(MAGIC):
+            what = "is empty" if nbytes == 0 else "is no file of a buffer"
+            raise ValueError(f"{self.path} {what}")
+        if not given.startswith(version):
+            found = given[:VERSION_NBYTES].decode(errors="replace").rstrip()
+            raise ValueError(f"{self.path}: expected {version.decode().rstrip()!r}, got {found!r}")
+        if given != identity:
+            raise ValueError(
+                f"{self.path} was written by a buffer of other fields, size or n_envs, or other "
+                "options"
+            )
+        if nbytes != self._places.nbytes:
+            raise ValueError(
+                f"{self.path}: expected {self._places.nbytes} bytes, got {nbytes}: it was cut off, "
+                "or something was added to it"
+            )
+
+    # ------------------------------------------------------------------ creating
+
+    def _create(self, mode: str) -> Arena:
+        """Create the file. It is complete, and locked, before it has its name."""
+        if mode == "x" and self.path.exists():
+            raise FileExistsError(f"{self.path} exists; mmap_mode='r+' opens it, 'w' replaces it")
+        unfinished = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}.new")
+        with _locked(self.path) as there:
+            try:
+                with unfinished.open("xb+") as file:
+                    _lock(file, unfinished)
+                    memory = _map_new(file, self._places.nbytes)
+                incarnation = secrets.token_bytes(INCARNATION_NBYTES)
+                for queue in (queue for asides in self._asides for queue in asides):
+                    if queue.nbytes:
+                        room = max(4, 2 * self.layout.n_envs, FIRST_NBYTES // queue.nbytes)
+                        side = self._create_side(queue, min(room, FIRST_ROOM), incarnation)
+                        side.complete[:] = 1
+                        self._sides[queue.name] = side
+                session = self._part_of(memory, self._places.session)
+                session[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
+                identity = self.layout.identity()
+                memory[: len(identity)] = np.frombuffer(identity, np.uint8)
+                if there:
+                    unfinished.replace(self.path)
+                else:
+                    _name(unfinished, self.path)
+            finally:
+                unfinished.unlink(missing_ok=True)
+        self._memory = memory
+        self._forget_sides()
+        return memory
+
+
+def _map_new(file: BinaryIO, nbytes: int) -> Arena:
+    """Map a new file, whose disk space is reserved at once where the system can."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+    file.truncate(nbytes)
+    return _array(mmap.mmap(file.fileno(), nbytes))
+
+
+def _name(unfinished: Path, path: Path) -> None:
+    """Give a file a name that no other file has; ``FileExistsError`` if one has got it."""
+    try:
+        if sys.platform == "win32":
+            unfinished.rename(path)
+        else:
+            os.link(unfinished, path)
+    except FileExistsError:
+        raise FileExistsError(f"{path} exists: somebody else has just created it") from None
+    except OSError:  # a file system without links
+        with path.open("xb"):
+            pass
+        unfinished.replace(path)
+
+
+def _array(pages: mmap.mmap) -> Arena:
+    return np.frombuffer(pages, np.uint8)
+
+
+def _align(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold the lock of the file of this name; false if there is none.
+
+    Raises ``BlockingIOError`` if it is in use.
+    """
+    try:
+        old = path.open("r+b")
+    except FileNotFoundError:
+        yield False
+        return
+    with old:
+        _lock(old, path)
+        yield True
+
+
+def _lock(file: BinaryIO, path: Path, *, shared: bool = False) -> None:
+    """Lock an open file for as long as it, or a memory map of it, lives: also beyond a fork.
+
+    The system takes the lock back when the last of them is gone, however the process ended.
+    """
+    try:
+        if sys.platform == "win32":
+            place = file.tell()
+            file.seek(LOCKED_BYTE)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            file.seek(place)
+        else:
+            fcntl.flock(file.fileno(), (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                raise BlockingIOError  # replaced between opening and locking
+    except (BlockingIOError, PermissionError):
+        raise BlockingIOError(f"{path}: {WRITES_ELSEWHERE}") from None

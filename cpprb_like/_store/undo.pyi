@@ -1,0 +1,12 @@
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+@final
+class Undo:
+    lens: NDArray[np.int64]
+    def __new__(
+        cls, arena: NDArray[np.uint8], lens: NDArray[np.int64], log: NDArray[np.uint8]
+    ) -> Self: ...

@@ -1,0 +1,57 @@
+"""Undo log: old bytes, kept in a file while new ones are written over them.
+
+A process can be killed between any two stores. Rows that are added need no log: they are not alive
+before the last of their bytes is written. Rows that are changed where they are, and several words
+of the header that belong together, do. Compiled because it stands between the stores of a compiled
+loop. Not here: who writes (``_core``, ``replace``), and what is undone when a file is opened
+(``recovery``).
+"""
+
+cimport cython
+from libc.string cimport memcpy
+
+from cpprb_like._c.fences cimport c_fence
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+
+
+@cython.final
+cdef class Undo:
+    """Log of old bytes of an arena that lies in a file.
+
+    Parameters
+    ----------
+    arena : ndarray of uint8
+        What is written to.
+    lens : ndarray of int64, shape (n_envs,)
+        Memory for the lengths of episodes before the rows that are being added.
+    log : ndarray of uint8
+        Memory. The first word says how many bytes of entries are in force: 0 most of the time. An
+        entry is the offset of bytes in the arena, how many there are, and what they were, padded to
+        words.
+    """
+
+    def __cinit__(self, uint8_t[::1] arena not None, int64_t[::1] lens not None, uint8_t[::1] log not None):
+        self.arena = arena
+        self.lens = lens
+        self.log = log
+
+    cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil:
+        """Note bytes that are about to change; whoever made the log gave it room."""
+        cdef int64_t* entry = <int64_t*> &self.log[8 + self.used]
+        entry[0] = offset
+        entry[1] = nbytes
+        memcpy(entry + 2, &self.arena[0] + offset, nbytes)
+        self.used += 16 + (nbytes + 7) // 8 * 8
+
+    cdef void c_begin(self) noexcept nogil:
+        """From here on what was saved is restored when the file is opened."""
+        c_fence()
+        (<int64_t*> &self.log[0])[0] = self.used
+        c_fence()
+
+    cdef void c_end(self) noexcept nogil:
+        """The new bytes are there."""
+        c_fence()
+        (<int64_t*> &self.log[0])[0] = 0
+        c_fence()
+        self.used = 0

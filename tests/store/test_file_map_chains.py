@@ -1,0 +1,146 @@
+"""Chained fields in file maps: opened again, they hold what a buffer on the heap holds."""
+
+from __future__ import annotations
+
+import random
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import assert_same
+
+from cpprb_like import ReplayBuffer
+
+FIELDS: dict[str, Any] = {
+    "x": {"shape": 200, "dtype": "i4"},
+    "stack": {"shape": (50, 4), "dtype": "u1"},
+    "done": {"shape": (), "dtype": bool},
+}
+OPTIONS: dict[str, Any] = {"next_of": ["x", "stack"], "stack_compress": "stack", "seed": 0}
+
+
+def rows(rng: np.random.Generator, n: int, wild: float, last: Any) -> dict[str, Any]:
+    """``n`` steps that follow ``last``, but for a share of them that follow nothing."""
+    found: dict[str, list[Any]] = {name: [] for name in ("x", "stack", "next_x", "next_stack")}
+    x, stack = last
+    for _ in range(n):
+        if rng.random() < wild:
+            x, stack = rng.integers(0, 99, 200), rng.integers(0, 255, (50, 4))
+        next_x = rng.integers(0, 99, 200)
+        next_stack = np.concatenate([stack[:, 1:], rng.integers(0, 255, (50, 1))], axis=1)
+        if rng.random() < wild:
+            next_stack = rng.integers(0, 255, (50, 4))
+        for name, value in zip(found, (x, stack, next_x, next_stack), strict=True):
+            found[name].append(value)
+        x, stack = next_x, next_stack
+        if rng.random() < wild:
+            x, stack = rng.integers(0, 99, 200), rng.integers(0, 255, (50, 4))
+    last[:] = x, stack
+    values = {name: np.array(parts) for name, parts in found.items()}
+    return values | {"done": rng.random(n) < 0.2}
+
+
+@pytest.mark.parametrize(("capacity", "n_envs"), [(1, 1), (7, 1), (60, 3), (300, 1)])
+@pytest.mark.parametrize("wild", [0.0, 0.1, 1.0])
+@pytest.mark.filterwarnings("ignore:stack_compress:UserWarning")
+def test_a_file_is_opened_again_with_all_that_is_read(
+    tmp_path: Path, rng: np.random.Generator, capacity: int, n_envs: int, wild: float
+) -> None:
+    """Now and then the file is opened again; what is read is what the twin on the heap has."""
+    twin = ReplayBuffer(capacity, FIELDS, n_envs=n_envs, **OPTIONS)
+    files: dict[str, Any] = {"mmap_prefix": tmp_path / "a", **OPTIONS}
+    rb = ReplayBuffer(capacity, FIELDS, n_envs=n_envs, **files)
+    chance = random.Random(int(rng.integers(1 << 30)))
+    last = [[np.zeros(200, int), np.zeros((50, 4), int)] for _ in range(n_envs)]
+    for _ in range(40):
+        n = chance.choice([1, 1, 2, 30])
+        parts = [rows(rng, n, wild, one) for one in last]
+        values = {name: np.stack([part[name] for part in parts], axis=1) for name in parts[0]}
+        if n_envs == 1:
+            values = {name: value[:, 0] for name, value in values.items()}
+        rb.add(**values)
+        twin.add(**values)
+        if chance.random() < 0.05:
+            rb.clear()
+            twin.clear()
+        if chance.random() < 0.1 and len(twin.episodes) and twin.episodes.list()[0].complete:
+            rb.episodes.delete(0)
+            twin.episodes.delete(0)
+        if chance.random() < 0.3:
+            rb.check()
+            del rb
+            rb = ReplayBuffer(capacity, FIELDS, n_envs=n_envs, mmap_mode="r+", **files)
+        for name, column in twin.get_all_transitions().items():
+            assert_same(column, rb.get_all_transitions()[name], name)
+    rb.check()
+    del rb
+    other = ReplayBuffer(capacity, FIELDS, n_envs=n_envs, mmap_mode="r", **files)
+    for name, column in twin.get_all_transitions().items():
+        assert_same(column, other.get_all_transitions()[name], name)
+
+
+def test_growing_files_and_threads(tmp_path: Path, rng: np.random.Generator) -> None:
+    """A file that grows while other threads add, draw and read it is whole all the time."""
+    fields: dict[str, Any] = {"x": {"shape": 300, "dtype": "i8"}}
+    options: dict[str, Any] = {"next_of": "x", "mmap_prefix": tmp_path / "a", "seed": 0}
+    buffers = [ReplayBuffer(20000, fields, **options)]
+    failed: list[BaseException] = []
+
+    def write(first: int) -> None:
+        try:
+            for k in range(1000):
+                value = np.full((3, 300), first + k)
+                buffers[0].add(x=value, next_x=-value)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(10**6 * k,)) for k in range(1, 4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if len(buffers[0]):
+            batch = buffers[0].sample(100)
+            assert (batch["next_x"] == -batch["x"][:, :1]).all()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            other = ReplayBuffer(20000, fields, mmap_mode="r", **options)
+        batch = other.get_all_transitions()
+        assert (batch["next_x"] == -batch["x"][:, :1]).all()
+        del other
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert max(int(path.name.split(".")[2]) for path in tmp_path.glob("a.*-*.dat")) > 1
+    buffers.clear()
+    again = ReplayBuffer(20000, fields, mmap_mode="r+", **options)
+    batch = again.get_all_transitions()
+    assert len(batch["x"]) == 9000
+    assert (batch["next_x"] == -batch["x"][:, :1]).all()
+    again.check()
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "long", "empty", "text", "keys", "other"])
+def test_files_of_chained_fields_that_were_damaged(
+    tmp_path: Path, rng: np.random.Generator, damage: str
+) -> None:
+    """A file that is missing, cut off, or of another buffer is an error that names it."""
+    files: dict[str, Any] = {"mmap_prefix": tmp_path / "a", **OPTIONS}
+    rb = ReplayBuffer(50, FIELDS, **files)
+    rb.add(**rows(rng, 40, 0.5, [np.zeros(200, int), np.zeros((50, 4), int)]))
+    del rb
+    for path in tmp_path.glob("a.*-*.dat"):
+        raw = path.read_bytes()
+        if damage == "gone":
+            path.unlink()
+        elif damage == "keys":
+            path.write_bytes(raw[:64] + np.array([5, 3, 9]).tobytes() + raw[88:])
+        elif damage == "other":
+            path.write_bytes(raw[:24] + b"0123456789abcdef" + raw[40:])
+        else:
+            changed = {"short": raw[:-1], "long": raw + b"x", "empty": b"", "text": b"hello" * 99}
+            path.write_bytes(changed[damage])
+    with pytest.raises((ValueError, FileNotFoundError), match=r"a\."):
+        ReplayBuffer(50, FIELDS, mmap_mode="r+", **files)

@@ -1,0 +1,128 @@
+"""Priorities in file maps: opened again, rows have those that they had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.samplers import Prioritized, RankBased
+from cpprb_like.samplers._prioritized import ByPriority
+
+FIELDS: dict[str, Any] = {
+    "x": {"shape": (), "dtype": "i8"},
+    "done": {"shape": (), "dtype": bool},
+}
+SAMPLERS: dict[str, Any] = {
+    "proportional": lambda: Prioritized(0.7, eps=0.0),
+    "present": lambda: Prioritized(1.0, max_priority="present"),
+    "ranks": lambda: RankBased(0.8),
+}
+
+
+def make(name: str, tmp_path: Path, mode: Any, **options: Any) -> PrioritizedReplayBuffer:
+    """A buffer in a file."""
+    return PrioritizedReplayBuffer(
+        40, FIELDS, sampler=SAMPLERS[name](), seed=0,
+        mmap_prefix=tmp_path / "a", mmap_mode=mode, **options,
+    )  # fmt: skip
+
+
+def weights(rb: PrioritizedReplayBuffer) -> Any:
+    """The weight of each slot, by ranks that are exact; and the priority of the next row."""
+    sampler = rb.sampler
+    assert isinstance(sampler, ByPriority)
+    sampler.rows.sync()
+    ranks = sampler.rows.ranks
+    slots = rb.ring.present_slots()
+    found = sampler.rows.get(slots) if ranks is None else ranks.priorities[slots]
+    return found.tolist(), rb.get_max_priority()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "options", [{}, {"n_envs": 4}, {"Nstep": {"size": 3, "rew": [], "next": []}}]
+)
+@pytest.mark.parametrize("mode", ["r+", "r"])
+def test_priorities_are_found_again(
+    tmp_path: Path, rng: np.random.Generator, name: str, options: dict[str, Any], mode: str
+) -> None:
+    """What is opened again has the priorities of the buffer that is gone, and goes on like it."""
+    rb = make(name, tmp_path, "x", **options)
+    twin = PrioritizedReplayBuffer(40, FIELDS, sampler=SAMPLERS[name](), seed=0, **options)
+    n_envs = rb.n_envs
+    for t in range(60):
+        x = np.arange(t * n_envs, (t + 1) * n_envs)
+        values: dict[str, Any] = {"x": x, "done": x % 7 == 6}
+        priorities = rng.random(n_envs) * 9 if t % 3 == 0 else None
+        for each in (rb, twin):
+            each.add(**values, priorities=priorities)
+        if t % 4 == 1 and len(rb):
+            slots = rng.choice(rb.ring.public_slots(rb.ring.present_slots()), 5)
+            given = rng.random(5) * 10
+            for each in (rb, twin):
+                each.update_priorities(slots, given)
+        if t == 30:
+            for each in (rb, twin):
+                each.clear()
+        if t % 11 == 10 and len(rb.episodes) and rb.episodes.list()[0].complete:
+            for each in (rb, twin):
+                each.episodes.delete(0)
+        if t % 5 == 4 and mode == "r+":
+            rb.check()
+            del rb, each
+            rb = make(name, tmp_path, "r+", **options)
+            assert weights(rb) == weights(twin)
+            rb.check()
+    if mode == "r":
+        del rb, each
+        rb = make(name, tmp_path, "r", **options)
+        assert weights(rb) == weights(twin)
+        slot = rb.ring.public_slots(rb.ring.present_slots())[:1]
+        rb.update_priorities(slot, [3.0])  # in memory
+    rb.sample(20)
+    rb.check()
+
+
+def test_a_file_of_other_parameters(tmp_path: Path) -> None:
+    """Weights of another exponent are refused: they had been drawn by as if they were right."""
+    make("proportional", tmp_path, "x").add(x=[1, 2], done=[0, 0], priorities=[1, 2])
+    with pytest.raises(ValueError, match=r"a\.sampler\.dat.*alpha"):
+        make("present", tmp_path, "r+")
+    with pytest.raises(ValueError, match=r"a\.sampler\.dat.*RankBased"):
+        make("ranks", tmp_path, "r+")
+    assert weights(make("proportional", tmp_path, "r+"))[1] == 2.0
+
+
+def test_rows_that_were_added_without_priorities(tmp_path: Path) -> None:
+    """Rows that a buffer without priorities wrote have the priority of new rows."""
+    rb = make("proportional", tmp_path, "x")
+    rb.add(x=[1, 2], done=[0, 0], priorities=[1, 5])
+    del rb
+    plain = ReplayBuffer(40, FIELDS, mmap_prefix=tmp_path / "a", mmap_mode="r+")
+    plain.add(x=[3, 4], done=[0, 0])
+    del plain
+    found, greatest = weights(make("proportional", tmp_path, "r+"))
+    assert greatest == 5.0
+    assert found == pytest.approx([1.0, 5**0.7, 5**0.7, 5**0.7])
+
+
+def test_a_sampler_file_that_was_damaged_or_lost(tmp_path: Path) -> None:
+    """A number that is no weight is refused; without the file all rows have that of new rows."""
+    rb = make("proportional", tmp_path, "x")
+    rb.add(x=[1, 2], done=[0, 0], priorities=[1, 5])
+    del rb
+    path = tmp_path / "a.sampler.dat"
+    raw = path.read_bytes()
+    for value in (np.nan, -1.0, np.inf):
+        path.write_bytes(raw[:64] + np.array([value]).tobytes() + raw[72:])
+        with pytest.raises(ValueError, match="priorities"):
+            make("proportional", tmp_path, "r+")
+    path.write_bytes(raw[:-8])
+    with pytest.raises(ValueError, match="sampler"):
+        make("proportional", tmp_path, "r+")
+    path.unlink()
+    assert weights(make("proportional", tmp_path, "r+")) == ([1.0, 1.0], 1.0)

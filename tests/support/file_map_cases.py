@@ -1,0 +1,177 @@
+"""Buffers in file maps, and a process that writes counters to them until it is killed.
+
+Each step number ``t`` decides all values of its rows, so a row that is not whole shows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+
+__all__ = ["CASES", "Case", "step", "twin_rows"]
+
+WIDE = 4000  # so that much of the time goes into writing rows
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of buffer, and what is done to it."""
+
+    name: str
+    capacity: int = 100
+    n_envs: int = 1
+    n_step: int = 1
+    block: int = 1  # time steps of a call
+    options: dict[str, Any] = field(default_factory=dict)
+    chained: bool = False
+    prioritized: bool = False
+    deletes: bool = False
+    updates: bool = False
+    clears: bool = False
+    ids: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def most_call(self) -> int:
+        """Time steps of a call, at most."""
+        return self.block
+
+    def open(self, folder: Path, mode: str, **options: Any) -> ReplayBuffer:
+        """The buffer in its file."""
+        fields: dict[str, Any] = {
+            "t": {"shape": (), "dtype": "i8"},
+            "env": {"shape": (), "dtype": "i4"},
+            "wide": {"shape": WIDE, "dtype": "i4"},
+            "mark": {"shape": 3, "dtype": "i8"},
+            "done": {"shape": (), "dtype": bool},
+        }
+        given = dict(self.options) | options
+        if self.chained:
+            fields["stack"] = {"shape": (5, 3), "dtype": "i4"}
+            given |= {"stack_compress": "stack", "next_of": ["stack", "t"]}
+        if self.n_step > 1:
+            given["Nstep"] = {"size": self.n_step, "rew": [], "next": []}
+        make: Callable[..., ReplayBuffer] = (
+            PrioritizedReplayBuffer if self.prioritized else ReplayBuffer
+        )
+        return make(
+            self.capacity, fields, n_envs=self.n_envs, seed=0,
+            mmap_prefix=folder / self.name, mmap_mode=mode, **given,
+        )  # fmt: skip
+
+
+CASES = [
+    Case("plain", updates=True),
+    Case("one", capacity=1),
+    Case("envs", n_envs=4, capacity=120, n_step=3),
+    Case("blocks", block=37, deletes=True),
+    Case("clears", clears=True, updates=True),
+    Case("overfull", block=250, capacity=100),
+    Case("chained", chained=True, deletes=True, clears=True),
+    Case("chained-envs", chained=True, n_envs=3, capacity=60, n_step=3),
+    Case("prioritized", prioritized=True, deletes=True, clears=True),
+    Case("prioritized-chained", prioritized=True, chained=True, n_envs=2, capacity=60, n_step=3),
+    Case("chained-one", chained=True, capacity=1),
+    Case("chained-blocks", chained=True, block=30, n_envs=2, capacity=80),
+    Case("chained-overfull", chained=True, block=90, capacity=50),
+]
+
+
+def is_done(t: int, env: int) -> bool:
+    """Whether a step ends its episode."""
+    return (t + env) % 7 == 6
+
+
+def frames(t: int, env: int) -> NDArray[np.int32]:
+    """A stack of frames whose first ones repeat where an episode begins: shape (5, 3)."""
+    start = t
+    while start > 0 and not is_done(start - 1, env):
+        start -= 1
+    times = np.maximum(np.arange(t - 2, t + 1), start)
+    return np.broadcast_to(times * 10 + env, (5, 3)).astype(np.int32)
+
+
+def after(t: int, env: int) -> NDArray[np.int32]:
+    """The next stack: of the end of an episode too."""
+    if not is_done(t, env):
+        return frames(t + 1, env)
+    last = frames(t, env)
+    return np.concatenate([last[:, 1:], np.full((5, 1), -t - 1, np.int32)], axis=1)
+
+
+def step(case: Case, t: int) -> dict[str, NDArray[Any]]:
+    """Time step ``t`` of all environments, one row each."""
+    envs = range(case.n_envs)
+    values: dict[str, Any] = {
+        "t": np.full(case.n_envs, t),
+        "env": np.arange(case.n_envs, dtype=np.int32),
+        "wide": np.repeat((t * 10 + np.arange(case.n_envs))[:, None], WIDE, axis=1).astype(
+            np.int32
+        ),
+        "mark": np.repeat((t * 10 + np.arange(case.n_envs))[:, None], 3, axis=1),
+        "done": np.array([is_done(t, env) for env in envs]),
+    }
+    if case.chained:
+        values["stack"] = np.stack([frames(t, env) for env in envs])
+        values["next_stack"] = np.stack([after(t, env) for env in envs])
+        values["next_t"] = np.array([-t if is_done(t, env) else t + 1 for env in envs])
+    return values
+
+
+def twin_rows(batch: dict[str, NDArray[Any]], case: Case, what: str) -> None:
+    """Raise ``AssertionError`` unless each row is that of its step number, whole."""
+    for k in range(len(batch["t"])):
+        t, env = int(batch["t"][k]), int(batch["env"][k])
+        for name, values in step(case, t).items():
+            value, found = values[env], batch[name][k]
+            if name == "done" and case.n_step > 1:
+                continue
+            allowed = [value, -value] if name == "mark" else [value]  # ``update`` turns it round
+            assert any(np.array_equal(found, one) for one in allowed), (what, name, t, env, found)
+
+
+def write(case: Case, folder: Path, first: int) -> None:
+    """Write step after step, and say how many are published."""
+    rb = case.open(folder, "r+" if (folder / f"{case.name}.dat").exists() else "x")
+    print("ready", flush=True)
+    t = first
+    while True:
+        steps = [step(case, t + k) for k in range(case.block)]
+        joined = {name: np.concatenate([one[name] for one in steps]) for name in steps[0]}
+        if case.n_envs > 1 and case.block > 1:
+            joined = {
+                name: values.reshape(case.block, case.n_envs, *values.shape[1:])
+                for name, values in joined.items()
+            }
+        rb.add(**joined)
+        t += case.block
+        print(t, flush=True)
+        if case.updates and t % 3 == 0:
+            n = min(rb.ring.stored, 8)
+            slots = np.flatnonzero(~rb.ring.absent_at(np.arange(n)))
+            if len(slots):
+                rows = rb[slots]
+                rb.update(slots, mark=-(rows["t"] * 10 + rows["env"])[:, None].repeat(3, axis=1))
+        if case.prioritized and t % 2 == 0:
+            batch = rb.sample(16)
+            rb.update_priorities(batch["indexes"], batch["t"] % 97 + 1.0)
+        if case.deletes and t % 5 == 0:
+            episodes = rb.episodes.list()
+            ended = [k for k, one in enumerate(episodes) if one.terminated or one.truncated]
+            for number in ended[:1]:
+                rb.episodes.delete(number)
+        if case.clears and t % 50 == 0:
+            rb.clear()
+
+
+if __name__ == "__main__":
+    name, folder, first = sys.argv[1:]
+    (chosen,) = [case for case in CASES if case.name == name]
+    write(chosen, Path(folder), int(first))
