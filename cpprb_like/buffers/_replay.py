@@ -1196,14 +1196,13 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         found = reader.fill(layout, arena, ring)
         check_memory(layout, arena, ring)
         rebuild(ring)
-        is_whole = len(found.rows) == reader.written - reader.oldest == reader.stored
-        if not is_whole or layout.capacity != reader.capacity:
-            sampler.move(found.slots, ring)
+        if not found.is_whole or layout.capacity != reader.capacity:
+            sampler.move(found.old_slots(ring), ring)
         if files is not None:
             files.keep(ring)
         others = attributes | {"_files": files}
         self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
-        if is_whole and layout_to_json(layout) == saved["layout"]:
+        if found.is_whole and layout_to_json(layout) == saved["layout"]:
             self._saves.put(ring, *state, Tracker(ring.capacity), "")
 
     def _take_over(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:

@@ -143,11 +143,14 @@ def read(
     shape: tuple[int, ...],
     take: Callable[[int, Bytes], None],
     watch: Watch,
+    place: Callable[[int, int], Bytes | None] | None = None,
 ) -> None:
     """Read an array in pieces: ``take(offset, piece)``.
 
-    A piece is whole entries of the first axis, some MiB of them. Raises ``DamagedError``, at the
-    end if the checksum is another one: what was taken is worth nothing then.
+    A piece is whole entries of the first axis, some MiB of them. ``place(offset, most)`` may give
+    the memory that the next one goes to, of at most so many bytes, in place of a buffer that is
+    used again; such a piece is not taken. Raises ``DamagedError``, at the end if the checksum is
+    another one: what was taken is worth nothing then.
     """
     expected = header(dtype, shape)
     row = int(np.prod(shape[1:], dtype=object)) * dtype.itemsize
@@ -166,9 +169,14 @@ def read(
             buffer = np.empty(min(total, step), np.uint8)
             offset = 0
             while offset < total:
-                piece = buffer[: min(total - offset, len(buffer))]
-                source.read_into(piece)
-                take(offset, piece)
+                most = min(total - offset, len(buffer))
+                piece = None if place is None else place(offset, most)
+                if piece is not None:
+                    source.read_into(piece)
+                else:
+                    piece = buffer[:most]
+                    source.read_into(piece)
+                    take(offset, piece)
                 watch(piece.nbytes)
                 offset += len(piece)
             source.finish()

@@ -35,9 +35,21 @@ Decode = Callable[[bytes], Any]
 class Found(NamedTuple):
     """What was loaded."""
 
-    rows: NDArray[np.int64]  # ids of the rows that are there
-    lost: int  # rows that damaged files have cost
-    slots: NDArray[np.intp]  # of each slot in use, the slot that it had, -1 for an absent row
+    first: int  # id of the oldest row
+    missing: NDArray[np.bool_]  # of each row from there on, whether damaged files have cost it
+    reader: RingReader
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are there that the ring had."""
+        return self.first == self.reader.written - self.reader.stored and not self.missing.any()
+
+    def old_slots(self, ring: Ring) -> NDArray[np.intp]:
+        """Of each slot in use, the slot that its row had, -1 for an absent row."""
+        rows = np.arange(self.first, self.reader.written)[~self.missing]
+        slots = np.full(ring.stored, -1, np.intp)
+        slots[rows % ring.capacity] = rows % self.reader.capacity
+        return slots
 
 
 def schema_of(ring: dict[str, Any], names: Sequence[str] | None = None) -> Schema:
@@ -167,12 +179,10 @@ class RingReader:
             gone = self._fill_objects(column, layout, first)
             self._add_lost(missing, gone, first, first, 0, 0)
         self._fill_chains(layout, ring, first, missing)
-        lost = int(np.count_nonzero(missing))
         self._fill_header(layout, arena, first, missing)
         self._end_before(layout, arena, first, missing)
         derive(layout, arena)
-        rows = np.arange(first, self.written)[~missing]
-        return Found(rows, lost, self._old_slots(layout, rows))
+        return Found(first, missing, self)
 
     # ------------------------------------------------------------------ parts
 
@@ -243,9 +253,17 @@ class RingReader:
                 part.memory[slot : slot + count] = values[:count]
                 values, row = values[count:], row + count
 
+        def place(offset: int, most: int) -> Bytes | None:
+            row = start + offset // max(1, size)
+            if put is None or row < low:
+                return None
+            slot = row % slots
+            memory = put[slot : slot + most // size]
+            return memory.reshape(-1) if memory.flags.c_contiguous else None
+
         if size == 0:
             return self._read(file, dtype, (n, *part.shape), np.empty((n, 0), np.uint8))
-        return self._take(file, dtype, (n, *part.shape), take)
+        return self._take(file, dtype, (n, *part.shape), take, place)
 
     def _patch_rows(self, patch: dict[str, Any]) -> NDArray[np.int64] | None:
         n = _int(patch["n"], 1, self.capacity)
@@ -279,10 +297,11 @@ class RingReader:
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
         take: Callable[[int, Bytes], None],
+        place: Callable[[int, int], Bytes | None] | None = None,
     ) -> bool:
         entry = self._entries[_int(file, 0, len(self._entries) - 1)]
         try:
-            _arrays.read(self._disk, entry, dtype, shape, take, self._watch)
+            _arrays.read(self._disk, entry, dtype, shape, take, self._watch, place)
         except DamagedError as error:
             if self._salvage is None:
                 raise
@@ -434,14 +453,14 @@ class RingReader:
         """The words of the header but those that are counted; flags of rows that are not there."""
         saved = self.saved
         stored = min(self.written, layout.capacity)
-        there = np.zeros(stored, np.bool_)
-        rows = np.arange(first, self.written)[~missing]
-        there[rows % layout.capacity] = True
-        flags = layout.flags(arena)[:stored]
-        flags[~there] = FLAG_ABSENT | FLAG_END | FLAG_TRUNCATED
-        for stack in layout.schema.stacks:
-            runs = layout.block(arena, f"runs of {stack.name}")[:stored]
-            runs[~there] = stack.depth - 1
+        if first > self.written - stored or missing.any():
+            there = np.zeros(stored, np.bool_)
+            rows = np.arange(first, self.written)[~missing]
+            there[rows % layout.capacity] = True
+            layout.flags(arena)[:stored][~there] = FLAG_ABSENT | FLAG_END | FLAG_TRUNCATED
+            for stack in layout.schema.stacks:
+                runs = layout.block(arena, f"runs of {stack.name}")[:stored]
+                runs[~there] = stack.depth - 1
         base = _int(saved["handle_base"])
         span = self.saved["layout"]["size"] if self.n_envs == 1 else self.capacity
         if layout.span != span:  # old handles are those of rows that are gone
@@ -472,11 +491,6 @@ class RingReader:
         slots = (first + before) % layout.capacity
         open_ones = slots[flags[slots] & (FLAG_END | FLAG_ABSENT) == 0]
         flags[open_ones] |= FLAG_END | FLAG_TRUNCATED
-
-    def _old_slots(self, layout: Layout, rows: NDArray[np.int64]) -> NDArray[np.intp]:
-        slots = np.full(min(self.written, layout.capacity), -1, np.intp)
-        slots[rows % layout.capacity] = rows % self.capacity
-        return slots
 
 
 def ring_header(
