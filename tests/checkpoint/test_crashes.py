@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -442,7 +443,7 @@ def test_a_real_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise OSError(5, "input/output error (a test)")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_disk.os, "fsync", fail)
+        patch.setattr(os, "fsync", fail)
         with pytest.raises(OSError, match="a test"):
             rb.save(tmp_path)
     assert digest(ReplayBuffer.load(tmp_path)) == old

@@ -12,8 +12,8 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from combinations import OPTIONS, SAMPLERS, Cell, build
 from hypothesis import HealthCheck, given, settings
-from support.combinations import OPTIONS, SAMPLERS, Cell, build
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.checkpoint import _segments

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from support.combinations import GOALS, N_STEP, STACKS, WITHIN, Cell, build
+from combinations import GOALS, N_STEP, STACKS, WITHIN, Cell, build
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, ReplayMemory
 from cpprb_like.buffers import Mixture
