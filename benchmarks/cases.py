@@ -30,6 +30,7 @@ class Effort:
     image_rows: int
     front_rows: int  # of the fronts of older systems, which are filled step by step
     leaves: int  # of the trees of weights, and rows of the buffers that have one
+    saved_nbytes: int  # of the buffers of images that are saved
     growth: tuple[int, ...]
     batches: tuple[int, ...]
     whole: bool = True  # else without old systems' fronts, the memory of images, and imports
@@ -49,6 +50,7 @@ EFFORTS = {
         image_rows=10_000,
         front_rows=1_000_000,
         leaves=1 << 20,
+        saved_nbytes=2_000_000_000,
         growth=(10_000, 100_000, 1_000_000, 10_000_000, HUNDRED_MILLION),
         batches=(32, 256, 1024, 16384),
     ),
@@ -61,6 +63,7 @@ EFFORTS = {
         image_rows=5_000,
         front_rows=100_000,
         leaves=1 << 20,
+        saved_nbytes=2_000_000_000,
         growth=(10_000, 1_000_000),
         batches=(32, 256),
         whole=False,
@@ -75,6 +78,7 @@ EFFORTS = {
         image_rows=200,
         front_rows=10_000,
         leaves=1 << 13,
+        saved_nbytes=5_000_000,
         growth=(10_000,),
         batches=(32, 256),
     ),
@@ -302,7 +306,12 @@ def _rest(effort: Effort) -> Iterator[Case]:
     yield Case(group, "DQN on CartPole: of it in the buffer", "loop_in_buffer", {}, (Ahead(),))
     group = "Files"
     yield Case(group, "save small steps", "save", rows)
-    yield Case(group, "load small steps", "load", rows)
+    yield Case(group, "load small steps", "load", rows, (Ahead(),))
+    images = {"nbytes": effort.saved_nbytes}
+    size = f"{effort.saved_nbytes / 1e9:g} GB of images"
+    yield Case(group, f"save {size}", "save_large", images, (AtMost(2),))
+    yield Case(group, f"load {size}", "load_large", images, (AtMost(2),))
+    yield Case(group, f"save {size} again, 1 % new", "save_again", images, (AtMost(0.05),))
     if effort.whole:
         yield Case(group, "import", "import_time", {}, (Ahead(),))
 

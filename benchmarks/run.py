@@ -30,6 +30,7 @@ OURS = tuple(
     f"contenders.{module}"
     for module in (
         "uniform",
+        "files",
         "weighted",
         "readings",
         "fronts_dqn",

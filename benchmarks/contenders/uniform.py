@@ -1,8 +1,6 @@
-"""This package and its floors: adding, uniform sampling, memory, files, import."""
+"""This package and its floors: adding, uniform sampling, memory, import."""
 
 from __future__ import annotations
-
-import pickle
 
 import numpy as np
 from budgets import FLOOR, OURS
@@ -14,7 +12,7 @@ from measure import Work, compiled, statement
 from cpprb_like import ReplayBuffer
 from cpprb_like.typing import FieldSpec
 
-from .common import importing, nbytes_of_row, saving_and_loading
+from .common import importing, nbytes_of_row
 
 __all__ = [
     "ADD",
@@ -166,20 +164,6 @@ def sample_floor(kind: str, rows: int, n: int) -> Work:
     rb = shelf.get(filled, kind, rows)
     draw = Floor(rb).sample if kind == "small" else Floor(rb).copy_pairs
     return compiled(draw(rb.sample(n)))
-
-
-@ours.does_both("save", "load")
-def files(rows: int) -> tuple[Work, Work]:
-    """``pickle`` of the buffer."""
-    rb = shelf.get(filled, "small", rows)
-    return saving_and_loading(lambda file: pickle.dump(rb, file, protocol=5), pickle.load)
-
-
-@floor.does_both("save", "load")
-def files_floor(rows: int) -> tuple[Work, Work]:
-    """One write of as many bytes as were declared, and one read into memory that is there."""
-    memory = np.zeros(rows * KINDS["small"].nbytes, np.uint8)
-    return saving_and_loading(lambda file: file.write(memory), lambda file: file.readinto(memory))
 
 
 @ours.does("import_time")
