@@ -1196,7 +1196,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         found = reader.fill(layout, arena, ring)
         check_memory(layout, arena, ring)
         rebuild(ring)
-        if not found.is_whole or layout.capacity != reader.capacity:
+        if reader.salvages or not found.is_whole or layout.capacity != reader.capacity:
             sampler.move(found.old_slots(ring), ring)
         if files is not None:
             files.keep(ring)

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cpprb_like._c.forks import tell
+
 if sys.platform == "win32":
     import msvcrt
 else:
@@ -105,21 +107,45 @@ class Disk:
     def locked(self) -> Iterator[None]:
         """Be the only one that saves to the folder: no other thread, and no other process.
 
-        The system takes the lock of a process that died back. ``BlockingIOError`` if there is
-        another one.
+        The system takes the lock of a process that died back; a forked child has no part in it.
+        ``BlockingIOError`` if there is another one.
         """
-        with (self.folder / LOCK).open("ab") as file:
-            try:
-                if sys.platform == "win32":
-                    file.seek(0)
-                    msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-                else:
-                    fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):
-                raise BlockingIOError(
-                    errno.EWOULDBLOCK, f"{self.folder}: somebody else is saving to this folder"
-                ) from None
+        lock = _Lock(self.folder)
+        try:
             yield
+        finally:
+            lock.release()
+
+
+class _Lock:
+    """The lock of a folder, held from now on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file: Any = (folder / LOCK).open("ab")
+        tell(self._close)
+        try:
+            if sys.platform == "win32":
+                self._file.seek(0)
+                msvcrt.locking(self._file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            self._close()
+            raise BlockingIOError(
+                errno.EWOULDBLOCK, f"{folder}: somebody else is saving to this folder"
+            ) from None
+        except BaseException:
+            self._close()
+            raise
+
+    def release(self) -> None:
+        """Give it back, even if a child that was forked a moment ago has the file open too."""
+        if sys.platform != "win32" and not self._file.closed:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
+        self._close()
+
+    def _close(self) -> None:
+        self._file.close()
 
 
 def _sync_folder(path: Path) -> None:

@@ -7,6 +7,7 @@ Not here: rows (``_rows_back``), other values (``_values``), and the methods tha
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -124,6 +125,17 @@ class State:
         return out.view(dtype).reshape(shape) if total else np.zeros(shape, dtype)
 
     def _array(self, number: int) -> NDArray[Any]:
+        try:
+            return self._whole_array(number)
+        except DamagedError as error:
+            saved = self.manifest["arrays"][number]
+            dtype = dtype_from_json(saved["dtype"])
+            if not self._options.salvage or dtype.kind != "f":
+                raise
+            self.damage.append(f"{error}, so all of {saved['path']} is lost")
+            return np.full(saved["shape"], math.nan, dtype)
+
+    def _whole_array(self, number: int) -> NDArray[Any]:
         saved = self.manifest["arrays"][number]
         dtype, shape = dtype_from_json(saved["dtype"]), tuple(saved["shape"])
         if "base_shape" not in saved:

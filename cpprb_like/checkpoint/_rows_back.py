@@ -154,6 +154,11 @@ class RingReader:
             raise DamagedError("there are more rows than the capacity")
 
     @property
+    def salvages(self) -> bool:
+        """Whether damaged files cost what they had, and raise nothing."""
+        return self._salvage is not None
+
+    @property
     def stored(self) -> int:
         """Rows that the ring had."""
         return min(self.written, self.capacity)
@@ -165,10 +170,10 @@ class RingReader:
             first = max(first, _int(self.saved["first"], 0, self.written))
         n = self.written - first
         missing = np.zeros(n, np.bool_)
-        # Segments of which every part is in order, for the rows of patches.
         self._saved_in = {
             _int(segment["number"]): _int(segment["saved"]) for segment in self.saved["segments"]
         }
+        self._patches = [(patch, *self._patch_rows(patch)) for patch in self.saved["patches"]]
         for part in parts_of(layout, arena):
             low = max(0, first - part.before)
             gone = self._fill_part(part, low)
@@ -179,6 +184,7 @@ class RingReader:
             gone = self._fill_objects(column, layout, first)
             self._add_lost(missing, gone, first, first, 0, 0)
         self._fill_chains(layout, ring, first, missing)
+        self._tell_lost(missing)
         self._fill_header(layout, arena, first, missing)
         self._end_before(layout, arena, first, missing)
         derive(layout, arena)
@@ -201,18 +207,19 @@ class RingReader:
                 continue
             taken = self._read_rows(file, dtype, part, start, stop - start, low, put)
             gone[max(start, low) - low : stop - low] = not taken
-        for patch in self.saved["patches"]:
-            rows = self._patch_rows(patch)
-            if rows is None or name not in patch["parts"]:
+        for patch, rows, is_known in self._patches:
+            if name not in patch["parts"]:
                 continue
             keep = (rows >= low) & self._is_newer(patch, rows)
             values = np.empty((len(rows), part.nbytes), np.uint8)
             own = np.empty((len(rows), dtype.itemsize * _items(part.shape)), np.uint8)
-            if not self._read(patch["parts"][name], dtype, (len(rows), *part.shape), own):
-                gone[rows[keep] - low] = True
-                continue
-            _convert(own, dtype, values, part)
-            part.memory[rows[keep] % len(part.memory)] = values[keep]
+            taken = is_known and self._read(
+                patch["parts"][name], dtype, (len(rows), *part.shape), own
+            )
+            gone[rows[keep] - low] = not taken
+            if taken:
+                _convert(own, dtype, values, part)
+                part.memory[rows[keep] % len(part.memory)] = values[keep]
         return gone
 
     def _file_dtype(self, part: Part) -> np.dtype[Any]:
@@ -265,15 +272,18 @@ class RingReader:
             return self._read(file, dtype, (n, *part.shape), np.empty((n, 0), np.uint8))
         return self._take(file, dtype, (n, *part.shape), take, place)
 
-    def _patch_rows(self, patch: dict[str, Any]) -> NDArray[np.int64] | None:
+    def _patch_rows(self, patch: dict[str, Any]) -> tuple[NDArray[np.int64], bool]:
+        """The rows of a patch; all that it may be about, and False, if nobody knows which."""
         n = _int(patch["n"], 1, self.capacity)
         rows = np.empty((n, 8), np.uint8)
         if not self._read(patch["rows"], np.dtype(np.int64), (n,), rows):
-            raise DamagedError("the row ids of a patch are damaged; older states may be in order")
+            first = _int(patch["first"], 0, self.written)
+            last = _int(patch["last"], first, self.written - 1)
+            return np.arange(max(first, self.written - self.capacity), last + 1), False
         ids = rows.reshape(-1).view(np.int64)
         if ids[0] < 0 or ids[-1] >= self.written or (np.diff(ids) <= 0).any():
             raise DamagedError("the row ids of a patch are out of range")
-        return ids
+        return ids, True
 
     def _is_newer(self, patch: dict[str, Any], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether a patch is newer than the segment of each row."""
@@ -319,12 +329,12 @@ class RingReader:
             found = self._read_objects(entry, (stop - start) * items)
             rows = np.arange(start, stop)
             self._put_objects(values, rows[rows >= first], found, rows >= first, gone, first)
-        for patch in self.saved["patches"]:
+        for patch, ids, is_known in self._patches:
             if column.name in patch["objects"]:
-                ids = self._patch_rows(patch)
-                assert ids is not None
                 keep = (ids >= first) & self._is_newer(patch, ids)
-                found = self._read_objects(patch["objects"][column.name], len(ids) * items)
+                found = None
+                if is_known:
+                    found = self._read_objects(patch["objects"][column.name], len(ids) * items)
                 self._put_objects(values, ids[keep], found, keep, gone, first)
         load_objects(column, values[: min(self.written, len(values))])
         return gone
@@ -354,6 +364,15 @@ class RingReader:
         return read_objects(self._take, self._entries, (entry[0], entry[1], n), self._decode)
 
     # ------------------------------------------------------------------ what is left
+
+    def _tell_lost(self, missing: NDArray[np.bool_]) -> None:
+        """Say how many rows are in no file that is in order."""
+        if not missing.any():
+            return
+        lost = f"{np.count_nonzero(missing)} of {len(missing)} rows are lost"
+        if self._salvage is None:
+            raise DamagedError(f"{lost}: they are in no file")
+        self._salvage(lost)
 
     @staticmethod
     def _add_lost(
@@ -396,14 +415,13 @@ class RingReader:
                 seen[:] = 0
                 missing[max(0, len(missing) - layout.n_envs) :] = True
             load_chain(chain, (latest, seen.reshape(-1), kept))
-        for chain in ring.chains if missing.any() else ():
-            # A stack goes on from rows that are lost, so the next ones are stored whole.
-            deepest = chain.depth if isinstance(chain, FrameStack) else 1
-            newest = missing[max(0, len(missing) - deepest * layout.n_envs) :]
-            latest, seen = chain.newest()
-            if newest.any():
-                kept = chain.save()[2]
-                load_chain(chain, (latest, np.zeros_like(seen), kept))
+        newest = np.arange(max(first, self.written - layout.n_envs), self.written)
+        is_known = np.zeros(layout.n_envs, np.bool_)
+        is_known[newest[~missing[newest - first]] % layout.n_envs] = True
+        for chain in () if is_known.all() else ring.chains:
+            # What would go on from a row that is lost is stored whole.
+            latest, seen, kept = chain.save()
+            load_chain(chain, (latest, seen * is_known, kept))
 
     def _read_overflow(
         self, name: str, nbytes: int

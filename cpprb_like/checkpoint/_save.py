@@ -132,6 +132,8 @@ class Before:
             with contextlib.suppress(DamagedError):
                 self.manifest = _manifest.read(disk, there[-1])
         self.entries = [FileEntry(*entry) for entry in self.manifest.get("files", ())]
+        if not all(self._is_there(entry) for entry in self.entries):
+            self.manifest = {}  # so all is written anew
         self.name = str(self.manifest.get("id", ""))
 
     def ring(self, number: int, layout: Layout, ring: Ring) -> dict[str, Any] | None:
@@ -143,14 +145,16 @@ class Before:
         same = (known["clears"], known["handle_base"]) == (ring.clears, ring.handle_base)
         return known if same and known["layout"] == layout_to_json(layout) else None
 
+    def _is_there(self, entry: FileEntry) -> bool:
+        try:
+            return self.disk.size(entry.name) == entry.nbytes
+        except FileNotFoundError:
+            return False
+
     def copy(self, number: int, files: Files) -> int:
         """Take over a file; its number from now on. ``DamagedError`` if it is gone."""
         entry = self.entries[number]
-        try:
-            size = self.disk.size(entry.name)
-        except FileNotFoundError:
-            size = -1
-        if size != entry.nbytes:
+        if not self._is_there(entry):
             raise DamagedError(f"{entry.name} is gone, or has another length")
         return files.add(entry)
 

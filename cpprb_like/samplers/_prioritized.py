@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._c.checks import as_int, as_ints
 from cpprb_like._c.foreign_arrays import read_array
-from cpprb_like._core import Moment, Ring
+from cpprb_like._core import FLAG_ABSENT, Moment, Ring
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
 from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
@@ -267,16 +267,28 @@ class ByPriority(PrioritySampler):
         self._rows = rows
 
     def move(self, slots: Slots, ring: Ring) -> None:
-        """See ``Sampler.move``: weights and priorities move with their rows."""
+        """See ``Sampler.move``: weights and priorities move with their rows.
+
+        Where they were lost, they are NaN; a row then gets those of a new one.
+        """
         if self._saved is None:
             return
         handles, leaves, newest, greatest, *ranks = self._saved
         *_, drawn = handles
         leaves = _moved(leaves, slots, 0.0)
+        there = ring.flags() & FLAG_ABSENT == 0
+        there &= ring.row_ids(np.arange(len(there))) >= ring.first  # others are left out
         if ranks:
             # In one group until they are sorted, which the next draw does.
             priorities = _moved(ranks[0][0], slots, self.NO_WEIGHT)
+            if np.isnan(priorities).all():
+                priorities = np.full(len(slots), greatest)
+            priorities = np.where(there, priorities, self.NO_WEIGHT)
             ranks = [(priorities, np.zeros(1), 0, 1)]
+            leaves = np.zeros(len(slots))
+            leaves[ring.present_slots()] = 1.0
+        elif np.isnan(leaves).any():
+            leaves = np.where(there, newest, 0.0)
         handles = ring.capacity, ring.written, ring.clears, drawn
         self._saved = handles, leaves, newest, greatest, *ranks
 

@@ -10,6 +10,8 @@ import numpy as np
 from strategies import Array
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._core import FLAG_ABSENT
+from cpprb_like.samplers import RankBased
 
 FIELDS: dict[str, Any] = {
     "id": {"shape": (), "dtype": "i8"},
@@ -20,7 +22,7 @@ FIELDS: dict[str, Any] = {
     "image": {"shape": (70,), "dtype": "u2"},  # so large that it lies by itself
 }
 STACK = {"frames": {"shape": (3, 2), "dtype": "i4"}}
-KINDS = ("plain", "prioritized", "next_of", "stacks", "n_envs", "Nstep")
+KINDS = ("plain", "prioritized", "ranked", "next_of", "stacks", "n_envs", "Nstep")
 
 
 def make(kind: str, capacity: int = 40, seed: int = 0) -> ReplayBuffer:
@@ -32,6 +34,9 @@ def make(kind: str, capacity: int = 40, seed: int = 0) -> ReplayBuffer:
         if word == "prioritized":
             cls = PrioritizedReplayBuffer
             options["check_for_update"] = True
+        elif word == "ranked":
+            cls = PrioritizedReplayBuffer
+            options["sampler"] = RankBased(check_for_update=True)
         elif word == "next_of":
             options["next_of"] = "obs"
         elif word == "stacks":
@@ -60,6 +65,20 @@ def image_of(ids: Array) -> Array:
     return (ids[..., None] * 31 + np.arange(70)).astype(np.uint16)
 
 
+def stacks_of(ids: Array, k: int) -> Array:
+    """The stacks of rows: each goes on from the one before, but for some that do not."""
+    back = np.arange(2, -1, -1)
+    odd = (ids % 11 == 3)[..., None] & (back > 0)
+    stack = ids[..., None] - k * back + 500 * odd
+    return np.stack([stack, -stack], -1).astype(np.int32)
+
+
+def next_obs_of(ids: Array, k: int) -> Array:
+    """The next observation of rows."""
+    found: Array = np.where(ends(ids)[..., None], -1.0 - obs_of(ids), obs_of(ids + k))
+    return found
+
+
 def add(rb: ReplayBuffer, n: int) -> None:
     """Add ``n`` time steps; the ids go on."""
     k = rb.n_envs
@@ -68,23 +87,75 @@ def add(rb: ReplayBuffer, n: int) -> None:
     step["goal"] = np.stack([ids, np.zeros_like(ids)], -1)
     step["image"] = image_of(ids)
     if "next_obs" in rb.schema.names:
-        step["next_obs"] = np.where(ends(ids)[..., None], -1.0 - obs_of(ids), obs_of(ids + k))
+        step["next_obs"] = next_obs_of(ids, k)
     if "frames" in rb.schema.names:
-        back = np.arange(2, -1, -1)
-        # Every episode begins with the last frames of the one before, but for some that do not.
-        stack = ids[..., None] - k * back
-        odd = (ids % 11 == 3)[..., None] & (back > 0)
-        step["frames"] = np.stack([stack + 500 * odd, -stack], -1)
+        step["frames"] = stacks_of(ids, k)
     rb.add(**step)
 
 
 def update(rb: ReplayBuffer, n: int) -> None:
     """Edit some rows, and their priorities."""
     batch = rb.sample(n, indexes=True)
+    _edit(rb, batch)
+
+
+def versions_of(rb: ReplayBuffer) -> dict[int, int]:
+    """How often each row was edited."""
+    rows = rb.get_all_transitions()
+    return dict(rows["goal"].tolist())
+
+
+def _edit(rb: ReplayBuffer, batch: dict[str, Array]) -> None:
+    _, first = np.unique(batch["id"], return_index=True)
+    batch = {name: column[first] for name, column in batch.items()}
     ids = batch["id"]
     rb.update(batch["indexes"], goal=np.stack([ids, batch["goal"][:, 1] + 1], -1))
     if rb.has_priorities:
         rb.update_priorities(batch["indexes"], ids % 17 / 4.0)
+
+
+def check_rows(rb: ReplayBuffer, versions: dict[int, int] | None = None) -> None:
+    """Each row holds what follows from its id, whatever rows are there.
+
+    ``versions`` says how often rows were edited.
+    """
+    rows = rb.get_all_transitions()
+    ids, k = rows["id"], rb.n_envs
+    assert len(set(ids.tolist())) == len(ids)
+    np.testing.assert_array_equal(rows["obs"], obs_of(ids))
+    np.testing.assert_array_equal(rows["image"], image_of(ids))
+    np.testing.assert_array_equal(rows["goal"][:, 0], ids)
+    if versions is not None:
+        np.testing.assert_array_equal(
+            rows["goal"][:, 1], [versions.get(number, 0) for number in ids.tolist()]
+        )
+    if "frames" in rows:
+        np.testing.assert_array_equal(rows["frames"], stacks_of(ids, k))
+    if rb.is_Nstep():
+        there = set((rb.ring.written - 1 - np.arange(rb.ring.stored)).tolist())
+        slots = np.flatnonzero(rb.ring.flags() & FLAG_ABSENT)
+        there -= set(rb.ring.row_ids(slots).tolist())
+        last = [_last_row(row, there) for row in ids.tolist()]
+        np.testing.assert_array_equal(rows["next_obs"], next_obs_of(np.array(last, np.int64), 1))
+        sums = [
+            sum(0.5**n * ((row + n) % 1000) for n in range(end - row + 1))
+            for row, end in zip(ids.tolist(), last, strict=True)
+        ]
+        np.testing.assert_array_equal(rows["rew"], np.array(sums, np.float32))
+    else:
+        np.testing.assert_array_equal(rows["rew"], (ids % 1000).astype(np.float32))
+        np.testing.assert_array_equal(rows["done"], ends(ids))
+        if "next_obs" in rows:
+            np.testing.assert_array_equal(rows["next_obs"], next_obs_of(ids, k))
+
+
+def _last_row(row: int, there: set[int]) -> int:
+    """The last of the three steps from a row on; fewer at an end, or where rows are lost."""
+    for _ in range(2):
+        if ends(np.array(row)) or row + 1 not in there:
+            return row
+        row += 1
+    return row
 
 
 def mixture(seed: int = 0) -> Mixture:
