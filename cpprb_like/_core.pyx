@@ -688,6 +688,8 @@ cdef class Ring:
         cdef Tracker tracker
         for tracker in self.trackers:
             tracker.c_mark(slot)
+        if self.undo is not None:
+            self.undo.tracker.c_mark(slot)
 
     def episode_len(self, intp_t stream):
         """Steps of a stream since its last episode end."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import mmap
 import os
 import secrets
+import subprocess
 import sys
 import threading
 import time
@@ -20,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +38,10 @@ from cpprb_like._core import (
 )
 from cpprb_like._store import chained, overflow
 from cpprb_like._store.arenas import allocate
+from cpprb_like._store.flushes import Flushed, pack, unpack
 from cpprb_like._store.recovery import Queue, hide, recover
 from cpprb_like._store.schema import Layout
+from cpprb_like._store.tracker import Tracker
 from cpprb_like._store.undo import Undo
 
 if sys.platform == "win32":
@@ -63,6 +67,10 @@ SIDE_MAGIC = b"cpprb_like, 1"
 INCARNATION_NBYTES = 16
 FIRST_NBYTES = 1 << 16  # of values that are kept aside: room for so many at first, ...
 FIRST_ROOM = 1024  # ... for at most so many values
+BOOT_NBYTES = 36
+LOG_NBYTES = 1 << 20  # of a log of flushes that is not written anew yet, ...
+LOG_NBYTES_PER_ROW = 64  # ... and for each row: one takes 22 bytes or more
+NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
 NO_BYTES: Arena = np.empty(0, np.uint8)
 TRIES = 100  # to copy a file whose rows are being edited
 PAUSE = 0.01  # seconds between two tries
@@ -140,8 +148,8 @@ class _Aside:
 class _Side:
     """A file beside the rows: a header, keys and values."""
 
-    def __init__(self, memory: Arena, nbytes: int) -> None:
-        self.memory = memory
+    def __init__(self, memory: Arena, nbytes: int, generation: int) -> None:
+        self.generation = generation
         words = memory[:SIDE_NBYTES].view(np.int64)
         self.complete = words[-3:-2]
         room = int(words[-2])
@@ -182,6 +190,10 @@ class Files:
         self._places = _Places.of(layout)
         self._asides = _Aside.all(layout)
         self._sides: dict[str, _Side] = {}
+        self._process = os.getpid()
+        self._flushed = Flushed(layout)
+        self._log_nbytes = 0
+        self._edited = NO_SLOTS
         self._is_copy = False  # of files that somebody else writes to
         try:
             if mode in ("r", "r+"):
@@ -196,15 +208,182 @@ class Files:
             raise
         self._memory = memory
         self.arena = memory[: layout.nbytes]
+        self._growing = threading.RLock()
         if mode in ("r", "r+"):
             self._recover()
-        self._growing = threading.RLock()
+        self.undo = self._make_undo()
+        """The undo log, for the ring."""
+
+    def _make_undo(self) -> Undo:
+        lens = self._part(self._places.lens).view(np.int64)
+        tracker = Tracker(self.layout.capacity)
+        return Undo(self.arena, lens, self._part(self._places.log), tracker)
+
+    # ------------------------------------------------------------------ flushing
+
+    def flush(self, hold: Callable[..., Any]) -> None:
+        """Have all that is in memory now on the disk: see ``flushes``.
+
+        ``hold(True, call)`` makes the call while nobody writes.
+        """
+        with self._growing:
+            try:
+                record = hold(True, self._note)
+                for path in self._all_paths():
+                    _sync(path)
+                self._append(record)
+            except BaseException:
+                self._flushed, self._log_nbytes = Flushed(self.layout), 0  # the next one says all
+                raise
+            self._edited = NO_SLOTS
+            self._forget_sides()
+
+    def flush_at_the_end(self) -> None:
+        """Flush what nobody will write to again; a warning says so if that fails."""
+        if os.getpid() != self._process or not (self._is_dirty() and self.path.exists()):
+            return
+        try:
+            self.flush(lambda _, call: call())
+        except OSError as error:
+            warnings.warn(f"{self.path}: not flushed: {error}", RuntimeWarning, stacklevel=1)
+
+    def _is_dirty(self) -> bool:
+        state, before = self.layout.state(self.arena), self._flushed.state
+        return not np.array_equal(state, before) or self._log_nbytes == 0
+
+    def _note(self) -> bytes:
+        undo = self.undo
+        self._edited = np.union1d(self._edited, undo.tracker.slots())
+        undo.tracker = Tracker(self.layout.capacity)
+        base = int(self.layout.state(self.arena)[WORD_HANDLE_BASE])
+        tag = base + int(self.layout.state(self.arena)[WORD_WRITTEN])
+        latest = []
+        for place in self._places.latest:
+            part = self._part(place)
+            tags, values = part[: 2 * WORD].view(np.int64), part[2 * WORD :].reshape(2, -1)
+            latest.append(values[1 if tags[1] == tag else 0].copy())
+        queues = {}
+        for queue in self._queues():
+            side = self._sides[queue.name]
+            oldest, stop = tag - queue.reach, tag - queue.lag
+            keys = side.keys.copy()
+            keys[(keys < max(base, oldest)) | (keys >= stop)] = -1
+            queues[queue.name] = side.generation, keys, side.values
+        record = self._flushed.note(self.arena, self._edited, latest, queues)
+        if self._log_nbytes > LOG_NBYTES_PER_ROW * self.layout.capacity + LOG_NBYTES:
+            self._log_nbytes = 0  # the log begins anew
+            record = self._flushed.whole()
+        return pack(*record)
+
+    def _append(self, record: bytes) -> None:
+        """Write a record behind the others, or in place of all if there are none."""
+        path = self._log_path
+        if self._log_nbytes == 0:
+            unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+            try:
+                with unfinished.open("xb") as file:
+                    file.write(self._incarnation + record)
+                    file.flush()
+                    os.fsync(file.fileno())
+                unfinished.replace(path)
+            finally:
+                unfinished.unlink(missing_ok=True)
+            _sync(path.parent)
+            self._log_nbytes = INCARNATION_NBYTES
+        else:
+            with path.open("r+b") as file:
+                file.seek(self._log_nbytes)
+                file.write(record)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+        self._log_nbytes += len(record)
 
     @property
-    def undo(self) -> Undo:
-        """The undo log, for the ring."""
-        lens = self._part(self._places.lens).view(np.int64)
-        return Undo(self.arena, lens, self._part(self._places.log))
+    def _log_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.flushed.dat")
+
+    def _all_paths(self) -> list[Path]:
+        stem = self.path.name.removesuffix(".dat")
+        sides = [
+            self.path.with_name(f"{stem}.{queue.name}.{self._sides[queue.name].generation}.dat")
+            for queue in self._queues()
+        ]
+        sampler = self.path.with_name(f"{stem}.sampler.dat")
+        return [self.path, *sides, *([sampler] if sampler.exists() else [])]
+
+    def _queues(self) -> list[_Aside]:
+        return [queue for asides in self._asides for queue in asides if queue.nbytes]
+
+    def _read_log(self) -> bool:
+        """Find what was flushed; false if nothing was."""
+        if not self._log_path.exists():
+            return False
+        log = self._log_path.read_bytes()
+        if log[:INCARNATION_NBYTES] != self._incarnation:
+            return False
+        for numbers, arrays, place in unpack(log[INCARNATION_NBYTES:]):
+            self._flushed.take(numbers, arrays)
+            self._log_nbytes = INCARNATION_NBYTES + place
+        return self._log_nbytes > 0
+
+    def _after_a_crash(self) -> None:
+        """Restore what was flushed last: the machine was started anew since the file was open."""
+        try:
+            is_known = self._read_log()
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            is_known, self._flushed = False, Flushed(self.layout)
+        if not is_known:
+            self._log_nbytes = 0
+        old = {}
+        for queue in self._queues():
+            for generation, path in self._side_paths(queue.name):
+                if generation == self._flushed.generations.get(queue.name):
+                    memory = np.fromfile(path, np.uint8)
+                    if len(memory) > SIDE_NBYTES:
+                        room = (len(memory) - SIDE_NBYTES) // (WORD + queue.nbytes)
+                        keys = memory[SIDE_NBYTES : SIDE_NBYTES + WORD * room].view(np.int64)
+                        values = memory[SIDE_NBYTES + WORD * room :][: room * queue.nbytes]
+                        old[queue.name] = keys, values
+        asides = [
+            [(queue.name, queue.reach, queue.lag) for queue in asides if queue.nbytes]
+            for asides in self._asides
+        ]
+        lost, kept = self._flushed.restore(self.arena, asides, old)
+        self._part(self._places.log)[:WORD] = 0
+        state = self.layout.state(self.arena)
+        tag = int(state[WORD_HANDLE_BASE] + state[WORD_WRITTEN])
+        for where, values in zip(self._places.latest, self._flushed.latest, strict=False):
+            part = self._part(where)
+            part[: 2 * WORD].view(np.int64)[:] = tag, -1
+            part[2 * WORD :].reshape(2, -1)[0] = values
+        for queue in self._queues():
+            entries = kept[queue.name]
+            side = self._create_side(queue, max(4, 2 * self.layout.n_envs, 2 * len(entries)))
+            for place, (key, value) in enumerate(entries):
+                side.values.reshape(-1, queue.nbytes)[place] = value
+                side.keys[place] = key
+            side.complete[:] = 1
+            self._sides[queue.name] = side
+        what = f"{lost} rows that were overwritten or changed since" if is_known else "all rows"
+        if lost or not is_known:
+            warnings.warn(
+                f"{self.path}: the machine was started anew since this file was open; what the "
+                f"last flush wrote is there, and {what} are left out",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def _is_of_this_start(self) -> bool:
+        """Whether the machine has not been started anew since the file was open."""
+        session, now = self._part(self._places.session), _boot_id()
+        return session[:BOOT_NBYTES].tobytes() == now.ljust(BOOT_NBYTES, b"\0")
+
+    def _sign(self) -> None:
+        """Write down when the machine was started."""
+        now = np.frombuffer(_boot_id().ljust(BOOT_NBYTES, b"\0"), np.uint8)
+        self._part(self._places.session)[:BOOT_NBYTES] = now
 
     def _part(self, place: tuple[int, int]) -> Arena:
         offset, nbytes = place
@@ -237,6 +416,9 @@ class Files:
                     side = self._sides[queue.name] = self._create_side(queue, aside.count)
                     overflow.grow(aside, side.keys, side.values, side.complete)
         self._forget_sides()
+        if not self.frozen and not self._is_of_this_start:
+            self.flush(lambda _, call: call())
+            self._sign()
 
     def grow(self, ring: Ring) -> None:
         """Make the files larger that the ring has asked for."""
@@ -322,25 +504,28 @@ class Files:
             f"{self.path.name.removesuffix('.dat')}.{queue.name}.{number}.dat"
         )
         nbytes = SIDE_NBYTES + room * (WORD + queue.nbytes)
-        try:
-            with path.open("xb+") as file:
-                memory = _map_new(file, nbytes)
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
+        if self.frozen:
+            memory = allocate(nbytes)
+        else:
+            try:
+                with path.open("xb+") as file:
+                    memory = _map_new(file, nbytes)
+            except OSError:
+                path.unlink(missing_ok=True)
+                raise
         memory[: len(SIDE_MAGIC)] = np.frombuffer(SIDE_MAGIC, np.uint8)
         place = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
         memory[place : place + INCARNATION_NBYTES] = np.frombuffer(
             self._incarnation if incarnation is None else incarnation, np.uint8
         )
         memory[:SIDE_NBYTES].view(np.int64)[-2:] = room, queue.nbytes
-        side = _Side(memory, queue.nbytes)
+        side = _Side(memory, queue.nbytes, number)
         side.keys[:] = -1
         return side
 
     def _open_side(self, queue: _Aside, memory_of: Callable[[Path], Arena]) -> _Side:
         """The newest generation of a file that is complete."""
-        for _, path in self._side_paths(queue.name):
+        for number, path in self._side_paths(queue.name):
             memory = memory_of(path)
             if len(memory) < SIDE_NBYTES or not memory.tobytes()[: len(SIDE_MAGIC)] == SIDE_MAGIC:
                 raise ValueError(f"{path} is no file of a buffer, or was cut off")
@@ -357,7 +542,7 @@ class Files:
                     f"{path}: expected {expected} bytes, got {len(memory)}: it was cut off, or "
                     "something was added to it"
                 )
-            return _Side(memory, nbytes)
+            return _Side(memory, nbytes, number)
         raise FileNotFoundError(
             errno.ENOENT, "a file with a part of the rows is missing",
             str(self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{queue.name}.*.dat")),
@@ -365,22 +550,30 @@ class Files:
 
     def _forget_sides(self) -> None:
         """Remove all generations but the present ones, and those of buffers that were replaced."""
+        if self.frozen:
+            return
         for queue in (queue for asides in self._asides for queue in asides):
-            known = self._sides.get(queue.name)
-            for _, path in self._side_paths(queue.name)[known is not None :]:
-                with contextlib.suppress(OSError):  # it goes when the file is opened again
-                    path.unlink()
+            known = {self._flushed.generations.get(queue.name)}
+            if queue.name in self._sides:
+                known.add(self._sides[queue.name].generation)
+            for generation, path in self._side_paths(queue.name):
+                if generation not in known:
+                    with contextlib.suppress(OSError):  # it goes when the file is opened again
+                        path.unlink()
 
     def _recover(self) -> None:
         """Set right what a process that was killed left half-done."""
         if self._is_copy:
             pass
-        else:
-            for queue in (queue for asides in self._asides for queue in asides if queue.nbytes):
+        elif self._is_of_this_start:
+            for queue in self._queues():
                 self._sides[queue.name] = self._open_side(queue, self._map_side)
+            if self.mode == "r+":
+                self._read_log()
+        else:
+            self._after_a_crash()
         queues = [
-            Queue(self._sides[queue.name].keys, queue.reach, queue.lag)
-            for queue in (queue for asides in self._asides for queue in asides if queue.nbytes)
+            Queue(self._sides[queue.name].keys, queue.reach, queue.lag) for queue in self._queues()
         ]
         try:
             torn = recover(
@@ -392,6 +585,10 @@ class Files:
             )
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
+        edits = self.layout.state(self.arena)[WORD_EDITS]
+        is_known = self._is_of_this_start and not len(torn)
+        if not is_known or edits != self._flushed.state[WORD_EDITS]:  # which rows, nobody knows now
+            self._edited = np.arange(self.layout.capacity)
         if len(torn):
             warnings.warn(
                 f"{self.path}: {len(torn)} rows (ids {torn[0]} to {torn[-1]}) are left out: "
@@ -578,6 +775,28 @@ def _array(pages: mmap.mmap) -> Arena:
 
 def _align(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
+
+
+@functools.cache
+def _boot_id() -> bytes:
+    """What names the time since the machine was started; empty if the system does not tell."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "darwin":
+            command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            return subprocess.run(command, capture_output=True, check=False).stdout.strip()[:36]
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:BOOT_NBYTES]
+    return b""
+
+
+def _sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk; also what was written by a memory map."""
+    if path.is_dir() and sys.platform == "win32":
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -69,7 +69,7 @@ cdef void c_write(
         for k in range(n):
             if slots[k] >= 0:
                 memcpy(to + slots[k] * stride, values + k * size, size)
-    if ring.trackers:
+    if ring.trackers or ring.undo is not None:
         for k in range(n):
             if slots[k] >= 0:
                 ring.c_tell(slots[k])

@@ -1,5 +1,6 @@
 """Attributes and C signatures of ``Undo``."""
 
+from cpprb_like._store.tracker cimport Tracker
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
@@ -7,6 +8,7 @@ cdef class Undo:
     cdef uint8_t[::1] arena          # what is written to
     cdef readonly int64_t[::1] lens  # of the streams' episodes, before the rows that are being added
     cdef uint8_t[::1] log            # a word, the bytes in force, and then entries
+    cdef public Tracker tracker      # of rows that were edited since the last flush
     cdef intp_t used                 # bytes of entries that were saved since
 
     cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil

@@ -4,9 +4,16 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from cpprb_like._store.tracker import Tracker
+
 @final
 class Undo:
     lens: NDArray[np.int64]
+    tracker: Tracker
     def __new__(
-        cls, arena: NDArray[np.uint8], lens: NDArray[np.int64], log: NDArray[np.uint8]
+        cls,
+        arena: NDArray[np.uint8],
+        lens: NDArray[np.int64],
+        log: NDArray[np.uint8],
+        tracker: Tracker,
     ) -> Self: ...

@@ -11,6 +11,7 @@ cimport cython
 from libc.string cimport memcpy
 
 from cpprb_like._c.fences cimport c_fence
+from cpprb_like._store.tracker cimport Tracker
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
@@ -28,12 +29,18 @@ cdef class Undo:
         Memory. The first word says how many bytes of entries are in force: 0 most of the time. An
         entry is the offset of bytes in the arena, how many there are, and what they were, padded to
         words.
+    tracker : Tracker
+        Is told which rows are edited.
     """
 
-    def __cinit__(self, uint8_t[::1] arena not None, int64_t[::1] lens not None, uint8_t[::1] log not None):
+    def __cinit__(
+        self, uint8_t[::1] arena not None, int64_t[::1] lens not None, uint8_t[::1] log not None,
+        Tracker tracker not None,
+    ):
         self.arena = arena
         self.lens = lens
         self.log = log
+        self.tracker = tracker
 
     cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil:
         """Note bytes that are about to change; whoever made the log gave it room."""

@@ -576,7 +576,7 @@ cdef class RowWeights:
 
     cdef int c_go_on(self, float64_t[::1] notes, dict held) except -1:
         """Derive all state from what another object has left in the leaves, and in ``notes``."""
-        cdef int64_t base = self.ring.state[HANDLE_BASE], written = self.ring.state[WRITTEN], row
+        cdef int64_t base = self.ring.state[HANDLE_BASE], written = self.ring.state[WRITTEN]
         cdef int64_t filled = (<int64_t*> &notes[0])[FILLED] - base
         cdef intp_t slot, stored = self.ring.c_stored()
         cdef float64_t[::1] given
@@ -591,10 +591,15 @@ cdef class RowWeights:
         else:
             values = leaves.copy()
         ids = self.ring.row_ids(np.arange(stored, dtype=np.intp))
-        values[ids >= filled] = self.newest_weight
+        oldest = max(0, written - self.ring.capacity)
+        held = {row: weight for row, weight in held.items() if oldest <= row < min(filled, written)}
+        fresh = self.newest_weight
+        if self.maxima is not None:  # the greatest that is there
+            fresh = max(float(values.max(initial=0.0)), *held.values(), 0.0) if filled else 0.0
+            fresh = fresh or self.first
+        values[ids >= filled] = fresh
         for row, weight in held.items():
-            if max(0, written - self.ring.capacity) <= row < min(filled, written):
-                values[row % self.ring.capacity] = weight
+            values[row % self.ring.capacity] = weight
         if self.ranks is not None:  # a row without a rank is absent
             values[np.isnan(values)] = self.newest_weight
         sound = (values >= 0.0) & (values <= self.tree.largest)

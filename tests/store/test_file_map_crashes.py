@@ -1,0 +1,212 @@
+"""A crash of the machine: what the last flush wrote is there, and rows that are torn are left out.
+
+The crash is simulated. Of all pages, or sectors, that changed since the flush, some are on the disk
+and others are not; and the machine has been started anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from file_map_cases import Case, step, twin_rows
+
+from cpprb_like import ReplayBuffer
+from cpprb_like._store import file_maps
+
+CASES = [
+    Case("plain", capacity=50, updates=True),
+    Case("one", capacity=1),
+    Case("envs", n_envs=4, capacity=60, n_step=3),
+    Case("chained", chained=True, capacity=50),
+    Case("chained-envs", chained=True, n_envs=3, capacity=60),
+    Case("prioritized", prioritized=True, capacity=50),
+]
+
+
+@pytest.fixture
+def restart(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Call it to start the machine anew."""
+    starts = iter(range(1000))
+
+    def start() -> None:
+        name = f"start {next(starts)}".encode()
+        monkeypatch.setattr(file_maps, "_boot_id", lambda: name)
+
+    start()
+    return start
+
+
+def add(rb: ReplayBuffer, case: Case, first: int, n: int) -> None:
+    """Add time steps."""
+    for t in range(first, first + n):
+        rb.add(**step(case, t))
+
+
+def crash(before: Path, after: Path, folder: Path, rng: np.random.Generator, unit: int) -> None:
+    """Files as they were before, with some of the parts that they have afterwards."""
+    share = rng.random()
+    for path in after.iterdir():
+        new = path.read_bytes()
+        old = (before / path.name).read_bytes() if (before / path.name).exists() else b""
+        old = old.ljust(len(new), b"\0") if not path.name.endswith("flushed.dat") else old
+        parts = bytearray(old)
+        for start in range(0, len(old), unit):
+            if rng.random() < share:
+                parts[start : start + unit] = new[start : start + unit]
+        if path.name.endswith("flushed.dat") and rng.random() < 0.5:
+            parts += new[len(old) : len(old) + int(rng.integers(1, 99))]  # a record that is cut off
+        (folder / path.name).write_bytes(bytes(parts))
+    for path in before.iterdir():
+        if not (folder / path.name).exists():
+            shutil.copy(path, folder / path.name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("unit", [512, 4096])
+@pytest.mark.parametrize("later", [0, 5, 17, 300])
+def test_what_was_flushed_is_there(
+    tmp_path: Path, rng: np.random.Generator, restart: Any, case: Case, unit: int, later: int
+) -> None:
+    """Rows that were flushed and not overwritten are there, and every row there is whole."""
+    live, before = tmp_path / "live", tmp_path / "before"
+    live.mkdir()
+    rb = case.open(live, "x")
+    flushed = int(rng.integers(1, 120))
+    for first, stop in ((0, flushed // 2), (flushed // 2, flushed)):
+        add(rb, case, first, stop - first)
+        if case.updates and first:
+            rows = rb[np.arange(1)]
+            rb.update([0], mark=-rows["mark"])
+        rb.on_episode_end()
+        rb.flush()
+    rows = rb.get_all_transitions()
+    alive = set(zip(rows["t"].tolist(), rows["env"].tolist(), strict=True))
+    shutil.copytree(live, before)
+    add(rb, case, flushed, later)
+    rb.on_episode_end()
+    after = tmp_path / "after"
+    shutil.copytree(live, after)  # nobody has flushed since
+    restart()
+    for attempt in range(3):
+        folder = tmp_path / f"crash {attempt}"
+        folder.mkdir()
+        crash(before, after, folder, rng, unit)
+        for again_so in range(2):  # and the machine crashes again
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                again = case.open(folder, "r+")
+            again.check()
+            batch = again.get_all_transitions()
+            twin_rows(batch, case, f"attempt {attempt}")
+            found = set(zip(batch["t"].tolist(), batch["env"].tolist(), strict=True))
+            overwritten = later * case.n_envs
+            kept = sorted(alive)[overwritten:]
+            # With n steps rows that were left out are there again when newer ones are gone.
+            assert case.n_step > 1 or set(kept) <= found <= alive
+            is_told = len(found) < len(alive) and not again_so
+            assert bool(caught) == is_told or case.n_step > 1
+            if case.prioritized and len(again):
+                again.sample(20)
+            del again
+            restart()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            again = case.open(folder, "r+")
+        add(again, case, flushed, 30)
+        again.check()
+        twin_rows(again.get_all_transitions(), case, "afterwards")
+        del again
+    del rb
+
+
+def test_without_a_crash_nothing_is_lost(tmp_path: Path, restart: Any) -> None:
+    """A buffer that goes out of use is flushed, so a machine that is started anew has all of it."""
+    case = CASES[3]
+    rb = case.open(tmp_path, "x")
+    add(rb, case, 0, 70)
+    expected = rb.get_all_transitions()
+    del rb
+    restart()
+    again = case.open(tmp_path, "r+")
+    for name, values in again.get_all_transitions().items():
+        np.testing.assert_array_equal(values, expected[name])
+    assert again.get_current_episode_len() == 70 % 7
+
+
+def test_a_log_that_is_gone(tmp_path: Path, restart: Any) -> None:
+    """Nothing is known of the rows, so all are left out, with a warning; the file is of use."""
+    case = CASES[0]
+    rb = case.open(tmp_path, "x")
+    add(rb, case, 0, 20)
+    del rb
+    (tmp_path / "plain.flushed.dat").unlink()
+    restart()
+    with pytest.warns(RuntimeWarning, match="all rows are left out"):
+        again = case.open(tmp_path, "r+")
+    assert len(again) == 0
+    add(again, case, 0, 20)
+    again.check()
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=lambda case: case.name)
+def test_the_log_of_flushes_costs_what_changed(
+    tmp_path: Path, restart: Any, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its length does not grow with the flushes, and one of few rows adds little."""
+    rb = case.open(tmp_path, "x")
+    path = tmp_path / f"{case.name}.flushed.dat"
+    add(rb, case, 0, 50)
+    rb.flush()
+    before = path.stat().st_size
+    rb.flush()
+    add(rb, case, 50, 1)
+    rb.flush()
+    assert path.stat().st_size - before < 20000
+    monkeypatch.setattr(file_maps, "LOG_NBYTES", 0)
+    monkeypatch.setattr(file_maps, "LOG_NBYTES_PER_ROW", 64)
+    for t in range(51, 200):
+        add(rb, case, t, 1)
+        rb.flush()
+        assert path.stat().st_size < 30000 + 64 * 50
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for found in tmp_path.glob(f"{case.name}*.dat"):
+        shutil.copy(found, folder)
+    restart()
+    again = case.open(folder, "r+")
+    assert sorted(again.get_all_transitions()["t"].tolist()) == list(range(150, 200))
+    twin_rows(again.get_all_transitions(), case, "after the log was written anew")
+
+
+def test_a_disk_that_is_full(tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush that fails says so, what was flushed before holds, and the next one does it all."""
+    case = CASES[0]
+    rb = case.open(tmp_path, "x")
+    add(rb, case, 0, 10)
+    rb.flush()
+
+    def fail(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_maps, "_sync", fail)
+        add(rb, case, 10, 10)
+        with pytest.raises(OSError, match="No space left"):
+            rb.flush()
+    rb.flush()
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in tmp_path.glob("plain*.dat"):
+        shutil.copy(path, folder)
+    restart()
+    assert sorted(case.open(folder, "r+").get_all_transitions()["t"].tolist()) == list(range(20))
+
+
+def test_flushing_a_buffer_in_memory() -> None:
+    """There is nothing to do."""
+    ReplayBuffer(5, {"x": {}}).flush()
