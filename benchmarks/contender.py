@@ -19,7 +19,11 @@ from typing import Any, Protocol, TypeVar
 
 from measure import Work
 
-__all__ = ["Cannot", "Contender", "Operation", "Shelf"]
+__all__ = ["MEASURED_SMALL", "Cannot", "Contender", "Operation", "Shelf"]
+
+
+# Of gigabytes the disk is measured, and not the library.
+MEASURED_SMALL = "its files are measured with small steps; these are compared with copying a file"
 
 
 class Operation(Protocol):

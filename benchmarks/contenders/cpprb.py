@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from contender import Cannot, Contender, Shelf
+from contender import MEASURED_SMALL, Cannot, Contender, Shelf
 from cpprb import PrioritizedReplayBuffer, ReplayBuffer
 from data import (
     ALPHA,
@@ -39,6 +39,7 @@ theirs = Contender(
     "Its buffers with the same fields and dtypes; many steps go into one call of add, as its "
     "documentation advises. Batches are NumPy arrays.",
 )
+theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
 theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot("tree_find tree_set tree_set_both", "its trees are inside its compiled module")
 theirs.cannot("sequences frame_sequences", "it draws single steps")

@@ -11,6 +11,7 @@ import flashbax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from contender import MEASURED_SMALL
 from data import ALPHA, BETA, GAME, CycleInputs, TreeInputs, random_steps, taking_turns
 from flashbax.buffers import sum_tree
 from measure import Work, compiled
@@ -21,6 +22,7 @@ __all__ = ["theirs"]
 
 BATCH = 256
 
+theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
 theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot("nstep_add nstep_sample", "it has no n-step sums")
 theirs.cannot("sequences frame_sequences", "its sequences run across the ends of episodes")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from contender import Contender, Shelf
+from contender import MEASURED_SMALL, Contender, Shelf
 from data import GAME, KINDS, Batch, filling, one_step, random_steps
 from loop import loop_cases
 from measure import Work, statement
@@ -23,6 +23,7 @@ theirs = Contender(
     "Its RandomMemory on the CPU, with replacement=True: without, it permutes all rows to draw a "
     "few. It stores each field as one row of numbers: a batch of images is flat.",
 )
+theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
 theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot(
     "prioritized_add prioritized_draw prioritized_update prioritized_cycle",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from contender import Contender, Shelf
+from contender import MEASURED_SMALL, Contender, Shelf
 from data import GAME, GAMMA, KINDS, Batch, filling, random_steps, trajectory
 from gymnasium import spaces
 from loop import loop_cases
@@ -27,6 +27,7 @@ theirs = Contender(
     "Its buffers on the CPU, without time limits, as no step here has one. What is added has an "
     "axis of environments, as in its algorithms; batches are tensors, as they get them.",
 )
+theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
 theirs.cannot(
     "prioritized_add prioritized_draw prioritized_update prioritized_cycle",
     "it has no priorities",

@@ -9,7 +9,7 @@ from typing import Any
 import data
 import gymnasium
 import numpy as np
-from contender import Contender, Shelf
+from contender import MEASURED_SMALL, Contender, Shelf
 from loop import loop_cases
 from measure import Work, statement
 from tianshou import data as ts
@@ -39,6 +39,7 @@ theirs = Contender(
     "Its buffers with the same fields and dtypes; a Batch of a step is made when it is added, as "
     "its documentation does. Batches hold NumPy arrays, as its algorithms get them.",
 )
+theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
 theirs.cannot("tree_set_both", "its tree holds sums alone")
 theirs.cannot("stacked_sample_contiguous", "frames are the first axis of its stacks")
 theirs.cannot("sample_tensors", "its batches are NumPy arrays")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from contender import Cannot
+from contender import MEASURED_SMALL, Cannot
 from data import (
     ALPHA,
     BETA,
@@ -39,6 +39,7 @@ NSTEPS = 3
 TRANSFORMED = 1000  # steps that its n-step transform gets at once: it compares each with each
 DRAW = "batch, info = rb.sample(return_info=True)"
 
+theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
 theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot("stacked_sample_contiguous", "CatFrames fails where frames are the last axis")
 

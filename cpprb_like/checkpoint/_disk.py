@@ -33,14 +33,19 @@ class Output:
     def __init__(self, path: Path) -> None:
         self._file: Any = path.open("xb", buffering=0)
 
-    def write(self, data: memoryview | bytes) -> None:
-        """Write all of it; the system may take it piece by piece."""
+    def write(self, data: memoryview | bytes) -> int:
+        """Write all of it, and return its length; the system may take it piece by piece."""
         rest = memoryview(data).cast("B")
+        nbytes = len(rest)
         while len(rest):
             n = self._file.write(rest)
             if not n:
                 raise OSError(errno.EIO, f"{self._file.name}: no byte was written")
             rest = rest[n:]
+        return nbytes
+
+    def flush(self) -> None:
+        """Do nothing: what was written is with the system."""
 
     def sync(self) -> None:
         """Return when all bytes are on the disk."""

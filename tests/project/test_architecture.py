@@ -26,12 +26,13 @@ AT_THE_TOP = {
     "testing": "buffers",
     "typing": "buffers",
 }
-# Of what is private, the outer rooms may take what reads arguments, as they read the same ones, and
-# what stacks frames.
+# Of what is private, the outer rooms may take what reads arguments, as they read the same ones,
+# what writes files, and what stacks frames.
 FOR_ALL = (
     "cpprb_like._c.checks.",
     "cpprb_like._c.generators.",
     "cpprb_like._store.casting.as_array",
+    "cpprb_like.checkpoint._disk.Disk",
     "cpprb_like._store.schema.Field",
     "cpprb_like.views._stacking.CHECKED_NBYTES",
     "cpprb_like.views._stacking.newest_frame",

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.compat.reagent._elements import (
     REQUIRED_KEYS,
     DenseMetadata,
@@ -124,34 +125,43 @@ def save(
         "words": words,
         "checksums": checksums,
     }
-    unfinished: dict[Path, Path] = {}
+    disk = Disk(folder)
+    unfinished: dict[str, str] = {}
     try:
         for name, writer in writers.items():
-            path = _path(folder, name, suffix)
-            unfinished[path] = _unfinished(path)
-            checksums[name] = _write(unfinished[path], writer)
-        path = _path(folder, CONTENTS, suffix)
-        unfinished[path] = _unfinished(path)
+            file = _path(folder, name, suffix).name
+            unfinished[file] = _unfinished(file)
+            checksums[name] = _write(disk, unfinished[file], writer)
+        file = _path(folder, CONTENTS, suffix).name
+        unfinished[file] = _unfinished(file)
         text = json.dumps(contents).encode()
-        _write(unfinished[path], lambda out: out.write(text))
-        for path, temporary in unfinished.items():
-            temporary.replace(path)
+        _write(disk, unfinished[file], lambda out: out.write(text))
+        for file, temporary in unfinished.items():
+            disk.rename(temporary, file)
+        disk.sync_names()
     finally:
         for temporary in unfinished.values():
-            temporary.unlink(missing_ok=True)
+            disk.remove(temporary)
     if isinstance(suffix, (int, np.integer)) and suffix >= CHECKPOINT_DURATION:
         for name in (*writers, CONTENTS):
             _path(folder, name, suffix - CHECKPOINT_DURATION).unlink(missing_ok=True)
 
 
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{os.getpid()}.new")
+def _unfinished(name: str) -> str:
+    return f"{name}.{os.getpid()}.new"
 
 
-def _write(path: Path, writer: Callable[[_Output], object]) -> int:
-    with gzip.open(path, "wb", compresslevel=SPEED) as file:
-        out = _Output(file)
-        writer(out)
+def _write(disk: Disk, name: str, writer: Callable[[_Output], object]) -> int:
+    """Write a file, and synchronise it; the checksum of what was compressed."""
+    disk.remove(name)
+    output = disk.create(name)
+    try:
+        with gzip.GzipFile(name, "wb", SPEED, output) as file:
+            out = _Output(file)
+            writer(out)
+        output.sync()
+    finally:
+        output.close()
     return out.checksum
 
 
