@@ -188,6 +188,8 @@ class Files:
         self.mode = mode
         self.frozen = READ_ONLY if mode == "r" else None
         self._places = _Places.of(layout)
+        if self._places.nbytes > sys.maxsize:
+            raise MemoryError(f"no file can have {self._places.nbytes} bytes\n{layout.table()}")
         self._asides = _Aside.all(layout)
         self._sides: dict[str, _Side] = {}
         self._process = os.getpid()
@@ -201,7 +203,9 @@ class Files:
             else:
                 memory = self._create(mode)
         except OverflowError:
-            raise MemoryError(f"no file can have {self._places.nbytes} bytes") from None
+            raise MemoryError(
+                f"no file can have {self._places.nbytes} bytes\n{layout.table()}"
+            ) from None
         except OSError as error:
             if error.filename is None and error.errno is not None:
                 error.filename = str(self.path)
