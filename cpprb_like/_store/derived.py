@@ -204,6 +204,17 @@ def check_nstep(nstep: NStepReturns | None, incomplete: int, n_envs: int) -> Non
         raise ValueError(f"Nstep: {nstep} does not fit slots for {incomplete} incomplete rows")
 
 
+def check_nstep_fields(nstep: NStepReturns | None, schema: Schema) -> None:
+    """Raise ``ValueError`` unless the fields to be summed, and those of last steps, are there."""
+    if nstep is None:
+        return
+    unknown = [
+        name for name in (*nstep.rewards, *nstep.last_step_fields) if name not in schema.names
+    ]
+    if unknown:
+        raise ValueError(f"Nstep: needs the fields {unknown}; there are {list(schema.names)}")
+
+
 def _rewards(schema: Schema) -> list[str]:
     """The default of ``Nstep['rew']``: the only field with the name of a reward."""
     found = [name for name in schema.names if name in REWARD_NAMES]

@@ -116,6 +116,9 @@ class Mixture(Source):
         as_int("draws", state["draws"], 0)
         for number in state["_numbers"]:
             check("a number that was not used", number, 0, 1)
+        if not isinstance(state["rng"], np.random.Generator):
+            raise TypeError(f"rng: expected a generator, got {type(state['rng']).__name__}")
+        _read_shares(state["_shares"], list(_read_sources(state["_sources"])))
         self.__dict__.update(state)
 
     # ------------------------------------------------------------------ sampling

@@ -28,7 +28,13 @@ from cpprb_like._core import Ring, rebuild
 from cpprb_like._store import arenas, file_maps, snapshot
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
-from cpprb_like._store.derived import NStepReturns, check_nstep, derive, read_nstep
+from cpprb_like._store.derived import (
+    NStepReturns,
+    check_nstep,
+    check_nstep_fields,
+    derive,
+    read_nstep,
+)
 from cpprb_like._store.episode_index import EpisodeIndex
 from cpprb_like._store.frame_axes import AxisCheck
 from cpprb_like._store.gather import take
@@ -1214,6 +1220,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         """Hold the rows of a checkpoint, with these attributes; of a blank buffer."""
         saved = reader.saved
         schema, nstep = schema_of(saved, target.fields), attributes["_nstep"]
+        check_nstep_fields(nstep, schema)
         size = read_size(saved["layout"]["size"] if target.size is None else target.size)
         n_envs = read_n_envs(saved["layout"]["n_envs"], size)
         incomplete = 0 if nstep is None else (nstep.size - 1) * n_envs

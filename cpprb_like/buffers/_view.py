@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._c.checks import as_int
 from cpprb_like._c.machine_memory import require
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
@@ -333,7 +334,7 @@ class View(Source):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["buffer"], state["layers"])  # type: ignore[misc]
-        self.draws = state["draws"]
+        self.draws = as_int("draws", state["draws"], 0)
 
     def __repr__(self) -> str:
         layers = ", ".join(map(repr, self.layers))

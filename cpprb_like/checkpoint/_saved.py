@@ -304,7 +304,10 @@ def load(folder: str | Path, **options: Any) -> Any:
         )
         if options:
             raise TypeError(f"load: unknown options {list(options)}")
-        return _load(Disk(folder), given, target)
+        found = _load(Disk(folder), given, target)
+    if not isinstance(found, Checkpointed):
+        raise ValueError(f"{folder}: a {type(found).__name__} is nothing that is saved")
+    return found
 
 
 def _options(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -27,6 +28,7 @@ __all__ = ["Decoder", "Encoder", "HoldsRows", "dtype_from_json", "dtype_to_json"
 INLINE_NBYTES = 1024
 SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
 DEEPEST = 60
+PLAIN = re.compile(r"[<>|=][?a-zA-Z]\d{0,10}(?:\[\w{1,12}\])?")  # NumPy would parse much more
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
@@ -82,7 +84,7 @@ def dtype_from_json(descr: Any) -> np.dtype[Any]:
     """The dtype; ``DamagedError`` if it is none, or holds Python objects."""
     try:
         dtype = np.lib.format.descr_to_dtype(_tuples(descr))
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, SyntaxError, TypeError, ValueError) as error:
         raise DamagedError(f"dtype: {error}") from None
     if dtype.hasobject:
         raise DamagedError(f"dtype: {descr!r}")
@@ -93,6 +95,8 @@ def _tuples(descr: Any, depth: int = 0) -> Any:
     """NumPy wants a list of tuples; JSON has lists."""
     if depth > DEEPEST:
         raise DamagedError("dtype: nested too deeply")
+    if isinstance(descr, str) and not PLAIN.fullmatch(descr):
+        raise DamagedError(f"dtype: {descr!r}")
     if isinstance(descr, list) and descr and all(isinstance(entry, list) for entry in descr):
         return [_field(entry, depth) for entry in descr]
     if isinstance(descr, list):

@@ -300,6 +300,10 @@ class ByPriority(PrioritySampler):
         _number("alpha", state["alpha"])
         check("beta", state["beta"], 0)
         as_int("draws", state["draws"], 0)
+        for name in ("check_for_update", "stratified", "probabilities"):
+            if type(state[name]) is not bool:
+                raise TypeError(f"{name}: expected True or False, got {state[name]!r}")
+        read_weights_dtype(state["weights_dtype"])
         self.__dict__.update(state)
 
     @property
@@ -567,6 +571,12 @@ class Prioritized(ByPriority):
         _one_of("max_priority", max_priority, ("ever", "present"))
         self.weights = weights
         self.max_priority = max_priority
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _number("eps", state["eps"])
+        _one_of("weights", state["weights"], ("all", "batch"))
+        _one_of("max_priority", state["max_priority"], ("ever", "present"))
+        super().__setstate__(state)
 
     # ------------------------------------------------------------------ memory
 

@@ -93,6 +93,9 @@ class NStep(Layer):
         self.next = _names(next)
         self.discount = discount
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
     def is_single(self, default: NStepReturns | None) -> bool:
         """Whether rows are read as single steps, with ``default`` as ``Nstep`` of the buffer."""
         discount = default is not None and default.discount

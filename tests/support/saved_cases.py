@@ -11,6 +11,7 @@ from strategies import Array
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._core import FLAG_ABSENT
+from cpprb_like.buffers import View
 from cpprb_like.samplers import RankBased
 
 FIELDS: dict[str, Any] = {
@@ -168,6 +169,8 @@ def parts(thing: Any) -> list[ReplayBuffer]:
     """The buffers of a thing."""
     if isinstance(thing, ReplayBuffer):
         return [thing]
+    if isinstance(thing, View):
+        return [thing.buffer]
     return list(thing._sources.values())
 
 

@@ -1,0 +1,241 @@
+"""Folders that are damaged, and those that somebody has forged: refused, or loaded as they say.
+
+No case ends the interpreter, hangs, takes memory that the files do not hold, or runs code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import random
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crashing_disk import Folder, MemoryDisk
+from forged_folders import damaged, forged, sealed
+from saved_cases import add, digest, make, mixture, parts, update
+
+from cpprb_like import NotEnoughDataError
+from cpprb_like.checkpoint import _saved, _segments, load
+from cpprb_like.views import FrameStacks, NStep, Sequences
+
+needs_linux = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="asks the system for its memory"
+)
+LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
+CASES = 10_000 if LONG else 400  # of each kind of folder, damaged and forged
+ROOM = 1 << 29  # bytes of address space beside what the process has
+REFUSALS = (ValueError, TypeError, OSError, MemoryError)
+
+
+def one(kind: str) -> Callable[[], Any]:
+    """A buffer of the kind."""
+    return lambda: make(kind, 60, seed=1)
+
+
+def view() -> Any:
+    """A view with layers of several kinds."""
+    layers = FrameStacks({"obs": 2}), Sequences(3), NStep(2, 0.5)
+    return make("prioritized", 60, seed=1).view(*layers)
+
+
+THINGS: dict[str, Callable[[], Any]] = {
+    kind: one(kind)
+    for kind in ("plain", "prioritized", "ranked+Nstep", "next_of+stacks+n_envs", "Nstep")
+} | {"mixture": mixture, "view": view}
+by_thing = pytest.mark.parametrize("name", THINGS)
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 3000)
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[MemoryDisk], None]:
+    """Let all folders be on this disk."""
+    return lambda disk: monkeypatch.setattr(_saved, "Disk", lambda folder: disk)
+
+
+Use = Callable[[MemoryDisk], None]
+
+
+def folder_of(name: str, use: Use) -> Folder:
+    """A folder with two states, of which the newer one has patches."""
+    thing = THINGS[name]()
+    disk = MemoryDisk()
+    use(disk)
+    for rb in parts(thing):
+        add(rb, 70 // rb.n_envs)
+        update(rb, 5)
+    thing.save("memory", keep=2)
+    for rb in parts(thing):
+        update(rb, 2)
+    thing.save("memory", keep=2)
+    return disk.files()
+
+
+def run_in_child(job: Callable[[int], str | None], n: int) -> list[str]:
+    """``job`` of 0 to n - 1, in a process that has little memory and time; what went wrong."""
+    resource = pytest.importorskip("resource")
+    notes = mmap.mmap(-1, 1 << 20)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            # Of what was taken before, and a little more: the files are small.
+            statm = Path("/proc/self/statm").read_text()
+            used = int(statm.split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            for number in range(n):
+                signal.alarm(20)
+                notes[:8] = number.to_bytes(8, "little")
+                told = job(number)
+                if told:
+                    text = f"{number}: {told}\n".encode()[:20_000]
+                    at = int.from_bytes(notes[8:16], "little")
+                    if at + len(text) + 16 < len(notes):
+                        notes[16 + at : 16 + at + len(text)] = text
+                        notes[8:16] = (at + len(text)).to_bytes(8, "little")
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    size = int.from_bytes(notes[8:16], "little")
+    found = notes[16 : 16 + size].decode().splitlines()
+    if code:
+        found.append(f"case {int.from_bytes(notes[:8], 'little')} ended the process: {code}")
+    return found
+
+
+def try_out(thing: Any) -> str | None:
+    """Whether what was loaded can be used; what is wrong with it."""
+    try:
+        for rb in parts(thing):
+            rb.check()
+    except AssertionError as error:  # a byte of a field that holds neither 0 nor 1
+        if "expected 0 or 1" not in str(error):
+            raise
+    with contextlib.suppress(NotEnoughDataError):
+        for source in (*parts(thing), thing):
+            source.sample(20)
+    for rb in parts(thing):
+        rb.get_all_transitions()
+    return None
+
+
+@needs_linux
+@pytest.mark.slow
+@by_thing
+def test_accidents_are_refused_or_harmless(name: str, use: Use) -> None:
+    """Each folder is refused by the name of a file, or gives what was saved."""
+    files = folder_of(name, use)
+    use(MemoryDisk(files))
+    whole, old = digest(load("memory")), digest(load("memory", state=1))
+
+    def job(number: int) -> str | None:
+        found, what = damaged(files, random.Random(number))
+        use(MemoryDisk(found))
+        try:
+            same = digest(load("memory")) in (whole, old)
+        except REFUSALS as error:
+            return None if str(error) else f"{what}: {error!r} says nothing"
+        except BaseException as error:
+            return f"{what}: {error!r}"
+        return None if same else f"{what}: other rows, and no error"
+
+    told = run_in_child(job, CASES)
+    assert not told, "\n".join(told)
+
+
+@needs_linux
+@pytest.mark.slow
+@by_thing
+def test_forgeries_are_refused_or_consistent(name: str, use: Use) -> None:
+    """Whatever a manifest and the files say, if their checksums are right."""
+    files = folder_of(name, use)
+
+    def job(number: int) -> str | None:
+        found, what = forged(files, random.Random(number))
+        use(MemoryDisk(found))
+        try:
+            thing = load("memory")
+        except REFUSALS as error:
+            return None if str(error) else f"{what}: {error!r} says nothing"
+        except BaseException as error:
+            return f"{what}: {error!r} when loaded"
+        try:
+            return try_out(thing)
+        except BaseException as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            return f"{what}: {error!r} when used, {place.name}:{place.lineno}"
+
+    told = run_in_child(job, CASES)
+    assert not told, "\n".join(told)
+
+
+RING = ("rings", 0)
+SAMPLER = ("root", "state", "sampler")
+FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
+    ((*RING, "layout", "size"), 10**15, ""),
+    ((*RING, "layout", "n_envs"), 10**6, ""),
+    ((*RING, "layout", "fields", 1, 2), [10**15], ""),
+    ((*RING, "layout", "fields", 0, 1), "|O", "dtype"),
+    ((*RING, "written"), -1, "expected a number"),
+    ((*RING, "written"), 10**15, ""),
+    ((*RING, "patches", 0, "n"), 10**15, "expected a number"),
+    ((*RING, "segments", 0, "parts", "records", 2), 10**15, "expected a number"),
+    ((*RING, "segments"), [], "rows are lost: they are in no file"),
+    (("files", 0, 0), "../../etc/passwd", "names a file .*passwd"),
+    (("files", 0, 0), "/etc/passwd", "names a file .*passwd"),
+    (("files", 0, 1), -1, "names a file"),
+    (("files", 0, 3), "pickle", "names a file .*pickle"),
+    (("root", "class"), "os.system", "'os.system' is no class of this package"),
+    (("root", "class"), "caller's ReplayBuffer2", "hand it over as classes="),
+    ((*SAMPLER, "class"), "subprocess.Popen", "is no class of this package"),
+    ((*SAMPLER, "class"), "ReplayBuffer", "holds rows"),
+    (("root", "state", "rng", "class"), "eval", "unknown generator 'eval'"),
+    (("root",), "deep 100000", ""),
+    (("root", "state", "sampler"), None, "sampler: expected one"),
+    (("format",), "zip", "not a manifest"),
+    (("version",), 2, "version 2"),
+]
+
+
+@needs_linux
+def test_forgeries_one_by_one(use: Use) -> None:
+    """Each is refused at once; nothing is opened beside the folder, imported or run."""
+    files = folder_of("plain", use)
+    name = max(name for name in files if name.startswith("state-"))
+
+    def job(number: int) -> str | None:
+        path, value, message = FORGERIES[number]
+        manifest = json.loads(files[name].splitlines()[0])
+        place = manifest
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        use(MemoryDisk(files | {name: sealed(manifest)}))
+        known = set(sys.modules)
+        try:
+            load("memory")
+        except (ValueError, MemoryError) as error:
+            if not re.search(message, str(error)):
+                return f"{path}: {error}"
+        else:
+            return f"{path} = {value}: loaded"
+        return f"imported {set(sys.modules) - known}" if set(sys.modules) - known else None
+
+    told = run_in_child(job, len(FORGERIES))
+    assert not told, "\n".join(told)
