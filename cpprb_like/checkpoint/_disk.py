@@ -137,7 +137,9 @@ class _Lock:
         except (BlockingIOError, PermissionError):
             self._close()
             raise BlockingIOError(
-                errno.EWOULDBLOCK, f"{folder}: somebody else is saving to this folder"
+                errno.EWOULDBLOCK,
+                f"{folder}: somebody is saving to this folder; of a save_async of "
+                "your own, done() tells whether it has ended, and result() waits for it",
             ) from None
         except BaseException:
             self._close()
