@@ -30,6 +30,8 @@ from cpprb_like.checkpoint._values import Encoder, HoldsRows, dtype_from_json, d
 
 __all__ = ["Job", "Rows", "Saves", "Saving", "layout_to_json"]
 
+COPIED_NBYTES = 1 << 24  # are copied at once, in a few milliseconds, and not while they are written
+
 Bytes = NDArray[np.uint8]
 Encode = Callable[[Any], bytes]
 
@@ -209,11 +211,23 @@ class RingJob:
         for number in self._plan.write:
             self._index.take(*self._range(number, self.oldest))
         self._index.take_rows(self._plan.patched)
+        self._copied = self.nbytes <= COPIED_NBYTES
+        self._frozen = self._freeze() if self._copied else {}
+        self._patched: dict[str, Bytes] = {}
+        self._kept_aside: dict[tuple[str, int, int], tuple[NDArray[np.int64], Bytes]] = {}
         self._last = {
             (chain.name, k): aside.last
             for chain in ring.chains
             for k, aside in enumerate(chain.asides)
         }
+        if self._copied:
+            self._patched = {part.name: part.copy_rows(self._plan.patched) for part in self._parts}
+            self._kept_aside = {
+                (chain.name, k, segment): aside.part(*self._aside_range(chain.name, k, segment))
+                for chain in ring.chains
+                for k, aside in enumerate(chain.asides)
+                for segment in self._plan.write
+            }
         self._newest = {chain.name: chain.newest() for chain in ring.chains}
         self._objects = {
             number: self._copy_objects(column)
@@ -241,7 +255,22 @@ class RingJob:
             for part in self._parts:
                 low, high = self._part_range(part, number, self.oldest)
                 total += (high - low) * part.nbytes
-        return total
+        return total + len(self._plan.patched) * sum(part.nbytes for part in self._parts)
+
+    def _freeze(self) -> dict[tuple[str, int], Part]:
+        """Copies of what will be written of each part, by segment."""
+        found = {}
+        for number in self._plan.write:
+            for part in self._parts:
+                low, high = self._part_range(part, number, self.oldest)
+                if low < high:
+                    found[part.name, number] = part.frozen(low, high)
+        return found
+
+    def _aside_range(self, name: str, k: int, number: int) -> tuple[int, int]:
+        """The rows of a segment, as far as there are values kept aside."""
+        rows = self._plan.segment_rows
+        return number * rows, min((number + 1) * rows, self._last[name, k] + 1)
 
     def _beside(self) -> int:
         return sum(column.nbytes for column in self._ring.columns if column.objects is not None)
@@ -269,7 +298,7 @@ class RingJob:
         segments.sort(key=lambda segment: segment["number"])
         patches = [self._keep_patch(patch, files, before) for patch in self._plan.patches]
         if len(self._plan.patched):
-            patches.append(self._write_patch(self._plan.patched, files))
+            patches.append(self._write_patch(self._plan.patched, files, self._patched))
             patches[-1]["objects"] = self._patch_objects(self._plan.patched, files, encode)
         newest = {
             name: [files.write_array(array) for array in arrays]
@@ -306,7 +335,7 @@ class RingJob:
         for part in self._parts:
             low, high = self._part_range(part, number, self.oldest)
             if low < high:
-                pieces = part.pieces(low, high, self._index)
+                pieces = self._frozen.get((part.name, number), part).pieces(low, high, self._index)
                 file = files.write(part.dtype, (high - low, *part.shape), pieces)
                 parts[part.name] = [file, low, high]
         low, high = self._range(number, self.oldest)
@@ -324,12 +353,14 @@ class RingJob:
         }
 
     def _write_overflow(self, number: int, files: Files) -> dict[str, Any]:
-        rows = self._plan.segment_rows
         found = {}
         for chain in self._ring.chains:
             for k, aside in enumerate(chain.asides):
-                stop = min((number + 1) * rows, self._last[chain.name, k] + 1)
-                ids, values = self._hold(True, aside.part, number * rows, stop)
+                place = chain.name, k, number
+                if self._copied:
+                    ids, values = self._kept_aside[place]
+                else:
+                    ids, values = self._hold(True, aside.part, *self._aside_range(*place))
                 if len(ids):
                     entry = [files.write_array(ids), files.write_array(values), len(ids)]
                     found[f"{k} of {chain.name}"] = entry
@@ -345,10 +376,12 @@ class RingJob:
             objects[name] = [*write_objects(files, own.reshape(-1), encode, name), 0, len(rows)]
         return objects
 
-    def _write_patch(self, rows: NDArray[np.int64], files: Files) -> dict[str, Any]:
+    def _write_patch(
+        self, rows: NDArray[np.int64], files: Files, copied: dict[str, Bytes]
+    ) -> dict[str, Any]:
         parts = {}
         for part in self._parts:
-            values = part.copy_rows(rows)
+            values = copied[part.name] if copied else part.copy_rows(rows)
             self._index.put_rows(part, values, rows)
             parts[part.name] = files.write(part.dtype, (len(rows), *part.shape), _pieces_of(values))
         return {
@@ -364,6 +397,9 @@ class RingJob:
     def settle(self, saved: dict[str, Any], files: Files) -> None:
         """Writers wait again: take out what was overwritten meanwhile, and mend what was edited."""
         ring = self._ring
+        saved["oldest"] = self.oldest
+        if self._copied:
+            return
         if ring.clears != self._moment.clears:
             raise RuntimeError("the buffer was cleared while it was saved; the folder is as it was")
         if ring.written != self._moment.written:
@@ -381,7 +417,7 @@ class RingJob:
         written = np.isin(numbers, np.array(self._plan.write, np.int64))
         written |= np.isin(edited, self._plan.patched)
         if written.any():
-            saved["patches"].append(self._write_patch(edited[written], files))
+            saved["patches"].append(self._write_patch(edited[written], files, {}))
 
     def commit(self, name: str, before: str) -> None:
         """The state of this name is there, in place of that of the name ``before``."""

@@ -104,10 +104,11 @@ class Checkpointed:
     ) -> Saving:
         """Save as ``save`` does, in a thread of its own.
 
-        It returns when what may change has been copied: flags and priorities, a few bytes a row.
-        Writers wait for that and no longer. The state that is saved is that of this moment, but for
-        rows that are overwritten before they have been written to the disk, the oldest ones: these
-        are left out. Rows that ``update`` changes meanwhile have their new values.
+        It returns when what may change has been copied: flags and priorities, a few bytes a row,
+        and the rows too if no more than 16 MiB of them are written. Writers wait for that and no
+        longer. The state that is saved is that of this moment. Of more rows, those that are
+        overwritten before they have been written to the disk, the oldest ones, are left out; and
+        rows that ``update`` changes meanwhile have their new values.
 
         Parameters
         ----------

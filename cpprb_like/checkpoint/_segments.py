@@ -56,6 +56,10 @@ class Part(NamedTuple):
         self._copy_to(out, low)
         return out
 
+    def frozen(self, low: int, high: int) -> Part:
+        """The part with memory of its own, for the rows from ``low`` to ``high``."""
+        return self._replace(memory=np.roll(self.copy(low, high), low % (high - low), axis=0))
+
     def copy_rows(self, rows: Ids) -> Bytes:
         """The bytes of these rows."""
         return self.memory[rows % len(self.memory)]
