@@ -6,9 +6,13 @@
 ``_classes``), and fills memory with rows (``_rows_back``). All that changes a folder goes through
 ``_disk``.
 
+Programs that show, check and copy folders load nothing: ``_look`` tells what is in one, ``_verify``
+whether its files are in order, and ``_copy`` copies a state.
+
 What is public: ``Checkpointed``, the base class with ``save``, ``save_async``, ``load`` and
 ``restore``; ``load``, for whatever was saved; ``Saving``, a save in another thread;
-``DamagedError`` and ``CancelledError``.
+``DamagedError`` and ``CancelledError``; and what the command line is made of: ``Look``,
+``states``, ``rows_of``, ``verify``, ``copy`` and ``describe_transitions``.
 
 Beside that, ``_cpprb_files`` writes and reads the files of cpprb's ``save_transitions``: one file,
 rows by value.
@@ -18,8 +22,31 @@ nothing here knows the buffers.
 """
 
 from cpprb_like.checkpoint._arrays import DamagedError
+from cpprb_like.checkpoint._copy import AS_IT_IS, copy
+from cpprb_like.checkpoint._cpprb_files import Transitions, describe_transitions
+from cpprb_like.checkpoint._look import Field, Held, Look, Rows, rows_of, states
 from cpprb_like.checkpoint._progress import CancelledError
 from cpprb_like.checkpoint._save import Saving
 from cpprb_like.checkpoint._saved import Checkpointed, load
+from cpprb_like.checkpoint._verify import Damage, Verdict, verify
 
-__all__ = ["CancelledError", "Checkpointed", "DamagedError", "Saving", "load"]
+__all__ = [
+    "AS_IT_IS",
+    "CancelledError",
+    "Checkpointed",
+    "Damage",
+    "DamagedError",
+    "Field",
+    "Held",
+    "Look",
+    "Rows",
+    "Saving",
+    "Transitions",
+    "Verdict",
+    "copy",
+    "describe_transitions",
+    "load",
+    "rows_of",
+    "states",
+    "verify",
+]

@@ -8,6 +8,7 @@ that could be believed. Not here: which arrays there are (``_rows``, ``_values``
 from __future__ import annotations
 
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
@@ -17,11 +18,22 @@ from numpy.typing import NDArray
 
 from cpprb_like.checkpoint._disk import Disk
 
-__all__ = ["CHUNK_NBYTES", "CODECS", "Codec", "DamagedError", "FileEntry", "read", "write"]
+__all__ = [
+    "CHUNK_NBYTES",
+    "CODECS",
+    "Codec",
+    "DamagedError",
+    "FileEntry",
+    "check",
+    "read",
+    "transcribe",
+    "write",
+]
 
 CHUNK_NBYTES = 1 << 18  # stays in the cache: with 4 MiB a save takes twice as long
 MAGIC = b"\x93NUMPY\x03\x00"
 ALIGNMENT = 64
+SHORT_HEADER = 128  # bytes of that of an array of bytes with two lengths
 CODECS = ("zlib", "lzma")
 
 Bytes = NDArray[np.uint8]
@@ -186,6 +198,70 @@ def read(
         raise DamagedError(f"{entry.name}: {error}") from None
 
 
+def check(
+    disk: Disk,
+    entry: FileEntry,
+    dtype: np.dtype[Any],
+    shape: tuple[int | None, ...],
+    watch: Watch,
+) -> None:
+    """Raise ``DamagedError`` unless a file is what was written: length, checksum and header.
+
+    One length of ``shape`` may be None, which its header says then, of an array of bytes.
+    """
+    lengths = tuple(-1 if length is None else length for length in shape)
+    if -1 in lengths:
+        try:
+            with disk.open(entry.name) as file:
+                start = _Source(file, entry).read_bytes(SHORT_HEADER).decode("latin-1")
+        except FileNotFoundError:
+            raise DamagedError(f"{entry.name}: there is no such file") from None
+        except (zlib.error, lzma.LZMAError, EOFError) as error:
+            raise DamagedError(f"{entry.name}: {error}") from None
+        text = re.escape(f"'shape': {lengths!r}").replace(re.escape("-1"), r"(\d{1,18})")
+        found = re.search(text, start)
+        if found is None:
+            raise DamagedError(
+                f"{entry.name}: not the header of {dtype} in {len(shape)} dimensions"
+            )
+        lengths = tuple(int(found[1]) if length == -1 else length for length in lengths)
+    read(disk, entry, dtype, lengths, lambda *_: None, watch)
+
+
+def transcribe(
+    disk: Disk, entry: FileEntry, to: Disk, codec: Codec | None, watch: Watch
+) -> FileEntry:
+    """Copy a file to another folder, compressed in another way unless ``codec`` is None.
+
+    Raises ``DamagedError``, and leaves no file, if it is not what was written.
+    """
+    chosen = Codec(entry.codec) if codec is None else codec
+    plain = entry if codec is not None else entry._replace(codec=None)
+    name = entry.name.partition(".npy")[0] + ".npy" + (f".{chosen.name}" if chosen.name else "")
+    output = to.create(name)
+    try:
+        try:
+            sink = _Sink(output, chosen if codec is not None else Codec())
+            with disk.open(entry.name) as file:
+                source = _Source(file, plain)
+                while piece := source.read_some(CHUNK_NBYTES):
+                    sink.write(piece)
+                    watch(len(piece))
+                source.finish()
+            sink.finish()
+            output.sync()
+        finally:
+            output.close()
+    except BaseException as error:
+        to.remove(name)
+        if isinstance(error, FileNotFoundError):
+            raise DamagedError(f"{entry.name}: there is no such file") from None
+        if isinstance(error, (zlib.error, lzma.LZMAError, EOFError)):
+            raise DamagedError(f"{entry.name}: {error}") from None
+        raise
+    return FileEntry(name, sink.nbytes, sink.crc32, chosen.name)
+
+
 class _Source:
     """Sums up and decompresses what is read from a file."""
 
@@ -212,6 +288,11 @@ class _Source:
             if n == 0:
                 raise DamagedError(f"{self._entry.name}: it ends too early")
             view = view[n:]
+
+    def read_some(self, most: int) -> bytes:
+        """At least one byte, and at most so many; none at the end."""
+        found = np.empty(most, np.uint8)
+        return found[: self._read(memoryview(found.data))].tobytes()
 
     def _read(self, view: memoryview) -> int:
         if self._decompressor is None:

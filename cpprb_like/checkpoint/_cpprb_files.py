@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -39,7 +39,13 @@ from cpprb_like.checkpoint._array_pickles import (
 from cpprb_like.checkpoint._disk import Disk, Output
 from cpprb_like.checkpoint._npz import Archive, read_header
 
-__all__ = ["File", "load_transitions", "save_transitions"]
+__all__ = [
+    "File",
+    "Transitions",
+    "describe_transitions",
+    "load_transitions",
+    "save_transitions",
+]
 
 Array = NDArray[Any]
 File = str | os.PathLike[str] | IO[bytes]
@@ -302,6 +308,56 @@ def load_transitions(buffer: Buffer, file: File) -> None:
         buffer._hold(True, _add, buffer, rows, _ends(buffer, rows, content))
 
 
+class Transitions(NamedTuple):
+    """What a file of transitions holds, without the values.
+
+    Attributes
+    ----------
+    rows : int
+        How many.
+    fields : dict of str to (dtype, shape)
+        Those that have an array; the shape is that of a row.
+    next_of : tuple of str
+        Fields whose next values are not stored, as they are those of the row after.
+    is_nstep : bool
+        Whether rows sum several steps. Over how many, no file says.
+    """
+
+    rows: int
+    fields: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    next_of: tuple[str, ...]
+    is_nstep: bool
+
+
+def describe_transitions(file: File) -> Transitions:
+    """What a file of cpprb's ``save_transitions`` holds. No code in it is run.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, of an unknown version, or holds Python objects.
+    TypeError
+        ``file`` is neither a path nor a file.
+    OSError
+        It is not there, or cannot be read.
+
+    Notes
+    -----
+    Cost: in proportion to what it unpacks to; memory: little.
+    """
+    with _opened(file) as (opened, name):
+        try:
+            content = _examine(Archive(opened, most=2 * len(MEMBERS)), 0)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    fields = {
+        field: (stored.dtype, stored.shape[1:])
+        for field, stored in content.data.items()
+        if stored.dtype is not None
+    }
+    return Transitions(content.n_rows, fields, tuple(content.next_of), content.is_nstep)
+
+
 class _NoFieldError(Exception):
     """The file lacks a field of the buffer."""
 
@@ -309,7 +365,7 @@ class _NoFieldError(Exception):
 def _read(buffer: Buffer, file: IO[bytes]) -> tuple[dict[str, Array], _Content]:
     """The newest rows, of the dtypes of the buffer, and what the file says of them."""
     archive = Archive(file, most=2 * len(MEMBERS))
-    content = _examine(archive, buffer)
+    content = _examine(archive, buffer.capacity)
     if content.is_nstep != buffer.is_Nstep():
         with_or = "with" if content.is_nstep else "without"
         raise ValueError(f"Nstep: the file was saved {with_or} it, by another kind of buffer")
@@ -353,7 +409,7 @@ def _rows(archive: Archive, content: _Content, sources: list[_Source]) -> dict[s
     return {source.field.name: source.convert(arrays.pop(source.field.name)) for source in sources}
 
 
-def _examine(archive: Archive, buffer: Buffer) -> _Content:
+def _examine(archive: Archive, capacity: int) -> _Content:
     """What a file holds; ``ValueError`` if anything of it is unsound."""
     version = _single(archive, "version")
     if version != VERSION:
@@ -364,7 +420,7 @@ def _examine(archive: Archive, buffer: Buffer) -> _Content:
     if len(set(lengths.values())) != 1 or -1 in lengths.values():
         raise ValueError(f"the fields disagree on the number of rows: {lengths}")
     n_rows = next(iter(lengths.values()))
-    first = max(0, n_rows - buffer.capacity)
+    first = max(0, n_rows - capacity)
     next_of = _names(archive)
     found = _unpickle(
         archive, "cache", n_rows * max(1, len(data) + len(next_of)), range(first, n_rows)

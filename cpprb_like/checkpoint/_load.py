@@ -6,7 +6,6 @@ Not here: rows (``_rows_back``), other values (``_values``), and the methods tha
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -91,24 +90,47 @@ class State:
         salvage = self.damage.append if options.salvage else None
 
         def make_rows(cls: type, ring: int, path: str, attributes: dict[str, Any]) -> Any:
-            saved = self.manifest["rings"][ring]
-            reader = RingReader(
-                self._disk, saved, self.entries, salvage, options.decode, options.watch
-            )
             target = targets.get(path, Target())
             if target.schema is not None:
-                found = differences(target.schema, schema_of(saved))
+                found = differences(target.schema, schema_of(self.manifest["rings"][ring]))
                 if found:
                     raise ValueError("the fields differ: " + "; ".join(found))
-            blank: Any = cls.__new__
-            holder = blank(cls)
-            holder._open_saved(attributes, reader, target, (str(self.manifest["id"]), ring))
-            return holder
+            return self.open_ring(cls, ring, attributes, target, self.reader(ring, salvage))
 
         decoder = Decoder(self._array, self._objects, make_rows, options.classes, replace)
         root = decoder.decode(self.manifest["root"])
         decoder.finish()
         return root, decoder
+
+    def reader(self, ring: int, salvage: Callable[[str], None] | None) -> RingReader:
+        """What reads the rows of a ring."""
+        saved, options = self.manifest["rings"][ring], self._options
+        return RingReader(self._disk, saved, self.entries, salvage, options.decode, options.watch)
+
+    def open_ring(
+        self,
+        cls: type,
+        ring: int,
+        attributes: dict[str, Any],
+        target: Target,
+        reader: RingReader,
+    ) -> Any:
+        """An object of this class that holds the rows of a ring, with these attributes."""
+        blank: Any = cls.__new__
+        holder = blank(cls)
+        holder._open_saved(attributes, reader, target, (str(self.manifest["id"]), ring))
+        return holder
+
+    def part(self, saved: Any, replace: Mapping[str, Any]) -> Any:
+        """What some JSON of the manifest is by itself; it holds no rows.
+
+        ``replace``: by path in it, what takes the place of what was saved.
+        """
+
+        def refuse(*_: Any) -> Any:
+            raise DamagedError("rows where there can be none")
+
+        return Decoder(self._array, self._objects, refuse, (), replace).decode(saved)
 
     def _read(self, number: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         entry = self.entries[number]
@@ -281,10 +303,3 @@ def _move(old: dict[str, Any], new: dict[str, Any]) -> None:
 def _set_generator(there: Any, value: np.random.Generator) -> None:
     with there.bit_generator.lock:
         there.bit_generator.state = value.bit_generator.state
-
-
-def describe(folder: str | Path, state: int | None = None) -> dict[str, Any]:
-    """The manifest of a state, for programs that show it."""
-    options = Options((), {}, None, False, state, lambda _: None)
-    found: dict[str, Any] = json.loads(json.dumps(State(Disk(folder), options).manifest))
-    return found

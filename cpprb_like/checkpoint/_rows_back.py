@@ -145,6 +145,7 @@ class RingReader:
         self._decode = decode
         self._watch = watch
         self.saved = saved
+        self.lost = 0  # rows that damaged files have cost, when memory was filled
         self.written = _int(saved["written"])
         self.oldest = _int(saved["oldest"], 0, self.written)
         self.capacity = _int(saved["layout"]["capacity"], 1)
@@ -185,6 +186,7 @@ class RingReader:
             self._add_lost(missing, gone, first, first, 0, 0)
         self._fill_chains(layout, ring, first, missing)
         self._tell_lost(missing)
+        self.lost = int(np.count_nonzero(missing))
         self._fill_header(layout, arena, first, missing)
         self._end_before(layout, arena, first, missing)
         derive(layout, arena)

@@ -15,10 +15,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "cpprb_like"
 # Each room, from the bottom up; a room may import those before it.
-ROOMS = ("_c", "_store", "samplers", "views", "checkpoint", "buffers", "integrations", "compat")
-LEAVES = ("integrations", "compat")
+INNER = ("_c", "_store", "samplers", "views", "checkpoint", "buffers")
+LEAVES = ("integrations", "compat", "cli")
+ROOMS = (*INNER, *LEAVES)
 # Modules that stand at the top of the package, and the rooms that they belong to.
 AT_THE_TOP = {
+    "__main__": "cli",
     "errors": "_c",
     "schedules": "_c",
     "_core": "_store",

@@ -33,13 +33,16 @@ def marks(name: str) -> list[pytest.MarkDecorator]:
 
 READINGS = [
     pytest.param(
-        text, title, id=f"{page.name}: {title}" if title else page.name, marks=marks(page.name)
+        text,
+        title,
+        id=f"{page.name}: {title}" if title != page.name else title,
+        marks=marks(page.name),
     )
     for page in PAGES
     for title, text in (
         re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", page.read_text(), re.MULTILINE)
         if page.name in APART
-        else [("", page.read_text())]
+        else [(page.name, page.read_text())]
     )
 ]
 # Packages that examples need, but not all machines have: PyTorch is large, and dm_env has no wheels
@@ -47,6 +50,8 @@ READINGS = [
 NEEDED = {
     "From ReAgent": ("torch",),
     "From TF-Agents' replay buffers": ("dm_env",),
+    "command-line.md": ("click",),
+    "cpprb_like.cli._commands": ("click",),
     "cpprb_like.compat.reagent._buffer": ("torch",),
     "cpprb_like.compat.reagent._prioritized": ("torch",),
     "cpprb_like.compat.reagent.utils": ("torch", "pandas"),
@@ -128,11 +133,16 @@ def test_blocks_have_a_language_that_is_tested(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_shell_blocks_name_commands_that_exist(page: Path) -> None:
-    """Each line of a shell block is a target of the Makefile, or installs this package."""
+    """Each line is a target of the Makefile, installs this package, or is a command of its own."""
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for line in "".join(blocks(page.read_text(), "bash")).splitlines():
         command = line.split("#")[0].split()
-        if command == ["pip", "install", "cpprb_like"]:  # the wheel check does that
+        if command[:2] == ["pip", "install"] and re.match(r"'?cpprb_like(\[cli|$)", command[2]):
+            continue  # the wheel check does that
+        if command[0] == "cpprb_like":
+            need("click")
+            commands = importlib.import_module("cpprb_like.cli._commands").commands
+            commands.commands[command[1]].make_context(command[1], command[2:])  # parses only
             continue
         assert command[0] == "make", line
         assert command[1] in targets, line

@@ -18,6 +18,7 @@ VARIABLE = "CPPRB_LIKE_REQUIRE"
 PACKAGES = {
     "Cython": "Cython",
     "ale_py": "ale-py",
+    "click": "click",
     "cpprb": "cpprb",
     "cv2": "opencv-python-headless",
     "dm_env": "dm-env",

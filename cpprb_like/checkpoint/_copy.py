@@ -1,0 +1,87 @@
+"""A state of a checkpoint into another folder, file by file.
+
+Nothing is loaded: no class, function or environment of the caller is needed, and little memory. The
+copy has the number of the original, as its files tell by it which of them is newer.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from cpprb_like.checkpoint import _arrays, _manifest
+from cpprb_like.checkpoint._arrays import Codec
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._load import Options, State
+from cpprb_like.checkpoint._progress import Progress, Tell, shown
+
+__all__ = ["AS_IT_IS", "copy"]
+
+AS_IT_IS = "as it is"
+
+
+def copy(
+    folder: str | Path,
+    new: str | Path,
+    *,
+    state: int | None = None,
+    codec: str | None = AS_IT_IS,
+    level: int | None = None,
+    progress: Tell = None,
+) -> None:
+    """Copy one state of a checkpoint to a folder that has none.
+
+    Parameters
+    ----------
+    folder, new : str or path
+        From where, and where to.
+    state : int, optional
+        The number of the state; the newest one.
+    codec : {"as it is", None, "zlib", "lzma"}
+        How the files of the copy are compressed.
+    level : int, optional
+        Of the codec, 0 to 9.
+    progress : callable or bool, optional
+        As for ``save``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no checkpoint, or no such state.
+    FileExistsError
+        There is a checkpoint in the other folder.
+    ValueError
+        A file is damaged, or there is no such codec or level.
+    BlockingIOError
+        Somebody else is saving to the other folder.
+    OSError
+        The disk is full, or such. Whatever is raised, the other folder has no state.
+    """
+    other = Disk(new)
+    if codec == AS_IT_IS and level is not None:
+        raise ValueError("level: expected a codec too")
+    chosen = None if codec == AS_IT_IS else Codec(codec, level).check()
+    with shown(progress) as told:
+        watch = Progress(told)
+        source = State(Disk(folder), Options((), {}, None, False, state, watch))
+        watch.total = sum(entry.nbytes for entry in source.entries)
+        other.make()
+        with other.locked():
+            _copy(Disk(folder), source, other, chosen, watch)
+
+
+def _copy(disk: Disk, source: State, other: Disk, codec: Codec | None, watch: Progress) -> None:
+    if _manifest.numbers(other):
+        raise FileExistsError(f"{other.folder}: there is a checkpoint already")
+    manifest = dict(source.manifest)
+    copied = []
+    try:
+        for entry in source.entries:
+            copied.append(_arrays.transcribe(disk, entry, other, codec, watch))  # noqa: PERF401
+    except BaseException:
+        for entry in copied:
+            other.remove(entry.name)
+        raise
+    # Another name: what a buffer knows of its last save is of the files there, not of these.
+    manifest |= {"id": uuid.uuid4().hex, "files": [entry.to_json() for entry in copied]}
+    _manifest.commit(other, manifest["number"], manifest)

@@ -1,0 +1,27 @@
+"""The command line: ``cpprb_like inspect, verify, convert, copy``.
+
+``main`` is the entry point. It needs the package click, and says so where it is not there; pictures
+need matplotlib. A command collects what it shows as plain values (``_inspect``), which become JSON,
+tables (``_tables``) or a picture (``_plot``); ``_convert`` makes a buffer of cpprb's files.
+May import: public names of the other rooms.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command that the arguments of this process name."""
+    try:
+        import click  # noqa: F401, PLC0415 (optional)
+    except ImportError:
+        sys.stderr.write(
+            "cpprb_like: the command line needs click: pip install 'cpprb_like[cli]'\n"
+        )
+        sys.exit(2)
+    from cpprb_like.cli._commands import commands  # noqa: PLC0415 (it imports click)
+
+    commands(prog_name="cpprb_like")

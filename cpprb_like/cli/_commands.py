@@ -1,0 +1,145 @@
+"""The commands, their options and their errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+import cpprb_like
+from cpprb_like import checkpoint
+from cpprb_like.cli import _convert, _plot, _tables
+from cpprb_like.cli._inspect import inspect as look_at
+
+__all__ = ["commands"]
+
+EXPECTED = (ImportError, KeyError, MemoryError, OSError, TypeError, ValueError)
+PATH = click.Path(path_type=Path)
+
+
+class Commands(click.Group):
+    """Commands whose errors are one line on standard error, and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # click ends quietly
+        except EXPECTED as error:
+            raise click.ClickException(_line(error)) from None
+
+
+def _line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        text = f"{error.filename}: {error.strerror}"
+    return _tables.clean(" ".join(text.split())) or type(error).__name__
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(cpprb_like.__version__, package_name="cpprb_like")
+def commands() -> None:
+    """Look at, check, convert and copy saved replay buffers.
+
+    No code in a file is run, so files of strangers are safe.
+    """
+
+
+@commands.command()
+@click.argument("path", type=PATH, metavar="FOLDER_OR_FILE")
+@click.option("--state", type=int, metavar="K", help="Which state of the folder; the newest.")
+@click.option("--reward", metavar="FIELD", help="The field of rewards; rew, reward or rewards.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--plot", type=PATH, metavar="OUT.PNG", help="Draw episodes, returns, priorities.")
+def inspect(
+    path: Path, state: int | None, reward: str | None, as_json: bool, plot: Path | None
+) -> None:
+    """Show what is in a checkpoint folder, or in a file of cpprb's."""
+    found = look_at(path, state, reward)
+    if plot is not None:
+        _plot.draw(found.rows, plot)
+    if as_json:
+        click.echo(json.dumps(found.document, indent=2, allow_nan=False))
+    else:
+        click.echo(_tables.report(found.document))
+
+
+@commands.command()
+@click.argument("folder", type=PATH)
+def verify(folder: Path) -> None:
+    """Check every file of every state: exit code 1 if one is damaged."""
+    found = checkpoint.verify(folder)
+    click.echo(_tables.verdicts(found))
+    if not all(verdict.is_in_order for verdict in found):
+        raise click.exceptions.Exit(1)
+
+
+@commands.command()
+@click.argument("file", type=PATH, metavar="CPPRB_FILE")
+@click.argument("folder", type=PATH)
+@click.option("--size", type=int, metavar="N", help="Capacity; as many as there are rows.")
+@click.option("--nstep", type=int, metavar="N", help="Steps that rows sum, if they do.")
+@click.option("--gamma", type=float, default=0.99, show_default=True, help="Their discount.")
+@click.option("--reward", metavar="FIELD", help="The field that is summed.")
+def convert(
+    file: Path, folder: Path, size: int | None, nstep: int | None, gamma: float, reward: str | None
+) -> None:
+    """Make a checkpoint folder of a file of cpprb's."""
+    _expect_none(folder)
+    buffer, _, warned = _convert.read(file, size, nstep=nstep, gamma=gamma, reward=reward)
+    for text in warned:
+        click.echo(f"Warning: {_line(ValueError(text))}", err=True)
+    buffer.save(folder)
+    click.echo(f"{folder}: {_tables.plural(len(buffer), 'row')}")
+
+
+@commands.command()
+@click.argument("folder", type=PATH)
+@click.argument("new", type=PATH)
+@click.option("--size", type=int, metavar="N", help="Another capacity.")
+@click.option(
+    "--codec", type=click.Choice(["zlib", "lzma", "none"]), help="Of the copy's files; as they are."
+)
+@click.option("--level", type=int, metavar="L", help="Of the codec, 0 to 9.")
+@click.option("--fields", metavar="A,B", help="Only these fields.")
+@click.option("--state", type=int, metavar="K", help="Which state of the folder; the newest.")
+def copy(
+    folder: Path,
+    new: Path,
+    size: int | None,
+    codec: str | None,
+    level: int | None,
+    fields: str | None,
+    state: int | None,
+) -> None:
+    """Copy a state of a checkpoint to a new folder.
+
+    With --size or --fields the object is loaded and saved, so its classes have to be of this
+    package; otherwise its files are copied, whatever it is.
+    """
+    chosen = None if codec in (None, "none") else codec
+    if size is None and fields is None:
+        kept = checkpoint.AS_IT_IS if codec is None else chosen
+        checkpoint.copy(folder, new, state=state, codec=kept, level=level)
+    else:
+        _expect_none(new)
+        names = None if fields is None else [name.strip() for name in fields.split(",")]
+        found = checkpoint.load(folder, size=size, fields=names, state=state, decode=_as_it_is)
+        found.save(new, codec=chosen, level=level, encode=_as_it_is)
+    files = checkpoint.Look(new).files
+    nbytes = _tables.amount(sum(file.nbytes for file in files))
+    click.echo(f"{new}: {_tables.plural(len(files), 'file')}, {nbytes}")
+
+
+def _as_it_is(data: bytes) -> bytes:
+    """The bytes of a Python object, which nobody has to know."""
+    return data
+
+
+def _expect_none(folder: Path) -> None:
+    if checkpoint.states(folder):
+        raise FileExistsError(f"{folder}: there is a checkpoint already")

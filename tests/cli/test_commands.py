@@ -1,0 +1,543 @@
+"""The command line: what it prints, what it writes, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import cpprb_files
+import numpy as np
+import pytest
+from optional import need
+
+from cpprb_like import (
+    FrameStacks,
+    Mixture,
+    NStep,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    ReplayMemory,
+)
+from cpprb_like.checkpoint import load
+from cpprb_like.samplers import Prioritized, RankBased
+
+click_testing = need("click.testing")
+from cpprb_like.cli._commands import commands
+
+FIELDS: dict[str, Any] = {
+    "obs": {"shape": 3},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": bool},
+}
+
+
+def run(*arguments: object, code: int = 0) -> Any:
+    """Run a command in this process."""
+    done = click_testing.CliRunner().invoke(commands, [str(text) for text in arguments])
+    assert done.exit_code == code, done.output
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def described(*arguments: object) -> dict[str, Any]:
+    """The JSON of ``inspect``."""
+    found: dict[str, Any] = json.loads(run("inspect", *arguments, "--json").stdout)
+    return found
+
+
+def refused(*arguments: object) -> str:
+    """What standard error says of a command with exit code 1: one line."""
+    done = run(*arguments, code=1)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("Error: ")
+    return str(done.stderr)
+
+
+def filled(cls: Any = ReplayBuffer, n: int = 40, **options: Any) -> Any:
+    """A buffer of 30 rows; episodes have 10 steps and a return of 10."""
+    rb = cls(30, FIELDS, seed=0, **options)
+    k = rb.n_envs
+    for t in range(n):
+        rows = {"obs": np.full((k, 3), t), "rew": np.ones(k), "done": np.full(k, t % 10 == 9)}
+        following = {"next_obs": np.full((k, 3), t + 1)} if "next_obs" in rb.fields else {}
+        rows |= following
+        rb.add(**(rows if k > 1 else {name: values[0] for name, values in rows.items()}))
+    return rb
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command as users do."""
+    line = [sys.executable, "-m", "cpprb_like", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+# ---------------------------------------------------------------------- as users run it
+
+
+def test_a_folder_is_inspected_from_a_shell(tmp_path: Path) -> None:
+    """Aligned lines, numbers with units, exit code 0."""
+    filled(PrioritizedReplayBuffer).save(tmp_path / "a")
+    done = command("inspect", tmp_path / "a")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"checkpoint  {tmp_path / 'a'}",
+        "object      PrioritizedReplayBuffer",
+        "state       1 of 1",
+        "files       1 file, 792 B, not compressed",
+        "",
+        "buffer          the object itself",
+        "class           PrioritizedReplayBuffer",
+        "rows            30; 40 written",
+        "capacity        30 rows",
+        "environments    1",
+        "memory          728 B when it is loaded, without its sampler",
+        "episodes end    done",
+        "sampler         Prioritized",
+        "age of rows     mean 14.5, min 0, max 29 time steps",
+        "episodes        3; 2 complete, 3 terminated, 0 truncated",
+        "their length    mean 10, min 10, max 10 rows",
+        "returns         mean 10, min 10, max 10, of complete episodes, by 'rew'",
+        "priorities      mean 1, min 1, max 1",
+        "quantiles       5% 1, 25% 1, 50% 1, 75% 1, 95% 1",
+        "effective size  30 of 30 rows (100.0%)",
+        "",
+        "field       dtype    shape  bytes/step  total",
+        "obs         float32  (3,)           12  360 B",
+        "rew         float32  ()              4  120 B",
+        "done        bool     ()              1   30 B",
+        "all fields                          17  510 B",
+    ]
+
+
+def test_errors_are_one_line_from_a_shell(tmp_path: Path) -> None:
+    """No traceback; a wrong command has exit code 2."""
+    done = command("verify", tmp_path / "nothing")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: {tmp_path / 'nothing'}: there is no checkpoint\n"
+    assert command("verfy").returncode == 2
+
+
+def test_without_click_one_sentence_says_what_to_install() -> None:
+    """Exit code 2, and nothing else on standard error."""
+    program = (
+        "import sys; sys.modules['click'] = None; sys.argv = ['cpprb_like']\n"
+        "from cpprb_like.cli import main; main()"
+    )
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "cpprb_like: the command line needs click: pip install 'cpprb_like[cli]'\n"
+    )
+
+
+# ---------------------------------------------------------------------- inspect
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_envs": 3},
+        {"next_of": "obs"},
+        {"Nstep": {"size": 3, "rew": "rew"}},
+        {"next_of": "obs", "n_envs": 2, "Nstep": {"size": 2, "rew": "rew", "next": "next_obs"}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("cls", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_numbers_are_those_of_the_buffer(cls: Any, options: Any, tmp_path: Path) -> None:
+    """Rows, episodes and priorities, whatever the options."""
+    rb = filled(cls, **options)
+    rb.save(tmp_path)
+    (found,) = described(tmp_path)["buffers"]
+    episodes = rb.episodes.list("rew")
+    complete = [episode for episode in episodes if episode.complete]
+    assert found["rows"] == rb.ring.written - rb.ring.first
+    assert found["n_envs"] == rb.n_envs
+    assert found["written"] == rb.ring.written
+    assert found["capacity"] == 30
+    assert found["episodes"]["number"] > 2
+    assert (found["nstep"] is None) == ("Nstep" not in options)
+    assert found["episodes"]["number"] == len(episodes)
+    assert found["episodes"]["complete"] == len(complete)
+    assert found["episodes"]["length"]["max"] == max(episode.length for episode in episodes)
+    if complete:
+        assert found["returns"]["max"] == max(episode.return_ or 0 for episode in complete)
+    assert (found["priorities"] is None) == (cls is ReplayBuffer)
+
+
+@pytest.mark.parametrize("sampler", [Prioritized(alpha=0.5), RankBased(alpha=0.5)], ids=repr)
+def test_priorities_are_those_that_were_given(sampler: Any, tmp_path: Path) -> None:
+    """Extremes, quantiles, and the effective sample size of the weights."""
+    rb = filled(PrioritizedReplayBuffer, sampler=sampler)
+    values = np.linspace(1, 4, 30)
+    rb.update_priorities(np.arange(30), values)
+    rb.save(tmp_path)
+    found = described(tmp_path)["buffers"][0]["priorities"]
+    assert found["min"] == pytest.approx(1)
+    assert found["max"] == pytest.approx(4)
+    assert found["mean"] == pytest.approx(2.5)
+    assert found["quantiles"]["0.5"] == pytest.approx(2.5)
+    weights = rb.sampler.rows.get(np.arange(30))
+    expected = weights.sum() ** 2 / (weights**2).sum()
+    assert found["effective_sample_size"] == pytest.approx(expected)
+
+
+def test_alpha_zero_forgets_priorities(tmp_path: Path) -> None:
+    """All rows are drawn alike; what the priorities were is not known."""
+    filled(PrioritizedReplayBuffer, alpha=0.0).save(tmp_path)
+    found = described(tmp_path)["buffers"][0]["priorities"]
+    assert found["mean"] is None
+    assert found["effective_sample_size"] == 30
+    assert "not known: alpha is 0" in run("inspect", tmp_path).stdout
+
+
+@pytest.mark.parametrize("cls", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_an_empty_buffer_is_shown(cls: Any, tmp_path: Path) -> None:
+    """There are no rows to tell anything of."""
+    cls(30, FIELDS).save(tmp_path)
+    (found,) = described(tmp_path)["buffers"]
+    assert found["rows"] == 0
+    assert found["ages"] is None
+    assert found["episodes"]["number"] == 0
+    assert "no rows" in run("inspect", tmp_path).stdout
+
+
+def test_absent_rows_are_not_counted(tmp_path: Path) -> None:
+    """Rows that some environments did not have, and those of deleted episodes."""
+    rb = ReplayBuffer(30, FIELDS, n_envs=3)
+    rows = {"obs": np.zeros((3, 3)), "rew": np.ones(3), "done": np.ones(3)}
+    rb.add(**rows)
+    rb.add_where(np.array([True, False, True]), **rows)
+    rb.episodes.delete(0)
+    rb.save(tmp_path)
+    assert described(tmp_path)["buffers"][0]["rows"] == 4
+
+
+def test_objects_of_python_are_never_made(tmp_path: Path) -> None:
+    """Their bytes stay bytes, also where they are all that there is."""
+    rb = ReplayBuffer(5, {"info": {"shape": (), "dtype": object}})
+    rb.add(info={"a": 1})
+    rb.save(tmp_path / "a", encode=pickle.dumps)
+    (found,) = described(tmp_path / "a")["buffers"]
+    assert (found["rows"], found["fields"][0]["dtype"]) == (1, "object")
+    run("copy", tmp_path / "a", tmp_path / "b", "--size", "3")
+    copied = load(tmp_path / "b", decode=pickle.loads)
+    assert copied.get_all_transitions()["info"].tolist() == [{"a": 1}]
+    memory = ReplayMemory(3)
+    memory.append((1, 2))
+    memory.save(tmp_path / "c", encode=pickle.dumps)
+    assert "1 Python object" in run("inspect", tmp_path / "c").stdout
+    assert run("verify", tmp_path / "c").stdout.startswith("state 1: OK")
+
+
+class Mine(ReplayBuffer):
+    """A buffer of the caller."""
+
+
+class MySampler(Prioritized):
+    """A sampler of the caller."""
+
+
+def test_classes_of_strangers_are_not_needed(tmp_path: Path) -> None:
+    """Neither to inspect, nor to verify, nor to copy; only to load."""
+    filled(Mine).save(tmp_path / "a")
+    rb = filled(PrioritizedReplayBuffer, sampler=MySampler())
+    rb.save(tmp_path / "b")
+    (found,) = described(tmp_path / "a")["buffers"]
+    assert (found["class"], found["class_of_caller"], found["rows"]) == ("Mine", True, 30)
+    (found,) = described(tmp_path / "b")["buffers"]
+    assert (found["sampler"], found["priorities"]) == ("MySampler", None)
+    run("verify", tmp_path / "a")
+    run("copy", tmp_path / "a", tmp_path / "c")
+    assert len(load(tmp_path / "c", classes=[Mine])) == 30
+    assert "'caller's Mine' is no class" in refused(
+        "copy", tmp_path / "a", tmp_path / "d", "--size", 3
+    ).replace('"', "'")
+
+
+def test_each_buffer_of_a_mixture_is_shown(tmp_path: Path) -> None:
+    """By its path; a buffer that is there twice, once; functions are said to be missing."""
+    one, two = filled(), filled(PrioritizedReplayBuffer)
+    stacks = FrameStacks({"obs": 2})
+    views = {"a": one.view(stacks), "b": two.view(stacks), "c": one.view(stacks)}
+    Mixture(views, dict.fromkeys(views, 1 / 3)).save(tmp_path)
+    found = described(tmp_path)
+    assert found["class"] == "Mixture"
+    assert [b["path"] for b in found["buffers"]] == ["sources.a.buffer", "sources.b.buffer"]
+
+
+def test_a_reward_is_a_field(tmp_path: Path) -> None:
+    """Another one may be named; one that is not there is refused."""
+    filled().save(tmp_path)
+    assert described(tmp_path, "--reward", "done")["buffers"][0]["returns"]["max"] == 1
+    assert "reward: expected one of ['obs', 'rew', 'done']" in refused(
+        "inspect", tmp_path, "--reward", "r"
+    )
+
+
+def test_an_older_state_is_shown(tmp_path: Path) -> None:
+    """By its number."""
+    rb = filled(n=5)
+    rb.save(tmp_path, keep=2)
+    rb.clear()
+    rb.save(tmp_path, keep=2)
+    found = described(tmp_path, "--state", 1)
+    assert (found["state"], found["states"], found["buffers"][0]["rows"]) == (1, [1, 2], 5)
+    assert "there is no state 7" in refused("inspect", tmp_path, "--state", 7)
+
+
+def test_a_file_map_says_what_is_needed(tmp_path: Path) -> None:
+    """Its header has no fields."""
+    rb = filled(mmap_prefix=tmp_path / "rows")
+    del rb
+    assert "open it with the constructor that made it" in refused("inspect", tmp_path / "rows.dat")
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    """Nothing there, an empty folder, any file."""
+    assert "there is no such file or folder" in refused("inspect", tmp_path / "a")
+    assert "there is no checkpoint" in refused("inspect", tmp_path)
+    (tmp_path / "b").write_bytes(b"hello")
+    assert str(tmp_path / "b") in refused("inspect", tmp_path / "b")
+
+
+def test_names_of_strangers_do_not_move_the_cursor(tmp_path: Path) -> None:
+    """Escape sequences are not printed."""
+    rb = ReplayBuffer(3, {"a\x1b[2J": {"shape": ()}})
+    rb.save(tmp_path)
+    assert "\x1b" not in run("inspect", tmp_path).stdout
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    """Of every buffer, also of one without rows."""
+    need("matplotlib")
+    views = {"a": filled(PrioritizedReplayBuffer), "b": ReplayBuffer(3, FIELDS)}
+    Mixture(views, {"a": 0.5, "b": 0.5}).save(tmp_path / "a")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of matplotlib's own dependencies
+        run("inspect", tmp_path / "a", "--plot", tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_missing_matplotlib_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, exit code 1."""
+    filled().save(tmp_path / "a")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    said = refused("inspect", tmp_path / "a", "--plot", tmp_path / "out.png")
+    assert said == "Error: --plot needs matplotlib: pip install 'cpprb_like[plot]'\n"
+
+
+# ---------------------------------------------------------------------- verify
+
+
+def damage(folder: Path, name: str, place: int = -1) -> None:
+    """Change a byte of a file."""
+    data = bytearray((folder / name).read_bytes())
+    data[place] ^= 1
+    (folder / name).write_bytes(data)
+
+
+@pytest.mark.parametrize("codec", [None, "zlib", "lzma"])
+def test_damaged_rows_are_counted(codec: str | None, tmp_path: Path) -> None:
+    """As many as loading with salvage loses."""
+    rb = filled(PrioritizedReplayBuffer, next_of="obs", n_envs=2)
+    rb.save(tmp_path, codec=codec)
+    done = run("verify", tmp_path)
+    assert done.stdout.startswith("state 1: OK  ")
+    name = "s1-0.npy" + (f".{codec}" if codec else "")
+    damage(tmp_path, name)
+    said = run("verify", tmp_path, code=1).stdout
+    assert "state 1: DAMAGED" in said
+    assert f"{name}  records of rows 50 to 79 of the buffer" in said
+    assert "lost: 30 of 30 rows" in said
+    assert "verify" not in refused("inspect", tmp_path)
+
+
+@pytest.mark.parametrize("place", [0, 20, -1])
+def test_every_byte_of_every_file_counts(place: int, tmp_path: Path) -> None:
+    """Headers and values of rows, index bytes, and values that stand aside."""
+    rb = filled(next_of="obs", n_envs=2)
+    rb.update([0], rew=[5.0])
+    rb.save(tmp_path)
+    for path in sorted(tmp_path.glob("*.npy")):
+        data = path.read_bytes()
+        damage(tmp_path, path.name, place)
+        assert path.name in run("verify", tmp_path, code=1).stdout
+        path.unlink()
+        assert "there is no such file" in run("verify", tmp_path, code=1).stdout
+        path.write_bytes(data)
+    run("verify", tmp_path)
+
+
+def test_each_state_is_judged(tmp_path: Path) -> None:
+    """What a later state does not need is not held against it; a manifest can be damaged too."""
+    rb = filled(n=5)
+    rb.save(tmp_path, keep=2)
+    rb.clear()
+    rb.save(tmp_path, keep=2)
+    damage(tmp_path, "s1-0.npy")
+    lines = run("verify", tmp_path, code=1).stdout.splitlines()
+    assert lines[0].startswith("state 1: DAMAGED")
+    assert "  lost: 5 of 5 rows" in lines
+    assert lines[-1].startswith("state 2: OK")
+    damage(tmp_path, "state-000002.json", 5)
+    assert "cannot be loaded: state-000002.json: its checksum is wrong" in (
+        run("verify", tmp_path, code=1).stdout
+    )
+
+
+def test_damaged_priorities_cost_no_rows(tmp_path: Path) -> None:
+    """They are named, and loading with salvage goes on without them."""
+    rb = PrioritizedReplayBuffer(1000, FIELDS)
+    rb.add(obs=np.zeros((1000, 3)), rew=np.ones(1000), done=np.zeros(1000))
+    rb.save(tmp_path)
+    damage(tmp_path, "s1-1.npy")
+    said = run("verify", tmp_path, code=1).stdout
+    assert "s1-1.npy  the array 'sampler.saved" in said
+    assert "load(folder, salvage=True) loads the rest" in said
+    with pytest.warns(UserWarning, match="sampler"):
+        assert len(load(tmp_path, salvage=True)) == 1000
+
+
+def test_damaged_objects_are_fatal(tmp_path: Path) -> None:
+    """Those of a memory of Python objects are all that there is."""
+    memory = ReplayMemory(3)
+    memory.append((1, 2))
+    memory.save(tmp_path, encode=pickle.dumps)
+    damage(tmp_path, "s1-1.npy")
+    said = run("verify", tmp_path, code=1).stdout
+    assert "cannot be loaded: a list of Python objects is lost" in said
+
+
+def test_stacks_objects_and_patches_are_verified(tmp_path: Path) -> None:
+    """Every kind of file that a save writes."""
+    fields: dict[str, Any] = {
+        "obs": {"shape": (4, 2)},
+        "big": {"shape": 100},
+        "info": {"dtype": object, "shape": ()},
+    }
+    rb = ReplayBuffer(50, fields, stack_compress={"obs": 0}, n_envs=1)
+    rng = np.random.default_rng(0)
+    for t in range(60):
+        rb.add(obs=rng.random((4, 2)), big=np.zeros(100), info=t)
+        if t % 9 == 0:
+            rb.on_episode_end()
+    rb.save(tmp_path, encode=pickle.dumps, codec="zlib")
+    rb.update([3], big=np.ones((1, 100)))
+    rb.save(tmp_path, encode=pickle.dumps)
+    run("verify", tmp_path)
+    (found,) = described(tmp_path)["buffers"]
+    assert (found["rows"], found["stack_compress"]) == (50, ["obs"])
+    for path in sorted(tmp_path.glob("*.npy*")):
+        data = path.read_bytes()
+        damage(tmp_path, path.name, len(data) // 2)
+        assert path.name in run("verify", tmp_path, code=1).stdout
+        path.write_bytes(data)
+
+
+# ---------------------------------------------------------------------- convert
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_a_file_is_converted(safe: bool, tmp_path: Path) -> None:
+    """Its fields, rows and ``next_of``; the newest of them, with a size."""
+    rb = filled(next_of="obs")
+    rb.save_transitions(tmp_path / "rows", safe=safe)
+    found = described(tmp_path / "rows")
+    assert found["rows"] == 30
+    assert found["next_of"] == ([] if safe else ["obs"])
+    assert found["episodes"]["number"] == 3
+    assert found["returns"]["mean"] == 10
+    run("convert", tmp_path / "rows", tmp_path / "a")
+    run("convert", tmp_path / "rows.npz", tmp_path / "b", "--size", 7)
+    one, two = rb.get_all_transitions(), load(tmp_path / "a").get_all_transitions()
+    assert set(one) == set(two)
+    for name, values in one.items():
+        assert np.isin(values, two[name]).all()
+    assert len(load(tmp_path / "b")) == 7
+    assert "there is a checkpoint already" in refused("convert", tmp_path / "rows", tmp_path / "a")
+
+
+def test_rows_of_several_steps_need_to_be_told(tmp_path: Path) -> None:
+    """Over how many, no file says."""
+    rb = filled(Nstep={"size": 3, "gamma": 0.5, "rew": "rew"})
+    rb.save_transitions(tmp_path / "rows")
+    assert "rows sum several steps" in run("inspect", tmp_path / "rows").stdout
+    assert "give --nstep" in refused("convert", tmp_path / "rows", tmp_path / "a")
+    run("convert", tmp_path / "rows", tmp_path / "a", "--nstep", 3, "--gamma", 0.5)
+    found = load(tmp_path / "a")
+    assert found.is_Nstep()
+    np.testing.assert_array_equal(
+        np.sort(found.get_all_transitions()["rew"]), np.sort(rb.get_all_transitions()["rew"])
+    )
+
+
+def test_files_that_hold_programs_are_refused(tmp_path: Path) -> None:
+    """The restricted reader runs nothing of a file."""
+    members = cpprb_files.members({"a": np.zeros((3, 1))})
+    members["data.npy"] = cpprb_files.object_member(print)
+    (tmp_path / "rows.npz").write_bytes(cpprb_files.zipped(members).getvalue())
+    assert "rows.npz" in refused("inspect", tmp_path / "rows.npz")
+    assert "rows.npz" in refused("convert", tmp_path / "rows.npz", tmp_path / "a")
+
+
+# ---------------------------------------------------------------------- copy
+
+
+@pytest.mark.parametrize("codec", ["zlib", "lzma", "none"])
+@pytest.mark.parametrize("before", [None, "zlib", "lzma"])
+def test_a_copy_goes_on_as_the_original(codec: str, before: str | None, tmp_path: Path) -> None:
+    """Bit for bit, however it is compressed; and it can be saved to again."""
+    rb = filled(PrioritizedReplayBuffer, next_of="obs", n_envs=2)
+    rb.save(tmp_path / "a", codec=before)
+    rb.update([1], rew=[4.0])
+    rb.save(tmp_path / "a", codec=before)
+    run("copy", tmp_path / "a", tmp_path / "b", "--codec", codec)
+    run("copy", tmp_path / "b", tmp_path / "c")
+    assert described(tmp_path / "c")["codecs"] == [codec]
+    copied = load(tmp_path / "c")
+    copied.update([2], rew=[6.0])
+    copied.save(tmp_path / "c")
+    copied = load(tmp_path / "c")
+    rb.update([2], rew=[6.0])
+    one, two = rb.sample(50), copied.sample(50)
+    for name, values in one.items():
+        np.testing.assert_array_equal(values, two[name])
+
+
+def test_a_copy_of_another_size_and_some_fields(tmp_path: Path) -> None:
+    """The newest rows; and of an older state."""
+    rb = filled()
+    rb.save(tmp_path / "a", keep=2)
+    rb.clear()
+    rb.save(tmp_path / "a", keep=2)
+    run("copy", tmp_path / "a", tmp_path / "b", "--state", 1, "--size", 7, "--fields", "rew, done")
+    (found,) = described(tmp_path / "b")["buffers"]
+    assert (found["rows"], found["capacity"]) == (7, 7)
+    assert [field["name"] for field in found["fields"]] == ["rew", "done"]
+    run("copy", tmp_path / "a", tmp_path / "c", "--state", 1)
+    assert described(tmp_path / "c")["buffers"][0]["rows"] == 30
+
+
+def test_a_copy_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    """A folder that has a checkpoint, a damaged file, a level without a codec."""
+    filled().view(NStep(2)).save(tmp_path / "a")
+    run("copy", tmp_path / "a", tmp_path / "b")
+    assert "already" in refused("copy", tmp_path / "a", tmp_path / "b")
+    assert "level" in refused("copy", tmp_path / "a", tmp_path / "c", "--level", 3)
+    assert "level" in refused(
+        "copy", tmp_path / "a", tmp_path / "c", "--codec", "zlib", "--level", 30
+    )
+    assert "a View was saved" in refused("copy", tmp_path / "a", tmp_path / "c", "--size", 3)
+    damage(tmp_path / "a", "s1-0.npy")
+    assert "s1-0.npy: checksum" in refused("copy", tmp_path / "a", tmp_path / "c")
+    assert not list((tmp_path / "c").glob("*.*"))
