@@ -110,7 +110,10 @@ def _edit(rb: ReplayBuffer, batch: dict[str, Array]) -> None:
     _, first = np.unique(batch["id"], return_index=True)
     batch = {name: column[first] for name, column in batch.items()}
     ids = batch["id"]
-    rb.update(batch["indexes"], goal=np.stack([ids, batch["goal"][:, 1] + 1], -1))
+    versions = batch["goal"][:, 1] + 1
+    # Two values that lie apart in memory, and in files.
+    image = image_of(ids) + versions[:, None].astype(np.uint16)
+    rb.update(batch["indexes"], goal=np.stack([ids, versions], -1), image=image)
     if rb.has_priorities:
         rb.update_priorities(batch["indexes"], ids % 17 / 4.0)
 
@@ -124,7 +127,8 @@ def check_rows(rb: ReplayBuffer, versions: dict[int, int] | None = None) -> None
     ids, k = rows["id"], rb.n_envs
     assert len(set(ids.tolist())) == len(ids)
     np.testing.assert_array_equal(rows["obs"], obs_of(ids))
-    np.testing.assert_array_equal(rows["image"], image_of(ids))
+    edited = rows["goal"][:, 1, np.newaxis].astype(np.uint16)
+    np.testing.assert_array_equal(rows["image"], image_of(ids) + edited)
     np.testing.assert_array_equal(rows["goal"][:, 0], ids)
     if versions is not None:
         np.testing.assert_array_equal(

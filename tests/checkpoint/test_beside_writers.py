@@ -1,0 +1,282 @@
+"""Saves that go on while others write, are cancelled, or meet another save, a clear or a fork."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crashing_disk import MemoryDisk
+from forked import outcome
+from saved_cases import add, check_rows, digest, digest_of_copy, make, update, versions_of
+
+from cpprb_like import ReplayBuffer
+from cpprb_like.checkpoint import CancelledError, _disk, _manifest, _saved, _segments
+
+LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
+SAVES = 300 if LONG else 15
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 6000)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> MemoryDisk:
+    """The disk of all folders."""
+    found = MemoryDisk()
+    monkeypatch.setattr(_saved, "Disk", lambda folder: found)
+    return found
+
+
+@contextmanager
+def writer(rb: ReplayBuffer, seed: int) -> Iterator[None]:
+    """Another thread that adds, updates, ends and deletes episodes."""
+    rng = random.Random(seed)
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            while not stop.is_set():
+                what = rng.random()
+                if what < 0.4:
+                    add(rb, rng.randrange(1, 6))
+                elif what < 0.9:
+                    update(rb, rng.randrange(1, 9))
+                elif what < 0.95:
+                    rb.on_episode_end()
+                elif len(rb.episodes) > 5:
+                    rb.episodes.delete(rng.randrange(3))
+                time.sleep(rng.random() * 0.003)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors, errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "prioritized", "next_of", "next_of+stacks+n_envs"])
+def test_each_state_is_that_of_one_moment(
+    kind: str, disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole rows, the newest one that of the call, and of each row no older values than then."""
+    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 40_000)
+    rb = make(kind, 1200, seed=2)
+    add(rb, 1200)
+    rng = random.Random(1)
+    disk.before = lambda *_: time.sleep(rng.random() * 0.0005)
+    overwritten = 0
+    with writer(rb, 3):
+        for number in range(SAVES):
+            least, first = versions_of(rb), rb.ring.written
+            saving = rb.save_async("memory", keep=1 + number % 2)
+            last = rb.ring.written
+            try:
+                saving.result()
+            except RuntimeError:  # all rows were overwritten meanwhile
+                overwritten += 1
+                continue
+            most = versions_of(rb)
+            loaded = ReplayBuffer.load("memory")
+            assert first <= loaded.ring.written <= last
+            loaded.check()
+            check_rows(loaded)
+            for row, version in versions_of(loaded).items():
+                assert least.get(row, 0) <= version <= most.get(row, version), (number, row)
+            if number % 5 == 4:
+                loaded.sample(32)
+                add(loaded, 1500)
+                loaded.check()
+                check_rows(loaded)
+    assert overwritten < SAVES // 2
+    rb.save("memory")
+    assert digest(ReplayBuffer.load("memory")) == digest_of_copy(rb)
+    disk.before = lambda *_: None
+    rb.save_async("memory").result()
+    assert digest(ReplayBuffer.load("memory")) == digest(rb)
+
+
+def with_old_state(disk: MemoryDisk) -> tuple[ReplayBuffer, str]:
+    """A buffer that has changed since it was saved, and what was saved."""
+    rb = make("next_of+prioritized", 200)
+    add(rb, 150)
+    rb.save("memory")
+    old = digest_of_copy(rb)
+    add(rb, 150)
+    update(rb, 9)
+    disk.log.clear()
+    return rb, old
+
+
+def test_a_cancelled_save_leaves_the_old_state(disk: MemoryDisk) -> None:
+    """Or the new one, if all was written but the manifest; the next save is right."""
+    rb, old = with_old_state(disk)
+    cancelled = 0
+    started: list[Any] = []
+    ready = threading.Event()
+    for at in range(2, 60, 7):
+
+        def cancel(number: int, _: Any, at: int = at) -> None:
+            if number == at:
+                ready.wait(10)
+                started[-1].cancel()
+
+        ready.clear()
+        disk.log.clear()
+        disk.before = cancel
+        add(rb, 1)
+        update(rb, 1)
+        new = digest_of_copy(rb)
+        started.append(rb.save_async("memory"))
+        ready.set()
+        try:
+            started[-1].result(30)
+        except CancelledError:
+            cancelled += 1
+            assert digest(ReplayBuffer.load("memory")) == old
+        else:
+            old = new
+            assert digest(ReplayBuffer.load("memory")) == new
+        assert started[-1].done()
+    assert cancelled > 3
+    disk.before = lambda *_: None
+    rb.save("memory")
+    assert digest(ReplayBuffer.load("memory")) == digest(rb)
+
+
+def test_a_clear_ends_a_save(disk: MemoryDisk) -> None:
+    """The folder has its old state; the next save is that of the buffer as it is then."""
+    rb, old = with_old_state(disk)
+    disk.before = lambda number, _: rb.clear() if number == 9 else None
+    with pytest.raises(RuntimeError, match="was cleared"):
+        rb.save_async("memory").result()
+    assert digest(ReplayBuffer.load("memory")) == old
+    rb.save("memory")
+    assert len(ReplayBuffer.load("memory")) == 0
+    add(rb, 20)
+    rb.save("memory")
+    assert digest(ReplayBuffer.load("memory")) == digest(rb)
+
+
+def test_rows_that_are_all_overwritten_end_a_save(disk: MemoryDisk) -> None:
+    """A ring that goes round once while it is saved."""
+    rb, old = with_old_state(disk)
+    disk.before = lambda number, _: add(rb, 220) if number == 9 else None
+    with pytest.raises(RuntimeError, match="were overwritten"):
+        rb.save_async("memory").result()
+    assert digest(ReplayBuffer.load("memory")) == old
+    rb.save("memory")
+    assert digest(ReplayBuffer.load("memory")) == digest(rb)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """A save to a real disk stops at its first file, and says so, until it may go on."""
+    waits, may_go = threading.Event(), threading.Event()
+    sync = _disk.Output.sync
+
+    def wait(output: _disk.Output) -> None:
+        waits.set()
+        assert may_go.wait(30)
+        sync(output)
+
+    monkeypatch.setattr(_disk.Output, "sync", wait)
+    yield waits, may_go
+    may_go.set()
+
+
+Held = tuple[threading.Event, threading.Event]
+
+
+def test_one_save_to_a_folder_at_a_time(tmp_path: Path, held: Held) -> None:
+    """Of this process, by this buffer or another; and of any other process."""
+    waits, may_go = held
+    rb, other = make("plain"), make("plain")
+    add(rb, 30)
+    saving = rb.save_async(tmp_path)
+    assert waits.wait(10)
+    for thing in (rb, other):
+        for save in (thing.save, thing.save_async):
+            with pytest.raises(BlockingIOError, match="somebody else is saving"):
+                save(tmp_path)
+
+    def in_child() -> None:
+        with pytest.raises(BlockingIOError):
+            other.save(tmp_path)
+
+    if hasattr(os, "fork"):
+        assert outcome(in_child) == 0
+    may_go.set()
+    saving.result()
+    other.save(tmp_path)
+    assert len(ReplayBuffer.load(tmp_path)) == 0
+    rb.save(tmp_path)
+    assert len(ReplayBuffer.load(tmp_path)) == 30
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_while_a_save_goes_on(tmp_path: Path, held: Held) -> None:
+    """The child can save elsewhere, and does not keep the parent's lock; the parent goes on."""
+    waits, may_go = held
+    rb = make("next_of+prioritized", 100)
+    add(rb, 150)
+    new = digest_of_copy(rb)
+    saving = rb.save_async(tmp_path / "parent")
+    assert waits.wait(10)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(writing)
+            may_go.set()
+            add(rb, 5)
+            update(rb, 3)
+            rb.check()
+            rb.save(tmp_path / "child")
+            assert digest(ReplayBuffer.load(tmp_path / "child")) == digest_of_copy(rb)
+            update(rb, 3)
+            rb.save(tmp_path / "child")
+            assert digest(ReplayBuffer.load(tmp_path / "child")) == digest_of_copy(rb)
+            os.read(reading, 1)  # until the parent has saved twice
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(reading)
+    may_go.set()
+    saving.result(30)
+    assert digest(ReplayBuffer.load(tmp_path / "parent")) == new
+    add(rb, 3)
+    rb.save(tmp_path / "parent")  # while the child lives
+    assert digest(ReplayBuffer.load(tmp_path / "parent")) == digest_of_copy(rb)
+    os.close(writing)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_state_of_a_failed_async_save_is_told(disk: MemoryDisk) -> None:
+    """``result`` raises what was raised, each time it is called."""
+    rb, old = with_old_state(disk)
+    disk.before = lambda number, _: "full" if number == 5 else None
+    saving = rb.save_async("memory")
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space left"):
+            saving.result()
+    assert saving.done()
+    disk.before = lambda *_: None
+    assert digest(ReplayBuffer.load("memory")) == old
+    assert _manifest.numbers(disk) == [1]
