@@ -367,12 +367,15 @@ class RingJob:
         return found
 
     def _patch_objects(
-        self, rows: NDArray[np.int64], files: Files, encode: Encode | None
+        self, rows: NDArray[np.int64], files: Files, encode: Encode | None, *, now: bool = False
     ) -> dict[str, Any]:
+        """The objects of these rows: those of the moment, or those that they have ``now``."""
         objects = {}
         for column, values in self._objects.items():
             name = self._layout.schema.fields[column].name
             own = values[rows - self._first]
+            if now:
+                own = self._ring.columns[column].objects[rows % self._ring.capacity]
             objects[name] = [*write_objects(files, own.reshape(-1), encode, name), 0, len(rows)]
         return objects
 
@@ -394,7 +397,7 @@ class RingJob:
             "objects": {},
         }
 
-    def settle(self, saved: dict[str, Any], files: Files) -> None:
+    def settle(self, saved: dict[str, Any], files: Files, encode: Encode | None) -> None:
         """Writers wait again: take out what was overwritten meanwhile, and mend what was edited."""
         ring = self._ring
         saved["oldest"] = self.oldest
@@ -417,7 +420,9 @@ class RingJob:
         written = np.isin(numbers, np.array(self._plan.write, np.int64))
         written |= np.isin(edited, self._plan.patched)
         if written.any():
-            saved["patches"].append(self._write_patch(edited[written], files, {}))
+            patch = self._write_patch(edited[written], files, {})
+            patch["objects"] = self._patch_objects(edited[written], files, encode, now=True)
+            saved["patches"].append(patch)
 
     def commit(self, name: str, before: str) -> None:
         """The state of this name is there, in place of that of the name ``before``."""
@@ -596,7 +601,7 @@ class _Begun:
             [*write_objects(files, values, job._encode, path), len(values)]
             for path, values in self._objects
         ]
-        _holding(job._holders, partial(self._settle, rings, files))
+        _holding(job._holders, partial(self._settle, rings, files, job._encode))
         name = uuid.uuid4().hex
         manifest = {
             "format": _manifest.FORMAT,
@@ -615,9 +620,9 @@ class _Begun:
             ring.commit(name, before.name)
         _manifest.clean(disk, job._keep)
 
-    def _settle(self, rings: list[dict[str, Any]], files: Files) -> None:
+    def _settle(self, rings: list[dict[str, Any]], files: Files, encode: Encode | None) -> None:
         for ring, saved in zip(self._rings, rings, strict=True):
-            ring.settle(saved, files)
+            ring.settle(saved, files, encode)
 
 
 def write_or_compare(

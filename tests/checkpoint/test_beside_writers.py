@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from crashing_disk import MemoryDisk
 from forked import outcome
 from saved_cases import add, check_rows, digest, digest_of_copy, make, update, versions_of
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.checkpoint import CancelledError, _disk, _manifest, _saved, _segments
+from cpprb_like.checkpoint import CancelledError, _disk, _manifest, _save, _saved, _segments
 
 LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
 SAVES = 300 if LONG else 15
@@ -26,6 +27,7 @@ SAVES = 300 if LONG else 15
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 6000)
+    monkeypatch.setattr(_save, "COPIED_NBYTES", 0)
 
 
 @pytest.fixture
@@ -70,11 +72,16 @@ def writer(rb: ReplayBuffer, seed: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("copied", [0, 1 << 24])
 @pytest.mark.parametrize("kind", ["plain", "prioritized", "next_of", "next_of+stacks+n_envs"])
 def test_each_state_is_that_of_one_moment(
-    kind: str, disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+    kind: str, copied: int, disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole rows, the newest one that of the call, and of each row no older values than then."""
+    """Whole rows, the newest one that of the call, and of each row no older values than then.
+
+    Nor newer ones, if the rows are copied.
+    """
+    monkeypatch.setattr(_save, "COPIED_NBYTES", copied)
     monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 40_000)
     rb = make(kind, 1200, seed=2)
     add(rb, 1200)
@@ -85,13 +92,13 @@ def test_each_state_is_that_of_one_moment(
         for number in range(SAVES):
             least, first = versions_of(rb), rb.ring.written
             saving = rb.save_async("memory", keep=1 + number % 2)
-            last = rb.ring.written
+            last, most = rb.ring.written, versions_of(rb) if copied else {}
             try:
                 saving.result()
             except RuntimeError:  # all rows were overwritten meanwhile
                 overwritten += 1
                 continue
-            most = versions_of(rb)
+            most = most or versions_of(rb)
             loaded = ReplayBuffer.load("memory")
             assert first <= loaded.ring.written <= last
             loaded.check()
@@ -103,7 +110,7 @@ def test_each_state_is_that_of_one_moment(
                 add(loaded, 1500)
                 loaded.check()
                 check_rows(loaded)
-    assert overwritten < SAVES // 2
+    assert overwritten < SAVES // 2 if not copied else overwritten == 0
     rb.save("memory")
     assert digest(ReplayBuffer.load("memory")) == digest_of_copy(rb)
     disk.before = lambda *_: None
@@ -280,3 +287,31 @@ def test_the_state_of_a_failed_async_save_is_told(disk: MemoryDisk) -> None:
     disk.before = lambda *_: None
     assert digest(ReplayBuffer.load("memory")) == old
     assert _manifest.numbers(disk) == [1]
+
+
+@pytest.mark.parametrize("copied", [0, 1 << 24])
+def test_objects_are_those_of_their_rows(
+    copied: int, disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are updated while they are saved: once, the objects were those of before."""
+    monkeypatch.setattr(_save, "COPIED_NBYTES", copied)
+    fields = {"number": {"shape": (), "dtype": "i8"}, "thing": {"shape": (), "dtype": object}}
+    ids = np.arange(100)
+    for at in range(2, 40, 5):
+        rb = ReplayBuffer(100, fields)
+
+        def change(number: int, _: Any, at: int = at, rb: ReplayBuffer = rb) -> None:
+            if number == at:
+                rb.update(ids[::2], number=ids[::2] + 1000, thing=[f"{k + 1000}" for k in ids[::2]])
+
+        rb.add(number=ids, thing=np.array([str(k) for k in ids], object))
+        disk.entries.clear()
+        disk.log.clear()
+        disk.before = change
+        rb.save_async("memory", encode=str.encode).result()
+        disk.before = lambda *_: None
+        for _ in range(2):
+            rows = ReplayBuffer.load("memory", decode=bytes.decode).get_all_transitions()
+            assert [str(number) for number in rows["number"]] == rows["thing"].tolist()
+            rb.save("memory", encode=str.encode)
+        assert rows["number"][0] == 1000
