@@ -29,6 +29,7 @@ INLINE_NBYTES = 1024
 SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
 DEEPEST = 60
 PLAIN = re.compile(r"[<>|=][?a-zA-Z]\d{0,10}(?:\[\w{1,12}\])?")  # NumPy would parse much more
+MOST_POOL = 1 << 10  # words; to make it takes a time in proportion to their square
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
@@ -428,6 +429,8 @@ class Decoder:
         seeds: Any = 0
         if "seeds" in saved:
             given = saved["seeds"]
+            if type(given["pool_size"]) is not int or given["pool_size"] > MOST_POOL:
+                raise DamagedError(f"{path}: a pool of {given['pool_size']!r} words")
             seeds = np.random.SeedSequence(
                 self.decode(given["entropy"], "$", depth),
                 spawn_key=tuple(given["spawn_key"]),

@@ -208,6 +208,7 @@ FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
     (("root", "state", "rng", "class"), "eval", "unknown generator 'eval'"),
     (("root",), "deep 100000", ""),
     (("root", "state", "sampler"), None, "sampler: expected one"),
+    (("root", "state", "rng", "seeds", "pool_size"), 10**8, "a pool of 100000000 words"),
     (("format",), "zip", "not a manifest"),
     (("version",), 2, "version 2"),
 ]
