@@ -212,7 +212,7 @@ def check(
         known = [value.start, value.stop]
     elif isinstance(value, Piecewise):
         known = [number for _, number in value.points]
-    elif callable(value):
+    elif callable(value) and not isinstance(value, type):
         return
     else:
         known = [value]

@@ -213,6 +213,10 @@ def check_nstep_fields(nstep: NStepReturns | None, schema: Schema) -> None:
     ]
     if unknown:
         raise ValueError(f"Nstep: needs the fields {unknown}; there are {list(schema.names)}")
+    kinds = {field.name: field.dtype.kind for field in schema.fields}
+    wrong = [name for name in nstep.rewards if kinds[name] != "f" or name in nstep.last_step_fields]
+    if wrong:
+        raise ValueError(f"Nstep: {wrong} cannot be summed")
 
 
 def _rewards(schema: Schema) -> list[str]:

@@ -119,7 +119,7 @@ class Mixture(Source):
         if not isinstance(state["rng"], np.random.Generator):
             raise TypeError(f"rng: expected a generator, got {type(state['rng']).__name__}")
         _read_shares(state["_shares"], list(_read_sources(state["_sources"])))
-        self.__dict__.update(state)
+        self.__dict__.update(state, _numbers=list(state["_numbers"]))
 
     # ------------------------------------------------------------------ sampling
 

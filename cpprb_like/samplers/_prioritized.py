@@ -303,8 +303,7 @@ class ByPriority(PrioritySampler):
         for name in ("check_for_update", "stratified", "probabilities"):
             if type(state[name]) is not bool:
                 raise TypeError(f"{name}: expected True or False, got {state[name]!r}")
-        read_weights_dtype(state["weights_dtype"])
-        self.__dict__.update(state)
+        self.__dict__.update(state, weights_dtype=read_weights_dtype(state["weights_dtype"]))
 
     @property
     def rows(self) -> RowWeights:

@@ -127,7 +127,7 @@ def try_out(thing: Any) -> str | None:
     except AssertionError as error:  # a byte of a field that holds neither 0 nor 1
         if "expected 0 or 1" not in str(error):
             raise
-    with contextlib.suppress(NotEnoughDataError):
+    with contextlib.suppress(NotEnoughDataError, MemoryError):  # of what is asked for too
         for source in (*parts(thing), thing):
             source.sample(20)
     for rb in parts(thing):
