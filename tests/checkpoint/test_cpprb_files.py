@@ -402,7 +402,7 @@ import {module}
 
 def run_limited(call: str, seconds: float = 600.0) -> str:
     """What a call of a function here prints, in a process of its own."""
-    pytest.importorskip("resource")
+    need("resource")
     here = Path(__file__)
     program = LIMITED.format(
         support=str(SUPPORT), here=str(here.parent), module=here.stem, call=call

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from crashing_disk import Folder, MemoryDisk
 from forged_folders import damaged, forged, sealed
+from optional import need
 from saved_cases import add, digest, make, mixture, parts, update
 
 from cpprb_like import NotEnoughDataError
@@ -85,7 +86,7 @@ def folder_of(name: str, use: Use) -> Folder:
 
 def run_in_child(job: Callable[[int], str | None], n: int) -> list[str]:
     """``job`` of 0 to n - 1, in a process that has little memory and time; what went wrong."""
-    resource = pytest.importorskip("resource")
+    resource = need("resource")
     notes = mmap.mmap(-1, 1 << 20)
     child = os.fork()
     if child == 0:

@@ -96,7 +96,11 @@ OPERATIONS = st.tuples(
 
 
 @by_kind
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=max(8, settings().max_examples // 6),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 @given(data=st.data())
 def test_load_goes_on_as_the_original(cell: Cell, tmp_path: Path, data: st.DataObject) -> None:
     """Random histories with several saves to one folder; each state is as its copy."""

@@ -31,6 +31,7 @@ PACKAGES = {
     "mypy": "mypy",
     "pandas": "pandas",
     "pyright": "pyright",
+    "resource": "resource, which is of Unix,",
     "tf_agents": "TF-Agents",
     "tomllib": "tomllib, which is of Python 3.11",
     "torch": "PyTorch",
