@@ -12,7 +12,7 @@ import operator
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from cpprb_like._c.checks import as_int
 
@@ -206,6 +206,7 @@ def check(
     Traceback (most recent call last):
     ValueError: beta: expected 0 to 1, got 2.0 from Linear(start=0.4, stop=2.0, steps=100)
     """
+    known: list[Any]
     if isinstance(value, Constant):
         known = [value.value]
     elif isinstance(value, Linear):

@@ -2,9 +2,10 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 @final
 class Tracker:
     capacity: int
-    def __init__(self, capacity: int) -> None: ...
+    def __new__(cls, capacity: int) -> Self: ...
     def slots(self) -> NDArray[np.intp]: ...

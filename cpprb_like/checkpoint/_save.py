@@ -375,7 +375,8 @@ class RingJob:
             name = self._layout.schema.fields[column].name
             own = values[rows - self._first]
             if now:
-                own = self._ring.columns[column].objects[rows % self._ring.capacity]
+                held: Any = self._ring.columns[column].objects
+                own = held[rows % self._ring.capacity]
             objects[name] = [*write_objects(files, own.reshape(-1), encode, name), 0, len(rows)]
         return objects
 

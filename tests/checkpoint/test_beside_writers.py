@@ -295,7 +295,10 @@ def test_objects_are_those_of_their_rows(
 ) -> None:
     """Rows that are updated while they are saved: once, the objects were those of before."""
     monkeypatch.setattr(_save, "COPIED_NBYTES", copied)
-    fields = {"number": {"shape": (), "dtype": "i8"}, "thing": {"shape": (), "dtype": object}}
+    fields: dict[str, Any] = {
+        "number": {"shape": (), "dtype": "i8"},
+        "thing": {"shape": (), "dtype": object},
+    }
     ids = np.arange(100)
     for at in range(2, 20, 3):
         rb = ReplayBuffer(100, fields)
