@@ -39,6 +39,7 @@ __all__ = ["IdFields", "check_memory", "check_rows"]
 
 Array = NDArray[Any]
 CHUNK = 4096  # rows that are read at once
+FLAGS = 1 << 16  # rows whose flags are
 
 
 def check_rows(
@@ -75,8 +76,8 @@ def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = N
     try:
         _check_header(layout, arena)
         extent = _Extent(layout, arena)
-        for first in range(0, min(extent.written, extent.capacity), CHUNK):
-            _check_flags_of(layout, arena, first, min(first + CHUNK, extent.written))
+        for first in range(0, min(extent.written, extent.capacity), FLAGS):
+            _check_flags_of(layout, arena, first, min(first + FLAGS, extent.written))
         for stream in range(layout.n_envs):
             _check_length(layout, arena, stream)
         for chain in () if ring is None else ring.chains:
@@ -172,13 +173,15 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
     sound = 0 <= clears < MOST and 0 <= edits < MOST
     _expect(sound, "clears and edits", "numbers", (clears, edits))
     _expect(reserved == written, "rows begun", written, reserved)
-    stored = layout.flags(arena)[: min(written, layout.capacity)]
-    counted = int(np.count_nonzero(stored & FLAG_ABSENT))
+    stored = np.ascontiguousarray(layout.flags(arena)[: min(written, layout.capacity)])
+    is_absent = stored & FLAG_ABSENT != 0
+    counted = int(np.count_nonzero(is_absent))
     _expect(absent == counted, "absent rows", counted, absent)
     # The row of a deleted episode is absent, and still says whether the episode ended there.
     ends = [0, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED, FLAG_TERMINATED | FLAG_TRUNCATED]
     known = FLAG_ABSENT | np.array(ends)
-    wrong = np.flatnonzero((stored & FLAG_ABSENT != 0) & ~np.isin(stored, known))
+    slots = np.flatnonzero(is_absent)
+    wrong = slots[~np.isin(stored[slots], known)]
     if wrong.size:
         slot = int(wrong[0])
         _expect(False, f"flags of the absent row in slot {slot}", known, int(stored[slot]))

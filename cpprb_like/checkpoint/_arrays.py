@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.crc32 import crc32
 from cpprb_like.checkpoint._disk import Disk
 
 __all__ = [
@@ -143,7 +144,7 @@ class _Sink:
     def _put(self, data: Any) -> None:
         view = memoryview(data).cast("B")
         if len(view):
-            self.crc32 = zlib.crc32(view, self.crc32)
+            self.crc32 = crc32(view, self.crc32)
             self.nbytes += len(view)
             self._output.write(view)
 
@@ -297,7 +298,7 @@ class _Source:
     def _read(self, view: memoryview) -> int:
         if self._decompressor is None:
             n = self._file.readinto(view)  # type: ignore[attr-defined]
-            self._crc32 = zlib.crc32(view[:n], self._crc32)
+            self._crc32 = crc32(view[:n], self._crc32)
             return int(n)
         data = self._decompress(len(view))
         view[: len(data)] = data
@@ -324,7 +325,7 @@ class _Source:
             ):
                 continue
             more = self._file.read(CHUNK_NBYTES)
-            self._crc32 = zlib.crc32(more, self._crc32)
+            self._crc32 = crc32(more, self._crc32)
             if not more:
                 return b""
             self._rest = more
@@ -335,7 +336,7 @@ class _Source:
         if self._read(memoryview(end.data)):
             raise DamagedError(f"{self._entry.name}: it holds more than its array")
         while more := self._file.read(CHUNK_NBYTES):
-            self._crc32 = zlib.crc32(more, self._crc32)
+            self._crc32 = crc32(more, self._crc32)
         if self._crc32 != self._entry.crc32:
             raise DamagedError(
                 f"{self._entry.name}: checksum {self._crc32:08x}, expected {self._entry.crc32:08x}"

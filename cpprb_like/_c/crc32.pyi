@@ -1,0 +1,3 @@
+from typing import Any
+
+def crc32(data: Any, value: int = 0) -> int: ...
