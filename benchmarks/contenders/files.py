@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from contender import Contender
 from data import KINDS, filling
 from measure import Work
 
@@ -20,7 +21,9 @@ from cpprb_like import ReplayBuffer
 from .common import after, give_memory_back, saving_and_loading, saving_to_folders
 from .uniform import env_dict, fill, filled, floor, ours, shelf
 
-__all__ = ["large"]
+__all__ = ["first", "large"]
+
+first = Contender("first save", "The same buffer, saved to an empty folder.")
 
 
 @ours.does_both("save", "load")
@@ -95,7 +98,7 @@ def save_again(nbytes: int) -> Work:
     return after(lambda: rb.add(**steps), lambda: rb.save(folder))
 
 
-@floor.does("save_again")
+@first.does("save_again")
 def save_first(nbytes: int) -> Work:
     """The first save."""
     return saving_to_folders(shelf.get(large, nbytes).save)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from forked import outcome
+from optional import need
 from saved_cases import add, check_rows, digest, digest_of_copy, make, update
 
 from cpprb_like import ReplayBuffer
@@ -99,7 +100,7 @@ def test_a_killed_save_leaves_a_state_that_was_announced(tmp_path: Path) -> None
 
 def test_a_full_disk_leaves_the_old_state(tmp_path: Path) -> None:
     """Files of a limited size: the system refuses what goes beyond."""
-    resource = pytest.importorskip("resource")
+    resource = need("resource")
     rb = make("next_of", 500)
     add(rb, 30)
     rb.save(tmp_path)
