@@ -204,23 +204,28 @@ def _check_flags(timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]) 
 def _flags_by_fields(layout: Layout, arena: NDArray[np.uint8], slots: Any) -> NDArray[np.uint8]:
     """The flags of rows that hold a step, as the fields that end episodes have them."""
     expected = np.zeros(len(layout.flags(arena)[slots]), np.uint8)
+    meanings = 0
     for number, _, meaning in layout.schema.end_fields():
         stored = np.ascontiguousarray(layout.rows(arena, number)[slots])
         kind = layout.schema.fields[number].dtype
         kind = np.dtype(np.uint8) if kind.kind == "b" else kind  # whatever stands in the byte
-        set_here = np.asarray((stored.view(kind) != 0).any(axis=1))
-        expected[set_here] |= meaning
-    done = expected & FLAG_DONE != 0
-    expected &= ~np.uint8(FLAG_DONE)
-    expected[done & (expected & FLAG_TRUNCATED == 0)] |= FLAG_TERMINATED
-    expected[done] |= FLAG_END
+        is_set = stored.view(kind).reshape(-1) != 0  # it is one number
+        expected |= is_set.view(np.uint8) * np.uint8(meaning)
+        meanings |= meaning
+    if meanings & FLAG_DONE:
+        done = expected & FLAG_DONE != 0
+        expected &= ~np.uint8(FLAG_DONE)
+        expected[done & (expected & FLAG_TRUNCATED == 0)] |= FLAG_TERMINATED
+        expected[done] |= FLAG_END
     return expected
 
 
 def _check_flags_of(layout: Layout, arena: NDArray[np.uint8], first: int, stop: int) -> None:
     """As ``_check_flags``, of consecutive slots."""
-    flags = layout.flags(arena)[first:stop]
+    flags = np.ascontiguousarray(layout.flags(arena)[first:stop])
     expected = _flags_by_fields(layout, arena, slice(first, stop))
+    if np.array_equal(flags, expected):
+        return
     cut_off = (expected & FLAG_END == 0) & (flags == FLAG_TRUNCATED)
     wrong = np.flatnonzero((flags & FLAG_ABSENT == 0) & (flags != expected) & ~cut_off)
     if wrong.size:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TRUNCATED, Ring
+from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TRUNCATED, WORD_ABSENT_ROWS, Ring
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.chained import load as load_chain
 from cpprb_like._store.column import Column, load_objects
@@ -189,8 +189,13 @@ class RingReader:
         self.lost = int(np.count_nonzero(missing))
         self._fill_header(layout, arena, first, missing)
         self._end_before(layout, arena, first, missing)
-        derive(layout, arena)
-        return Found(first, missing, self)
+        found = Found(first, missing, self)
+        if found.is_whole and layout.capacity == self.capacity:
+            absent = _int(self.saved["absent"], 0, self.stored)
+            layout.state(arena)[WORD_ABSENT_ROWS] = absent
+        else:
+            derive(layout, arena)
+        return found
 
     # ------------------------------------------------------------------ parts
 

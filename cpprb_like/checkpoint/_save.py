@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import Ring, track
+from cpprb_like._core import WORD_ABSENT_ROWS, Ring, track
 from cpprb_like._store.schema import Layout
 from cpprb_like._store.tracker import Tracker
 from cpprb_like.checkpoint import _arrays, _manifest, _segments
@@ -238,6 +238,7 @@ class RingJob:
             "layout": layout_to_json(self._layout),
             "written": ring.written,
             "first": ring.first,
+            "absent": int(self._layout.state(self._arena)[WORD_ABSENT_ROWS]),
             "clears": ring.clears,
             "handle_base": ring.handle_base,
             "edits": self._moment.edits,
