@@ -260,9 +260,12 @@ cdef class Ring:
         return last - (last - slot) % self.span if slot <= last else -1
 
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil:
-        """The row id of the row in a slot in use."""
+        """The row id of the row in a slot in use; of another slot, cleared meanwhile, a negative one."""
         cdef int64_t last = self.state[WRITTEN] - 1
-        return last - (last - slot) % self.capacity
+        cdef int64_t back = last - slot
+        if back < 0:
+            back += self.capacity
+        return last - back % self.capacity
 
     cdef intp_t c_stored(self) noexcept nogil:
         cdef int64_t written = self.state[WRITTEN]
