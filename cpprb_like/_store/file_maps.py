@@ -646,7 +646,13 @@ class Files:
             before = state.copy()
             memory[:] = live
             self._memory = memory
-            self._copy_sides()
+            try:
+                self._copy_sides()
+            except (FileNotFoundError, ValueError):
+                if attempt + 1 == TRIES:
+                    raise
+                time.sleep(PAUSE)  # one of them grew: the newer one is made, the older one is gone
+                continue
             after = state.copy()
             same = before[[WORD_CLEARS, WORD_EDITS]] == after[[WORD_CLEARS, WORD_EDITS]]
             begun = max(before[WORD_RESERVED], after[WORD_RESERVED])
