@@ -91,7 +91,7 @@ def check_mode(mode: object) -> None:
 class _Places:
     """Where things are in the file behind the arena: offset and bytes."""
 
-    session: tuple[int, int]
+    boot: tuple[int, int]
     lens: tuple[int, int]  # of the streams' episodes, before the rows that are being added
     latest: tuple[tuple[int, int], ...]  # of each chained field: the newest values, twice
     log: tuple[int, int]  # undo log
@@ -99,8 +99,8 @@ class _Places:
 
     @classmethod
     def of(cls, layout: Layout) -> _Places:
-        session = _align(layout.nbytes, CACHE_LINE), CACHE_LINE
-        lens = sum(session), WORD * layout.n_envs
+        boot = _align(layout.nbytes, CACHE_LINE), CACHE_LINE
+        lens = sum(boot), WORD * layout.n_envs
         row = sum(2 * WORD + _align(field.nbytes, WORD) for field in layout.schema.fields)
         state = 2 * WORD + layout.state_nbytes
         end = sum(lens)
@@ -110,7 +110,7 @@ class _Places:
             latest.append((end, 2 * (WORD + _align(layout.n_envs * nbytes, WORD))))
             end = sum(latest[-1])
         log = end, WORD + max(row, state)
-        return cls(session, lens, tuple(latest), log, sum(log))
+        return cls(boot, lens, tuple(latest), log, sum(log))
 
 
 @dataclass(frozen=True)
@@ -381,13 +381,13 @@ class Files:
     @property
     def _is_of_this_start(self) -> bool:
         """Whether the machine has not been started anew since the file was open."""
-        session, now = self._part(self._places.session), _boot_id()
-        return session[:BOOT_NBYTES].tobytes() == now.ljust(BOOT_NBYTES, b"\0")
+        boot, now = self._part(self._places.boot), _boot_id()
+        return boot[:BOOT_NBYTES].tobytes() == now.ljust(BOOT_NBYTES, b"\0")
 
     def _sign(self) -> None:
         """Write down when the machine was started."""
         now = np.frombuffer(_boot_id().ljust(BOOT_NBYTES, b"\0"), np.uint8)
-        self._part(self._places.session)[:BOOT_NBYTES] = now
+        self._part(self._places.boot)[:BOOT_NBYTES] = now
 
     def _part(self, place: tuple[int, int]) -> Arena:
         offset, nbytes = place
@@ -489,7 +489,7 @@ class Files:
     @property
     def _incarnation(self) -> bytes:
         """What the files of one buffer have in common, and no others have."""
-        return self._part(self._places.session)[-INCARNATION_NBYTES:].tobytes()
+        return self._part(self._places.boot)[-INCARNATION_NBYTES:].tobytes()
 
     def _side_paths(self, name: str) -> list[tuple[int, Path]]:
         """The generations of a file, newest first; those of other buffers too."""
@@ -741,8 +741,8 @@ class Files:
                         side = self._create_side(queue, min(room, FIRST_ROOM), incarnation)
                         side.complete[:] = 1
                         self._sides[queue.name] = side
-                session = self._part_of(memory, self._places.session)
-                session[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
+                boot = self._part_of(memory, self._places.boot)
+                boot[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
                 identity = self.layout.identity()
                 memory[: len(identity)] = np.frombuffer(identity, np.uint8)
                 if there:
