@@ -74,10 +74,10 @@ def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = N
     are not stored as they are keep with the rows, too. Cost: proportional to the rows.
     """
     try:
-        _check_header(layout, arena)
+        flags = _check_header(layout, arena)
         extent = _Extent(layout, arena)
-        for first in range(0, min(extent.written, extent.capacity), FLAGS):
-            _check_flags_of(layout, arena, first, min(first + FLAGS, extent.written))
+        for first in range(0, len(flags), FLAGS):
+            _check_flags_of(layout, arena, first, flags[first : first + FLAGS])
         for stream in range(layout.n_envs):
             _check_length(layout, arena, stream)
         for chain in () if ring is None else ring.chains:
@@ -163,7 +163,8 @@ def _expect(sound: bool, what: str, expected: object, got: object) -> None:
 # ---------------------------------------------------------------------- memory
 
 
-def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
+def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Raise unless the words of the header are sound. Returns the flags of the slots in use."""
     written, absent, clears, base, edits, reserved, *_ = layout.state(arena).tolist()
     several = f" that is a multiple of {layout.n_envs}" if layout.n_envs > 1 else ""
     sound = 0 <= written < MOST and written % layout.n_envs == 0
@@ -185,6 +186,7 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> None:
     if wrong.size:
         slot = int(wrong[0])
         _expect(False, f"flags of the absent row in slot {slot}", known, int(stored[slot]))
+    return stored
 
 
 def _check_flags(timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]) -> None:
@@ -220,10 +222,11 @@ def _flags_by_fields(layout: Layout, arena: NDArray[np.uint8], slots: Any) -> ND
     return expected
 
 
-def _check_flags_of(layout: Layout, arena: NDArray[np.uint8], first: int, stop: int) -> None:
+def _check_flags_of(
+    layout: Layout, arena: NDArray[np.uint8], first: int, flags: NDArray[np.uint8]
+) -> None:
     """As ``_check_flags``, of consecutive slots."""
-    flags = np.ascontiguousarray(layout.flags(arena)[first:stop])
-    expected = _flags_by_fields(layout, arena, slice(first, stop))
+    expected = _flags_by_fields(layout, arena, slice(first, first + len(flags)))
     if np.array_equal(flags, expected):
         return
     cut_off = (expected & FLAG_END == 0) & (flags == FLAG_TRUNCATED)
