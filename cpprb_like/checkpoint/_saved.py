@@ -86,8 +86,8 @@ class Checkpointed:
         0
         >>> rb.save(folder)
         >>> other = ReplayBuffer.load(folder)
-        >>> (other.sample(5)["rew"] == rb.sample(5)["rew"]).all()
-        np.True_
+        >>> bool((other.sample(5)["rew"] == rb.sample(5)["rew"]).all())
+        True
         """
         with shown(progress) as told:
             self._job(folder, keep, codec, level, encode, classes, Progress(told)).run(waits=True)

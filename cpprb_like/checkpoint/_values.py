@@ -389,7 +389,9 @@ class Decoder:
             value = self._generator(saved, path, depth)
         elif kind == "random state":
             value = np.random.RandomState()  # that keras-gym's buffer has
-            value.set_state(self.decode(saved["state"], "$", depth))
+            numbers = self.decode(saved["state"], "$", depth)
+            _check_natural(numbers, path)
+            value.set_state(numbers)
         elif kind == "random":
             value = random.Random()
             value.setstate(self.decode(saved["state"], "$", depth))
@@ -438,8 +440,19 @@ class Decoder:
                 n_children_spawned=given["spawned"],
             )
         bits = cls(seeds)
-        bits.state = self.decode(saved["state"], "$", depth)
+        state = self.decode(saved["state"], "$", depth)
+        _check_natural(state, path)
+        bits.state = state
         return np.random.Generator(bits)
+
+
+def _check_natural(state: Any, path: str) -> None:
+    """Raise ``DamagedError`` if there is a negative number in the state of a generator."""
+    if isinstance(state, dict):
+        for value in state.values():
+            _check_natural(value, path)
+    elif isinstance(state, int) and state < 0:
+        raise DamagedError(f"{path}: no state of a generator has the number {state}")
 
 
 def _from_inline(saved: list[Any]) -> NDArray[Any]:
