@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def test_it_is_that_of_zlib(data: bytes, value: int, start: int) -> None:
 @pytest.mark.parametrize("n", [*range(130), 255, 256, 4096, 65_537, 1_000_003])
 def test_of_every_length(n: int) -> None:
     """Also in two parts."""
-    data = np.random.default_rng(n).integers(0, 256, n, np.uint8)
+    data: Any = np.random.default_rng(n).integers(0, 256, n, np.uint8)
     data.flags.writeable = False
     expected = zlib.crc32(data)
     assert crc32(data) == expected
