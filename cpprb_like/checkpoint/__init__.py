@@ -10,9 +10,9 @@ Programs that show, check and copy folders load nothing: ``_look`` tells what is
 whether its files are in order, and ``_copy`` copies a state.
 
 What is public: ``Checkpointed``, the base class with ``save``, ``save_async``, ``load`` and
-``restore``; ``load``, for whatever was saved; ``Saving``, a save in another thread;
-``DamagedError`` and ``CancelledError``; and what the command line is made of: ``Look``,
-``states``, ``rows_of``, ``verify``, ``copy`` and ``describe_transitions``.
+``restore``; ``save`` and ``load``, for whatever can be saved, a ``Savable``; ``Saving``, a save in
+another thread; ``DamagedError`` and ``CancelledError``; and what the command line is made of:
+``Look``, ``states``, ``rows_of``, ``verify``, ``copy`` and ``describe_transitions``.
 
 Beside that, ``_cpprb_files`` writes and reads the files of cpprb's ``save_transitions``: one file,
 rows by value.
@@ -27,7 +27,8 @@ from cpprb_like.checkpoint._cpprb_files import Transitions, describe_transitions
 from cpprb_like.checkpoint._look import Field, Held, Look, Rows, rows_of, states
 from cpprb_like.checkpoint._progress import CancelledError
 from cpprb_like.checkpoint._save import Saving
-from cpprb_like.checkpoint._saved import Checkpointed, load
+from cpprb_like.checkpoint._saved import Checkpointed, load, save
+from cpprb_like.checkpoint._values import Savable
 from cpprb_like.checkpoint._verify import Damage, Verdict, verify
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Held",
     "Look",
     "Rows",
+    "Savable",
     "Saving",
     "Transitions",
     "Verdict",
@@ -47,6 +49,7 @@ __all__ = [
     "describe_transitions",
     "load",
     "rows_of",
+    "save",
     "states",
     "verify",
 ]

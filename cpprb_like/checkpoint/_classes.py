@@ -41,6 +41,8 @@ MODULES = {
     "coax.TransitionBatch": "cpprb_like.compat.coax._transitions",
     "dqn.ReplayBuffer": "cpprb_like.compat.dqn._replay",
     "dqn.NewestFrames": "cpprb_like.compat.dqn._replay",
+    "reagent.ReplayBuffer": "cpprb_like.compat.reagent._buffer",
+    "reagent.PrioritizedReplayBuffer": "cpprb_like.compat.reagent._prioritized",
     "keras_gym.ExperienceReplayBuffer": "cpprb_like.compat.keras_gym._replay",
     "keras_gym.NStepCache": "cpprb_like.compat.keras_gym._caches",
     "keras_gym.MonteCarloCache": "cpprb_like.compat.keras_gym._caches",

@@ -20,7 +20,14 @@ from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._rows_back import RingReader, differences, read_objects, schema_of
-from cpprb_like.checkpoint._values import Decoder, Encoder, HoldsRows, dtype_from_json, state_of
+from cpprb_like.checkpoint._values import (
+    Decoder,
+    Encoder,
+    HoldsRows,
+    dtype_from_json,
+    give_state,
+    state_of,
+)
 from cpprb_like.samplers._base import Sampler
 
 __all__ = ["Options", "Target", "load", "restore"]
@@ -294,10 +301,8 @@ def _move(old: dict[str, Any], new: dict[str, Any]) -> None:
         elif isinstance(value, Sampler):
             there.__dict__.clear()
             there.__dict__.update({key: swap(entry) for key, entry in value.__dict__.items()})
-        elif hasattr(type(value), "__setstate__"):
-            there.__setstate__(swap(state_of(value)))  # type: ignore[union-attr]
         else:
-            there.__dict__.update({key: swap(entry) for key, entry in value.__dict__.items()})
+            give_state(there, swap(state_of(value)))
 
 
 def _set_generator(there: Any, value: np.random.Generator) -> None:

@@ -175,21 +175,12 @@ def layout_to_json(layout: Layout) -> dict[str, Any]:
         "truncated": schema.truncated,
         "next_of": [list(pair) for pair in schema.next_of],
         "stacks": [list(stack.__dict__.values()) for stack in schema.stacks],
-        "record": dtype_to_json_lists(_segments.record_dtype(layout)),
+        "record": dtype_to_json(_segments.record_dtype(layout)),
     }
 
 
 def _field_dtype(dtype: np.dtype[Any]) -> Any:
-    return "object" if dtype.hasobject else dtype_to_json_lists(dtype)
-
-
-def dtype_to_json_lists(dtype: np.dtype[Any]) -> Any:
-    """As ``dtype_to_json``, with lists where JSON makes lists of tuples."""
-    return _lists(dtype_to_json(dtype))
-
-
-def _lists(value: Any) -> Any:
-    return [_lists(entry) for entry in value] if isinstance(value, list | tuple) else value
+    return "object" if dtype.hasobject else dtype_to_json(dtype)
 
 
 class RingJob:
@@ -507,15 +498,8 @@ class Job:
     def _find_holders(self) -> list[HoldsRows]:
         encoder = self._encoder()
         encoder.encode(self._root)
-        unfit = [
-            path
-            for path, value in encoder.external.items()
-            if not (callable(value) or _classes_like_environment(value))
-        ]
-        if unfit:
-            raise TypeError(
-                f"{unfit[0]}: {type(encoder.external[unfit[0]]).__name__} cannot be saved"
-            )
+        for path in encoder.unfit:
+            raise TypeError(f"{path}: {type(encoder.external[path]).__name__} cannot be saved")
         for holder in encoder.holders:
             boxed = holder._rows_to_save().layout.schema.fields
             names = [field.name for field in boxed if field.dtype.hasobject]
@@ -523,14 +507,11 @@ class Job:
                 refuse_objects(names[0])
         return encoder.holders
 
-    def run(self, *, waits: bool) -> None:
-        """Save. With ``waits``, writers wait until all is there."""
+    def run(self) -> None:
+        """Save; writers wait until all is there."""
         self._disk.make()
         with self._disk.locked():
-            if waits:
-                _holding(self._holders, self._save)
-            else:
-                self._save()
+            _holding(self._holders, self._save)
 
     def begin(self) -> _Begun:
         """Look at everything, while writers wait; the folder is locked by the caller."""
@@ -545,10 +526,6 @@ class Job:
         except BaseException:
             begun.abandon()
             raise
-
-
-def _classes_like_environment(value: object) -> bool:
-    return hasattr(type(value), "step") and hasattr(type(value), "reset")
 
 
 def _own_classes(root: Any) -> tuple[type, ...]:
@@ -575,10 +552,14 @@ class _Begun:
         self._arrays = encoder.arrays
         self._objects = encoder.objects
         self._rings: list[RingJob] = []
-        for number, holder in enumerate(encoder.holders):
-            rows: Rows = holder._rows_to_save()
-            known = before.ring(number, rows.layout, rows.ring)
-            self._rings.append(RingJob(holder, number, known, before.name))
+        try:
+            for number, holder in enumerate(encoder.holders):
+                rows: Rows = holder._rows_to_save()
+                known = before.ring(number, rows.layout, rows.ring)
+                self._rings.append(RingJob(holder, number, known, before.name))
+        except BaseException:
+            self.abandon()
+            raise
         job._progress.total = sum(ring.nbytes for ring in self._rings) + sum(
             array.nbytes for _, array in self._arrays
         )
@@ -637,7 +618,7 @@ def write_or_compare(
     """Write an array in full, or what differs from the one that was saved before: what is less."""
     saved = {
         "path": path,
-        "dtype": dtype_to_json_lists(array.dtype),
+        "dtype": dtype_to_json(array.dtype),
         "shape": list(array.shape),
     }
     is_plain = array.ndim == 1 and array.dtype.itemsize in (1, 2, 4, 8)
@@ -710,7 +691,11 @@ class Saving:
         self._lock.__enter__()
         try:
             self._begun = self._job.begin()
-            self._thread.start()
+            try:
+                self._thread.start()
+            except BaseException:
+                self._begun.abandon()
+                raise
         except BaseException:
             self._lock.__exit__(None, None, None)
             raise

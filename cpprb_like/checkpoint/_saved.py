@@ -1,4 +1,4 @@
-"""``Checkpointed``: the methods ``save``, ``save_async``, ``load`` and ``restore``."""
+"""``Checkpointed``, and as functions: ``save``, ``save_async``, ``load`` and ``restore``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from cpprb_like.checkpoint._load import load as _load
 from cpprb_like.checkpoint._load import restore as _restore
 from cpprb_like.checkpoint._progress import Progress, Tell, shown
 from cpprb_like.checkpoint._save import Encode, Job, Saving
+from cpprb_like.checkpoint._values import Savable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Checkpointed", "load"]
+__all__ = ["Checkpointed", "load", "save"]
 
 
-class Checkpointed:
+class Checkpointed(Savable):
     """Base class of what is saved to a folder, whole: buffers, views, mixtures and fronts."""
 
     def save(
@@ -90,7 +91,7 @@ class Checkpointed:
         True
         """
         with shown(progress) as told:
-            self._job(folder, keep, codec, level, encode, classes, Progress(told)).run(waits=True)
+            _job(self, folder, keep, codec, level, encode, classes, Progress(told)).run()
 
     def save_async(
         self,
@@ -140,30 +141,10 @@ class Checkpointed:
         >>> saving.result()
         """
         progress = Progress()
-        job = self._job(folder, keep, codec, level, encode, classes, progress)
+        job = _job(self, folder, keep, codec, level, encode, classes, progress)
         saving = Saving(job, progress)
         saving._start()
         return saving
-
-    def _job(
-        self,
-        folder: str | Path,
-        keep: int,
-        codec: str | None,
-        level: int | None,
-        encode: Encode | None,
-        classes: Iterable[type],
-        progress: Progress,
-    ) -> Job:
-        return Job(
-            self,
-            Disk(folder),
-            keep=as_int("keep", keep, 1),
-            codec=Codec(codec, level).check(),
-            encode=encode,
-            classes=tuple(classes),
-            progress=progress,
-        )
 
     @classmethod
     def load(
@@ -228,11 +209,19 @@ class Checkpointed:
         --------
         See ``save``.
         """
-        target = Target(size, None if fields is None else tuple(fields), mmap_prefix, mmap_mode)
-        with shown(progress) as told:
-            own = (cls, *classes)
-            options = _options(own, replace, decode, salvage, state, told)
-            found = _load(Disk(folder), options, target)
+        found = load(
+            folder,
+            state=state,
+            size=size,
+            fields=fields,
+            mmap_prefix=mmap_prefix,
+            mmap_mode=mmap_mode,
+            replace=replace,
+            classes=(cls, *classes),
+            decode=decode,
+            salvage=salvage,
+            progress=progress,
+        )
         if not isinstance(found, cls):
             raise TypeError(
                 f"{folder} has a {type(found).__name__}, no {cls.__name__}; "
@@ -286,29 +275,92 @@ class Checkpointed:
             _restore(Disk(folder), options, self)
 
 
-def load(folder: str | Path, **options: Any) -> Any:
-    """Whatever was saved to a folder: see ``Checkpointed.load``."""
-    target = Target(
-        options.pop("size", None),
-        options.pop("fields", None),
-        options.pop("mmap_prefix", None),
-        options.pop("mmap_mode", "x"),
-    )
-    with shown(options.pop("progress", None)) as told:
-        given = _options(
-            tuple(options.pop("classes", ())),
-            options.pop("replace", None),
-            options.pop("decode", None),
-            options.pop("salvage", False),
-            options.pop("state", None),
-            told,
+def save(
+    value: Savable,
+    folder: str | Path,
+    *,
+    keep: int = 1,
+    codec: str | None = None,
+    level: int | None = None,
+    encode: Encode | None = None,
+    classes: Iterable[type] = (),
+    progress: Tell = None,
+) -> None:
+    """Save what has no such method, or has another one, as ReAgent's buffers do.
+
+    Parameters
+    ----------
+    value : Checkpointed or buffer of ``compat.reagent``
+        What to save.
+    folder, keep, codec, level, encode, classes, progress
+        As for ``Checkpointed.save``.
+
+    Raises
+    ------
+    TypeError, ValueError, BlockingIOError, OSError
+        As ``Checkpointed.save``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from cpprb_like import ReplayBuffer, checkpoint
+    >>> folder = tempfile.mkdtemp()
+    >>> rb = ReplayBuffer(100, {"rew": {"shape": ()}})
+    >>> checkpoint.save(rb, folder)
+    >>> checkpoint.load(folder).capacity
+    100
+    """
+    if not isinstance(value, Savable):
+        raise TypeError(
+            f"value: expected a buffer, a view or a mixture, got {type(value).__name__}"
         )
-        if options:
-            raise TypeError(f"load: unknown options {list(options)}")
-        found = _load(Disk(folder), given, target)
-    if not isinstance(found, Checkpointed):
+    with shown(progress) as told:
+        _job(value, folder, keep, codec, level, encode, classes, Progress(told)).run()
+
+
+def load(
+    folder: str | Path,
+    *,
+    state: int | None = None,
+    size: int | None = None,
+    fields: Iterable[str] | None = None,
+    mmap_prefix: str | Path | None = None,
+    mmap_mode: str = "x",
+    replace: Mapping[str, Any] | None = None,
+    classes: Iterable[type] = (),
+    decode: Callable[[bytes], Any] | None = None,
+    salvage: bool = False,
+    progress: Tell = None,
+) -> Any:
+    """Whatever was saved to a folder: see ``Checkpointed.load``."""
+    target = Target(size, None if fields is None else tuple(fields), mmap_prefix, mmap_mode)
+    with shown(progress) as told:
+        options = _options(tuple(classes), replace, decode, salvage, state, told)
+        found = _load(Disk(folder), options, target)
+    if not isinstance(found, Savable):
         raise ValueError(f"{folder}: a {type(found).__name__} is nothing that is saved")
     return found
+
+
+def _job(
+    value: Savable,
+    folder: str | Path,
+    keep: int,
+    codec: str | None,
+    level: int | None,
+    encode: Encode | None,
+    classes: Iterable[type],
+    progress: Progress,
+) -> Job:
+    return Job(
+        value,
+        Disk(folder),
+        keep=as_int("keep", keep, 1),
+        codec=Codec(codec, level).check(),
+        encode=encode,
+        classes=tuple(classes),
+        progress=progress,
+    )
 
 
 def _options(

@@ -33,6 +33,12 @@ MOST_POOL = 1 << 10  # words; to make it takes a time in proportion to their squ
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
+class Savable:
+    """Base class of what can be all of a checkpoint, and not just a part of one."""
+
+    NOT_SAVED: ClassVar[tuple[str, ...]] = ()  # attributes that are handed over again, by path
+
+
 class HoldsRows:
     """Base class of what holds a ring: its rows go to segments, the rest to the manifest."""
 
@@ -76,9 +82,19 @@ class Objects(NamedTuple):
     values: list[Any]
 
 
+class NotSaved(NamedTuple):
+    """Something of the caller's that is handed over again."""
+
+    value: Any
+
+
 def dtype_to_json(dtype: np.dtype[Any]) -> Any:
-    """A dtype as JSON has it."""
-    return np.lib.format.dtype_to_descr(dtype)
+    """A dtype as JSON has it, and gives it back: lists where NumPy has tuples."""
+    return _lists(np.lib.format.dtype_to_descr(dtype))
+
+
+def _lists(descr: Any) -> Any:
+    return [_lists(entry) for entry in descr] if isinstance(descr, (list, tuple)) else descr
 
 
 def dtype_from_json(descr: Any) -> np.dtype[Any]:
@@ -120,6 +136,15 @@ def state_of(value: Any) -> dict[str, Any]:
     return state
 
 
+def give_state(value: Any, state: dict[str, Any]) -> None:
+    """Give an object attributes that ``state_of`` told, as it does itself if it does."""
+    own = getattr(type(value), "__setstate__", None)
+    if own is not None:
+        own(value, state)
+    else:
+        value.__dict__.update(state)
+
+
 class Encoder:
     """Makes JSON of values; arrays, rings and objects of the caller are put aside.
 
@@ -145,6 +170,7 @@ class Encoder:
         self.holders: list[Any] = []
         self.elements: dict[str, Any] = {}  # by path, what is one thing wherever it is found
         self.external: dict[str, Any] = {}
+        self.unfit: list[str] = []  # paths of what is neither saved nor meant to be handed over
 
     def encode(self, value: Any, path: str = "") -> Any:
         """The JSON of a value that is found at ``path``."""
@@ -164,6 +190,8 @@ class Encoder:
         if isinstance(value, Objects):
             self.objects.append((path, value.values))
             return {"$": "objects", "number": len(self.objects) - 1}
+        if isinstance(value, NotSaved):
+            return self._external(value.value, path)
         if isinstance(value, tuple) and type(value) is tuple:
             return {"$": "tuple", "values": self.encode(list(value), path)}
         if isinstance(value, tuple) and self._name(type(value)) is not None:
@@ -206,8 +234,7 @@ class Encoder:
         """Something that may be found at several places, and is one thing there too."""
         if id(value) in self._seen:
             return {"$": "again", "number": self._seen[id(value)]}
-        number = self._seen[id(value)] = len(self._seen)
-        self._alive.append(value)
+        number = self._number(value)
         if isinstance(value, np.random.Generator):
             self.elements[path] = value
             return {"$": "generator", "number": number, **self._generator(value, path)}
@@ -228,8 +255,26 @@ class Encoder:
             attributes = state_of(value)
             for boxed in value.OBJECTS if isinstance(value, HoldsObjects) else ():
                 attributes |= {boxed: Objects(attributes[boxed])}
+            for left in value.NOT_SAVED if isinstance(value, Savable) else ():
+                attributes |= {left: NotSaved(attributes[left])}
             state = self.encode(attributes, path)
             return {"$": "object", "number": number, "class": name, "state": state}
+        if not callable(value):
+            self.unfit.append(path)
+        return self._noted(number, value, path)
+
+    def _number(self, value: Any) -> int:
+        """The number of something that is found for the first time."""
+        number = self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
+        return number
+
+    def _external(self, value: Any, path: str) -> Any:
+        if id(value) in self._seen:
+            return {"$": "again", "number": self._seen[id(value)]}
+        return self._noted(self._number(value), value, path)
+
+    def _noted(self, number: int, value: Any, path: str) -> Any:
         self.external[path] = value
         return {"$": "external", "number": number, "path": path, "type": type(value).__name__}
 
@@ -417,11 +462,7 @@ class Decoder:
         if not isinstance(state, dict):
             raise DamagedError(f"{path}: expected attributes, got {type(state).__name__}")
         value = cls.__new__(cls)
-        own = getattr(cls, "__setstate__", None)
-        if own is not None:
-            own(value, state)
-        else:
-            value.__dict__.update(state)
+        give_state(value, state)
         return value
 
     def _generator(self, saved: dict[str, Any], path: str, depth: int) -> np.random.Generator:

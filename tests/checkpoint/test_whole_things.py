@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from combinations import GOALS, N_STEP, STACKS, WITHIN, Cell, build
 
-from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, ReplayMemory
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, ReplayMemory, checkpoint
 from cpprb_like.buffers import Mixture
 from cpprb_like.checkpoint import load
 from cpprb_like.compat import coax, cpprb, dqn, keras_gym
+from cpprb_like.integrations.gymnasium import GymnasiumRecorder
 from cpprb_like.samplers import Prioritized, Sampler
 from cpprb_like.schedules import Constant, Linear
 
@@ -291,3 +292,41 @@ def test_buffers_that_only_cpprb_has(tmp_path: Path) -> None:
         selective.add([t, t], t, t, [t, t], t % 4 == 3)
     selective.save(tmp_path / "s")
     same(selective.get_episode(1), load(tmp_path / "s").get_episode(1))
+
+
+def test_a_recorder_goes_on_with_a_loaded_buffer(tmp_path: Path) -> None:
+    """The episode that was open is truncated by the reset, so no return reaches over it."""
+    env = gymnasium.make("CartPole-v1")
+    recorder = GymnasiumRecorder(env)
+    options: dict[str, Any] = {"Nstep": {"size": 3, "gamma": 0.5, "rew": "rew", "next": "next_obs"}}
+    rb = recorder.attach(ReplayBuffer(100, recorder.env_dict, **options, seed=0))
+    recorder.reset(seed=0)
+    for _ in range(5):
+        recorder.step(0)
+    rb.save(tmp_path)
+
+    loaded = ReplayBuffer.load(tmp_path)
+    assert len(loaded) == 3
+    again = GymnasiumRecorder(env)
+    assert again.attach(loaded) is loaded
+    again.reset(seed=1)
+    rows = loaded.get_all_transitions()
+    assert rows["rew"].tolist() == [1.75, 1.75, 1.75, 1.5, 1.0]
+    assert not rows["terminated"].any()
+    again.step(0)
+    assert len(loaded) == 5
+
+
+class Apart:
+    """Nothing that can be saved, and no function."""
+
+
+def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
+    """An object of a class that nobody knows is an error that says where it is."""
+    rb = ReplayBuffer(10, FIELDS)
+    rb.extra = Apart()  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="extra: Apart cannot be saved"):
+        rb.save(tmp_path)
+    with pytest.raises(TypeError, match="value: expected a buffer, a view or a mixture, got Apart"):
+        checkpoint.save(Apart(), tmp_path)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

@@ -20,6 +20,7 @@ from optional import need
 from reagent_twin import Shape, Step, Twin, histories, shapes
 from test_reagent import check, made
 
+from cpprb_like import checkpoint
 from cpprb_like.compat.reagent import PrioritizedReplayBuffer, ReplayBuffer, SumTree
 from cpprb_like.compat.reagent.circular_replay_buffer import CHECKPOINT_DURATION
 
@@ -54,6 +55,45 @@ def change(path: Path, edit: Callable[[bytes], bytes]) -> None:
 
 
 # ---- ours --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@given(shape=shapes(), history=histories(), later=histories())
+def test_checkpoints_of_the_package_go_on(
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: type[Any],
+    shape: Shape,
+    history: list[Step],
+    later: list[Step],
+) -> None:
+    """The functions that save everything else save these buffers too, a second time as well."""
+    folder = tmp_path_factory.mktemp("saved")
+    rb, twin = made(kind, shape), Twin(shape)
+    checkpoint.save(rb, folder)
+    for step in history:
+        rb.add(**twin.add(step))
+    checkpoint.save(rb, folder)
+    other = checkpoint.load(folder)
+    assert type(other) is kind
+    for step in later:
+        other.add(**twin.add(step))
+    check(other, twin)
+    if later and kind is PrioritizedReplayBuffer:
+        other.sum_tree.set(0, 7.0)  # draws follow it
+        assert other.get_priority([0]) == 7.0
+
+
+def test_lists_of_ids_are_saved_by_an_encoder(tmp_path: Path) -> None:
+    """They are Python objects to a checkpoint."""
+    rb = ReplayBuffer(replay_capacity=5)
+    for t in range(3):
+        ids = {"shop": [t, t + 1]}
+        rb.add(observation=[0.0], action=t, reward=0.0, terminal=False, ids=ids)
+    with pytest.raises(TypeError, match="encode"):
+        checkpoint.save(rb, tmp_path)
+    checkpoint.save(rb, tmp_path, encode=pickle.dumps)
+    other = checkpoint.load(tmp_path, decode=pickle.loads)
+    assert repr(other._store["ids"].tolist()) == repr(rb._store["ids"].tolist())
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -53,6 +53,8 @@ class ForEnv(Checkpointed):
     ``shape`` and ``dtype``.
     """
 
+    NOT_SAVED = ("env",)
+
     def __init__(self, env: Any) -> None:
         self.env = env
         space = env.action_space

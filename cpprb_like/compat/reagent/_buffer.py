@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._c.checks import as_int
+from cpprb_like.checkpoint import Savable
 from cpprb_like.compat.reagent import _checkpoint, _settings
 from cpprb_like.compat.reagent._draws import Draws, Plan, marks
 from cpprb_like.compat.reagent._elements import (
@@ -26,6 +27,7 @@ from cpprb_like.compat.reagent._elements import (
     InferredElement,
     ReplayElement,
     check_elements,
+    described,
     infer_step,
 )
 from cpprb_like.compat.reagent._errors import InputError, NamesError, need
@@ -62,7 +64,7 @@ class Pending(NamedTuple):
     priorities: NDArray[np.float64] | None  #: theirs
 
 
-class ReplayBuffer:
+class ReplayBuffer(Savable):
     """A ring of steps that gives out transitions as tensors.
 
     A step is stored once; states, next states and sums of rewards are put together when they are
@@ -222,7 +224,7 @@ class ReplayBuffer:
     def _new_store(self, elements: dict[str, ElementMetadata]) -> Store:
         """Rows for these fields, or ``InputError``."""
         check_elements(elements, self._settings.stack_size)
-        store = Store(self._settings.replay_capacity, elements)
+        store = Store.empty(self._settings.replay_capacity, elements)
         batch_type(self._names(store))
         return store
 
@@ -688,6 +690,29 @@ class ReplayBuffer:
         self._between_episodes = bool(words["between_episodes"])
         self._valid.load(arrays["is_index_valid"])
 
+    def __getstate__(self) -> dict[str, Any]:
+        rows = self._rows
+        words, arrays = self._state()
+        return {
+            "settings": {
+                **vars(self._settings),
+                "elements": _descriptions(self._settings.elements),
+            },
+            "elements": None if rows is None else _descriptions(rows.elements.items()),
+            "rows": None if rows is None else rows.rows,
+            "words": words,
+            "arrays": arrays,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        declared = _described(state["settings"]["elements"])
+        self._settings = Settings(**{**state["settings"], "elements": declared})
+        _checkpoint.check_arrays(state["arrays"], self._settings.replay_capacity)
+        self._valid = self._new_draws()
+        elements = _described(state["elements"])
+        rows = None if elements is None else Store(state["rows"], dict(elements))
+        self._restore(rows, state["words"], state["arrays"])
+
     def __copy__(self) -> ReplayBuffer:
         """A buffer is copied whole: nothing of it can be shared."""
         return copy.deepcopy(self)
@@ -698,3 +723,17 @@ class ReplayBuffer:
             f"replay_capacity={self._replay_capacity}, update_horizon={self._update_horizon}, "
             f"size={self.size}, add_count={self.add_count})"
         )
+
+
+def _descriptions(
+    elements: Iterable[tuple[str, ElementMetadata]] | None,
+) -> list[tuple[str, dict[str, Any]]] | None:
+    """Fields in words that JSON has."""
+    return None if elements is None else [(name, kind.description()) for name, kind in elements]
+
+
+def _described(
+    words: Iterable[tuple[str, dict[str, Any]]] | None,
+) -> tuple[tuple[str, ElementMetadata], ...] | None:
+    """The fields that these words describe."""
+    return None if words is None else tuple((name, described(kind)) for name, kind in words)

@@ -33,7 +33,14 @@ from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.compat.reagent._store import FLAGS, TERMINAL, Store
 from cpprb_like.compat.reagent._unpickle import read_sum_tree
 
-__all__ = ["CHECKPOINT_DURATION", "STORE_FILENAME_PREFIX", "Loaded", "load", "save"]
+__all__ = [
+    "CHECKPOINT_DURATION",
+    "STORE_FILENAME_PREFIX",
+    "Loaded",
+    "check_arrays",
+    "load",
+    "save",
+]
 
 Array = NDArray[Any]
 Words = dict[str, Any]
@@ -329,7 +336,7 @@ def _load_ours(
     found: dict[str, int] = {}
     for name in state[1]:
         arrays[name], found[name] = files.read(name, _Input.array)
-    _check_arrays(arrays, settings.replay_capacity)
+    check_arrays(arrays, settings.replay_capacity)
     if contents["elements"] is None:
         rows = None if known is None else make(dict(known))
     else:
@@ -364,7 +371,7 @@ def _load_theirs(
         arrays["sum_tree"], words["max_recorded_priority"] = files.read(
             "sum_tree", lambda source: read_sum_tree(source.file, capacity)
         )[0]
-    _check_arrays(arrays, capacity)
+    check_arrays(arrays, capacity)
     count = int(arrays["add_count"])
     _fill(files, rows, count, _named(rows))
     terminal = rows.all_rows("terminal") != 0
@@ -396,7 +403,7 @@ def _named(rows: Store) -> list[str]:
     return [STORE_FILENAME_PREFIX + name for name in rows.elements]
 
 
-def _check_arrays(arrays: Mapping[str, Array], capacity: int) -> None:
+def check_arrays(arrays: Mapping[str, Array], capacity: int) -> None:
     """Refuse arrays of wrong shapes and kinds."""
     expected = {"add_count": ("iu", ()), "is_index_valid": ("b", (capacity,))}
     expected["sum_tree"] = ("f", (capacity,))

@@ -36,19 +36,25 @@ class Store:
 
     Parameters
     ----------
-    capacity : int
-        Rows.
+    rows : ReplayBuffer
+        Of the fields that ``empty`` declares.
     elements : dict
         The kind of each field.
     """
 
-    def __init__(self, capacity: int, elements: Mapping[str, ElementMetadata]) -> None:
+    def __init__(self, rows: ReplayBuffer, elements: Mapping[str, ElementMetadata]) -> None:
+        self.rows = rows
         self.elements = dict(elements)
+        self.fields = {field.name: field for field in rows.schema.fields}
+
+    @classmethod
+    def empty(cls, capacity: int, elements: Mapping[str, ElementMetadata]) -> Store:
+        """No rows yet, and room for so many."""
         declared: dict[str, FieldSpec] = {
-            name: kind.declaration() for name, kind in self.elements.items()
+            name: kind.declaration() for name, kind in elements.items()
         }
         try:
-            self.rows = ReplayBuffer(
+            rows = ReplayBuffer(
                 capacity,
                 declared | {FLAGS: {"shape": (), "dtype": np.uint8}},
                 terminated=False,
@@ -57,7 +63,7 @@ class Store:
             )
         except (TypeError, ValueError) as error:
             raise InputError(str(error)) from error
-        self.fields = {field.name: field for field in self.rows.schema.fields}
+        return cls(rows, elements)
 
     def read_step(self, fields: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
         """The values of a step as ``add`` takes them, or ``InputError``."""
