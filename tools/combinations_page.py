@@ -57,7 +57,7 @@ def render() -> str:
     for number, (text, samplers) in enumerate(reasons.items(), 1):
         names = ", ".join(f"`{name}`" for name in samplers)
         lines.append(f"[{number}] Not {names}: {text}.\n")
-    lines.append("`Mixture` has no `batches`: an epoch takes each row once, whatever the shares.\n")
+    lines.append("`Mixture` has no `epoch`: it would take each row once, whatever the shares.\n")
     return "\n".join(lines)
 
 

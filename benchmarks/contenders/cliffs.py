@@ -176,7 +176,7 @@ def episode_returns(place: int, few: int, many: int) -> Work:
 def epoch_begins(place: int, rows: int) -> Work:
     """NumPy's permutation, and the first batch of an epoch in random order."""
     rb = shelf.get(with_episodes, rows)
-    work = ("rng.permutation(rows)", "batch = next(rb.batches(256))")[place]
+    work = ("rng.permutation(rows)", "batch = next(rb.epoch(256))")[place]
     return statement(work, rb=rb, rows=rows, rng=np.random.default_rng(0))
 
 

@@ -6,6 +6,7 @@ from is a ``Source``: a buffer, a ``View`` of one, a ``Mixture`` of sources. May
 but ``integrations`` and ``compat``.
 """
 
+from cpprb_like.buffers._batches import Batch, Batches
 from cpprb_like.buffers._create import create_buffer
 from cpprb_like.buffers._episodes import Episode, Episodes, Spread, Statistics
 from cpprb_like.buffers._mixture import Mixture
@@ -13,11 +14,12 @@ from cpprb_like.buffers._prioritized import PrioritizedReplayBuffer
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._replay_memory import ReplayMemory
 from cpprb_like.buffers._reverse import ReverseReplayBuffer
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source
+from cpprb_like.buffers._source import ColumnSpec, Source
 from cpprb_like.buffers._view import View
 
 __all__ = [
     "Batch",
+    "Batches",
     "ColumnSpec",
     "Episode",
     "Episodes",

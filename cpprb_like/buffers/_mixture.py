@@ -76,7 +76,7 @@ class Mixture(Source):
 
     Importance-sampling ``weights`` correct for priorities within each source, not for the shares.
 
-    There is no ``batches``: an epoch takes each row once, whatever the shares.
+    There is no ``epoch``: it would take each row once, whatever the shares.
 
     A mixture is pickled and deep-copied with its sources. Any number of threads may add to the
     buffers and draw; two draws at the same time may count as one in ``draws``.
@@ -424,6 +424,9 @@ class Mixture(Source):
         if beta is not None:
             check("beta", beta, 0)
         self._ends_of_shares()
+
+    def _epoch(self, *_: Any) -> Iterator[Batch]:
+        raise TypeError("a mixture has no epoch: it would take each row once, whatever the shares")
 
     def _can_draw(self) -> bool:
         return any(source._can_draw() for source in self._sources.values())

@@ -55,7 +55,7 @@ from cpprb_like.buffers._checking import IdFields, check_memory, check_rows
 from cpprb_like.buffers._entry import BufferBase, not_initialised
 from cpprb_like.buffers._episodes import Episodes
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
 from cpprb_like.buffers._view import View
 from cpprb_like.checkpoint._cpprb_files import File, load_transitions, save_transitions
 from cpprb_like.checkpoint._load import Target
@@ -572,7 +572,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         Returns
         -------
         View
-            It draws from this buffer, with the methods ``sample``, ``batches`` and
+            It draws from this buffer, with the methods ``sample``, ``batches``, ``epoch`` and
             ``update_priorities``, and can be used beside it and beside other views.
 
         Raises
@@ -852,79 +852,27 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
             columns,
         )
 
-    def batches(
+    def _epoch(
         self,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        fields: str | Iterable[str] | None = None,
-    ) -> Iterator[Batch]:
-        """Each row once, in batches: one epoch over the slots in use when it begins.
-
-        A batch is drawn and copied when it is asked for; a row that was overwritten by then is the
-        new one, or left out if that cannot be drawn.
-
-        Parameters
-        ----------
-        batch_size : int
-            Rows of a batch, at least 1; the last one may be smaller.
-        shuffle : bool
-            In random order, or in the order of the slots.
-        drop_last : bool
-            Leave a smaller last batch out.
-        fields : str or iterable of str, optional
-            The fields to read; all.
-
-        Yields
-        ------
-        dict of ndarray
-            Each field, shape ``(n, *shape)``.
-
-        Raises
-        ------
-        TypeError, ValueError
-            ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``.
-        RuntimeError
-            The buffer was cleared, or initialised anew, in the meantime.
-
-        Notes
-        -----
-        Cost: that of the batches. The first one of a shuffled epoch takes memory for all, 8 bytes a
-        row, in 0.1 ms for a million rows.
-
-        Examples
-        --------
-        >>> from cpprb_like import ReplayBuffer
-        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
-        >>> rb.add(rew=[1, 2, 3, 4, 5])
-        0
-        >>> [batch["rew"].tolist() for batch in rb.batches(2, shuffle=False)]
-        [[1.0, 2.0], [3.0, 4.0], [5.0]]
-        """
-        columns = self._columns(fields)
-        n = self._check_batch_size(batch_size, columns)
-        if n == 0:
-            raise ValueError("batch_size: expected at least 1, got 0")
-        return self._batches(n, shuffle, drop_last, columns)
-
-    def _batches(
-        self, n: int, shuffle: bool, drop_last: bool, columns: tuple[Column, ...] | None = None
+        n: int,
+        fields: tuple[str, ...] | None,
+        shuffle: bool,
+        drop_last: bool,
+        shard: tuple[int, int],
+        rng: np.random.Generator | None,
     ) -> Iterator[Batch]:
         if len(self) == 0:
             return
         ring, clears = self.ring, self.ring.clears
-        epoch = Epoch(ring, self.rng if shuffle else None)
+        columns = self._columns(fields)
+        epoch = Epoch(ring, (self.rng if rng is None else rng) if shuffle else None)
 
         def still_there(chosen: Slots) -> Slots:
             if ring.clears != clears or self.ring is not ring:
                 raise RuntimeError("the buffer was cleared or made anew while its rows were read")
             return chosen[~ring.absent_at(chosen)]
 
-        while True:
-            slots = epoch.take(n)
-            if len(slots) == 0 or (drop_last and len(slots) < n):
-                break
+        for slots in parts(epoch.take, n, drop_last, shard):
             yield self._read(partial(still_there, slots), columns)
 
     # ------------------------------------------------------------------ rows by slot
@@ -1006,8 +954,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows):
         return stack_rows(self.ring, self.consistently, name, slots, axis, out)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rows one by one, in the order of their slots: dicts of values. As ``batches``."""
-        for batch in self._batches(1, shuffle=False, drop_last=False):
+        """The rows one by one, in the order of their slots: dicts of values. As ``epoch``."""
+        for batch in self.epoch(1, shuffle=False):
             if all(len(values) for values in batch.values()):  # otherwise it was deleted meanwhile
                 yield {name: values[0] for name, values in batch.items()}
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._c.checks import as_int
+from cpprb_like._c.generators import Seed, generator
+from cpprb_like.buffers._batches import Batch, Batches
 from cpprb_like.checkpoint._saved import Checkpointed
-from cpprb_like.schedules import Schedule
+from cpprb_like.schedules import Schedule, check
 
-__all__ = ["Batch", "ColumnSpec", "Source"]
-
-Batch = dict[str, NDArray[Any]]
+__all__ = ["Batch", "ColumnSpec", "Source", "parts"]
 
 
 class ColumnSpec(NamedTuple):
@@ -71,11 +73,139 @@ class Source(Checkpointed):
         self,
         batch_size: int,
         *,
+        beta: float | Schedule | None = None,
+        replace: bool = True,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+    ) -> Batches:
+        """Batches without end, each as ``sample`` draws it.
+
+        Parameters
+        ----------
+        batch_size : int
+            Items of a batch, at least 1.
+        beta, replace, indexes, fields
+            As for ``sample``.
+
+        Returns
+        -------
+        Batches
+            An iterator. What ``sample`` raises, such as ``NotEnoughDataError``, its ``next`` does;
+            it can go on then.
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``; or ``beta``
+            and there are no priorities.
+
+        Notes
+        -----
+        Cost: that of ``sample``.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}}, seed=0)
+        >>> rb.add(rew=[1, 2, 3, 4, 5])
+        0
+        >>> for step, batch in zip(range(2), rb.batches(4)):
+        ...     step, batch["rew"].shape
+        (0, (4,))
+        (1, (4,))
+        """
+        n, names = self._read_epoch_size(batch_size, fields)
+        options: dict[str, Any] = {}
+        if beta is not None:
+            check("beta", beta, 0)
+            if not self.has_priorities:
+                raise TypeError("beta: expected no value, for there are no priorities")
+            options["beta"] = beta
+        if not replace:
+            options["replace"] = False
+        if indexes:
+            options["indexes"] = True
+        if names is not None:
+            options["fields"] = names
+        return Batches(partial(self.sample, n, **options))
+
+    def epoch(
+        self,
+        batch_size: int,
+        *,
         shuffle: bool = True,
         drop_last: bool = False,
         fields: str | Iterable[str] | None = None,
+        shard: tuple[int, int] = (0, 1),
+        seed: Seed = None,
+    ) -> Batches:
+        """Each item once, in batches: one epoch over those that can be drawn when it begins.
+
+        A batch is read when it is asked for; a row that was overwritten by then is the new one, or
+        left out if that cannot be drawn.
+
+        Parameters
+        ----------
+        batch_size : int
+            Items of a batch, at least 1; the last one may be smaller.
+        shuffle : bool
+            In random order, or in the order of the slots.
+        drop_last : bool
+            Leave a smaller last batch out.
+        fields : str or iterable of str, optional
+            The fields to read; all.
+        shard : (int, int)
+            ``(i, k)``: only part i of k, counted from 0, of the items in this order: every k-th
+            item. The parts of workers that have the same rows and the same ``seed`` are disjoint,
+            and together an epoch. Their sizes differ by one item at most.
+        seed : int, SeedSequence, BitGenerator, Generator, optional
+            Of the random order, in place of the source's generator.
+
+        Returns
+        -------
+        Batches
+            An iterator of dicts as ``sample`` gives them, without what a sampler adds.
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``; or
+            ``shard`` is no such pair; or the source is a mixture.
+        RuntimeError
+            Of ``next``: the buffer was cleared, or initialised anew, in the meantime.
+
+        Notes
+        -----
+        Cost: that of the batches. The first one of a shuffled epoch takes memory for all, 8 bytes a
+        row, in 0.1 ms for a million rows; of a view whose layers need rows around the drawn one, it
+        also looks at all rows, some 20 ns each. A part of k costs the random order of all.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
+        >>> rb.add(rew=[1, 2, 3, 4, 5])
+        0
+        >>> [batch["rew"].tolist() for batch in rb.epoch(2, shuffle=False)]
+        [[1.0, 2.0], [3.0, 4.0], [5.0]]
+        >>> [batch["rew"].tolist() for batch in rb.epoch(2, shuffle=False, shard=(1, 2))]
+        [[2.0, 4.0]]
+        """
+        n, names = self._read_epoch_size(batch_size, fields)
+        part = _read_shard(shard)
+        rng = None if seed is None else generator(seed)
+        return Batches(self._epoch(n, names, shuffle, drop_last, part, rng).__next__)
+
+    def _epoch(
+        self,
+        n: int,
+        fields: tuple[str, ...] | None,
+        shuffle: bool,
+        drop_last: bool,
+        shard: tuple[int, int],
+        rng: np.random.Generator | None,
     ) -> Iterator[Batch]:
-        """Each item once, in batches: one epoch."""
+        """The batches of an epoch, in the order of ``rng``, or of a generator of its own."""
         raise NotImplementedError
 
     def update_priorities(
@@ -113,6 +243,14 @@ class Source(Checkpointed):
         """A number of items that can be drawn at once, and the names of ``fields``."""
         raise NotImplementedError
 
+    def _read_epoch_size(
+        self, batch_size: int, fields: str | Iterable[str] | None
+    ) -> tuple[int, tuple[str, ...] | None]:
+        n, names = self._read_batch_size(batch_size, fields)
+        if n == 0:
+            raise ValueError("batch_size: expected at least 1, got 0")
+        return n, names
+
     def _can_draw(self) -> bool:
         """Whether there is something to draw."""
         return len(self) > 0
@@ -126,3 +264,28 @@ class Source(Checkpointed):
     ) -> NDArray[np.intp]:
         """Raise what ``update_priorities`` would for the priorities; which indexes are wrong."""
         raise NotImplementedError
+
+
+def _read_shard(shard: object) -> tuple[int, int]:
+    """Which part of how many, or an error."""
+    if not isinstance(shard, tuple | list) or len(shard) != 2:
+        raise TypeError(f"shard: expected (i, k), part i of k, got {shard!r}")
+    part, of = as_int("shard[0]", shard[0], 0), as_int("shard[1]", shard[1], 1)
+    if part >= of:
+        raise ValueError(f"shard: expected a part from 0 to {of - 1}, got {part}")
+    return part, of
+
+
+def parts(
+    take: Callable[[int], NDArray[np.intp]], n: int, drop_last: bool, shard: tuple[int, int]
+) -> Iterator[NDArray[np.intp]]:
+    """The slots of each batch of one part of an epoch, whose slots ``take`` gives, so many at once.
+
+    Each time n for every part are taken, of which this part has every k-th.
+    """
+    part, of = shard
+    while True:
+        slots = np.ascontiguousarray(take(n * of)[part::of])
+        if len(slots) == 0 or (drop_last and len(slots) < n):
+            return
+        yield slots

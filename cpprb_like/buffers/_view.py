@@ -21,7 +21,7 @@ from cpprb_like._store.column import Column
 from cpprb_like._store.frame_axes import AxisCheck
 from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import check_out, read_columns
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._epoch import Epoch
@@ -208,71 +208,28 @@ class View(Source):
             if one.finish(batch):
                 return batch
 
-    def batches(
+    def _epoch(
         self,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        fields: str | Iterable[str] | None = None,
-    ) -> Iterator[Batch]:
-        """Each row that can be drawn once, in batches: one epoch over those of its beginning.
-
-        A batch is read when it is asked for. A row that was overwritten by then is the new one, or
-        left out if that cannot be drawn.
-
-        Parameters
-        ----------
-        batch_size : int
-            Items of a batch, at least 1; the last one may be smaller.
-        shuffle : bool
-            In random order, or in the order of the slots.
-        drop_last : bool
-            Leave a smaller last batch out.
-        fields : str or iterable of str, optional
-            The fields to read; all.
-
-        Yields
-        ------
-        dict of ndarray
-            As ``sample``, without what a sampler adds.
-
-        Raises
-        ------
-        TypeError, ValueError
-            ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``.
-        RuntimeError
-            The buffer was cleared, or initialised anew, in the meantime.
-
-        Notes
-        -----
-        Cost: that of the batches; where not every row can be drawn, also one look at all rows, some
-        20 ns each, and 8 bytes for each that can.
-        """
-        columns = read_columns(fields, self._now.ring.columns)
-        n = self._now.read_batch_size(batch_size, columns)
-        if n == 0:
-            raise ValueError("batch_size: expected at least 1, got 0")
-        return self._batches(n, shuffle, drop_last, columns)
-
-    def _batches(
-        self, n: int, shuffle: bool, drop_last: bool, columns: tuple[Column, ...] | None
+        n: int,
+        fields: tuple[str, ...] | None,
+        shuffle: bool,
+        drop_last: bool,
+        shard: tuple[int, int],
+        rng: np.random.Generator | None,
     ) -> Iterator[Batch]:
         now, buffer = self._now, self.buffer
         if len(buffer) == 0:
             return
         clears = now.ring.clears
-        take = now.epoch(buffer.rng if shuffle else None)
+        columns = read_columns(fields, now.ring.columns)
+        take = now.epoch((buffer.rng if rng is None else rng) if shuffle else None)
 
         def still_there(chosen: Slots) -> tuple[Slots, Extra]:
             if now.ring.clears != clears or buffer.ring is not now.ring:
                 raise RuntimeError("the buffer was cleared or made anew while its rows were read")
             return now.drawable(chosen), {}
 
-        while True:
-            slots = take(n)
-            if len(slots) == 0 or (drop_last and len(slots) < n):
-                break
+        for slots in parts(take, n, drop_last, shard):
             yield self._read(partial(still_there, slots), None, columns, None)
             self.draws += 1
 

@@ -210,7 +210,7 @@ def test_environment_that_is_no_integer(rb: ReplayBuffer, env: Any, method: str)
 def test_bad_size_of_batches(rb: ReplayBuffer, batch_size: Any) -> None:
     """Batches hold at least one row; the error comes with the call and not later."""
     with refused(rb, (TypeError, ValueError), "batch_size"):
-        rb.batches(batch_size)
+        rb.epoch(batch_size)
 
 
 # ---------------------------------------------------------------------- steps of a draw

@@ -94,7 +94,7 @@ def test_some_fields_are_those_of_the_whole_batch(kind: str, fields: Any) -> Non
     assert first.sample(8, fields=fields, out=out) is out
     assert_part(out, whole, names)
     assert_part(first.get_all_transitions(fields=fields), second.get_all_transitions(), names)
-    for part, whole in zip(first.batches(20, fields=fields), second.batches(20), strict=True):
+    for part, whole in zip(first.epoch(20, fields=fields), second.epoch(20), strict=True):
         assert_part(part, whole, names)
     options: dict[str, Any] = {"indexes": True, "first_only": sorted(names)[:1]}
     part = sample_sequences(first, 7, 4, fields=fields, **options)
@@ -165,7 +165,7 @@ def mixture() -> Mixture:
 WAYS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "sample": (lambda **kw: filled("plain").sample(3, **kw), ("act", "rew")),
     "by priority": (lambda **kw: filled("by priority").sample(3, **kw), ("act", "rew")),
-    "batches": (lambda **kw: list(filled("plain").batches(30, **kw)), ("act", "rew")),
+    "epoch": (lambda **kw: list(filled("plain").epoch(30, **kw)), ("act", "rew")),
     "all": (lambda **kw: filled("plain").get_all_transitions(**kw), ("act", "rew")),
     "sequences": (lambda **kw: sample_sequences(filled("plain"), 3, 2, **kw), ("act", "rew")),
     "episode": (lambda **kw: filled("chained").episodes.read(1, **kw), ("act", "next_obs")),

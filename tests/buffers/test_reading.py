@@ -64,10 +64,10 @@ def test_iteration_gives_the_rows_in_slot_order() -> None:
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_batches_visit_every_row_once(n: int, shuffle: bool, drop_last: bool) -> None:
-    """``batches`` holds every row exactly once; ``drop_last`` leaves a short last batch out."""
+    """``epoch`` holds every row exactly once; ``drop_last`` leaves a short last batch out."""
     rb = ReplayBuffer(20, {"x": {"shape": (), "dtype": "i8"}}, seed=4)
     rb.add(x=np.arange(n))
-    batches = [batch["x"].tolist() for batch in rb.batches(5, shuffle=shuffle, drop_last=drop_last)]
+    batches = [batch["x"].tolist() for batch in rb.epoch(5, shuffle=shuffle, drop_last=drop_last)]
     kept = n // 5 * 5 if drop_last else n
     assert [len(batch) for batch in batches] == [5] * (kept // 5) + [kept % 5] * (kept % 5 > 0)
     seen = [x for batch in batches for x in batch]
@@ -101,7 +101,7 @@ def test_reading_skips_absent_rows() -> None:
     rb.add(x=[4, 5])
     assert rb.get_all_transitions()["x"].tolist() == [0, 3, 4, 5]
     assert [int(row["x"]) for row in rb] == [0, 3, 4, 5]
-    assert [b["x"].tolist() for b in rb.batches(3, shuffle=False)] == [[0, 3, 4], [5]]
+    assert [b["x"].tolist() for b in rb.epoch(3, shuffle=False)] == [[0, 3, 4], [5]]
     assert len(rb) == 4
 
 

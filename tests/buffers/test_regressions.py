@@ -70,7 +70,7 @@ def test_initialising_a_buffer_inside_an_epoch(layers: list[Layer]) -> None:
     """The epoch went on with slots of a ring that was gone: an ``IndexError`` without a reason."""
     rb = ReplayBuffer(20, X, seed=0)
     rb.add(x=np.arange(20))
-    epoch = (rb.view(*layers) if layers else rb).batches(5)
+    epoch = (rb.view(*layers) if layers else rb).epoch(5)
     next(epoch)
     rb.__init__(3, X)  # type: ignore[misc]
     rb.add(x=1)
@@ -186,7 +186,7 @@ def test_an_epoch_ends_with_a_clear() -> None:
     """Iterating on after a clear says so, and does not name slots that nobody asked for."""
     rb = ReplayBuffer(4, X)
     rb.add(x=[1, 2, 3])
-    for rows in (rb.batches(1), iter(rb)):
+    for rows in (rb.epoch(1), iter(rb)):
         next(rows)
         rb.clear()
         with pytest.raises(RuntimeError, match="cleared"):

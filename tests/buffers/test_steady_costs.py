@@ -324,7 +324,7 @@ def test_the_first_batch_of_an_epoch() -> None:
     """Before the first batch all rows were put in order, in a table that was far from any cache."""
     rb = filled()
     rng = np.random.default_rng(0)
-    assert ratio(lambda: rng.permutation(ROWS), lambda: next(iter(rb.batches(256)))) < 1
+    assert ratio(lambda: rng.permutation(ROWS), lambda: next(iter(rb.epoch(256)))) < 1
 
 
 def test_absent_rows_are_passed_over_for_good_in_an_epoch() -> None:
@@ -334,7 +334,7 @@ def test_absent_rows_are_passed_over_for_good_in_an_epoch() -> None:
         rb.episodes.delete(5)
     seen: list[int] = []
     sizes = []
-    for number, batch in enumerate(rb.batches(64)):
+    for number, batch in enumerate(rb.epoch(64)):
         seen += batch["x"].tolist()
         sizes.append(len(batch["x"]))
         if number == 3:

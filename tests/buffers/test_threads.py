@@ -91,7 +91,7 @@ def test_other_readings_see_whole_rows_too() -> None:
         lambda: check_rows(rb.get_all_transitions(shuffle=True)),
         lambda: check_rows(rb._encode_sample([0, 5, 3])),
         lambda: check_rows(rb[1:4]),
-        lambda: list(map(check_rows, rb.batches(3))),
+        lambda: list(map(check_rows, rb.epoch(3))),
     )
 
 

@@ -203,8 +203,8 @@ class Place:
     def all_shuffled(self) -> None:
         check_rows(self.rb.get_all_transitions(shuffle=True))
 
-    def batches(self) -> None:
-        for batch in self.rb.batches(30):
+    def epoch(self) -> None:
+        for batch in self.rb.epoch(30):
             check_rows(batch)
 
     def sample(self) -> None:
@@ -254,7 +254,7 @@ READINGS = (
     Place.iterate,
     Place.all_rows,
     Place.all_shuffled,
-    Place.batches,
+    Place.epoch,
     Place.sample,
     Place.sample_distinct,
     Place.sample_out,

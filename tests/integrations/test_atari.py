@@ -110,7 +110,7 @@ def test_shared_frames_read_as_full_stacks(game: str, axis: int, prioritized: bo
     assert len(rewards) > 1, "nothing happened in the game"
     assert len(rb) == len(full) > SIZE - 3
     for batch, expected in zip(
-        rb.batches(256, shuffle=False), full.batches(256, shuffle=False), strict=True
+        rb.epoch(256, shuffle=False), full.epoch(256, shuffle=False), strict=True
     ):
         assert_same_bytes(batch, expected)
     rb.check()

@@ -178,7 +178,7 @@ def test_sampling_leaves_the_global_state_alone() -> None:
     rb.sample(10)
     rb.sample(10, replace=False)
     rb.get_all_transitions(shuffle=True)
-    list(rb.batches(10))
+    list(rb.epoch(10))
     after = np.random.get_state(legacy=False)
     assert repr(before) == repr(after)
 

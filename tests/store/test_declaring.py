@@ -198,7 +198,7 @@ def test_a_batch_size_may_be_a_whole_float(n: Any) -> None:
         rb = make(10, {"x": {}})
         rb.add(x=[1, 2, 3])
         assert len(rb.sample(n)["x"]) == 7
-        assert [len(batch["x"]) for batch in rb.batches(n)] == [3]
+        assert [len(batch["x"]) for batch in rb.epoch(n)] == [3]
 
 
 @pytest.mark.parametrize("n", [7.5, float("nan"), float("inf"), np.array([7.0]), "7", None])

@@ -110,7 +110,7 @@ OPTIONS: dict[str, str] = {
     "fields": "`sample(n, fields=...)`",
     "beta": "`sample(n, beta=...)`",
     "updates": "`update_priorities`",
-    "batches": "`batches(n)`",
+    "epoch": "`epoch(n)`",
     "n_envs": "several environments, `add_where`",
     "next_of": "`next_of`",
     "stack_compress": "`stack_compress`",

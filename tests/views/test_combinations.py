@@ -98,9 +98,9 @@ def try_option(cell: Cell) -> None:
         assert batch["weights"].max() <= 1.0
     elif option == "updates":
         check_priorities(view, reading)
-    elif option == "batches":
+    elif option == "epoch":
         drawn = []
-        for batch in view.batches(7):
+        for batch in view.epoch(7):
             drawn += batch["id"].reshape(len(batch["id"]), -1)[:, 0].tolist()
             for item in items(batch):
                 reading.check(item)

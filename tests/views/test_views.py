@@ -210,7 +210,7 @@ def assert_reads(rb: ReplayBuffer, twin: ReferenceViews, rng: np.random.Generato
     out = {name: np.empty_like(column) for name, column in rb.sample(3).items()}
     rb.sample(3, out=out)
     shuffled = rb.get_all_transitions(shuffle=True)
-    for batch in (distinct, rb.sample(4), out, shuffled, *rb.batches(3)):
+    for batch in (distinct, rb.sample(4), out, shuffled, *rb.epoch(3)):
         for got in rows_of(batch):
             assert_row(twin.read(by_id[int(got["id"])]), got, f"id {got['id']}")
     assert_reads_of_some_fields(rb, twin, by_id, rng)
@@ -237,7 +237,7 @@ def assert_reads_of_some_fields(
         assert index == twin.index(by_id[int(got["id"])])
     everything = rb.get_all_transitions(fields=fields)
     assert len(everything["id"]) == len(by_id)
-    for batch in (named, everything, *rb.batches(5, fields=fields)):
+    for batch in (named, everything, *rb.epoch(5, fields=fields)):
         for got in rows_of(batch):
             assert_row(twin.part(by_id[int(got["id"])], fields), got, f"id {got['id']}")
 

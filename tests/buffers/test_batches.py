@@ -1,0 +1,167 @@
+"""``batches`` and ``epoch``: batches without end, and each row once."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import refused
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.buffers import Mixture, Source
+from cpprb_like.samplers import Recency
+from cpprb_like.views import NStep, Sequences
+
+FIELDS: dict[str, Any] = {
+    "x": {"shape": (), "dtype": "i8"},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": bool},
+}
+
+
+def filled(kind: type[ReplayBuffer] = ReplayBuffer, n: int = 40, **options: Any) -> ReplayBuffer:
+    """A buffer of n numbered rows, in episodes of ten."""
+    rb = kind(50, FIELDS, seed=3, **options)
+    if n:
+        rb.add(x=np.arange(n), rew=np.ones(n), done=np.arange(n) % 10 == 9)
+    return rb
+
+
+def mixture() -> Mixture:
+    """A mixture of a plain and a prioritized buffer."""
+    sources = {"a": filled(), "b": filled(PrioritizedReplayBuffer)}
+    return Mixture(sources, {"a": 0.4, "b": 0.6}, seed=1)
+
+
+SOURCES: dict[str, Callable[[], Source]] = {
+    "plain": filled,
+    "prioritized": lambda: filled(PrioritizedReplayBuffer, check_for_update=True),
+    "recency": lambda: filled(sampler=Recency(least=3, updates=5)),
+    "n-step": lambda: filled().view(NStep(3)),
+    "sequences": lambda: filled(PrioritizedReplayBuffer, check_for_update=True).view(Sequences(4)),
+    "mixture": mixture,
+}
+
+
+def listed(batch: dict[str, Any]) -> dict[str, Any]:
+    """A batch that can be compared."""
+    return {name: np.asarray(values).tolist() for name, values in batch.items()}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_batches_are_what_sample_gives(name: str) -> None:
+    """``batches`` draws as repeated calls of ``sample`` do, with the same options."""
+    one, other = SOURCES[name](), SOURCES[name]()
+    options: dict[str, Any] = {"replace": False, "fields": iter(["x", "rew"]), "indexes": True}
+    if one.has_priorities:
+        options["beta"] = 0.7
+    found = [listed(batch) for batch in islice(one.batches(4, **options), 5)]
+    options["fields"] = ["x", "rew"]
+    assert found == [listed(other.sample(4, **options)) for _ in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"batch_size": 0}, "batch_size: expected at least 1, got 0"),
+        ({"batch_size": -1}, "batch_size"),
+        ({"batch_size": 2.5}, "batch_size"),
+        ({"batch_size": 4, "fields": "y"}, "y"),
+        ({"batch_size": 4, "beta": 0.5}, "beta: expected no value"),
+        ({"batch_size": 4, "beta": -0.5}, "beta"),
+    ],
+    ids=repr,
+)
+def test_wrong_options_are_refused_at_once(arguments: dict[str, Any], error: str) -> None:
+    """What cannot be drawn is said when the iterator is made, and not at its first batch."""
+    rb = filled()
+    with refused(rb, (TypeError, ValueError), error):
+        rb.batches(**arguments)
+    if "beta" not in arguments:
+        with refused(rb, (TypeError, ValueError), error):
+            rb.epoch(**arguments)
+
+
+def test_an_empty_buffer_is_an_error_that_passes() -> None:
+    """``next`` says that there are no rows, and goes on when there are."""
+    rb = filled(n=0)
+    batches = rb.batches(3)
+    for _ in range(2):
+        with pytest.raises(NotEnoughDataError):
+            next(batches)
+    rb.add(x=7, rew=0, done=False)
+    assert next(batches)["x"].tolist() == [7, 7, 7]
+    assert list(filled(n=0).epoch(3)) == []
+
+
+def test_closed_batches_end() -> None:
+    """After ``close``, or the end of a ``with`` statement, there are no more batches."""
+    rb = filled()
+    with rb.batches(3) as batches:
+        next(batches)
+    assert list(batches) == []
+    epoch = rb.epoch(3)
+    next(epoch)
+    epoch.close()
+    epoch.close()
+    assert list(epoch) == []
+
+
+def test_batches_are_not_copied() -> None:
+    """An iterator has a place in a program, which no copy of it would have."""
+    for act in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="make them anew"):
+            act(filled().batches(3))
+
+
+@given(
+    n=st.integers(0, 50),
+    batch_size=st.integers(1, 12),
+    k=st.integers(1, 5),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+    steps=st.sampled_from([0, 3]),
+)
+def test_the_parts_of_an_epoch_are_an_epoch(
+    n: int, batch_size: int, k: int, shuffle: bool, drop_last: bool, steps: int
+) -> None:
+    """Parts with the same seed are disjoint: each has every k-th item of the whole."""
+    rb = filled(n=n)
+    source: Source = rb.view(NStep(steps)) if steps else rb
+    options: Any = {"shuffle": shuffle, "seed": 5}
+    whole = [x for batch in source.epoch(batch_size, **options) for x in batch["x"].tolist()]
+    before = rb.rng.bit_generator.state
+    for i in range(k):
+        epoch = source.epoch(batch_size, shard=(i, k), drop_last=drop_last, **options)
+        batches = [batch["x"].tolist() for batch in epoch]
+        expected = whole[i::k]
+        if drop_last:
+            expected = expected[: len(expected) // batch_size * batch_size]
+        assert [x for batch in batches for x in batch] == expected
+        assert all(len(batch) == batch_size for batch in batches[:-1])
+    assert rb.rng.bit_generator.state == before
+    complete = n if steps == 0 or n % 10 == 0 else max(n // 10 * 10, n - steps + 1)
+    assert sorted(whole) == list(range(complete))
+
+
+@pytest.mark.parametrize(
+    "shard", [(1, 1), (-1, 2), (0, 0), (0, 1, 2), 3, None, (0.5, 2), (True, 2)], ids=repr
+)
+def test_parts_that_are_none_are_refused(shard: Any) -> None:
+    """A part has a number below that of parts."""
+    rb = filled()
+    with refused(rb, (TypeError, ValueError), "shard"):
+        rb.epoch(4, shard=shard)
+
+
+def test_a_mixture_has_no_epoch() -> None:
+    """Each row once would leave no shares to choose."""
+    with pytest.raises(TypeError, match="a mixture has no epoch"):
+        mixture().epoch(4)
