@@ -34,6 +34,7 @@ MODULES = {
     "Linear": "cpprb_like.schedules",
     "Piecewise": "cpprb_like.schedules",
     "Field": "cpprb_like._store.schema",
+    "EnvUniform": "cpprb_like.integrations._env_uniform",
     "cpprb.HindsightReplayBuffer": "cpprb_like.compat.cpprb._hindsight",
     "cpprb.SelectiveReplayBuffer": "cpprb_like.compat.cpprb._selective",
     "coax.SimpleReplayBuffer": "cpprb_like.compat.coax._buffers",

@@ -57,6 +57,8 @@ NEEDED = {
     "cpprb_like.compat.reagent.utils": ("torch", "pandas"),
     "cpprb_like.integrations._specs": ("dm_env",),
     "cpprb_like.integrations.dm_env": ("dm_env",),
+    "cpprb_like.integrations.stable_baselines3": ("torch", "stable_baselines3"),
+    "libraries.md": ("torch", "stable_baselines3"),
 }
 
 
@@ -124,10 +126,11 @@ def test_python_blocks_run(
 def test_blocks_have_a_language_that_is_tested(page: Path) -> None:
     """No block is left out: each is Python, a shell command, or the list of rooms.
 
-    On the page of the docstrings: a signature, or an example that is tested where it stands.
+    On the page of the docstrings: a signature, or an example that is tested where it stands. Of the
+    changes to a program, those to whole files are tested by tests/libraries.
     """
     languages = {name for name, _ in BLOCK.findall(page.read_text())}
-    further = {"design.md": {""}, "api.md": {"pycon", "text"}}
+    further = {"design.md": {""}, "api.md": {"pycon", "text"}, "libraries.md": {"diff"}}
     assert languages <= {"python", "bash"} | further.get(page.name, set())
 
 

@@ -32,9 +32,13 @@ PACKAGES = {
     "pandas": "pandas",
     "pyright": "pyright",
     "resource": "resource, which is of Unix,",
+    "stable_baselines3": "Stable-Baselines3",
+    "tensordict": "tensordict",
     "tf_agents": "TF-Agents",
+    "tianshou": "Tianshou",
     "tomllib": "tomllib, which is of Python 3.11",
     "torch": "PyTorch",
+    "torchrl": "TorchRL",
     "tqdm": "tqdm",
     "typing_extensions": "typing_extensions",
 }

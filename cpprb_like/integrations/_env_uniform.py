@@ -1,0 +1,40 @@
+"""``EnvUniform``: the draws of Stable-Baselines3's replay buffer.
+
+Not here: what a batch is made of (``stable_baselines3``). Apart from that module, so that a
+checkpoint is read where Stable-Baselines3 is not installed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers import Extra, LegacyUniform, Slots
+
+__all__ = ["EnvUniform"]
+
+
+class EnvUniform(LegacyUniform):
+    """Uniform sampling of a time step, then of an environment, by ``np.random.randint``.
+
+    After the same ``np.random.seed`` it draws the rows that Stable-Baselines3 draws. With
+    ``replace=False``, and in a buffer with n-step returns, it draws as ``LegacyUniform``.
+    """
+
+    def draw(
+        self, ring: Any, n: int, rng: np.random.Generator, *, replace: bool
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw``."""
+        n_envs = ring.n_envs
+        if not replace or ring.lookahead or len(ring) % n_envs:
+            return super().draw(ring, n, rng, replace=replace)
+        if n and len(ring) == 0:
+            raise NotEnoughDataError(f"cannot sample {n} rows: the buffer is empty")
+        times = np.random.randint(0, len(ring) // n_envs, size=n)
+        envs = np.random.randint(0, n_envs, size=n)
+        return ring.ordered_at(times * n_envs + envs), {}
+
+    def __repr__(self) -> str:
+        return "EnvUniform()"

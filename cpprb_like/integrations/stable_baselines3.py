@@ -1,0 +1,708 @@
+"""Replay buffers for Stable-Baselines3: ``DQN(..., replay_buffer_class=ReplayBuffer)``.
+
+``ReplayBuffer`` for observations of any space, ``HerReplayBuffer`` for goal environments, and
+``PrioritizedDQN``, whose loss takes importance-sampling weights. Here a step of Stable-Baselines3
+becomes a step of ``cpprb_like``, and a batch its tensors. Not here: rows, samplers and views, which
+are those of every buffer. They are subclasses of Stable-Baselines3's classes, as its algorithms ask
+for them by these, but have none of the arrays of those.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+import cpprb_like.buffers as buffers
+from cpprb_like._c.checks import as_int
+from cpprb_like.integrations._env_uniform import EnvUniform
+from cpprb_like.integrations._missing import missing
+from cpprb_like.samplers import Prioritized, PrioritySampler, Sampler, Uniform
+from cpprb_like.typing import FieldSpec
+from cpprb_like.views import Hindsight
+
+try:
+    import torch
+    from gymnasium import spaces
+    from stable_baselines3 import DQN
+    from stable_baselines3 import HerReplayBuffer as TheirHerReplayBuffer
+    from stable_baselines3.common.buffers import ReplayBuffer as TheirReplayBuffer
+    from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
+    from stable_baselines3.common.type_aliases import (
+        DictReplayBufferSamples,
+        ReplayBufferSamples,
+    )
+    from stable_baselines3.common.utils import get_device
+    from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+    from torch.nn.functional import smooth_l1_loss
+except ImportError as error:
+    raise missing(__name__, "Stable-Baselines3", "stable-baselines3", error) from error
+
+__all__ = [
+    "EnvUniform",
+    "HerReplayBuffer",
+    "PrioritizedDQN",
+    "PrioritizedReplayBufferSamples",
+    "ReplayBuffer",
+]
+
+Array = NDArray[Any]
+Nested = Any  # an array, or a dict of arrays where observations are dicts
+INFOS = "infos"
+
+
+class PrioritizedReplayBufferSamples(NamedTuple):
+    """A batch of a buffer with priorities: Stable-Baselines3's, with weights and indexes.
+
+    Parameters
+    ----------
+    observations, actions, next_observations, dones, rewards, discounts
+        As in ``ReplayBufferSamples`` and ``DictReplayBufferSamples``.
+    weights : Tensor, shape (n, 1)
+        Importance-sampling weights, float32, at most 1.0.
+    indexes : ndarray, shape (n,)
+        For ``update_priorities``.
+    """
+
+    observations: Any
+    actions: torch.Tensor
+    next_observations: Any
+    dones: torch.Tensor
+    rewards: torch.Tensor
+    discounts: torch.Tensor | None
+    weights: torch.Tensor
+    indexes: NDArray[np.int64]
+
+
+class _Part(NamedTuple):
+    """An observation, or one entry of a dict of them, and its field."""
+
+    key: str | None  # in the dict
+    field: str
+    next_field: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_number: bool  # comes without an axis
+
+
+class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
+    """A replay buffer of Stable-Baselines3, for its argument ``replay_buffer_class``.
+
+    Of DQN, DDPG, TD3, SAC, and what derives from them; with observations of any space that they
+    take, Dict included, and any number of environments. After the same ``np.random.seed`` it gives
+    bit for bit the batches of Stable-Baselines3's own buffer, unless one of the options below
+    ``handle_timeout_termination`` is used.
+
+    Parameters
+    ----------
+    buffer_size : int
+        Capacity in steps, of all environments together.
+    observation_space, action_space : gymnasium.Space
+        Of one environment.
+    device : torch.device or str
+        Where batches go.
+    n_envs : int
+        Number of environments.
+    optimize_memory_usage : bool
+        Keep a next observation only where it is not the observation that follows. Other than in
+        Stable-Baselines3 this goes together with ``handle_timeout_termination``, with n-step
+        returns and with Dict observations, and loses nothing.
+    handle_timeout_termination : bool
+        ``dones`` of a batch are 0 where a time limit ended the episode, so that the target
+        bootstraps from the last observation.
+    sampler : Sampler, optional
+        Which rows are drawn, for example ``Prioritized(alpha=0.6)``; the buffer takes a copy. By
+        default uniformly from NumPy's global state, as Stable-Baselines3 does. With a
+        ``PrioritySampler`` batches are ``PrioritizedReplayBufferSamples``, for an algorithm such
+        as ``PrioritizedDQN`` that weights its loss and calls ``update_priorities``.
+    n_steps : int
+        n-step returns over this many steps, or fewer where the episode ends; 1. Batches have
+        ``discounts`` then, ``gamma ** steps``, or 0 where the episode was terminated. A row can
+        be drawn when all its steps are there.
+    gamma : float
+        Discount factor of ``n_steps``: that of the algorithm.
+    stack_compress : bool or iterable of str
+        Observations are frame stacks: of each step only the newest frame is kept. For Dict
+        observations, or those of several images, the keys of the stacks. It includes
+        ``optimize_memory_usage``.
+    seed : int, optional
+        Seed of the draws, by a generator of the buffer's own.
+    mmap_prefix, mmap_mode
+        As for ``cpprb_like.ReplayBuffer``: the rows in a file, for buffers larger than memory.
+
+    Attributes
+    ----------
+    buffer : cpprb_like.ReplayBuffer
+        The rows. Fields: ``obs`` and ``next_obs`` (of Dict observations ``obs.<key>`` and
+        ``next_obs.<key>``), ``act``, ``rew``, ``terminated``, ``truncated``.
+    source : cpprb_like.buffers.Source
+        What batches are drawn from: the buffer, or a view of it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of a wrong type or value, or the space is one that Stable-Baselines3 has no
+        buffer for.
+    MemoryError
+        The machine has not enough memory now; the message lists the bytes of each field.
+
+    Notes
+    -----
+    ``model.save_replay_buffer`` and ``load_replay_buffer`` pickle it. ``save`` and ``restore`` of
+    ``model.replay_buffer.buffer`` write only what is new since the last time.
+
+    If observations of a step are not the next ones of the step before, the environment was reset
+    meanwhile, as by a second ``learn``; n-step returns and new goals do not reach across it.
+
+    Examples
+    --------
+    >>> from stable_baselines3 import DQN
+    >>> from cpprb_like.integrations.stable_baselines3 import ReplayBuffer
+    >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=ReplayBuffer, seed=0)
+    >>> _ = model.learn(200)
+    >>> model.replay_buffer.sample(32).observations.shape
+    torch.Size([32, 4])
+    """
+
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        sampler: Sampler | None = None,
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        stack_compress: bool | Iterable[str] = False,
+        seed: int | None = None,
+        mmap_prefix: str | Path | None = None,
+        mmap_mode: Any = "x",
+    ) -> None:
+        # Theirs would allocate arrays of their own, so these are the attributes that it sets.
+        self.observation_space, self.action_space = observation_space, action_space
+        self.obs_shape = get_obs_shape(observation_space)
+        self.action_dim = get_action_dim(action_space)
+        self.n_envs = as_int("n_envs", n_envs, 1)
+        self.buffer_size = max(as_int("buffer_size", buffer_size, 1) // self.n_envs, 1)
+        self.device = get_device(device)
+        self.handle_timeout_termination = bool(handle_timeout_termination)
+        self.n_steps, self.gamma = as_int("n_steps", n_steps, 1), gamma
+        self._parts = _read_space(observation_space, self.obs_shape)
+        stacks = _read_stacks(stack_compress, self._parts)
+        self.optimize_memory_usage = bool(optimize_memory_usage) or bool(stacks)
+        if sampler is None:
+            is_theirs = seed is None and self.n_steps == 1 and self._draws_as_theirs
+            sampler, seed = (EnvUniform(), 0) if is_theirs else (Uniform(), seed)
+        prioritized = isinstance(sampler, PrioritySampler)
+        make: Any = buffers.PrioritizedReplayBuffer if prioritized else buffers.ReplayBuffer
+        names = [part.field for part in self._parts]
+        nstep = {"size": self.n_steps, "gamma": gamma, "rew": "rew", "discount": True}
+        self.buffer: buffers.ReplayBuffer = make(
+            self.buffer_size * self.n_envs,
+            self._fields(),
+            n_envs=self.n_envs,
+            next_of=names if self.optimize_memory_usage else None,
+            stack_compress=stacks or None,
+            Nstep=nstep if self.n_steps > 1 else None,
+            sampler=copy.deepcopy(sampler),  # of the arguments of a model, which it saves
+            seed=seed,
+            mmap_prefix=mmap_prefix,
+            mmap_mode=mmap_mode,
+        )
+        self._none = np.zeros((self.n_envs, 1), bool)
+        self._last_next: dict[str, bytes] = {}
+        self.source = self._open_source()
+
+    # Whether draws can be those of Stable-Baselines3, from NumPy's global state.
+    _draws_as_theirs = True
+
+    def _fields(self) -> dict[str, FieldSpec]:
+        """What a step is made of."""
+        fields: dict[str, FieldSpec] = {
+            part.field: {"shape": part.shape, "dtype": part.dtype} for part in self._parts
+        }
+        if not self.optimize_memory_usage:
+            fields |= {f"next_{name}": dict(spec) for name, spec in fields.items()}  # type: ignore[misc]
+        act_dtype = self._maybe_cast_dtype(self.action_space.dtype)
+        return {
+            **fields,
+            "act": {"shape": (self.action_dim,), "dtype": act_dtype},
+            "rew": {"shape": (1,), "dtype": np.float32},
+            "terminated": {"shape": (1,), "dtype": np.float32},
+            "truncated": {"shape": (1,), "dtype": bool},
+        }
+
+    def _open_source(self) -> buffers.Source:
+        """What batches are drawn from."""
+        return self.buffer
+
+    # ------------------------------------------------------------------ what their code reads
+
+    @property
+    def pos(self) -> int:
+        """Time steps written since the buffer was last full, as in Stable-Baselines3."""
+        return self.buffer.ring.written // self.n_envs % self.buffer_size
+
+    @property
+    def full(self) -> bool:
+        """Whether the capacity has been reached."""
+        return self.buffer.ring.written // self.n_envs >= self.buffer_size
+
+    @property
+    def dones(self) -> _LastStep:
+        """Only for Stable-Baselines3, which marks the last step before a ``learn`` anew."""
+        return _LastStep(self.buffer)
+
+    def size(self) -> int:
+        """Time steps in the buffer."""
+        return self.buffer_size if self.full else self.pos
+
+    def reset(self) -> None:
+        """Forget all steps."""
+        self.buffer.clear()
+        self._last_next = {}
+
+    # ------------------------------------------------------------------ steps
+
+    def add(
+        self,
+        obs: Nested,
+        next_obs: Nested,
+        action: Array,
+        reward: Array,
+        done: Array,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Add a step of every environment.
+
+        Parameters
+        ----------
+        obs, next_obs : ndarray or dict of ndarray, shape (n_envs, ...)
+            Observations before and after the step; after the last step of an episode the last
+            observation, and not the first one of the next episode.
+        action, reward, done : ndarray, shape (n_envs, ...)
+            The action, its reward, and whether it ended the episode.
+        infos : list of dict
+            ``"TimeLimit.truncated"`` in one says that a time limit ended the episode.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A value is none of its space; nothing was added.
+        """
+        n_envs = self.n_envs
+        step: dict[str, Any] = {
+            "act": action.reshape(n_envs, self.action_dim),
+            "rew": reward.reshape(n_envs, 1),
+            "terminated": self._none,
+            "truncated": self._none,
+        }
+        nexts: dict[str, Array] = {}
+        for key, name, next_name, shape, _, is_number in self._parts:
+            before, after = (obs, next_obs) if key is None else (obs[key], next_obs[key])
+            if is_number:
+                before, after = before.reshape(n_envs, *shape), after.reshape(n_envs, *shape)
+            step[name] = before
+            step[next_name] = nexts[name] = after
+        if any(done.tolist()):
+            ended = done.reshape(n_envs, 1).astype(bool)
+            if self.handle_timeout_termination:
+                cut = [[bool(info.get("TimeLimit.truncated", False))] for info in infos]
+                step["truncated"] = ended & np.array(cut)
+            step["terminated"] = ended & ~step["truncated"]
+        self._add(step, nexts, infos)
+
+    def _add(self, step: dict[str, Any], nexts: dict[str, Array], infos: list[Any]) -> None:  # noqa: ARG002
+        if self._follows_episodes:
+            self._end_what_was_reset(step)
+        self.buffer.add(**step)
+        if self._follows_episodes:
+            self._last_next = {name: values.tobytes() for name, values in nexts.items()}
+
+    @property
+    def _follows_episodes(self) -> bool:
+        """Whether a batch has what comes from several steps of an episode."""
+        return self.n_steps > 1
+
+    def _end_what_was_reset(self, step: Mapping[str, Any]) -> None:
+        """Truncate the episodes that this step does not follow: their environment was reset."""
+        for name, expected in self._last_next.items():
+            found = step[name].tobytes()
+            if found == expected:
+                continue
+            rows = [np.frombuffer(values, np.uint8) for values in (found, expected)]
+            before, after = (row.reshape(self.n_envs, -1) for row in rows)
+            same = (
+                (before == after).all(axis=1) if before.shape == after.shape else self._none[:, 0]
+            )
+            for env in np.flatnonzero(~same):
+                self.buffer.on_episode_end(int(env))
+
+    # ------------------------------------------------------------------ batches
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """Draw a batch.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows to draw, with replacement.
+        env : VecNormalize, optional
+            Normalizes observations and rewards, as they are drawn, by its statistics of now.
+
+        Returns
+        -------
+        ReplayBufferSamples or DictReplayBufferSamples or PrioritizedReplayBufferSamples
+            Tensors on ``device``: ``dones`` and ``rewards`` of shape ``(n, 1)``.
+
+        Raises
+        ------
+        NotEnoughDataError
+            No row can be drawn yet. It is a ``ValueError``.
+        """
+        batch = self.source.sample(batch_size)
+        obs, next_obs = self._nest(batch, ""), self._nest(batch, "next_")
+        rewards, discounts = batch["rew"], batch.get("discount")
+        if env is not None:
+            obs, next_obs = env.normalize_obs(obs), env.normalize_obs(next_obs)
+            rewards = self._normalize_returns(rewards, discounts, env)
+        columns = {
+            "observations": self._tensors(obs),
+            "actions": self._tensors(batch["act"]),
+            "next_observations": self._tensors(next_obs),
+            "dones": self._tensors(batch["terminated"]),
+            "rewards": self._tensors(rewards),
+            "discounts": None if discounts is None else self._tensors(discounts),
+        }
+        if self.buffer.has_priorities:
+            weights = self._tensors(batch["weights"][:, np.newaxis])
+            return PrioritizedReplayBufferSamples(
+                **columns, weights=weights, indexes=batch["indexes"]
+            )
+        if isinstance(self.obs_shape, dict):
+            return DictReplayBufferSamples(**columns)
+        return ReplayBufferSamples(**columns)
+
+    def _nest(self, batch: Mapping[str, Array], prefix: str) -> Nested:
+        """The observations of a batch as their space has them."""
+        if self._parts[0].key is None:
+            return batch[f"{prefix}obs"]
+        return {part.key: batch[prefix + part.field] for part in self._parts}
+
+    def _tensors(self, values: Nested) -> Any:
+        """Tensors on the device; on the CPU of the same memory, as batches are nobody else's."""
+        if isinstance(values, dict):
+            return {key: self._tensors(value) for key, value in values.items()}
+        return torch.as_tensor(values, device=self.device)
+
+    def _normalize_returns(
+        self, rewards: Array, discounts: Array | None, env: VecNormalize
+    ) -> Array:
+        """Rewards divided and clipped as single ones are; a sum of n has n times the bounds."""
+        if discounts is None or not env.norm_reward:
+            return np.asarray(env.normalize_reward(rewards), np.float32)
+        bound = env.clip_reward * sum(self.gamma**k for k in range(self.n_steps))
+        scaled = rewards / np.sqrt(env.ret_rms.var + env.epsilon)
+        return np.asarray(np.clip(scaled, -bound, bound), np.float32)
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike | torch.Tensor) -> None:
+        """Set the priorities of drawn rows, such as their absolute TD errors.
+
+        Parameters
+        ----------
+        indexes : array_like of int, shape (n,)
+            ``indexes`` of a batch.
+        priorities : array_like or Tensor, shape (n,) or (n, 1)
+            Finite, at least 0; a tensor of any device.
+
+        Raises
+        ------
+        TypeError, ValueError, IndexError
+            As ``PrioritizedReplayBuffer.update_priorities``; or the buffer has no priorities.
+        """
+        if isinstance(priorities, torch.Tensor):
+            priorities = priorities.detach().cpu().numpy()
+        self.source.update_priorities(indexes, priorities)
+
+    # ------------------------------------------------------------------ pickles
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but what is made anew from it."""
+        state = self.__dict__.copy()
+        del state["source"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """See ``__getstate__``."""
+        self.__dict__.update(state)
+        self.source = self._open_source()
+
+
+class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
+    """Hindsight experience replay for Stable-Baselines3, by ``replay_buffer_class``.
+
+    Steps are stored once and relabelled when they are drawn, by a view ``Hindsight``.
+
+    Parameters
+    ----------
+    buffer_size, observation_space, action_space, device, n_envs
+        As for ``ReplayBuffer``; observations are dicts with ``observation``, ``achieved_goal`` and
+        ``desired_goal``.
+    env : VecEnv
+        The training environment, whose ``compute_reward`` is asked; the algorithm passes it.
+    n_sampled_goal : int
+        Relabelled rows for each row with its own goal; 4.
+    goal_selection_strategy : {"future", "final", "episode"} or GoalSelectionStrategy
+        Which goal a relabelled row gets: see ``Hindsight``.
+    copy_info_dict : bool
+        Keep ``infos`` and pass copies of them to ``compute_reward``, which gets empty dicts
+        otherwise.
+    **options
+        As for ``ReplayBuffer``: a sampler, n-step returns and so on.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As ``ReplayBuffer``; or an option of its own is of a wrong type or value.
+
+    Notes
+    -----
+    Other than in Stable-Baselines3, rows of unfinished episodes are drawn too, with goals of the
+    steps so far; each row is relabelled with the probability of ``n_sampled_goal / (n_sampled_goal
+    + 1)``, where there it is a fixed share of a batch; and of an episode whose first steps were
+    overwritten the others remain. With n-step returns the rewards of all steps are computed anew.
+
+    Examples
+    --------
+    >>> from stable_baselines3 import SAC
+    >>> from stable_baselines3.common.envs import BitFlippingEnv
+    >>> from cpprb_like.integrations.stable_baselines3 import HerReplayBuffer
+    >>> env = BitFlippingEnv(n_bits=4, continuous=True)
+    >>> model = SAC("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer, seed=0)
+    >>> _ = model.learn(110)
+    >>> sorted(model.replay_buffer.sample(32).observations)
+    ['achieved_goal', 'desired_goal', 'observation']
+    """
+
+    env: VecEnv | None
+    _draws_as_theirs = False
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Space[Any],
+        env: VecEnv,
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        n_sampled_goal: int = 4,
+        goal_selection_strategy: Any = "future",
+        copy_info_dict: bool = False,
+        **options: Any,
+    ) -> None:
+        self.env = env
+        self.n_sampled_goal = as_int("n_sampled_goal", n_sampled_goal, 0)
+        self.her_ratio = 1 - 1 / (self.n_sampled_goal + 1)
+        self.goal_selection_strategy = goal_selection_strategy
+        self.copy_info_dict = bool(copy_info_dict)
+        super().__init__(
+            buffer_size,
+            observation_space,
+            action_space,
+            device,
+            n_envs,
+            optimize_memory_usage,
+            handle_timeout_termination,
+            **options,
+        )
+
+    def _fields(self) -> dict[str, FieldSpec]:
+        fields = super()._fields()
+        if self.copy_info_dict:
+            fields[INFOS] = {"shape": (), "dtype": object}
+        return fields
+
+    def _open_source(self) -> buffers.Source:
+        strategy = self.goal_selection_strategy
+        name: Any = strategy if isinstance(strategy, str) else strategy.name
+        layer = Hindsight(self._compute_reward, strategy=name.lower(), relabel_ratio=self.her_ratio)
+        return self.buffer.view(layer)
+
+    @property
+    def _follows_episodes(self) -> bool:
+        return True
+
+    def _compute_reward(self, achieved: Array, goal: Array, rows: Mapping[str, Array]) -> Array:
+        if self.env is None:
+            raise RuntimeError(
+                "HerReplayBuffer: rewards of new goals need the environment; call set_env"
+            )
+        if self.copy_info_dict:
+            infos = copy.deepcopy(list(rows[INFOS]))
+        else:
+            infos = [{} for _ in range(len(goal))]
+        (rewards,) = self.env.env_method("compute_reward", achieved, goal, infos, indices=[0])
+        return np.asarray(rewards, np.float32)
+
+    def _add(self, step: dict[str, Any], nexts: dict[str, Array], infos: list[Any]) -> None:
+        if self.copy_info_dict:
+            step[INFOS] = np.empty(self.n_envs, object)
+            step[INFOS][:] = infos
+        super()._add(step, nexts, infos)
+
+    def set_env(self, env: VecEnv) -> None:
+        """Set the environment, once, for a buffer that was unpickled.
+
+        Raises ``ValueError`` if there is one already.
+        """
+        if self.env is not None:
+            raise ValueError("set_env: expected a buffer without an environment; it has one")
+        self.env = env
+
+    def truncate_last_trajectory(self) -> None:
+        """End the episodes that are still open, as truncated."""
+        self.buffer.on_episode_end()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the environment: see ``set_env``."""
+        return {**super().__getstate__(), "env": None}
+
+
+class PrioritizedDQN(DQN):  # type: ignore[misc]
+    """DQN with prioritized experience replay (Schaul et al., 2016).
+
+    The loss of each row is multiplied by its importance-sampling weight, and the priority of a row
+    becomes its absolute TD error.
+
+    Parameters
+    ----------
+    *args, **options
+        As for ``stable_baselines3.DQN``.
+    replay_buffer_class : type
+        ``ReplayBuffer`` or a subclass.
+    replay_buffer_kwargs : dict, optional
+        Its options; ``{"sampler": Prioritized()}``.
+
+    Raises
+    ------
+    TypeError
+        The buffer has no priorities.
+
+    Examples
+    --------
+    >>> from cpprb_like.integrations.stable_baselines3 import PrioritizedDQN
+    >>> from cpprb_like.samplers import Prioritized
+    >>> from cpprb_like.schedules import Linear
+    >>> options = {"sampler": Prioritized(alpha=0.6, beta=Linear(0.4, 1.0, 10_000))}
+    >>> model = PrioritizedDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=options, seed=0)
+    >>> _ = model.learn(200)
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        replay_buffer_class: type[ReplayBuffer] = ReplayBuffer,
+        replay_buffer_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            *args,
+            replay_buffer_class=replay_buffer_class,
+            replay_buffer_kwargs={"sampler": Prioritized(), **(replay_buffer_kwargs or {})},
+            **options,
+        )
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        held = self.replay_buffer
+        if not isinstance(held, ReplayBuffer) or not held.buffer.has_priorities:
+            raise TypeError(
+                "PrioritizedDQN: expected a replay buffer with priorities, as with "
+                f"replay_buffer_kwargs={{'sampler': Prioritized()}}; got {type(held).__name__}"
+            )
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        """Draw batches and take a step of the optimizer for each; DQN calls it."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        losses = []
+        for _ in range(gradient_steps):
+            batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            discounts = self.gamma if batch.discounts is None else batch.discounts
+            with torch.no_grad():
+                following = self.q_net_target(batch.next_observations).amax(1, keepdim=True)
+                target = batch.rewards + (1 - batch.dones) * discounts * following
+            value = self.q_net(batch.observations).gather(1, batch.actions.long())
+            loss = (batch.weights * smooth_l1_loss(value, target, reduction="none")).mean()
+            self.policy.optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+            self.replay_buffer.update_priorities(batch.indexes, (value - target).abs())
+            losses.append(loss.item())
+        self._n_updates += gradient_steps
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/loss", np.mean(losses))
+
+
+class _LastStep:
+    """Takes ``dones[pos] = True``: the episodes of the last step end."""
+
+    def __init__(self, buffer: buffers.ReplayBuffer) -> None:
+        self._buffer = buffer
+
+    def __setitem__(self, pos: object, ended: object) -> None:
+        self._buffer.on_episode_end()
+
+
+def _read_space(space: Any, shape: Any) -> tuple[_Part, ...]:
+    """The parts of an observation space."""
+    keys = [None] if not isinstance(space, spaces.Dict) else list(space.spaces)
+    parts = []
+    for key in keys:
+        inner = space if key is None else space.spaces[key]
+        field = "obs" if key is None else f"obs.{key}"
+        parts.append(
+            _Part(
+                key,
+                field,
+                f"next_{field}",
+                shape if key is None else shape[key],
+                np.dtype(inner.dtype),
+                isinstance(inner, spaces.Discrete),
+            )
+        )
+    return tuple(parts)
+
+
+def _read_stacks(stack_compress: bool | Iterable[str], parts: tuple[_Part, ...]) -> list[str]:
+    """The fields that are frame stacks."""
+    if isinstance(stack_compress, str):
+        stack_compress = [stack_compress]
+    if isinstance(stack_compress, (bool, np.bool_)):
+        found = [part.field for part in parts if stack_compress and len(part.shape) == 3]
+        if stack_compress and not found:
+            raise ValueError(
+                "stack_compress: expected observations of three axes, got "
+                + ", ".join(f"{part.field} of shape {part.shape}" for part in parts)
+            )
+        return found
+    fields = {part.key: part.field for part in parts}
+    wanted = list(stack_compress)
+    unknown = [key for key in wanted if key not in fields]
+    if unknown:
+        raise ValueError(f"stack_compress: expected some of {list(fields)}, got {unknown}")
+    return [fields[key] for key in wanted]
