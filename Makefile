@@ -5,6 +5,7 @@
 # make test-torch    run the tests that need PyTorch, JAX and pandas, in an environment of their own
 # make test-integrations    run the tests that train with Stable-Baselines3 and other libraries, in that environment too
 # make learning-curves    train with Stable-Baselines3's buffer and with ours, and draw both (an hour)
+# make test-datasets    run the tests of data sets that need the libraries whose formats they are
 # make dev     the development set-up: everything below without another install
 # make lint typecheck debug bench cliffs bench-report guard wheel clean: see CONTRIBUTING.md
 #
@@ -15,6 +16,7 @@ VENV ?= .venv
 TF_VENV ?= .venv-tf-agents
 TORCH_VENV ?= .venv-torch
 TORCH ?= torch
+DATASETS_VENV ?= .venv-datasets
 PACKAGE ?= .
 ARGS ?=
 
@@ -27,6 +29,7 @@ BIN := $(VENV)/$(SCRIPTS)
 RUN := $(BIN)/python
 TF_BIN := $(TF_VENV)/$(SCRIPTS)
 TORCH_BIN := $(TORCH_VENV)/$(SCRIPTS)
+DATASETS_BIN := $(DATASETS_VENV)/$(SCRIPTS)
 
 COMPILED := $(subst /,.,$(basename $(wildcard cpprb_like/*.pyx cpprb_like/*/*.pyx)))
 
@@ -38,7 +41,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves dev lint format typecheck debug asan bench cliffs bench-report guard wheel api clean
+.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves test-datasets dev lint format typecheck debug asan bench cliffs bench-report guard wheel api clean
 
 demo:
 	$(call environment,demo)
@@ -92,6 +95,15 @@ test-integrations:
 learning-curves:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check matplotlib
 	$(TORCH_BIN)/python benchmarks/learning_curves.py $(ARGS)
+
+# The formats of data sets, with the libraries that they are of as judges.
+test-datasets:
+	$(PYTHON) -m venv "$(DATASETS_VENV)"
+	$(DATASETS_BIN)/python -m pip uninstall --quiet --yes cpprb_like
+	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools<81" \
+		"$(PACKAGE)" "minari[hdf5,arrow,create]>=0.5.4" "gymnasium>=1.1" pillow \
+		"pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
+	CPPRB_LIKE_REQUIRE=minari,gymnasium,h5py,pyarrow $(DATASETS_BIN)/pytest tests/datasets $(ARGS)
 
 dev:
 	$(call environment,dev)

@@ -1,6 +1,14 @@
 """Exceptions of this package, beside Python's ``TypeError``, ``ValueError`` and ``IndexError``."""
 
-__all__ = ["FieldNameError", "NotEnoughDataError"]
+__all__ = ["DataLossWarning", "FieldNameError", "NotEnoughDataError"]
+
+
+class DataLossWarning(UserWarning):
+    """A data set cannot hold something of a buffer, or a buffer something of a data set.
+
+    The message says what, and how many. With ``strict=True`` it is a ``ValueError``, before
+    anything is written.
+    """
 
 
 class NotEnoughDataError(ValueError, RuntimeError):

@@ -26,6 +26,7 @@ MODULES = (
     "cpprb_like.samplers",
     "cpprb_like.views",
     "cpprb_like.schedules",
+    "cpprb_like.datasets",
     "cpprb_like.errors",
     "cpprb_like.testing",
     "cpprb_like.typing",

@@ -32,6 +32,7 @@ Slots = NDArray[np.intp]
 Found = TypeVar("Found")
 Batches = list[Batch]  # ``list`` is a method below
 NO_SLOTS = np.empty(0, np.intp)
+ALL_ROWS = slice(None)
 MAX_ROUNDS = 8  # of rejection sampling among all episodes, before complete ones are searched
 
 
@@ -267,7 +268,14 @@ class Episodes:
 
     # ------------------------------------------------------------------ reading
 
-    def read(self, number: int, *, fields: str | Iterable[str] | None = None) -> Batch:
+    def read(
+        self,
+        number: int,
+        *,
+        fields: str | Iterable[str] | None = None,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> Batch:
         """The rows of an episode, in the order of time.
 
         Parameters
@@ -276,6 +284,9 @@ class Episodes:
             Number of the episode.
         fields : str or iterable of str, optional
             The fields to read; by default all.
+        start, stop : int
+            Read the rows from ``start`` to ``stop`` of the episode, as a slice does, so that a long
+            one can be read piece by piece.
 
         Returns
         -------
@@ -285,14 +296,15 @@ class Episodes:
         Raises
         ------
         TypeError
-            ``number`` is no integer, or ``fields`` are no names.
+            ``number``, ``start`` or ``stop`` is no integer, or ``fields`` are no names.
         ValueError
             ``fields`` as for ``ReplayBuffer.sample``.
         IndexError
             There is no such episode.
         """
         given, columns = _read_number(number), self._columns(fields)
-        return self._buffer.consistently(lambda: self._batch(given, columns))
+        rows = slice(as_int("start", start), None if stop is None else as_int("stop", stop))
+        return self._buffer.consistently(lambda: self._batch(given, columns, rows))
 
     def __getitem__(self, number: int) -> Batch:
         """As ``read``."""
@@ -390,10 +402,12 @@ class Episodes:
         columns = self._index.ring.columns
         return read_columns(fields, columns) or columns
 
-    def _batch(self, number: int, columns: tuple[Column, ...]) -> tuple[Slots, Batch]:
-        """The slots and the values of the rows of an episode."""
+    def _batch(
+        self, number: int, columns: tuple[Column, ...], rows: slice = ALL_ROWS
+    ) -> tuple[Slots, Batch]:
+        """The slots and the values of rows of an episode."""
         ring = self._index.ring
-        slots = self._index.slots(number)[0]
+        slots = self._index.slots(number)[0][rows]
         batch = {column.name: new_array(ring, column, len(slots)) for column in columns}
         read_rows(ring, slots, batch)
         return slots, batch

@@ -54,6 +54,7 @@ from cpprb_like._store.tracker import Tracker
 from cpprb_like.buffers._checking import IdFields, check_memory, check_rows
 from cpprb_like.buffers._entry import BufferBase, not_initialised
 from cpprb_like.buffers._episodes import Episodes
+from cpprb_like.buffers._exchange import Exchanged
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
 from cpprb_like.buffers._view import View
@@ -107,7 +108,7 @@ class _Unset:
         raise RuntimeError(not_initialised(buffer))
 
 
-class ReplayBuffer(BufferBase, Source, HoldsRows):
+class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     """Experience replay: a ring buffer of the newest ``size`` steps, sampled uniformly by default.
 
     Parameters

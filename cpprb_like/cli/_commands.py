@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -79,22 +80,67 @@ def verify(folder: Path) -> None:
 
 
 @commands.command()
-@click.argument("file", type=PATH, metavar="CPPRB_FILE")
-@click.argument("folder", type=PATH)
+@click.argument("source", type=PATH)
+@click.argument("new", type=PATH)
+@click.option("--from", "kind", type=click.Choice(_convert.KINDS), help="What SOURCE is.")
+@click.option("--to", type=click.Choice(_convert.KINDS), help="What NEW is; a checkpoint.")
 @click.option("--size", type=int, metavar="N", help="Capacity; as many as there are rows.")
-@click.option("--nstep", type=int, metavar="N", help="Steps that rows sum, if they do.")
+@click.option("--strict", is_flag=True, help="Refuse what NEW cannot hold.")
+@click.option("--observation", metavar="A,B", help="The fields of observations, for a data set.")
+@click.option("--action", metavar="A,B", help="The fields of actions, for a data set.")
+@click.option("--reward", metavar="FIELD", help="The field of rewards; of cpprb's, what is summed.")
+@click.option("--nstep", type=int, metavar="N", help="Steps that rows of cpprb's sum, if they do.")
 @click.option("--gamma", type=float, default=0.99, show_default=True, help="Their discount.")
-@click.option("--reward", metavar="FIELD", help="The field that is summed.")
 def convert(
-    file: Path, folder: Path, size: int | None, nstep: int | None, gamma: float, reward: str | None
+    source: Path,
+    new: Path,
+    kind: str | None,
+    to: str | None,
+    size: int | None,
+    strict: bool,
+    observation: str | None,
+    action: str | None,
+    reward: str | None,
+    nstep: int | None,
+    gamma: float,
 ) -> None:
-    """Make a checkpoint folder of a file of cpprb's."""
-    _expect_none(folder)
-    buffer, _, warned = _convert.read(file, size, nstep=nstep, gamma=gamma, reward=reward)
+    """Make a checkpoint of a file of cpprb's or of a data set, or a data set of a checkpoint.
+
+    What SOURCE is, is told from its files.
+    """
+    kind = kind or _convert.kind_of(source)
+    written = _convert.written_as(new, to)
+    warned: list[str] = []
+    if written == _convert.CHECKPOINT:
+        _expect_none(new)
+    if kind == _convert.CHECKPOINT:
+        buffer = _convert.read_saved(source, size)
+    elif kind == _convert.CPPRB:
+        buffer, _, warned = _convert.read(source, size, nstep=nstep, gamma=gamma, reward=reward)
+    else:
+        buffer, warned = _convert.read_dataset(source, kind, size)
+    if written == _convert.CHECKPOINT:
+        buffer.save(new)
+    else:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            buffer.export(
+                new,
+                written,
+                strict=strict,
+                observation=_names(observation),
+                action=_names(action),
+                reward=reward,
+            )
+        warned += [str(warning.message) for warning in found]
     for text in warned:
         click.echo(f"Warning: {_line(ValueError(text))}", err=True)
-    buffer.save(folder)
-    click.echo(f"{folder}: {_tables.plural(len(buffer), 'row')}")
+    click.echo(f"{new}: {_tables.plural(len(buffer), 'row')}")
+
+
+def _names(text: str | None) -> list[str] | None:
+    """Names of fields, divided by commas."""
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 @commands.command()
@@ -127,7 +173,7 @@ def copy(
         checkpoint.copy(folder, new, state=state, codec=kept, level=level)
     else:
         _expect_none(new)
-        names = None if fields is None else [name.strip() for name in fields.split(",")]
+        names = _names(fields)
         found = checkpoint.load(folder, size=size, fields=names, state=state, decode=_as_it_is)
         found.save(new, codec=chosen, level=level, encode=_as_it_is)
     files = checkpoint.Look(new).files

@@ -1,4 +1,4 @@
-"""cpprb's files as a buffer: its fields are those of the file."""
+"""Files of other programs as a buffer: those of cpprb, data sets, and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,10 +6,53 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from cpprb_like import ReplayBuffer
+from cpprb_like import ReplayBuffer, checkpoint
 from cpprb_like.checkpoint import Transitions, describe_transitions
+from cpprb_like.datasets import FORMATS, told
 
-__all__ = ["read"]
+__all__ = [
+    "CHECKPOINT",
+    "CPPRB",
+    "KINDS",
+    "kind_of",
+    "read",
+    "read_dataset",
+    "read_saved",
+    "written_as",
+]
+
+CHECKPOINT, CPPRB = "checkpoint", "cpprb"
+KINDS = (CHECKPOINT, CPPRB, *FORMATS)
+
+
+def kind_of(path: Path) -> str:
+    """What is at a path: a checkpoint, a data set of some format, or else a file of cpprb's."""
+    if path.is_dir() and checkpoint.states(path):
+        return CHECKPOINT
+    return told(path) or CPPRB
+
+
+def written_as(path: Path, kind: str | None) -> str:
+    """What to write to a path: what is asked for, or what its suffix says, or a checkpoint."""
+    if kind == CPPRB:
+        raise ValueError(f"expected one of {[CHECKPOINT, *FORMATS]}, got {CPPRB!r}")
+    return kind or told(path, is_new=True) or CHECKPOINT
+
+
+def read_saved(folder: Path, size: int | None) -> ReplayBuffer:
+    """The buffer of a checkpoint."""
+    found = checkpoint.load(folder, size=size)
+    if not isinstance(found, ReplayBuffer):
+        raise ValueError(f"{folder}: expected a buffer, got a {type(found).__name__}")
+    return found
+
+
+def read_dataset(path: Path, kind: str, size: int | None) -> tuple[ReplayBuffer, list[str]]:
+    """The buffer of a data set, and warnings."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        buffer = ReplayBuffer.from_dataset(path, format=kind, capacity=size)
+    return buffer, [str(warning.message) for warning in warned]
 
 
 def read(

@@ -50,7 +50,8 @@ READINGS = [
 NEEDED = {
     "From ReAgent": ("torch",),
     "From TF-Agents' replay buffers": ("dm_env",),
-    "command-line.md": ("click",),
+    "command-line.md": ("click", "h5py"),
+    "datasets.md": ("h5py", "pyarrow"),
     "cpprb_like.cli._commands": ("click",),
     "cpprb_like.compat.reagent._buffer": ("torch",),
     "cpprb_like.compat.reagent._prioritized": ("torch",),

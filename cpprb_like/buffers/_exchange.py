@@ -1,0 +1,212 @@
+"""``Exchanged``: a buffer to and from data sets of other libraries.
+
+The room that reads and writes them, ``datasets``, stands outside and needs packages that are
+optional: it is imported by these two calls, and not before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cpprb_like.checkpoint._progress import Tell
+from cpprb_like.typing import FieldSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Exchanged"]
+
+
+class Exchanged:
+    """Base class of ``ReplayBuffer``: the methods ``export`` and ``from_dataset``."""
+
+    _hold: Any
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        format: str | None = None,  # noqa: A002 (the word that users know)
+        *,
+        strict: bool = False,
+        observation: str | Iterable[str] | None = None,
+        action: str | Iterable[str] | None = None,
+        reward: str | None = None,
+        about: Mapping[str, Any] | None = None,
+        progress: Tell = None,
+    ) -> None:
+        """Write all rows as a data set of another library.
+
+        What ``from_dataset`` reads of it is equal byte for byte: rows, episodes and how they ended,
+        final observations, environments, which episode is open, and whether the oldest is cut. Not
+        in a data set: priorities and the generator, which ``save`` keeps. Rows are those that were
+        added, single steps: a view is exported by its buffer.
+
+        Parameters
+        ----------
+        path : str or path
+            The new file or folder. It has its name when it is complete and on the disk.
+        format : str, optional
+            One of ``cpprb_like.datasets.FORMATS``; told from the suffix of a file.
+        strict : bool
+            Refuse what the format cannot hold, in place of a warning.
+        observation, action, reward : str or iterable of str, optional
+            The fields that these are. By default ``obs``, ``act`` and ``rew``, or names like
+            these, with parts such as ``obs.position``; if no field is called so, each field ``x``
+            that has a ``next_x`` is an observation.
+        about : dict, optional
+            Further metadata of the format, such as ``{"author": "..."}``.
+        progress : callable or bool, optional
+            As for ``save``.
+
+        Warns
+        -----
+        DataLossWarning
+            The format cannot hold something, such as a field of Python objects; it is left out.
+
+        Raises
+        ------
+        ValueError
+            There is no such format, it needs a field that the buffer has not, there are no rows, or
+            something cannot be held and ``strict`` is true.
+        FileExistsError
+            There is something of this name.
+        ImportError
+            A package is not installed; the message names it.
+        OSError
+            It cannot be written. Whatever is raised, nothing is left at ``path``.
+
+        Notes
+        -----
+        Other threads that write wait; those that sample do not. Cost: each observation is read
+        twice, everything else once; memory of some megabytes, whatever the number of rows.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from cpprb_like import ReplayBuffer
+        >>> number = {"shape": ()}
+        >>> fields = {"obs": {"shape": 2}, "act": number, "rew": number, "truncated": number}
+        >>> rb = ReplayBuffer(10, fields, next_of="obs")
+        >>> rb.add(obs=[[1, 2]], act=[0], rew=[1], next_obs=[[3, 4]], truncated=[True])
+        0
+        >>> path = tempfile.mkdtemp() + "/episodes"
+        >>> rb.export(path, "dreamerv3")
+        >>> ReplayBuffer.from_dataset(path).get_all_transitions()["next_obs"].tolist()
+        [[3.0, 4.0]]
+        """
+        from cpprb_like import datasets  # noqa: PLC0415 (on demand)
+
+        self._hold(
+            True,
+            lambda: datasets.export(
+                self,
+                path,
+                format,
+                strict=strict,
+                observation=observation,
+                action=action,
+                reward=reward,
+                about=about,
+                progress=progress,
+            ),
+        )
+
+    @classmethod
+    def from_dataset(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        format: str | None = None,  # noqa: A002 (the word that users know)
+        capacity: float | None = None,
+        n_envs: int | None = None,
+        env_dict: Mapping[str, FieldSpec] | None = None,
+        strict: bool = False,
+        progress: Tell = None,
+        **options: Any,
+    ) -> Self:
+        """A buffer with the rows of a data set, of this or of another library.
+
+        Parameters
+        ----------
+        path : str or path
+            The file or folder; of format ``"minari"`` also the name of a local data set.
+        format : str, optional
+            One of ``cpprb_like.datasets.FORMATS``; told from the files.
+        capacity : int, optional
+            Rows that the buffer holds; by default those of the data set. If it is less, the newest
+            are there.
+        n_envs : int, optional
+            Environments: those that the data set says, or 1, with the episodes of all one after
+            another, each ended.
+        env_dict : dict, optional
+            The fields that are read, each with its ``shape`` and ``dtype`` if these are not those
+            of the data set; all. Numbers are converted, or refused, as by ``add``.
+        strict : bool
+            Refuse what has no place in a buffer, such as text of any length, in place of a warning.
+        progress : callable or bool, optional
+            As for ``save``.
+        **options
+            Of the constructor, such as ``Nstep`` and ``seed``. A data set that ``export`` wrote
+            says ``next_of``, ``stack_compress``, ``terminated`` and ``truncated`` itself, and what
+            is given here has precedence.
+
+        Returns
+        -------
+        ReplayBuffer
+            Of this class. Data of other libraries has the fields ``obs``, ``act``, ``rew``,
+            ``next_obs``, ``terminated`` and ``truncated``, with parts such as ``obs.position``.
+            Where a next observation is not known, it is 0, and the field ``has_next`` false.
+
+        Warns
+        -----
+        DataLossWarning
+            Something in the files has no place in a buffer.
+
+        Raises
+        ------
+        ValueError
+            No format is told from the files, they are damaged, or something has no place and
+            ``strict`` is true. The message names the file and the field.
+        FileNotFoundError, OSError
+            They are not there, or cannot be read.
+        ImportError
+            A package is not installed; the message names it.
+
+        Notes
+        -----
+        No code in the files is run, and nothing is unpickled. Cost: that of reading and ``add``;
+        memory of some megabytes for each environment beside the buffer.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from cpprb_like import ReplayBuffer
+        >>> number = {"shape": ()}
+        >>> fields = {"obs": {"shape": 2}, "act": number, "rew": number, "done": number}
+        >>> rb = ReplayBuffer(10, fields, next_of="obs")
+        >>> rb.add(
+        ...     obs=[[1, 2], [3, 4]], act=[0, 1], rew=[1, 2], next_obs=[[2, 3], [4, 5]], done=[1, 0]
+        ... )
+        0
+        >>> path = tempfile.mkdtemp() + "/episodes"
+        >>> rb.export(path, "dreamerv3")
+        >>> other = ReplayBuffer.from_dataset(path, capacity=100)
+        >>> len(other), len(other.episodes), other.get_current_episode_len()
+        (2, 2, 1)
+        """
+        from cpprb_like import datasets  # noqa: PLC0415 (on demand)
+
+        found: Self = datasets.from_dataset(
+            cls,
+            path,
+            format,
+            capacity=capacity,
+            n_envs=n_envs,
+            env_dict=env_dict,
+            strict=strict,
+            progress=progress,
+            options=options,
+        )
+        return found

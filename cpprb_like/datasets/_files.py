@@ -1,0 +1,93 @@
+"""Files of a data set: packages that read them, and folders that are there whole or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.datasets._model import Array, Field
+
+__all__ = ["as_bytes", "can_hold", "from_bytes", "is_native", "need", "new_place"]
+
+
+def need(package: str, format: str) -> Any:  # noqa: A002 (the argument of the user)
+    """An optional package, or a sentence that says how to install it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        name = package.partition(".")[0]
+        raise ImportError(
+            f"data sets of format {format!r} need {name}: pip install 'cpprb_like[datasets]' "
+            f"({error})"
+        ) from None
+
+
+@contextmanager
+def new_place(path: str | os.PathLike[str], *, is_file: bool) -> Iterator[Path]:
+    """Where to write a new file or folder, which gets its name when it is complete, on the disk.
+
+    ``FileExistsError`` if there is something of this name. Whatever is raised, nothing is left.
+    """
+    target = Path(os.fsdecode(path)).absolute()
+    if target.exists():
+        raise FileExistsError(f"{target}: there is something of this name already")
+    Disk(target.parent).make()
+    unfinished = target.parent / f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}.new"
+    try:
+        if not is_file:
+            unfinished.mkdir()
+        yield unfinished
+        for folder, _, names in os.walk(unfinished):
+            for name in names:
+                _sync(Path(folder, name))
+            Disk(folder).sync_names()
+        if is_file:
+            _sync(unfinished)
+        if target.exists():
+            raise FileExistsError(f"{target}: something of this name has come meanwhile")
+        unfinished.rename(target)
+        Disk(target.parent).sync_names()
+    finally:
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished, ignore_errors=True)
+        else:
+            unfinished.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+# ---------------------------------------------------------------------- dtypes
+
+
+def can_hold(field: Field) -> bool:
+    """Whether the values are bytes in the array, with a dtype that has a short name."""
+    dtype = field.dtype
+    return not dtype.hasobject and dtype.names is None and np.dtype(dtype.str) == dtype
+
+
+def is_native(dtype: np.dtype[Any]) -> bool:
+    """Whether every format has numbers of this kind; others are written as their bytes."""
+    return dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.isnative
+
+
+def as_bytes(values: Array) -> Array:
+    """Values as their bytes: uint8 of shape ``(*shape, itemsize)``."""
+    whole = np.ascontiguousarray(values).reshape(*values.shape, 1)
+    return whole.view(np.uint8)
+
+
+def from_bytes(data: Array, dtype: np.dtype[Any]) -> Array:
+    """The inverse of ``as_bytes``."""
+    whole: Array = np.ascontiguousarray(data, np.uint8)
+    return whole.view(dtype).reshape(data.shape[:-1])

@@ -1,0 +1,222 @@
+"""A buffer as a data set: what its fields mean, its episodes, and their rows in chunks.
+
+The rows are those that were added, single steps: n-step returns are summed when rows are drawn.
+Absent rows, and those of deleted episodes, are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from cpprb_like._store.schema import Field
+from cpprb_like.datasets._files import can_hold, is_native
+from cpprb_like.datasets._model import Ends, EpisodeRecord, Header, Path, Rows
+
+__all__ = ["Source", "rows_in_chunk"]
+
+OBSERVATIONS = ("obs", "observation", "observations", "state")
+ACTIONS = ("act", "action", "actions")
+REWARDS = ("rew", "reward", "rewards")
+CHUNK_NBYTES = 4 << 20
+MOST_ROWS = 1 << 16
+NEXT = "next_"
+
+Names = str | Iterable[str] | None
+
+
+def rows_in_chunk(row_nbytes: int, share: int = 1) -> int:
+    """How many rows are read at a time, if ``share`` chunks are in memory together."""
+    return max(1, min(MOST_ROWS, CHUNK_NBYTES // max(1, row_nbytes * share)))
+
+
+class Source:
+    """The rows of a buffer, as a data set.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        Nobody writes to it meanwhile.
+    observation, action, reward : str, iterable of str, optional
+        Which fields these are. By default they are told from their names: ``obs``, ``act``,
+        ``rew`` and the like, parts as ``obs.position``; if none is called so, each field ``x`` with
+        a field ``next_x`` is an observation.
+    """
+
+    def __init__(self, buffer: Any, observation: Names, action: Names, reward: str | None) -> None:
+        self._buffer = buffer
+        schema = buffer.schema
+        fields = tuple(field for field in schema.fields if can_hold(field))
+        names = [field.name for field in fields]
+        plain = [field.name for field in fields if is_native(field.dtype) and field.nbytes]
+        self.left_out = [field for field in schema.fields if not can_hold(field)]
+        if not any(field.nbytes for field in fields):
+            raise ValueError(f"expected fields of numbers or text, got {list(schema.names)}")
+        ends = _ends_of(schema, names)
+        observations = _chosen("observation", observation, plain) or _by_name(plain, OBSERVATIONS)
+        observations = observations or {
+            name: (name,) for name in plain if NEXT + name in names and name not in ends.names
+        }
+        actions = _chosen("action", action, plain) or _by_name(plain, ACTIONS)
+        rewards = [reward] if reward is not None else [name for name in REWARDS if name in plain]
+        if reward is not None and (
+            reward not in plain or not fields[names.index(reward)].is_single
+        ):
+            raise ValueError(f"reward: expected a field of one number a row, got {reward!r}")
+        self.header = Header(
+            fields,
+            tuple(_episodes_of(buffer)),
+            buffer.n_envs,
+            observations,
+            actions,
+            next((name for name in rewards if fields[names.index(name)].is_single), None),
+            ends=ends,
+            options=_options_of(schema, names),
+        )
+        if not names:
+            raise ValueError(f"expected a field that a format can hold, got {list(schema.names)}")
+
+    def chunks(self, number: int, fields: Iterable[str] | None = None) -> Iterator[Rows]:
+        """The rows of an episode."""
+        names = list(self.header.names if fields is None else fields)
+        length = self.header.episodes[number].length
+        step = rows_in_chunk(sum(self.header[name].nbytes for name in names))
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            yield self._buffer.episodes.read(number, fields=names, start=start, stop=stop)
+
+    def look(self, told: Callable[[int], None]) -> Header:
+        """The header, with what only the rows tell: which next values are those of the row after.
+
+        Reads observations and end flags once; ``told`` is called with their bytes.
+        """
+        header = self.header
+        pairs = {
+            name: NEXT + name
+            for name in header.observations
+            if NEXT + name in header.names and _alike(header[name], header[NEXT + name])
+        }
+        chained, faithful = dict(pairs), True
+        names = [*chained, *chained.values(), *header.ends.names]
+        for number, record in enumerate(header.episodes if names else ()):
+            promised: Rows = {}
+            done = 0
+            for rows in self.chunks(number, names):
+                n = len(next(iter(rows.values())))
+                done += n
+                for name, following in list(chained.items()):
+                    if not _follows(rows[name], rows[following], promised.get(name)):
+                        del chained[name]
+                    else:
+                        promised[name] = rows[following][-1:].copy()
+                last = done == record.length
+                said = header.ends.flags(rows, n)
+                meant = header.last_flags(rows, n, record, is_last=last)
+                faithful = faithful and bool(said[1][-1] == meant[1][-1])
+                told(sum(values.nbytes for values in rows.values()))
+        return _placed(header, chained, faithful)
+
+
+def _placed(header: Header, chained: dict[str, str], faithful: bool) -> Header:
+    """The header, with the flags that a format's own columns hold as they are."""
+    ends = header.ends
+    places = {"terminated": ends.terminated, "truncated": ends.truncated if faithful else None}
+    if ends.is_done:
+        places["terminated"] = None
+    for place, name in places.items():
+        if name is not None and (header[name].dtype != np.bool_ or not header[name].is_single):
+            places[place] = None
+    values = {key: getattr(header, key) for key in header.__dataclass_fields__}
+    return Header(**{**values, **places, "chained": chained})
+
+
+def _follows(values: Any, following: Any, promised: Any) -> bool:
+    """Whether the next values of rows are those of the rows after, byte for byte."""
+    if promised is not None and promised.tobytes() != values[:1].tobytes():
+        return False
+    return bool(np.array_equal(_bytes_of(following[:-1]), _bytes_of(values[1:])))
+
+
+def _bytes_of(values: Any) -> Any:
+    return np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+
+
+def _alike(one: Field, other: Field) -> bool:
+    return (one.dtype, one.shape) == (other.dtype, other.shape)
+
+
+def _ends_of(schema: Any, names: list[str]) -> Ends:
+    """The fields that end episodes."""
+    known = {field.name for field in schema.fields if field.can_end} & set(names)
+    terminated, truncated = schema.terminated, schema.truncated
+    if terminated is None:
+        terminated = next((name for name in ("terminated", "done") if name in known), None)
+    if truncated is None:
+        truncated = "truncated" if "truncated" in known else None
+    return Ends(terminated or None, truncated or None)
+
+
+def _options_of(schema: Any, names: list[str]) -> dict[str, Any]:
+    """The options of the constructor that say what the fields are."""
+    options: dict[str, Any] = {}
+    for option in ("terminated", "truncated"):
+        value = getattr(schema, option)
+        if value is False or value in names:
+            options[option] = value
+    if schema.next_of:
+        options["next_of"] = [source for _, source in schema.next_of]
+    if schema.stacks:
+        options["stack_compress"] = {stack.name: stack.axis for stack in schema.stacks}
+    return options
+
+
+def _chosen(role: str, given: Names, names: list[str]) -> dict[str, Path]:
+    """The fields that the caller names."""
+    chosen = [given] if isinstance(given, str) else list(given or ())
+    unknown = [name for name in chosen if name not in names]
+    if unknown:
+        raise ValueError(f"{role}: expected fields of {names}, got {unknown}")
+    return {name: () if len(chosen) == 1 else (name,) for name in chosen}
+
+
+def _by_name(names: list[str], roots: Iterable[str]) -> dict[str, Path]:
+    """The field of this name, or those that are parts of it: ``obs.a``, ``obs/a``, ``obs0``."""
+    for root in roots:
+        if root in names:
+            return {root: ()}
+        parts = {}
+        for name in names:
+            found = re.fullmatch(rf"{root}(?:[./](.+)|([0-9]+))", name)
+            if found:
+                parts[name] = (found[2],) if found[1] is None else _split(found[1])
+        if parts:
+            paths = set(parts.values())
+            through = any(path[:k] in paths for path in paths for k in range(1, len(path)))
+            if through or len(paths) < len(parts):
+                return {name: (name,) for name in parts}
+            return parts
+    return {}
+
+
+def _split(rest: str) -> Path:
+    path = tuple(re.split(r"[./]", rest))
+    return path if all(path) else (rest,)
+
+
+def _episodes_of(buffer: Any) -> Iterator[EpisodeRecord]:
+    """What is known of each episode; that the oldest are cut, and the newest open."""
+    listed = buffer.episodes.list()
+    newest = {episode.env: k for k, episode in enumerate(listed)}
+    seen: set[int] = set()
+    for k, episode in enumerate(listed):
+        has_ended = episode.terminated or episode.truncated or k != newest[episode.env]
+        is_open = not has_ended and buffer.get_current_episode_len(episode.env) > 0
+        if is_open:
+            is_cut = episode.env not in seen and buffer.ring.first > 0
+        else:
+            is_cut = not episode.complete
+        seen.add(episode.env)
+        yield EpisodeRecord(episode.env, episode.length, is_cut, is_open)

@@ -1,0 +1,139 @@
+"""What the formats in HDF5 share: data sets of known size, and files that nobody has checked.
+
+A file may come from anybody. So links to other files, data kept in other files, and sizes that the
+file has no bytes for are refused before anything is read; and nothing is read but numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpprb_like.datasets._files import as_bytes, from_bytes, is_native, need
+from cpprb_like.datasets._model import Array, Field
+
+__all__ = [
+    "check",
+    "check_dataset",
+    "create",
+    "field_of",
+    "member",
+    "members",
+    "opened",
+    "read",
+    "reading",
+    "write",
+]
+
+HDF5 = "hdf5"
+MOST_RATIO = 1100  # of what zlib unpacks to, and some
+
+
+def opened(path: Path, format: str, mode: str) -> Any:  # noqa: A002 (the argument of the user)
+    """A file of HDF5."""
+    h5py = need("h5py", format)
+    with reading(path):
+        return h5py.File(path, mode)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever h5py says of a damaged file, as a ``ValueError`` that names it."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError, IsADirectoryError, PermissionError, MemoryError):
+        raise
+    except ValueError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise ValueError(f"{path}: {error}") from error
+    except (OSError, RuntimeError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{path}: expected a sound HDF5 file: {error}") from error
+
+
+def member(group: Any, name: str) -> Any:
+    """What a group has of this name, or None; ``ValueError`` if that is elsewhere."""
+    h5py = need("h5py", HDF5)
+
+    if name not in group.keys():  # noqa: SIM118 (the operator follows paths and links)
+        return None
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise ValueError(f"{group.name}/{name}: expected data in the file itself, got a link")
+    found = group[name]
+    if isinstance(found, h5py.Dataset) and (found.is_virtual or found.external):
+        raise ValueError(f"{found.name}: expected data in the file itself, got that of others")
+    return found
+
+
+def members(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All data sets below a group, with their paths."""
+    h5py = need("h5py", HDF5)
+
+    if len(path) > 32:
+        raise ValueError(f"{group.name}: expected at most 32 groups in one another")
+    for name in group.keys():  # noqa: SIM118 (a mapping of HDF5)
+        found = member(group, name)
+        if isinstance(found, h5py.Group):
+            yield from members(found, (*path, name))
+        elif isinstance(found, h5py.Dataset):
+            yield (*path, name), found
+
+
+def check_dataset(found: Any, name: str) -> None:
+    """Raise ``ValueError`` unless this is a data set that the file has bytes for."""
+    h5py = need("h5py", HDF5)
+
+    if not isinstance(found, h5py.Dataset):
+        got = "none" if found is None else f"a {type(found).__name__.lower()}"
+        raise ValueError(f"{name}: expected a data set, got {got}")
+    stored = found.id.get_storage_size()
+    is_packed = found.id.get_create_plist().get_nfilters() > 0
+    most = stored * (MOST_RATIO if is_packed else 1)
+    if found.nbytes > most:
+        raise ValueError(
+            f"{name}: expected data of {found.nbytes} bytes, as its shape {found.shape} says; the "
+            f"file has {stored}"
+        )
+
+
+def create(group: Any, name: str, n: int, field: Field) -> Any:
+    """A data set for n values of a field."""
+    if is_native(field.dtype):
+        return group.create_dataset(name, (n, *field.shape), field.dtype)
+    return group.create_dataset(name, (n, *field.shape, field.dtype.itemsize), np.uint8)
+
+
+def write(dataset: Any, start: int, values: Array) -> None:
+    """Write rows from ``start`` on."""
+    values = values if is_native(values.dtype) else as_bytes(values)
+    dataset[start : start + len(values)] = values
+
+
+def check(found: Any, name: str, n: int, field: Field) -> None:
+    """Raise ``ValueError`` unless a data set has n values of a field."""
+    check_dataset(found, name)
+    dtype, shape = field.dtype, (n, *field.shape)
+    if not is_native(dtype):
+        dtype, shape = np.dtype(np.uint8), (*shape, field.dtype.itemsize)
+    if found.dtype != dtype or found.shape != shape:
+        raise ValueError(
+            f"{name}: expected {dtype} of shape {shape}, got {found.dtype} of shape {found.shape}"
+        )
+
+
+def field_of(found: Any, name: str, field: str) -> Field | None:
+    """The field that a data set of somebody else's makes; None if it holds no plain numbers."""
+    if found.dtype.kind not in "biuf" or found.dtype.itemsize > 8 or found.ndim < 1:
+        return None
+    check_dataset(found, name)
+    return Field(field, found.dtype, found.shape[1:])
+
+
+def read(dataset: Any, start: int, stop: int, field: Field) -> Array:
+    """The values of some rows; ``check`` has been called."""
+    values: Array = dataset[start:stop]
+    return values if is_native(field.dtype) else from_bytes(values, field.dtype)

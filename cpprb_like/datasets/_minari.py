@@ -1,0 +1,346 @@
+"""Minari with HDF5: a group for each episode, with one observation more than there are steps.
+
+Written as Minari 0.5 does, never as JPEG, which would change images. A field that has no place in
+Minari, and next values that are not the observation after, are data sets in a group ``cpprb_like``
+of each episode. Not here: ``metadata.json`` (``_minari_metadata``), and Minari with Arrow.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpprb_like.datasets import _hdf5, _minari_metadata
+from cpprb_like.datasets._files import need
+from cpprb_like.datasets._minari_metadata import Leaf, find, is_tuple
+from cpprb_like.datasets._model import (
+    Array,
+    Ends,
+    EpisodeRecord,
+    Field,
+    Header,
+    Rows,
+    check_steps,
+    key_of,
+    nest,
+)
+from cpprb_like.datasets._model import Path as Parts
+
+__all__ = ["IS_FILE", "NAME", "MinariReader", "MinariWriter", "check", "find", "told_by"]
+
+NAME = "minari"
+IS_FILE = False
+FILE = "main_data.hdf5"
+OURS = "cpprb_like"
+FLAG = np.dtype(np.bool_)
+INFOS = "infos"
+COLUMNS = {"rewards": "rew", "terminations": "terminated", "truncations": "truncated"}
+
+
+def told_by(path: Path) -> bool:
+    """Whether a path is one of this format."""
+    return path.is_dir() and _minari_metadata.storage_of(path) == "hdf5"
+
+
+def check(header: Header) -> None:
+    """Raise ``ValueError`` if something is lacking that the format must have."""
+    check_steps(header, NAME)
+
+
+def places(group: str, parts: Mapping[str, Parts]) -> dict[str, Parts]:
+    """Where fields of a nest are: keys one below the other, numbered parts as ``_index_0``."""
+
+    def walk(node: Any, path: Parts) -> Iterator[tuple[str, Parts]]:
+        if isinstance(node, str):
+            yield node, path
+            return
+        numbered = is_tuple(node)
+        for key, part in node.items():
+            yield from walk(part, (*path, f"_index_{key}" if numbered else key_of(key)))
+
+    return dict(walk(nest((path, name) for name, path in parts.items()), (group,)))
+
+
+class _Layout:
+    """Where the fields of a data set are in the group of an episode."""
+
+    def __init__(self, header: Header) -> None:
+        self.steps = places("observations", header.observations)  # one more than rows
+        self.columns = places("actions", header.actions)
+        for name, place in zip(
+            (header.reward, header.terminated, header.truncated), COLUMNS, strict=True
+        ):
+            if name is not None:
+                self.columns[name] = (place,)
+        for field in header.extras:
+            if field.nbytes:
+                self.columns[field.name] = (OURS, key_of(field.name))
+
+
+class MinariWriter:
+    """Writes a folder of Minari's."""
+
+    def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
+        self._folder, self._header, self._about = path / "data", header, about
+        self._folder.mkdir()
+        self._layout = _Layout(header)
+        self._file = _hdf5.opened(self._folder / FILE, NAME, "x")
+
+    def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
+        """Write the group of an episode."""
+        header, n = self._header, record.length
+        group = self._file.create_group(f"episode_{number}")
+        group.attrs["id"] = number
+        group.attrs["total_steps"] = n
+        group.create_group(INFOS)
+        steps = {
+            name: _hdf5.create(group, "/".join(place), n + 1, header[name])
+            for name, place in self._layout.steps.items()
+        }
+        columns = {
+            name: _hdf5.create(group, "/".join(place), n, header.stored(name))
+            for name, place in self._layout.columns.items()
+        }
+        flags = [
+            None if name is not None else group.create_dataset(place, (n,), FLAG)
+            for name, place in (
+                (header.terminated, "terminations"),
+                (header.truncated, "truncations"),
+            )
+        ]
+        at = 0
+        for rows in chunks:
+            count = len(next(iter(rows.values())))
+            for name, column in (steps | columns).items():
+                shape = (count, *header.stored(name).shape)
+                _hdf5.write(column, at, rows[name].reshape(shape))
+            ends = header.last_flags(rows, count, record, is_last=at + count == n)
+            for flag, values in zip(flags, ends, strict=True):
+                if flag is not None:
+                    flag[at : at + count] = values
+            at += count
+            if at == n:
+                for name, column in steps.items():
+                    column[n] = rows[str(header.following(name))][-1]
+
+    def close(self) -> None:
+        """Close the file, and write the metadata."""
+        self._file.close()
+        nbytes = (self._folder / FILE).stat().st_size
+        _minari_metadata.write(self._folder, self._header, "hdf5", nbytes, self._about)
+
+    def abandon(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class MinariReader:
+    """Reads a folder of Minari's, ours or another."""
+
+    header: Header
+
+    def __init__(self, path: Path) -> None:
+        folder = _minari_metadata.data_folder(path)
+        if folder is None:
+            raise ValueError(f"{path}: expected a folder with {_minari_metadata.METADATA}")
+        metadata, ours = _minari_metadata.read(folder)
+        self.left_out: list[str] = []
+        self._path = folder / FILE
+        self._jpeg: dict[str, Leaf] = {}
+        self._offsets: dict[str, int] = {}  # of infos, which begin with that of the reset
+        self._file = _hdf5.opened(self._path, NAME, "r")
+        try:
+            with _hdf5.reading(self._path):
+                if ours is None:
+                    self._read_foreign(metadata)
+                else:
+                    self.header = ours
+                    self._layout = _Layout(ours)
+                    self._groups = [f"episode_{k}" for k in range(len(ours.episodes))]
+        except BaseException:
+            self._file.close()
+            raise
+
+    # ------------------------------------------------------------------ files of others
+
+    def _read_foreign(self, metadata: Mapping[str, Any]) -> None:
+        """The fields of the first episode, and the length of each."""
+        total = metadata.get("total_episodes", 0)
+        if not isinstance(total, int) or not 0 <= total <= len(self._file):
+            raise ValueError(
+                f"total_episodes: expected as many as there are groups, {len(self._file)}, "
+                f"got {total!r}"
+            )
+        episodes, self._groups = [], []
+        for number in range(total):
+            group = self._group(f"episode_{number}")
+            rewards = _hdf5.member(group, "rewards")
+            _hdf5.check_dataset(rewards, f"{group.name}/rewards")
+            if len(rewards):
+                seed = group.attrs.get("seed")
+                episodes.append(
+                    EpisodeRecord(0, len(rewards), seed=None if seed is None else int(seed))
+                )
+                self._groups.append(f"episode_{number}")
+        if not episodes:
+            raise ValueError("expected an episode with rows, got none")
+        self._read_fields(self._group(self._groups[0]), episodes[0].length, metadata)
+        self.header = replace(self.header, episodes=tuple(self._opened(episodes)))
+
+    def _opened(self, episodes: list[EpisodeRecord]) -> Iterator[EpisodeRecord]:
+        """The episodes, the last one open if nothing says that it has ended."""
+        yield from episodes[:-1]
+        group = self._group(self._groups[-1])
+        flags = [_hdf5.member(group, name) for name in ("terminations", "truncations")]
+        yield replace(
+            episodes[-1], is_open=not any(flag is not None and bool(flag[-1]) for flag in flags)
+        )
+
+    def _read_fields(self, group: Any, n: int, metadata: Mapping[str, Any]) -> None:
+        spaces = {
+            kind: _minari_metadata.leaves(metadata.get(f"{kind[:-1]}_space"), f"{kind[:-1]}_space")
+            for kind in ("observations", "actions")
+        }
+        has_jpeg = bool(metadata.get("jpeg_encoding", True))
+        fields: dict[str, Field] = {}
+        parts: dict[str, dict[str, Parts]] = {"observations": {}, "actions": {}}
+        self._layout = _Layout(Header((), ()))
+        for place, data in _hdf5.members(group):
+            path = tuple(key.removeprefix("_index_") for key in place[1:])
+            role = {"observations": "obs", "actions": "act", INFOS: "info", **COLUMNS}.get(place[0])
+            name = ".".join((role or place[0], *path))
+            leaf = spaces.get(place[0], {}).get(path)
+            field = self._field(data, "/".join(place), name, leaf, has_jpeg)
+            extra = len(data) - n if data.ndim else -1
+            expected = (1,) if place[0] == "observations" else (0, 1) if role == "info" else (0,)
+            if field is None or extra not in expected:
+                self.left_out.append(f"{'/'.join(place)} ({data.dtype} of shape {data.shape})")
+                continue
+            fields[name] = field
+            if place[0] == "observations":
+                self._layout.steps[name] = place
+            else:
+                self._layout.columns[name] = place
+                self._offsets[name] = extra
+            if place[0] in parts:
+                parts[place[0]][name] = path
+        self._make_header(fields, parts["observations"], parts["actions"])
+
+    def _make_header(
+        self, fields: dict[str, Field], observations: dict[str, Parts], actions: dict[str, Parts]
+    ) -> None:
+        chained = {name: f"next_{name}" for name in observations}
+        for name, following in chained.items():
+            fields[following] = Field(following, fields[name].dtype, fields[name].shape)
+        known = [name for name in ("terminated", "truncated") if name in fields]
+        ends = {name: name for name in known if fields[name].can_end}
+        order = [*observations, *actions, "rew", *chained.values(), "terminated", "truncated"]
+        names = [name for name in order if name in fields]
+        names += [name for name in fields if name not in names]
+        self.header = Header(
+            tuple(fields[name] for name in names),
+            (),
+            observations=observations,
+            actions=actions,
+            reward="rew" if "rew" in fields else None,
+            chained=chained,
+            ends=Ends(**ends),
+        )
+
+    def _field(
+        self, data: Any, place: str, name: str, leaf: Leaf | None, has_jpeg: bool
+    ) -> Field | None:
+        """The field that a data set of somebody else's makes, if it makes one."""
+        is_packed = has_jpeg and leaf is not None and leaf.is_image and data.ndim <= 2
+        if leaf is not None and is_packed and len(leaf.shape) + 1 != data.ndim:
+            self._jpeg[name] = leaf
+            return Field(name, np.dtype(np.uint8), leaf.shape)
+        return _hdf5.field_of(data, place, name)
+
+    # ------------------------------------------------------------------ rows
+
+    def _group(self, name: str) -> Any:
+        group = _hdf5.member(self._file, name)
+        if group is None or not hasattr(group, "keys"):
+            raise ValueError(f"{name}: expected a group, got {group!r}")
+        return group
+
+    def _find(self, group: Any, place: Parts, n: int, field: Field) -> Any:
+        found = group
+        for key in place:
+            found = _hdf5.member(found, key) if hasattr(found, "keys") else None
+        name = f"{group.name}/{'/'.join(place)}"
+        if field.name in self._jpeg:
+            if found is None or found.ndim not in (1, 2) or len(found) != n:
+                raise ValueError(f"{name}: expected {n} images as JPEG, got {found!r}")
+        else:
+            _hdf5.check(found, name, n, field)
+        return found
+
+    def rows(self, number: int, most: int) -> Iterator[Rows]:
+        """The rows of an episode."""
+        header, n = self.header, self.header.episodes[number].length
+        with _hdf5.reading(self._path):
+            group = self._group(self._groups[number])
+            steps = {
+                name: self._find(group, place, n + 1, header[name])
+                for name, place in self._layout.steps.items()
+            }
+            columns = {
+                name: self._find(group, place, n + self._offsets.get(name, 0), header.stored(name))
+                for name, place in self._layout.columns.items()
+            }
+        for start in range(0, n, most):
+            stop = min(start + most, n)
+            rows = {}
+            with _hdf5.reading(self._path):
+                for name, column in columns.items():
+                    by = self._offsets.get(name, 0)
+                    values = _hdf5.read(column, start + by, stop + by, header[name])
+                    rows[name] = values.reshape(stop - start, *header[name].shape)
+                for name, column in steps.items():
+                    values = self._read_steps(name, column, start, stop + 1)
+                    rows[name] = values[:-1]
+                    if name in header.chained:
+                        rows[header.chained[name]] = values[1:]
+            yield rows
+
+    def _read_steps(self, name: str, column: Any, start: int, stop: int) -> Array:
+        if name not in self._jpeg:
+            return _hdf5.read(column, start, stop, self.header[name])
+        shape = self._jpeg[name].shape
+        images = np.empty((stop - start, *shape), np.uint8)
+        for k, data in enumerate(column[start:stop]):
+            images[k] = _decoded(np.asarray(data, np.uint8).tobytes(), shape, name)
+        return images
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _decoded(data: bytes, shape: tuple[int, ...], name: str) -> Array:
+    """An image of Minari's, which JPEG has changed already."""
+    image_module = need("PIL.Image", NAME)
+    try:
+        with image_module.open(io.BytesIO(data), formats=("JPEG",)) as image:
+            if image.size != (shape[1], shape[0]):
+                raise ValueError(f"expected an image of {shape[:2]}, got {image.size[::-1]}")
+            return np.asarray(image, np.uint8).reshape(shape)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise ValueError(f"field {name!r}: expected a JPEG image: {error}") from None
+
+
+def open_writer(path: Path, header: Header, about: Mapping[str, Any]) -> MinariWriter:
+    """A writer of this format."""
+    return MinariWriter(path, header, about)
+
+
+def open_reader(path: Path) -> MinariReader:
+    """A reader of this format."""
+    return MinariReader(path)

@@ -1,0 +1,334 @@
+"""Formats by name, and the calls that users make: ``export``, ``from_dataset``, ``describe``."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpprb_like.checkpoint._progress import Tell, shown
+from cpprb_like.datasets._files import new_place
+from cpprb_like.datasets._from_buffer import Names, Source
+from cpprb_like.datasets._into_buffer import fill, first_are_cut
+from cpprb_like.datasets._model import EpisodeRecord, Header, Reader, Writer
+from cpprb_like.errors import DataLossWarning
+
+__all__ = ["FORMATS", "Description", "describe", "export", "from_dataset", "told"]
+
+# In the order in which a path is tried.
+MODULES = {
+    "minari": "_minari",
+    "d4rl": "_d4rl",
+    "dreamerv3": "_dreamerv3",
+}
+FORMATS = tuple(MODULES)
+
+
+class Description(NamedTuple):
+    """What a data set holds, without its rows.
+
+    Attributes
+    ----------
+    format : str
+        One of ``FORMATS``.
+    rows : int
+        Steps of all episodes.
+    fields : dict of str to (dtype, shape)
+        Those that a buffer of it has; the shape is that of a row.
+    n_envs : int
+        Environments that stepped together.
+    episodes : tuple of EpisodeRecord
+        ``env``, ``length``, ``is_cut``, ``is_open`` and ``seed`` of each.
+    left_out : list of str
+        What is in the files and would not be in a buffer.
+    """
+
+    format: str
+    rows: int
+    fields: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    n_envs: int
+    episodes: tuple[EpisodeRecord, ...]
+    left_out: list[str]
+
+
+def _module(name: str) -> Any:
+    if name not in MODULES:
+        raise ValueError(f"format: expected one of {list(FORMATS)}, got {name!r}")
+    return importlib.import_module(f"cpprb_like.datasets.{MODULES[name]}")
+
+
+def told(path: str | os.PathLike[str], *, is_new: bool = False) -> str | None:
+    """The format of the files at a path, or None.
+
+    Parameters
+    ----------
+    path : str or path
+    is_new : bool
+        Whether there is nothing yet: then the suffix tells it.
+
+    Returns
+    -------
+    str or None
+        One of ``FORMATS``.
+
+    Examples
+    --------
+    >>> from cpprb_like.datasets import told
+    >>> told("rows.hdf5", is_new=True)
+    'd4rl'
+    """
+    place = Path(os.fsdecode(path))
+    for name in FORMATS:
+        module = _module(name)
+        if place.suffix in getattr(module, "SUFFIXES", ()) if is_new else module.told_by(place):
+            return name
+    return None
+
+
+@contextlib.contextmanager
+def _reading(
+    path: str | os.PathLike[str],
+    format: str | None,  # noqa: A002 (the word that users know)
+) -> Iterator[tuple[str, Reader]]:
+    """The reader of a data set."""
+    place = Path(os.fsdecode(path))
+    if format is not None and not place.exists():
+        place = _module(format).find(os.fsdecode(path)) or place
+    if format is None and not place.exists():
+        raise FileNotFoundError(f"{place}: there is no such file or folder")
+    name = told(place) if format is None else format
+    if name is None:
+        raise ValueError(
+            f"{place}: expected a data set of one of {list(FORMATS)}, found none of them"
+        )
+    module = _module(name)
+    if not place.exists():
+        raise FileNotFoundError(f"{place}: there is no such file or folder")
+    reader: Reader = module.open_reader(place)
+    try:
+        yield name, reader
+    finally:
+        reader.close()
+
+
+def describe(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 (the word that users know)
+) -> Description:
+    """What a data set holds, without its rows.
+
+    Parameters
+    ----------
+    path : str or path
+        The file or folder; of format ``"minari"`` also the name of a local data set.
+    format : str, optional
+        One of ``FORMATS``; told from the files.
+
+    Returns
+    -------
+    Description
+
+    Raises
+    ------
+    ValueError, OSError, ImportError
+        As for ``ReplayBuffer.from_dataset``.
+
+    Notes
+    -----
+    Cost: that of the metadata, and of the end flags where these alone tell the episodes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.datasets import describe
+    >>> number = {"shape": ()}
+    >>> fields = {"obs": {"shape": 2}, "act": number, "rew": number, "done": number}
+    >>> rb = ReplayBuffer(10, fields, next_of="obs")
+    >>> rb.add(
+    ...     obs=[[1, 2], [3, 4]], act=[0, 1], rew=[1, 2], next_obs=[[2, 3], [4, 5]], done=[1, 0]
+    ... )
+    0
+    >>> path = tempfile.mkdtemp() + "/episodes"
+    >>> rb.export(path, "dreamerv3")
+    >>> found = describe(path)
+    >>> found.format, found.rows, [episode.is_open for episode in found.episodes]
+    ('dreamerv3', 2, [False, True])
+    """
+    with _reading(path, format) as (name, reader):
+        header = reader.header
+        fields = {field.name: (field.dtype, field.shape) for field in header.fields}
+        return Description(
+            name, header.rows, fields, header.n_envs, header.episodes, list(reader.left_out)
+        )
+
+
+def _warn(text: str) -> None:
+    """Warn the caller of this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, DataLossWarning, stacklevel=level)
+
+
+def export(
+    buffer: Any,
+    path: str | os.PathLike[str],
+    format: str | None,  # noqa: A002 (the word that users know)
+    *,
+    strict: bool,
+    observation: Names,
+    action: Names,
+    reward: str | None,
+    about: Mapping[str, Any] | None,
+    progress: Tell,
+) -> None:
+    """Write the rows of a buffer as a data set: see ``ReplayBuffer.export``.
+
+    Nobody may write to the buffer meanwhile.
+    """
+    name = told(path, is_new=True) if format is None else format
+    if name is None:
+        raise ValueError(f"format: expected one of {list(FORMATS)}, as {path} tells none")
+    module = _module(name)
+    source = Source(buffer, observation, action, reward)
+    if source.left_out:
+        lost = ", ".join(f"{field.name!r} ({field.dtype})" for field in source.left_out)
+        text = (
+            f"{name}: {len(source.left_out)} fields cannot be held and are left out, of "
+            f"{source.header.rows} rows each: {lost}"
+        )
+        if strict:
+            raise ValueError(text)
+    module.check(source.header)
+    if not source.header.rows:
+        raise ValueError("expected a buffer with rows, got an empty one")
+    with shown(progress) as tell:
+        count = _Count(tell, 2 * source.header.rows * source.header.row_nbytes)
+        header = source.look(count.add)
+        with new_place(path, is_file=module.IS_FILE) as place:
+            _write(module.open_writer(place, header, dict(about or {})), source, header, count)
+        count.finish()
+    if source.left_out:
+        _warn(text)
+
+
+def _write(writer: Writer, source: Source, header: Header, count: _Count) -> None:
+    count.at_least(header.rows * header.row_nbytes)
+    try:
+        for number, record in enumerate(header.episodes):
+            writer.episode(number, record, count.of(source.chunks(number)))
+        writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+class _Count:
+    """Bytes that were moved, told to whoever wants to know."""
+
+    def __init__(self, told: Callable[[int, int], None] | None, total: int) -> None:
+        self._told, self._total, self._done = told, total, 0
+
+    def add(self, nbytes: int) -> None:
+        """So many bytes more."""
+        self.at_least(self._done + nbytes)
+
+    def at_least(self, nbytes: int) -> None:
+        """So many bytes in all, or more."""
+        self._done = min(max(self._done, nbytes), self._total)
+        if self._told is not None:
+            self._told(self._done, self._total)
+
+    def of(self, chunks: Iterable[Any]) -> Iterator[Any]:
+        """The chunks, counted as they pass."""
+        for rows in chunks:
+            yield rows
+            self.add(sum(values.nbytes for values in rows.values()))
+
+    def finish(self) -> None:
+        """All is done."""
+        self.at_least(self._total)
+
+
+def from_dataset(
+    make: Callable[..., Any],
+    path: str | os.PathLike[str],
+    format: str | None,  # noqa: A002 (the word that users know)
+    *,
+    capacity: float | None,
+    n_envs: int | None,
+    env_dict: Mapping[str, Any] | None,
+    strict: bool,
+    progress: Tell,
+    options: Mapping[str, Any],
+) -> Any:
+    """A buffer with the rows of a data set: see ``ReplayBuffer.from_dataset``."""
+    with _reading(path, format) as (_, reader):
+        header = reader.header
+        if reader.left_out:
+            text = f"{path}: {len(reader.left_out)} data sets have no place in a buffer: " + (
+                ", ".join(reader.left_out)
+            )
+            if strict:
+                raise ValueError(text)
+        fields = _fields(header, env_dict, str(path))
+        streams = header.n_envs if n_envs is None else n_envs
+        if streams not in (1, header.n_envs):
+            raise ValueError(f"n_envs: expected 1 or {header.n_envs}, got {n_envs}")
+        size = _capacity(header, streams) if capacity is None else capacity
+        given = _options(header, fields, options)
+        buffer = make(size, fields, n_envs=streams, **given)
+        with shown(progress) as tell:
+            count = _Count(tell, header.rows * header.row_nbytes)
+            fill(buffer, reader, count.add)
+            count.finish()
+    if reader.left_out:
+        _warn(text)
+    return buffer
+
+
+def _fields(
+    header: Header, env_dict: Mapping[str, Any] | None, path: str
+) -> dict[str, dict[str, Any]]:
+    """The fields of the buffer."""
+    found = {field.name: {"shape": field.shape, "dtype": field.dtype} for field in header.fields}
+    if env_dict is None:
+        return found
+    unknown = [name for name in env_dict if name not in found]
+    if unknown:
+        raise ValueError(f"env_dict: {path} has the fields {list(found)}, and not {unknown}")
+    return {name: {**found[name], **spec} for name, spec in env_dict.items()}
+
+
+def _capacity(header: Header, streams: int) -> int:
+    """Room for all rows; and for a step before them that tells whole episodes from cut ones."""
+    if streams == 1:
+        return max(1, header.rows)
+    lengths = [0] * streams
+    for episode in header.episodes:
+        lengths[episode.env] += episode.length
+    are_cut = first_are_cut(header)
+    return (max(1, *lengths) + (any(are_cut) and not all(are_cut))) * streams
+
+
+def _options(header: Header, fields: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the buffer: what the data set says, and the caller does not."""
+    options: dict[str, Any] = {}
+    for option, value in header.options.items():
+        if option == "next_of":
+            value = [name for name in value if name in fields and f"next_{name}" in fields]
+        elif option == "stack_compress":
+            value = {name: axis for name, axis in value.items() if name in fields}
+        elif value is not False and value not in fields:
+            continue
+        options[option] = value
+    return {**options, **given}

@@ -1,0 +1,149 @@
+"""Files of D4RL that others wrote: where episodes end, and which next observation is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from optional import need
+
+from cpprb_like import ReplayBuffer
+from cpprb_like.datasets import describe
+from cpprb_like.errors import DataLossWarning
+
+h5py = need("h5py")
+
+
+def written(path: Path, *, timeouts: bool = True, next_observations: bool = False) -> Any:
+    """A file as D4RL's scripts write it: 12 steps, a terminal at 3, a time-out at 7."""
+    rng = np.random.default_rng(0)
+    data = {
+        "observations": rng.normal(size=(12, 3)).astype(np.float32),
+        "actions": rng.normal(size=(12, 2)).astype(np.float32),
+        "rewards": rng.normal(size=12).astype(np.float32),
+        "terminals": np.arange(12) == 3,
+        "infos/qpos": rng.normal(size=(12, 4)),
+    }
+    if timeouts:
+        data["timeouts"] = np.arange(12) == 7
+    if next_observations:
+        data["next_observations"] = rng.normal(size=(12, 3)).astype(np.float32)
+    with h5py.File(path, "w") as file:
+        for name, values in data.items():
+            file.create_dataset(name, data=values, compression="gzip")
+        file.create_dataset("metadata/policy/weight", data=np.zeros(5))
+    return data
+
+
+def test_no_step_is_dropped_and_next_observations_are_there_where_they_are_known(
+    tmp_path: Path,
+) -> None:
+    """D4RL's own loader drops the step before a time-out, as it has no next observation."""
+    data = written(tmp_path / "theirs.hdf5")
+
+    rb = ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5")
+
+    rows = rb.get_all_transitions()
+    assert [(one.length, one.terminated, one.truncated) for one in rb.episodes.list()] == [
+        (4, True, False),
+        (4, False, True),
+        (4, False, False),
+    ]
+    assert rb.get_current_episode_len() == 4
+    np.testing.assert_array_equal(rows["obs"], data["observations"])
+    np.testing.assert_array_equal(rows["info.qpos"], data["infos/qpos"])
+    known = ~np.isin(np.arange(12), (3, 7, 11))
+    np.testing.assert_array_equal(rows["has_next"], known)
+    np.testing.assert_array_equal(rows["next_obs"][known], data["observations"][1:][known[:-1]])
+    assert not rows["next_obs"][~known].any()
+
+
+def test_next_observations_of_the_file_are_taken(tmp_path: Path) -> None:
+    """Files that have them need no field that says where they are known."""
+    data = written(tmp_path / "theirs.hdf5", next_observations=True)
+
+    rows = ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5").get_all_transitions()
+
+    np.testing.assert_array_equal(rows["next_obs"], data["next_observations"])
+    assert "has_next" not in rows
+
+
+def test_without_time_outs_an_episode_ends_at_terminals_only(tmp_path: Path) -> None:
+    """No end is invented."""
+    written(tmp_path / "theirs.hdf5", timeouts=False)
+
+    found = describe(tmp_path / "theirs.hdf5")
+
+    assert [(one.length, one.is_open) for one in found.episodes] == [(4, False), (8, True)]
+
+
+def test_what_is_no_column_is_named(tmp_path: Path) -> None:
+    """A data set of another length cannot be a field."""
+    written(tmp_path / "theirs.hdf5")
+    with h5py.File(tmp_path / "theirs.hdf5", "a") as file:
+        file["goal"] = np.zeros(3)
+        file["name"] = "hopper"
+
+    with pytest.warns(DataLossWarning, match=r"2 data sets .*goal \(float64 of shape \(3,\)\)"):
+        ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5")
+    with pytest.raises(ValueError, match="name"):
+        ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5", strict=True)
+
+
+def test_the_fields_can_be_chosen_and_converted(tmp_path: Path) -> None:
+    """``env_dict`` names the fields, with other dtypes."""
+    written(tmp_path / "theirs.hdf5")
+    fields: Any = {"obs": {"dtype": "f8"}, "rew": {}, "terminated": {}, "truncated": {}}
+
+    rb = ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5", env_dict=fields, capacity=5)
+
+    assert rb.fields == ("obs", "rew", "terminated", "truncated")
+    assert rb.columns["obs"].dtype == np.float64
+    assert len(rb) == 5
+    with pytest.raises(ValueError, match=r"env_dict: .* and not \['x'\]"):
+        ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5", env_dict={"x": {}})
+
+
+def qlearning_dataset(path: Path) -> dict[str, Any]:
+    """What ``d4rl.qlearning_dataset`` (version 1.1, ``terminate_on_end=False``) makes of a file."""
+    with h5py.File(path) as file:
+        data = {name: file[name][()] for name in ("observations", "actions", "rewards")}
+        ends = file["terminals"][()].astype(bool), file["timeouts"][()].astype(bool)
+    kept = [k for k in range(len(data["rewards"]) - 1) if not ends[1][k]]
+    return {
+        "observations": data["observations"][kept],
+        "next_observations": data["observations"][[k + 1 for k in kept]],
+        "actions": data["actions"][kept],
+        "rewards": data["rewards"][kept],
+        "terminals": ends[0][kept],
+    }
+
+
+def test_d4rl_reads_ours(tmp_path: Path) -> None:
+    """Its rule finds the transitions of a buffer, but for those that it drops."""
+    rng = np.random.default_rng(1)
+    flag: Any = {"shape": (), "dtype": bool}
+    fields: Any = {"obs": {"shape": 3}, "act": {"shape": 2}, "rew": {"shape": ()}}
+    rb = ReplayBuffer(100, {**fields, "terminated": flag, "truncated": flag}, next_of="obs")
+    for t in range(50):
+        obs = rng.normal(size=3)
+        rb.add(
+            obs=obs,
+            act=rng.normal(size=2),
+            rew=t,
+            next_obs=rng.normal(size=3),
+            terminated=t % 10 == 9,
+            truncated=t % 7 == 6,
+        )
+    rb.export(tmp_path / "ours.hdf5")
+
+    found = qlearning_dataset(tmp_path / "ours.hdf5")
+
+    rows = rb.get_all_transitions()
+    kept = ~rows["truncated"]
+    kept[-1] = False
+    np.testing.assert_array_equal(found["observations"], rows["obs"][kept])
+    np.testing.assert_array_equal(found["rewards"], rows["rew"][kept])
+    np.testing.assert_array_equal(found["terminals"], rows["terminated"][kept])

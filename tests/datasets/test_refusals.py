@@ -1,0 +1,241 @@
+"""What is refused, and how: nothing is left behind, and the message says what was expected."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dataset_cases import place
+from optional import need
+
+from cpprb_like import ReplayBuffer
+from cpprb_like.datasets import FORMATS, describe
+from cpprb_like.errors import DataLossWarning
+
+h5py = need("h5py")
+every_format = pytest.mark.parametrize("format", FORMATS)
+FIELDS: dict[str, Any] = {
+    "obs": {"shape": 3},
+    "act": {"shape": (), "dtype": "i8"},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": bool},
+}
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder."""
+    return [path.name for path in folder.iterdir()]
+
+
+def filled(rows: int = 20, **extra: Any) -> ReplayBuffer:
+    """A buffer of two episodes and an open one."""
+    rb = ReplayBuffer(100, {**FIELDS, **extra}, next_of="obs")
+    for t in range(rows):
+        more: dict[str, Any] = dict.fromkeys(extra, t)
+        obs = {"obs": np.full(3, t), "next_obs": np.full(3, t + 1)}
+        rb.add(**obs, act=t, rew=t, done=t % 8 == 7, **more)
+    return rb
+
+
+@every_format
+def test_what_cannot_be_held_is_said_once(format: str, tmp_path: Path) -> None:  # noqa: A002
+    """Fields of Python objects are left out, with their number; or refused."""
+    rb = filled(thing={"shape": (), "dtype": object})
+    path = place(tmp_path, format)
+
+    with pytest.raises(ValueError, match="1 fields cannot be held"):
+        rb.export(path, format, strict=True)
+    assert names(tmp_path) == []
+    with pytest.warns(DataLossWarning, match=r"of 20 rows each: 'thing' \(object\)") as warned:
+        rb.export(path, format)
+
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+    assert "thing" not in ReplayBuffer.from_dataset(path).fields
+
+
+@every_format
+def test_nothing_is_left_of_a_write_that_fails(format: str, tmp_path: Path) -> None:  # noqa: A002
+    """And a path that is taken is left as it is."""
+    rb, path = filled(), place(tmp_path, format)
+
+    def full(done: int, total: int) -> None:
+        if done > 0.7 * total:
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        rb.export(path, format, progress=full)
+    assert names(tmp_path) == []
+
+    path.write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match="something of this name"):
+        rb.export(path, format)
+    assert path.read_bytes() == b"mine"
+    assert names(tmp_path) == [path.name]
+
+
+def test_a_format_is_known_or_told(tmp_path: Path) -> None:
+    """Unknown formats and paths are refused with those that are known."""
+    rb = filled()
+    with pytest.raises(ValueError, match=r"format: expected one of \['minari'"):
+        rb.export(tmp_path / "x", "csv")
+    with pytest.raises(ValueError, match="tells none"):
+        rb.export(tmp_path / "x")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        ReplayBuffer.from_dataset(tmp_path / "x")
+    with pytest.raises(FileNotFoundError):
+        ReplayBuffer.from_dataset(tmp_path / "x", format="minari")
+    (tmp_path / "x").mkdir()
+    with pytest.raises(ValueError, match="found none of them"):
+        ReplayBuffer.from_dataset(tmp_path / "x")
+    with pytest.raises(ValueError, match="rows, got an empty one"):
+        ReplayBuffer(10, FIELDS, next_of="obs").export(tmp_path / "y.hdf5")
+
+
+@pytest.mark.parametrize("format", [name for name in FORMATS if name not in ("d4rl", "rllib")])
+def test_formats_that_need_final_observations_say_so(format: str, tmp_path: Path) -> None:  # noqa: A002
+    """Without next observations, actions or rewards the message names the option."""
+    if format == "lerobot":
+        pytest.skip("it needs none")
+    cases: list[tuple[str, dict[str, Any]]] = [
+        (r"fields \['next_obs'\]", {**FIELDS}),
+        ("action=", {"obs": {}, "next_obs": {}, "rew": {}}),
+        ("reward=", {"obs": {}, "next_obs": {}, "act": {}}),
+        ("observation=", {"x": {}, "act": {}, "rew": {}}),
+    ]
+    for lacking, fields in cases:
+        rb = ReplayBuffer(10, fields)
+        rb.add(**{name: np.zeros(rb.columns[name].shape) for name in fields})
+        with pytest.raises(ValueError, match=lacking):
+            rb.export(tmp_path / "x", format)
+    assert names(tmp_path) == []
+
+
+def test_fields_can_be_named(tmp_path: Path) -> None:
+    """Any fields can be observations, actions and rewards, and come back under their names."""
+    rb = ReplayBuffer(10, {"s": {"shape": 2}, "next_s": {"shape": 2}, "u": {"shape": 1}, "r": {}})
+    rb.add(s=[1, 2], next_s=[3, 4], u=[5], r=[6])
+    rb.export(tmp_path / "a", "minari", observation="s", action="u", reward="r")
+    assert ReplayBuffer.from_dataset(tmp_path / "a").fields == rb.fields
+    with h5py.File(tmp_path / "a" / "data" / "main_data.hdf5") as file:
+        assert file["episode_0/observations"][()].tolist() == [[1, 2], [3, 4]]
+        assert file["episode_0/rewards"][()].tolist() == [6]
+    with pytest.raises(ValueError, match="action: expected fields of"):
+        rb.export(tmp_path / "b", "minari", action="v")
+    with pytest.raises(ValueError, match="reward: expected a field of one number"):
+        rb.export(tmp_path / "b", "minari", reward="s")
+
+
+def test_a_file_that_claims_more_than_it_has_is_refused(tmp_path: Path) -> None:
+    """Before any memory is taken for it."""
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        for name in ("observations", "actions", "rewards", "terminals"):
+            file.create_dataset(
+                name, (10**13, 3)[: 1 if name == "rewards" else 2], "f4", chunks=True
+            )
+    with pytest.raises(ValueError, match=r"x\.hdf5: .*expected data of .* bytes"):
+        ReplayBuffer.from_dataset(path)
+
+
+def test_links_to_other_files_are_refused(tmp_path: Path) -> None:
+    """Neither links, nor data that is kept in another file, are followed."""
+    with h5py.File(tmp_path / "secret.hdf5", "w") as file:
+        file["rewards"] = np.zeros(5)
+    for how in ("external", "soft", "virtual", "storage"):
+        path = tmp_path / f"{how}.hdf5"
+        with h5py.File(path, "w") as file:
+            if how == "external":
+                file["rewards"] = h5py.ExternalLink("secret.hdf5", "/rewards")
+            elif how == "soft":
+                file["rewards"] = h5py.SoftLink("/elsewhere")
+            elif how == "virtual":
+                layout = h5py.VirtualLayout((5,), "f8")
+                layout[:] = h5py.VirtualSource(tmp_path / "secret.hdf5", "rewards", (5,))
+                file.create_virtual_dataset("rewards", layout)
+            else:
+                secret = tmp_path / "secret.hdf5"
+                file.create_dataset("rewards", (5,), "f8", external=[(str(secret), 0, 40)])
+        with pytest.raises(ValueError, match="expected data in the file itself"):
+            ReplayBuffer.from_dataset(path)
+
+
+def spoiled(path: Path, change: Any) -> None:
+    """Change the metadata of a Minari data set."""
+    file = path / "data" / "metadata.json"
+    found = json.loads(file.read_text())
+    change(found["cpprb_like"])
+    file.write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found.update(version=9),
+        lambda found: found["fields"].append(["x", "|O8", []]),
+        lambda found: found["fields"].append(["x", "f4", [-1]]),
+        lambda found: found["fields"].append(["x", "f4", [3]]),
+        lambda found: found["fields"][0].__setitem__(2, [4]),
+        lambda found: found["episodes"]["length"].__setitem__(0, 9),
+        lambda found: found["episodes"]["length"].__setitem__(0, 2**62),
+        lambda found: found["episodes"]["length"].__setitem__(0, 0),
+        lambda found: found["episodes"]["env"].__setitem__(0, 7),
+        lambda found: found["episodes"]["env"].pop(),
+        lambda found: found["episodes"].update(open=[0]),
+        lambda found: found.update(n_envs=0),
+        lambda found: found.update(reward="nobody"),
+        lambda found: found.update(terminated="obs"),
+        lambda found: found.update(chained={"obs": "act"}),
+        lambda found: found.update(observations={"obs": ["..", "secret"]}),
+        lambda found: found.update(observations=[]),
+        lambda found: found.update(ends=["obs", None]),
+        lambda found: found.pop("episodes"),
+    ],
+)
+def test_metadata_that_do_not_fit_are_refused(change: Any, tmp_path: Path) -> None:
+    """Nothing that a stranger wrote into our metadata is believed."""
+    filled().export(tmp_path / "x", "minari")
+    spoiled(tmp_path / "x", change)
+    with pytest.raises(ValueError, match=rf"metadata|{re.escape(str(tmp_path))}"):
+        ReplayBuffer.from_dataset(tmp_path / "x")
+
+
+@every_format
+def test_damaged_files_are_refused(format: str, tmp_path: Path, rng: np.random.Generator) -> None:  # noqa: A002
+    """Whatever bytes are changed: the rows, or an error that a caller can catch; no crash."""
+    original = place(tmp_path, format)
+    filled().export(original, format)
+    files = sorted(path for path in [original, *original.rglob("*")] if path.is_file())
+    for _ in range(30):
+        victim = files[int(rng.integers(len(files)))]
+        data = bytearray(victim.read_bytes())
+        whole = bytes(data)
+        how = int(rng.integers(3))
+        if how == 0:
+            del data[int(rng.integers(len(data))) :]
+        elif how == 1:
+            for at in rng.integers(len(data), size=int(rng.integers(1, 20))).tolist():
+                data[at] = int(rng.integers(256))
+        else:
+            at = int(rng.integers(len(data)))
+            data[at : at + 8] = b"\xff" * 8
+        victim.write_bytes(bytes(data))
+        try:
+            ReplayBuffer.from_dataset(original, format=format)
+            describe(original, format=format)
+        except (ValueError, OSError, MemoryError):
+            pass
+        victim.write_bytes(whole)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that brings it."""
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ImportError, match=r"need h5py: pip install 'cpprb_like\[datasets\]'"):
+        filled().export(tmp_path / "x.hdf5")
+    assert names(tmp_path) == []
