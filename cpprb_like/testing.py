@@ -48,6 +48,7 @@ RNG_ONLY = "what is random comes from rng only: the same rng and history give th
 RING_ALONE = "the ring is only read"
 UNMOVED = "a draw that raises leaves the sampler as it was"
 PICKLED = "a sampler is pickled with its buffer, and the copy goes on with the same draws"
+TOLD = "draw_state tells the attributes that a draw changes: with those from before, it is repeated"
 WORKS = "a draw of n rows, n at least 0, works"
 
 
@@ -169,6 +170,7 @@ class _Stage:
             rng = np.random.default_rng(seed)
             return _attempt(where, rb, n, replace, rng, self.distinct, window)
 
+        before = self.rb.sampler.draw_state()
         drawn = attempt(self.rb)
         _expect_same(where, RNG_ONLY, drawn, attempt(self.twin))
         _expect_same(where, PICKLED, drawn, attempt(self.copy))
@@ -179,6 +181,9 @@ class _Stage:
                 attempt(self.patient)  # that one draws several times, and may give up after some
             return
         _expect_same(where, UNMOVED, drawn, attempt(self.patient))
+        again = _pickled(self.rb, self.place)
+        again.sampler.__dict__.update(before)
+        _expect_same(where, TOLD, drawn, attempt(again))
         _overwrite(spoiled)
         self.kept.append((where, drawn, _copy(drawn)))
 

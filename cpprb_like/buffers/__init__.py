@@ -15,6 +15,7 @@ from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._replay_memory import ReplayMemory
 from cpprb_like.buffers._reverse import ReverseReplayBuffer
 from cpprb_like.buffers._source import ColumnSpec, Source
+from cpprb_like.buffers._tensors import TensorBatch
 from cpprb_like.buffers._view import View
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Source",
     "Spread",
     "Statistics",
+    "TensorBatch",
     "View",
     "create_buffer",
 ]

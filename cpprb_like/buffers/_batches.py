@@ -1,14 +1,19 @@
 """``Batches``: the iterator that ``Source.batches`` and ``Source.epoch`` return.
 
-Not here: how a batch is drawn (``_source`` and its subclasses).
+Not here: how a batch is drawn (``_source`` and its subclasses), what it is made into
+(``_tensors``), and the thread that makes it ahead (``_prefetch``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
+
+from cpprb_like._c.drawn_ahead import States
+from cpprb_like.buffers._prefetch import Prefetcher
+from cpprb_like.buffers._tensors import Conversion
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -18,17 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Batches"]
 
 Batch: TypeAlias = dict[str, NDArray[Any]]
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Batches(Iterator[Batch]):
+class Batches(Iterator[T_co], Generic[T_co]):
     """Batches of a source, one after another: what ``batches`` and ``epoch`` return.
 
-    It is an iterator. ``close()`` ends it, as leaving a ``with`` statement does.
+    It is an iterator, of one thread. ``close()`` ends it and the thread that draws ahead, as the
+    end of a ``with`` statement does, the end of the program, or that of the iterator itself.
 
-    Parameters
-    ----------
-    make : callable
-        Returns the next batch; raises ``StopIteration`` where there are no more.
+    Notes
+    -----
+    It is neither pickled nor copied; a source is, and its copy goes on with the first batch that
+    has not been handed out.
 
     Examples
     --------
@@ -36,23 +43,45 @@ class Batches(Iterator[Batch]):
     >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}}, seed=0)
     >>> rb.add(rew=[1, 2, 3])
     0
-    >>> with rb.batches(4) as batches:
+    >>> with rb.batches(4, prefetch=2) as batches:
     ...     next(batches)["rew"].shape, next(batches)["rew"].shape
     ((4,), (4,))
     """
 
-    def __init__(self, make: Callable[[], Batch]) -> None:
-        self._make: Callable[[], Batch] | None = make
+    def __init__(
+        self,
+        draw: Callable[[], Batch],
+        conversion: Conversion | None,
+        prefetch: int,
+        states: Callable[[], States],
+    ) -> None:
+        self._draw: Callable[[], Batch] | None = draw
+        self._conversion = conversion
+        self._prefetcher: Prefetcher | None = None
+        if prefetch:
+            make = _as_it_is if conversion is None else conversion.make
+            self._prefetcher = Prefetcher(draw, make, prefetch, states)
 
-    def __next__(self) -> Batch:
-        """The next batch; what drawing it raises, after which further ones can be drawn."""
-        if self._make is None:
+    def __next__(self) -> T_co:
+        """The next batch; or what drawing it raises, after which further ones can be drawn."""
+        draw, prefetcher, conversion = self._draw, self._prefetcher, self._conversion
+        if draw is None:
             raise StopIteration
-        return self._make()
+        made: Any
+        if prefetcher is not None:
+            made = prefetcher.next()
+        else:
+            made = draw()
+            if conversion is not None:
+                made = conversion.make(made)
+        return made if conversion is None else conversion.hand_out(made)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End it: there are no more batches. A second call does nothing."""
-        self._make = None
+        """End it: there are no more batches, and those that wait are lost. Twice does no harm."""
+        self._draw = None
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
 
     def __enter__(self) -> Self:
         return self
@@ -67,3 +96,7 @@ class Batches(Iterator[Batch]):
 
     def __reduce__(self) -> Any:
         raise TypeError("batches cannot be pickled or copied: make them anew from the source")
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

@@ -19,6 +19,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.checks import as_int
+from cpprb_like._c.drawn_ahead import (
+    States,
+    live_state,
+    settled_generator,
+    state_before,
+)
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._store.schema import check_out
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source
@@ -111,6 +117,10 @@ class Mixture(Source):
         # Of batches that could not be drawn, for the next ones: a call that raises changes nothing.
         self._numbers: list[float] = []
         self.draws = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = self.__dict__ | {"rng": settled_generator(self.rng)}
+        return _blank, (type(self),), state | (state_before(self) or {})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         as_int("draws", state["draws"], 0)
@@ -428,6 +438,12 @@ class Mixture(Source):
     def _epoch(self, *_: Any) -> Iterator[Batch]:
         raise TypeError("a mixture has no epoch: it would take each row once, whatever the shares")
 
+    def _draw_states(self) -> States:
+        yield self, {"draws": self.draws, "_numbers": list(self._numbers)}
+        yield self.rng, live_state(self.rng)
+        for source in self._sources.values():
+            yield from source._draw_states()
+
     def _can_draw(self) -> bool:
         return any(source._can_draw() for source in self._sources.values())
 
@@ -488,6 +504,11 @@ class Mixture(Source):
             kind = f"{type(source).__name__}(stored={len(source)})"
             lines.append(f"  {number} {name!r}: {self._shares[name]!r} of {kind}")
         return "\n".join(lines)
+
+
+def _blank(cls: type[Mixture]) -> Mixture:
+    """A mixture of nothing, to be filled by ``__setstate__``."""
+    return cls.__new__(cls)
 
 
 def _read_sources(sources: object) -> dict[str, Source]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from cpprb_like._c.drawn_ahead import States, live_state, settled, settled_generator
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.forks import BUFFER, GENERATOR, OneProcess, tell, watch
 from cpprb_like._c.generators import Seed, generator
@@ -876,6 +877,12 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         for slots in parts(epoch.take, n, drop_last, shard):
             yield self._read(partial(still_there, slots), columns)
 
+    def _draw_states(self) -> States:
+        yield self.rng, live_state(self.rng)
+        state = self.sampler.draw_state()
+        if state:
+            yield self.sampler, state
+
     # ------------------------------------------------------------------ rows by slot
 
     def _encode_sample(self, idx: ArrayLike) -> Batch:
@@ -1133,6 +1140,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     def __getstate__(self) -> dict[str, Any]:
         """All of the buffer; rows in use as views, so that pickling does not copy them first."""
         attributes = {name: value for name, value in self.__dict__.items() if name not in REBUILT}
+        attributes["rng"] = settled_generator(self.rng)
+        attributes["sampler"] = settled(self.sampler)
         return snapshot.save(self._layout, self._arena, self.ring) | {"attributes": attributes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

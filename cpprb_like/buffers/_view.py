@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.checks import as_int
+from cpprb_like._c.drawn_ahead import States, state_before
 from cpprb_like._c.machine_memory import require
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
@@ -233,6 +234,10 @@ class View(Source):
             yield self._read(partial(still_there, slots), None, columns, None)
             self.draws += 1
 
+    def _draw_states(self) -> States:
+        yield self, {"draws": self.draws}
+        yield from self.buffer._draw_states()
+
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows: see ``PrioritizedReplayBuffer.update_priorities``.
 
@@ -287,7 +292,8 @@ class View(Source):
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"buffer": self.buffer, "layers": self.layers, "draws": self.draws}
+        state = {"buffer": self.buffer, "layers": self.layers, "draws": self.draws}
+        return state | (state_before(self) or {})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["buffer"], state["layers"])  # type: ignore[misc]

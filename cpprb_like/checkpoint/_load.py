@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.drawn_ahead import halted
 from cpprb_like._store.schema import Schema
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
@@ -263,7 +264,8 @@ def restore(disk: Disk, options: Options, root: Any) -> None:
         raise TypeError(
             f"a {type(found).__name__} was saved, which cannot be given to a {type(root).__name__}"
         )
-    _move(encoder.elements, decoder.elements)
+    with halted(encoder.elements.values()):
+        _move(encoder.elements, decoder.elements)
 
 
 class _External(dict[str, Any]):

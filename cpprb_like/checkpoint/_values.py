@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.drawn_ahead import state_before, state_of_generator
 from cpprb_like.checkpoint import _classes
 from cpprb_like.checkpoint._arrays import DamagedError
 from cpprb_like.samplers._base import Sampler
@@ -133,7 +134,7 @@ def state_of(value: Any) -> dict[str, Any]:
     state: dict[str, Any] = dict(value.__dict__)
     if own is not None and own is not getattr(object, "__getstate__", None):
         state = own(value)
-    return state
+    return state | (state_before(value) or {})
 
 
 def give_state(value: Any, state: dict[str, Any]) -> None:
@@ -283,8 +284,7 @@ class Encoder:
         kind = type(bits).__name__
         if kind not in BIT_GENERATORS:
             raise TypeError(f"{path}: a {kind} is not saved; expected one of {BIT_GENERATORS}")
-        with bits.lock:
-            state = self.encode(dict(bits.state), path)
+        state = self.encode(state_of_generator(rng), path)
         seeds = getattr(bits, "seed_seq", None)
         saved: dict[str, Any] = {"class": kind, "state": state}
         if isinstance(seeds, np.random.SeedSequence):

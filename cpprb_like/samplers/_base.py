@@ -156,6 +156,15 @@ class Sampler:
         """
         raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
+    def draw_state(self) -> dict[str, Any]:
+        """The attributes that a draw changes, such as a position: a dict by name, fresh.
+
+        A source that is saved while batches drawn ahead wait, as ``batches(prefetch=2)`` has them,
+        is saved with the attributes that its sampler had before the first of them. By default none
+        is changed.
+        """
+        return {}
+
     def draw_starts(
         self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:

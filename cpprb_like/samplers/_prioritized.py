@@ -343,6 +343,10 @@ class ByPriority(PrioritySampler):
         self.draws += 1
         return slots, extra
 
+    def draw_state(self) -> dict[str, Any]:
+        """See ``Sampler.draw_state``: the time of a schedule."""
+        return {"draws": self.draws}
+
     def check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None = None) -> None:
         """Raise what ``draw`` would raise, without a draw: no random number is used."""
         value_at(self.beta if beta is None else beta, self.draws, "beta", 0)

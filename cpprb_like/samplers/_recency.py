@@ -113,6 +113,10 @@ class Recency(Sampler):
         self._count()
         return slots, {}
 
+    def draw_state(self) -> dict[str, Any]:
+        """See ``Sampler.draw_state``: the place in the round, and the round."""
+        return {"updates": self.updates, "k": self.k, "draws": self.draws}
+
     def draw_starts(
         self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:

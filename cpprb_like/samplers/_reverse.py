@@ -90,6 +90,10 @@ class Reverse(Sampler):
         self._start = following
         return slots, {}
 
+    def draw_state(self) -> dict[str, Any]:
+        """See ``Sampler.draw_state``: the row where the next draw starts."""
+        return {"_start": self._start}
+
     def draw_starts(
         self,
         starts: Starts,

@@ -26,7 +26,7 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def filled(kind: type[ReplayBuffer] = ReplayBuffer, n: int = 40, **options: Any) -> ReplayBuffer:
+def filled(kind: type[ReplayBuffer] = ReplayBuffer, n: int = 40, **options: Any) -> Any:
     """A buffer of n numbered rows, in episodes of ten."""
     rb = kind(50, FIELDS, seed=3, **options)
     if n:
@@ -136,7 +136,8 @@ def test_the_parts_of_an_epoch_are_an_epoch(
     rb = filled(n=n)
     source: Source = rb.view(NStep(steps)) if steps else rb
     options: Any = {"shuffle": shuffle, "seed": 5}
-    whole = [x for batch in source.epoch(batch_size, **options) for x in batch["x"].tolist()]
+    # So many slots are taken at a time, of which the order depends.
+    whole = [x for batch in source.epoch(batch_size * k, **options) for x in batch["x"].tolist()]
     before = rb.rng.bit_generator.state
     for i in range(k):
         epoch = source.epoch(batch_size, shard=(i, k), drop_last=drop_last, **options)

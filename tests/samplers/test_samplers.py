@@ -817,6 +817,9 @@ class Forgetful(Good):
     def __init__(self) -> None:
         self.turn = 0
 
+    def draw_state(self) -> dict[str, Any]:
+        return {"turn": self.turn}
+
     def columns(self, ring: Any, slots: Any) -> Any:
         self.turn += 1
         return {"turn": np.full(len(slots), self.turn - 1)}
@@ -832,11 +835,26 @@ class Counting(Good):
     def __init__(self) -> None:
         self.turn = 0
 
+    def draw_state(self) -> dict[str, Any]:
+        return {"turn": self.turn}
+
     def draw(self, *args: Any, **options: Any) -> Any:
         self.turn += 1
         return super().draw(*args, **options)
 
     def columns(self, ring: Any, slots: Any) -> Any:
+        return {"turn": np.full(len(slots), self.turn)}
+
+
+@breaks("draw_state tells the attributes that a draw changes", "'turn': ")
+class Untold(Good):
+    """Counts its draws, and does not say so."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def columns(self, ring: Any, slots: Any) -> Any:
+        self.turn += 1
         return {"turn": np.full(len(slots), self.turn)}
 
 

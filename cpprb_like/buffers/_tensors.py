@@ -1,0 +1,212 @@
+"""Batches as tensors: ``to=`` and ``device=`` of ``batches`` and ``epoch``.
+
+On the CPU tensors share the memory of the arrays that the batch was drawn into, which is theirs
+alone. Nothing is imported before it is asked for. Not here: copies to a CUDA device (``_cuda``).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like.buffers._cuda import CudaCopies
+
+__all__ = ["Conversion", "TensorBatch", "To", "conversion"]
+
+To: TypeAlias = Literal["numpy", "torch", "jax"] | Callable[[dict[str, NDArray[Any]]], Any]
+
+NAMES = ("numpy", "torch", "jax")
+PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
+WIDE = 8  # bytes of numbers that JAX has only with jax_enable_x64
+
+
+class TensorBatch(dict[str, Any]):
+    """A batch whose columns are attributes too: what ``batches(to="torch")`` and such give.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}}, seed=0)
+    >>> rb.add(rew=[1, 2, 3])
+    0
+    >>> batch = next(rb.batches(2, to="numpy"))
+    >>> batch.rew is batch["rew"]
+    True
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(
+                f"{name!r}: expected one of the columns {', '.join(self)}"
+            ) from None
+
+    def to(self, device: Any, **options: Any) -> TensorBatch:
+        """The batch with its tensors on another device.
+
+        Parameters
+        ----------
+        device : object
+            What the tensors' own ``to`` takes, or ``to_device``, as arrays of JAX have it.
+        **options : object
+            Further arguments of theirs, such as ``non_blocking``.
+
+        Returns
+        -------
+        TensorBatch
+            A new one. Columns that are NumPy arrays are those of this one.
+        """
+        return TensorBatch({name: _moved(value, device, options) for name, value in self.items()})
+
+
+def _moved(value: Any, device: Any, options: dict[str, Any]) -> Any:
+    if isinstance(value, np.ndarray):
+        return value
+    move = value.to if hasattr(value, "to") else value.to_device
+    return move(device, **options)
+
+
+class Conversion:
+    """What a batch is made into, by the thread that draws it, and then by that which gets it."""
+
+    def room(self) -> dict[str, Any] | None:
+        """Where the next batch can be drawn to: ``out=`` of ``sample``."""
+        return None
+
+    def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
+        """What is made of a batch when it is drawn."""
+        raise NotImplementedError
+
+    def hand_out(self, made: Any) -> Any:
+        """What the learner gets of it."""
+        return made
+
+
+class Columns(Conversion):
+    """Each column by itself; None leaves it the array that it is."""
+
+    def __init__(self, convert: Callable[[NDArray[Any]], Any] | None) -> None:
+        self._convert = convert
+
+    def make(self, batch: Mapping[str, NDArray[Any]]) -> TensorBatch:
+        """A batch of what the columns are made into."""
+        convert = self._convert
+        if convert is None:
+            return TensorBatch(batch)
+        return TensorBatch({name: convert(values) for name, values in batch.items()})
+
+
+class Called(Conversion):
+    """What a function of the caller makes of the dict."""
+
+    def __init__(self, function: Callable[[dict[str, NDArray[Any]]], Any]) -> None:
+        self._function = function
+
+    def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
+        """What the function returns."""
+        return self._function(dict(batch))
+
+
+class OnCuda(Conversion):
+    """Tensors of PyTorch on a CUDA device."""
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self._copies = CudaCopies(torch, device, lambda array: as_torch(torch, array))
+
+    def room(self) -> dict[str, Any] | None:
+        return self._copies.room()
+
+    def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
+        return self._copies.begin(batch)
+
+    def hand_out(self, made: Any) -> TensorBatch:
+        return TensorBatch(self._copies.finish(made))
+
+
+def conversion(to: To | None, device: Any = None) -> Conversion | None:
+    """How ``to`` and ``device`` say that batches are made into something; None if they are not.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``to`` is none of its values, or ``device`` does not go with it.
+    ImportError
+        The package of ``to`` is not installed.
+    """
+    if to is None or to == "numpy":
+        if device is not None and str(device) != "cpu":
+            raise ValueError(f"device: NumPy's arrays are on the CPU, got {device!r}")
+        return None if to is None else Columns(None)
+    if to == "torch":
+        return _by_torch(device)
+    if to == "jax":
+        return _by_jax(device)
+    if not callable(to):
+        raise TypeError(f"to: expected one of {', '.join(NAMES)}, or a function, got {to!r}")
+    if device is not None:
+        raise TypeError(f"device: the function to= decides where a batch is, got {device!r}")
+    return Called(to)
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"to={name!r} needs {PACKAGES[name]} (pip install 'cpprb_like[{name}]'): {error}"
+        ) from error
+
+
+def as_torch(torch: Any, array: NDArray[Any]) -> Any:
+    """A tensor over the same memory; the array itself if its dtype is none of PyTorch's."""
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError):
+        return array
+
+
+def _by_torch(given: Any) -> Conversion:
+    torch = _package("torch")
+    try:
+        device = torch.device("cpu" if given is None else given)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device: {error}") from error
+    if device.type == "cuda":
+        return OnCuda(torch, device)
+    if device.type == "cpu":
+        return Columns(lambda array: as_torch(torch, array))
+
+    def convert(array: NDArray[Any]) -> Any:
+        tensor = as_torch(torch, array)
+        return tensor if tensor is array else tensor.to(device)
+
+    return Columns(convert)
+
+
+def _by_jax(given: Any) -> Conversion:
+    jax = _package("jax")
+    device = given
+    if isinstance(given, str):
+        try:
+            device = jax.devices(given)[0]
+        except RuntimeError as error:
+            raise ValueError(f"device: {error}") from error
+
+    def convert(array: NDArray[Any]) -> Any:
+        wide = array.dtype.itemsize // (2 if array.dtype.kind == "c" else 1) >= WIDE
+        if array.dtype.kind not in "biufc" or (wide and not jax.config.jax_enable_x64):
+            return array  # JAX has no such numbers, or would round them
+        try:
+            found = jax.dlpack.from_dlpack(array)
+        except (BufferError, TypeError):
+            return array
+        return found if device is None else jax.device_put(found, device)
+
+    return Columns(convert)
