@@ -27,6 +27,7 @@ MODULES = {
     "minari": "_minari",
     "d4rl": "_d4rl",
     "dreamerv3": "_dreamerv3",
+    "rllib": "_rllib",
 }
 FORMATS = tuple(MODULES)
 

@@ -85,15 +85,12 @@ environments = pytest.mark.parametrize("name", ["rooms", "CartPole-v1", "Pendulu
 
 def leaves(nest: Any, root: str) -> dict[str, Any]:
     """The parts of a nest, by the names of their fields."""
-    if isinstance(nest, dict):
-        parts = nest.items()
-    elif isinstance(nest, tuple):
-        parts = enumerate(nest)
-    else:
+    if isinstance(nest, tuple):
+        nest = dict(enumerate(nest))
+    if not isinstance(nest, dict):
         return {root: np.asarray(nest)}
-    return {
-        name: leaf for key, part in parts for name, leaf in leaves(part, f"{root}.{key}").items()
-    }
+    parts = [leaves(part, f"{root}.{key}") for key, part in nest.items()]
+    return {name: leaf for found in parts for name, leaf in found.items()}
 
 
 @storages

@@ -21,6 +21,7 @@ every_format = pytest.mark.parametrize("format", FORMATS)
 def test_what_was_written_is_read(format: str, case: Case) -> None:  # noqa: A002 (the option)
     """Rows, episodes and how they ended, environments, what is open and cut: for any history."""
     need("h5py")
+    need("pyarrow")
     rb = made(case)
     with tempfile.TemporaryDirectory() as folder:
         path = place(Path(folder), format)

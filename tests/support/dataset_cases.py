@@ -165,4 +165,4 @@ def assert_same(expected: ReplayBuffer, got: ReplayBuffer) -> None:
 
 def place(folder: Path, format: str) -> Path:  # noqa: A002 (as the option is called)
     """A path for a data set of this format."""
-    return folder / ("rows.hdf5" if format == "d4rl" else "data")
+    return folder / {"d4rl": "rows.hdf5", "rllib": "rows.parquet"}.get(format, "data")
