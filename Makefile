@@ -75,9 +75,10 @@ test-torch:
 	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) \
-		jax pandas dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	CPPRB_LIKE_REQUIRE=torch,jax,pandas,dm_env,gymnasium $(TORCH_BIN)/pytest \
+		jax pandas tensordict dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
+	CPPRB_LIKE_REQUIRE=torch,jax,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest \
 		tests/compat/test_reagent*.py tests/buffers/test_out.py tests/buffers/test_tensors.py tests/buffers/test_learners.py \
+		tests/integrations/test_torch_datasets.py \
 		tests/samplers/test_prioritized_misuse.py tests/project/test_docs.py $(ARGS)
 
 # Training libraries on the real thing, in the environment of test-torch, as PyTorch is large.

@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
-LIBRARIES = {"stable_baselines3": ("Stable-Baselines3", "stable-baselines3")}
+LIBRARIES = {
+    "stable_baselines3": ("Stable-Baselines3", "stable-baselines3"),
+    "torch": ("PyTorch", "torch"),
+}
 
 
 @pytest.mark.parametrize("name", LIBRARIES)

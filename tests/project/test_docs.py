@@ -59,6 +59,8 @@ NEEDED = {
     "cpprb_like.integrations._specs": ("dm_env",),
     "cpprb_like.integrations.dm_env": ("dm_env",),
     "cpprb_like.integrations.stable_baselines3": ("torch", "stable_baselines3"),
+    "cpprb_like.integrations.torch": ("torch",),
+    "learners.md": ("torch", "jax"),
     "libraries.md": ("torch", "stable_baselines3"),
 }
 

@@ -1,0 +1,183 @@
+"""Sources of batches for PyTorch: ``EpochDataset`` for a ``DataLoader``, and ``as_tensordict``.
+
+Not here: batches as tensors, which ``batches(to="torch")`` and ``epoch(to="torch")`` of every
+source give without a ``DataLoader``, and mostly faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from cpprb_like._c.checks import as_int
+from cpprb_like.buffers import Source
+from cpprb_like.integrations._missing import missing
+
+try:
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
+except ImportError as error:
+    raise missing(__name__, "PyTorch", "torch", error) from error
+
+__all__ = ["EpochDataset", "as_tensordict"]
+
+
+class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
+    """Epochs of a source, for a ``torch.utils.data.DataLoader``: each row once over all workers.
+
+    Use it with ``DataLoader(dataset, batch_size=None)``: its items are batches.
+
+    Parameters
+    ----------
+    source : Source
+        A buffer, or a view of one.
+    batch_size : int
+        Rows of a batch, at least 1.
+    shuffle, drop_last, fields
+        As for ``Source.epoch``; each worker has a last batch of its own.
+    seed : int
+        The order of an epoch follows from it and from the number of the epoch, at least 0.
+    shard : (int, int)
+        Part i of k, for training by several processes: their workers share the parts.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or value.
+
+    Notes
+    -----
+    Workers have the rows that there were when they began: this is for offline training. Started by
+    ``fork`` they read the memory of their parent; started by ``spawn`` or ``forkserver`` each has
+    a copy of its own.
+
+    Examples
+    --------
+    >>> from torch.utils.data import DataLoader
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.integrations.torch import EpochDataset
+    >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
+    >>> rb.add(rew=[1, 2, 3, 4, 5])
+    0
+    >>> dataset = EpochDataset(rb, 2, shuffle=False)
+    >>> for epoch in range(2):
+    ...     dataset.set_epoch(epoch)
+    ...     [batch["rew"].tolist() for batch in DataLoader(dataset, batch_size=None)]
+    [[1.0, 2.0], [3.0, 4.0], [5.0]]
+    [[1.0, 2.0], [3.0, 4.0], [5.0]]
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        fields: str | Iterable[str] | None = None,
+        seed: int = 0,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
+        super().__init__()
+        if not isinstance(source, Source):
+            raise TypeError(f"source: expected a buffer or a view, got {type(source).__name__}")
+        self.source = source
+        self.batch_size = batch_size
+        self.shuffle = bool(shuffle)
+        self.drop_last = bool(drop_last)
+        self.fields = fields if fields is None or isinstance(fields, str) else tuple(fields)
+        self.seed = as_int("seed", seed, 0)
+        self.shard = shard
+        # Workers that outlive an epoch see it too.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._batches(0, 1).close()  # which checks the arguments
+
+    def set_epoch(self, epoch: int) -> None:
+        """Number the next epoch, at least 0: each has another random order. It begins with 0.
+
+        Call it before each iteration, as that of a ``DistributedSampler``.
+        """
+        self._epoch.fill_(as_int("epoch", epoch, 0))
+
+    def _batches(self, worker: int, workers: int) -> Any:
+        part, parts = self.shard
+        return self.source.epoch(
+            self.batch_size,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            fields=self.fields,
+            shard=(part * workers + worker, parts * workers),
+            seed=np.random.default_rng([self.seed, int(self._epoch)]),
+            to="torch",
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of this worker, or of all where there are none."""
+        info = get_worker_info()
+        batches: Iterator[Any] = self._batches(
+            0 if info is None else info.id, 1 if info is None else info.num_workers
+        )
+        return batches
+
+
+def as_tensordict(batch: Mapping[str, Any], device: Any = None) -> Any:
+    """A batch as a ``tensordict.TensorDict``, as torchrl's losses take it.
+
+    Parameters
+    ----------
+    batch : mapping of str to (tensor or ndarray)
+        Such as ``rb.sample(32)`` gives, or ``batches(to="torch")``.
+    device : object, optional
+        Where its tensors go, as ``torch.device`` takes it; they stay where they are.
+
+    Returns
+    -------
+    TensorDict
+        Of batch size ``[n]``. On the CPU it shares the memory of the batch. A column without a
+        dtype of PyTorch, such as one of objects, is non-tensor data.
+
+    Raises
+    ------
+    ImportError
+        The package tensordict is not installed.
+    ValueError
+        The batch has no columns, or they differ in length.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.integrations.torch import as_tensordict
+    >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
+    >>> rb.add(rew=[1, 2, 3])
+    0
+    >>> as_tensordict(rb.sample(4)).batch_size  # doctest: +SKIP
+    torch.Size([4])
+    """
+    try:
+        from tensordict import TensorDict  # noqa: PLC0415 (nothing else here needs it)
+    except ImportError as error:
+        raise missing("as_tensordict", "tensordict", "tensordict", error) from error
+    lengths = {len(column) for column in batch.values()}
+    if len(lengths) != 1:
+        raise ValueError(f"batch: expected columns of one length, got {sorted(lengths)}")
+    columns = {name: _as_tensor(values) for name, values in batch.items()}
+    found = TensorDict(
+        {name: values for name, values in columns.items() if torch.is_tensor(values)},
+        batch_size=[*lengths],
+    )
+    for name, values in columns.items():
+        if not torch.is_tensor(values):
+            found.set_non_tensor(name, values)
+    return found if device is None else found.to(device)
+
+
+def _as_tensor(values: Any) -> Any:
+    """A tensor over the memory of an array, if there is one of its dtype."""
+    if not isinstance(values, np.ndarray):
+        return values
+    try:
+        return torch.from_numpy(values)
+    except (TypeError, ValueError):
+        return values

@@ -1,0 +1,169 @@
+"""``EpochDataset`` and ``as_tensordict``, with the real PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from optional import need
+
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.buffers import Mixture
+from cpprb_like.views import NStep
+
+torch = need("torch", "make test-torch")
+from torch.utils.data import DataLoader
+
+from cpprb_like.integrations.torch import EpochDataset, as_tensordict
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning"),  # by JAX, if loaded
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),  # of two cores
+]
+
+STARTS = ["fork", "spawn"] if hasattr(os, "fork") else ["spawn"]
+FIELDS: dict[str, Any] = {
+    "x": {"shape": (), "dtype": "i8"},
+    "rew": {"shape": ()},
+    "done": {"shape": ()},
+}
+
+
+def filled(n: int = 103) -> ReplayBuffer:
+    """A buffer of n numbered rows."""
+    rb = ReplayBuffer(200, FIELDS, seed=0)
+    rb.add(x=np.arange(n), rew=np.arange(n), done=np.arange(n) % 10 == 9)
+    return rb
+
+
+def rows(loader: DataLoader[Any]) -> list[int]:
+    """The rows of an epoch, in the order in which they come."""
+    return [x for batch in loader for x in batch["x"].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("workers", "start"), [(0, None), (1, "fork"), (3, "fork"), (3, "spawn"), (1, "spawn")]
+)
+def test_each_row_once_over_all_workers(workers: int, start: str | None) -> None:
+    """However many workers there are, and however they begin."""
+    if start is not None and start not in STARTS:
+        pytest.skip("there is no fork here")
+    dataset = EpochDataset(filled(), 8)
+    loader: Any = DataLoader(
+        dataset, batch_size=None, num_workers=workers, multiprocessing_context=start
+    )
+    orders = []
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        batches = list(loader)
+        assert all(torch.is_tensor(value) for batch in batches for value in batch.values())
+        orders.append([x for batch in batches for x in batch["x"].tolist()])
+        assert sorted(orders[-1]) == list(range(103))
+    assert orders[0] != orders[1]
+    dataset.set_epoch(0)
+    assert rows(loader) == orders[0]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_workers_that_stay_see_the_epoch(start: str) -> None:
+    """``set_epoch`` reaches workers that outlive an epoch."""
+    dataset = EpochDataset(filled(), 8)
+    loader: Any = DataLoader(
+        dataset, batch_size=None, num_workers=2, persistent_workers=True,
+        multiprocessing_context=start,
+    )  # fmt: skip
+    orders = []
+    for epoch in (0, 1, 0):
+        dataset.set_epoch(epoch)
+        orders.append(rows(loader))
+        assert sorted(orders[-1]) == list(range(103))
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_the_last_batch_of_each_worker() -> None:
+    """Kept, or left out."""
+    for drop_last, sizes in ((False, {8, 3, 2}), (True, {8})):
+        dataset = EpochDataset(filled(), 8, drop_last=drop_last)
+        loader: Any = DataLoader(dataset, batch_size=None, num_workers=3)
+        assert {len(batch["x"]) for batch in loader} == sizes
+
+
+def test_processes_share_an_epoch() -> None:
+    """With ``shard`` each process has its part, and its workers parts of that."""
+    found = []
+    for rank in range(2):
+        dataset = EpochDataset(filled(), 8, shard=(rank, 2), seed=3)
+        found += rows(DataLoader(dataset, batch_size=None, num_workers=2))
+    assert sorted(found) == list(range(103))
+
+
+def test_views_and_fields() -> None:
+    """A view is a source too; what is not asked for is not read."""
+    dataset = EpochDataset(filled().view(NStep(3)), 8, fields="rew", shuffle=False)
+    batch = next(iter(DataLoader(dataset, batch_size=None)))
+    assert list(batch) == ["rew"]
+    assert batch["rew"][0] == pytest.approx(0 + 0.99 + 2 * 0.99**2)
+
+
+def test_a_data_set_is_pickled_and_copied() -> None:
+    """With its source and its epoch."""
+    dataset = EpochDataset(filled(), 8, seed=1)
+    dataset.set_epoch(4)
+    expected = rows(DataLoader(dataset, batch_size=None))
+    for again in (pickle.loads(pickle.dumps(dataset)), copy.deepcopy(dataset)):
+        assert rows(DataLoader(again, batch_size=None)) == expected
+
+
+def test_workers_may_be_forked_while_batches_are_drawn_ahead() -> None:
+    """A thread of the parent that draws ahead holds nothing that a worker waits for."""
+    rb = filled()
+    with rb.batches(4, prefetch=3) as batches:
+        for _ in range(3):
+            next(batches)
+            loader: Any = DataLoader(EpochDataset(rb, 8), batch_size=None, num_workers=2)
+            assert sorted(rows(loader)) == list(range(103))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"fields": "y"}, "y"),
+        ({"seed": -1}, "seed"),
+        ({"shard": (2, 2)}, "shard"),
+        ({"source": [1]}, "source: expected a buffer or a view, got list"),
+        ({"source": Mixture({"a": filled()}, {"a": 1})}, "a mixture has no epoch"),
+    ],
+    ids=repr,
+)
+def test_wrong_arguments_are_refused_at_once(options: Any, words: str) -> None:
+    """And not in a worker."""
+    with pytest.raises((TypeError, ValueError), match=words):
+        EpochDataset(**({"source": filled(), "batch_size": 8} | options))
+    with pytest.raises(ValueError, match="epoch"):
+        EpochDataset(filled(), 8).set_epoch(-1)
+
+
+def test_tensordicts_of_batches() -> None:
+    """A TensorDict shares the memory of the batch; what is no tensor is in it as it is."""
+    need("tensordict", "make test-torch")
+    fields: dict[str, Any] = {"x": {"shape": 2}, "name": {"shape": (), "dtype": object}}
+    rb = PrioritizedReplayBuffer(10, fields, seed=0)
+    rb.add(x=np.ones((3, 2)), name=np.array(["a", "b", "c"], object))
+    batch = rb.sample(4)
+    found = as_tensordict(batch)
+    assert found.batch_size == torch.Size([4])
+    assert found["x"].data_ptr() == batch["x"].ctypes.data
+    assert found["indexes"].tolist() == batch["indexes"].tolist()
+    assert list(found["name"]) == batch["name"].tolist()
+    assert set(found.keys()) == set(batch)
+    assert as_tensordict(next(rb.batches(4, to="torch")), "meta")["x"].device.type == "meta"
+    with pytest.raises(ValueError, match="one length"):
+        as_tensordict({"x": np.ones(2), "y": np.ones(3)})
+    with pytest.raises(ValueError, match="one length"):
+        as_tensordict({})
