@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from cpprb_like._c.cores import get_num_threads, set_num_threads
 from cpprb_like.buffers import (
     Mixture,
     PrioritizedReplayBuffer,
@@ -54,7 +55,9 @@ __all__ = [
     "create_before_add_func",
     "create_buffer",
     "create_env_dict",
+    "get_num_threads",
     "sequence_priorities",
+    "set_num_threads",
     "train",
 ]
 __version__ = "0.1.0"

@@ -7,11 +7,10 @@ back to the system. Compiled because memory comes back from a C destructor.
 cimport cython
 cimport numpy as cnp
 
+from cpprb_like._c.aligned cimport SLACK, c_memory
 from cpprb_like._c.typedefs cimport intp_t
 
 import weakref
-
-import numpy as np
 
 cnp.import_array()
 
@@ -33,19 +32,19 @@ cdef class Pool:
         self.reference = weakref.ref(self)
 
     cdef Lease c_lease(self, intp_t nbytes):
-        """Uninitialised memory that returns here when the lease dies."""
+        """Uninitialised memory, as that of ``c_memory``, that returns here when the lease dies."""
         cdef Lease lease = Lease.__new__(Lease)
-        cdef intp_t place
+        cdef intp_t place, size = nbytes + SLACK
         self.arrays += 1
         for place in range(len(self.spare) - 1, -1, -1):
-            if cnp.PyArray_NBYTES(<cnp.ndarray> self.spare[place][0]) == nbytes:
+            if cnp.PyArray_NBYTES(<cnp.ndarray> self.spare[place][0]) == size:
                 lease.memory = self.spare.pop(place)[0]
-                self.kept -= nbytes
+                self.kept -= size
                 break
         else:
-            lease.memory = np.empty(nbytes, np.uint8)
+            lease.memory = c_memory(nbytes)
         lease.home = self.reference
-        self.lent += nbytes
+        self.lent += size
         self.peak = max(self.peak, self.lent)
         return lease
 

@@ -62,7 +62,6 @@ cdef class FrameStack(Chain):
     cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil
     cdef bint c_is_moved_on(self, const char** frames, const char* value) noexcept nogil
     cdef void c_split(self, const char* value, intp_t frame, char* to) noexcept nogil
-    cdef void c_join(self, const char** frames, char* to) noexcept nogil
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil
 
 

@@ -15,7 +15,8 @@ from libc.string cimport memcmp, memcpy
 
 from cpprb_like._store.overflow cimport Overflow
 from cpprb_like._store.column cimport Column
-from cpprb_like._c.copying cimport c_interleave, c_pick
+from cpprb_like._c.blocks cimport Values, c_gather_values
+from cpprb_like._c.copying cimport c_pick
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
@@ -328,10 +329,6 @@ cdef class FrameStack(Chain):
             for o in range(self.outer):
                 memcpy(to + o * inner, value + o * size, inner)
 
-    cdef void c_join(self, const char** frames, char* to) noexcept nogil:
-        """Make a value of its frames, oldest first."""
-        c_interleave(to, frames, self.depth, self.outer, self.inner)
-
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
         """Find the frames of the value of a row, oldest first."""
         cdef intp_t run = self.runs[row % self.capacity], age
@@ -361,9 +358,9 @@ cdef class FrameStack(Chain):
         memory = self.older.values  # stays as it is while it is held
         for k in range(n):
             self.c_point(rows[k], frames + k * depth)
+        cdef Values values = Values(to, NULL, frames, self.nbytes, depth, self.outer, self.inner)
         with nogil:
-            for k in range(n):
-                self.c_join(frames + k * depth, to + k * self.nbytes)
+            c_gather_values(&values, n)
         free(frames)
         del memory
         return 0
@@ -513,12 +510,11 @@ cdef class NextOf(Chain):
             values[k] = self.c_whole(rows[k])
             if values[k] == NULL:
                 self.c_point(rows[k], frames + k * depth)
+        cdef Values all_of_them = Values(to, values, frames, self.nbytes, depth, 1, self.nbytes)
+        if self.stack is not None:
+            all_of_them.outer, all_of_them.inner = self.stack.outer, self.stack.inner
         with nogil:
-            for k in range(n):
-                if values[k] == NULL:
-                    self.stack.c_join(frames + k * depth, to + k * self.nbytes)
-                elif values[k] != to + k * self.nbytes:
-                    memcpy(to + k * self.nbytes, values[k], self.nbytes)
+            c_gather_values(&all_of_them, n)
         free(values)
         del memory, below
         return 0

@@ -11,35 +11,27 @@ Compiled because it is most of what drawing a batch costs. Not here: which rows
 cimport numpy as cnp
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
+from cpprb_like._c.aligned cimport LARGE_NBYTES, c_empty, c_over, c_start
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._store.chained cimport Chain
 from cpprb_like._store.column cimport Column
-from cpprb_like._c.copying cimport (
-    CACHED_NBYTES, PIECE, STREAMS, c_gather, c_gather_past_caches, c_prefetch_rows
-)
+from cpprb_like._c.blocks cimport Block, c_gather_blocks
+from cpprb_like._c.copying cimport c_gather, c_prefetch_rows
 from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._c.pool cimport Lease
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
-cnp.import_array()
+import numpy as np
 
-cdef extern from "numpy/arrayobject.h":
-    ctypedef struct PyTypeObject:
-        pass
-    PyTypeObject PyArray_Type
-    cnp.ndarray PyArray_NewFromDescr(
-        PyTypeObject* subtype, cnp.PyArray_Descr* descr, int ndim, intp_t* dims, intp_t* strides,
-        void* data, int flags, PyObject* obj
-    )
+cnp.import_array()
 
 cdef enum:
     READ_CHUNK = 64              # rows whose records are fetched while those before are copied
     UNLOCKED_NBYTES = 32768      # smaller gathers keep the lock: taking it back costs more
-    POOLED_NBYTES = 65536        # arrays from here on come from the pool
+    BLOCKS = 16                  # columns that are gathered at once
 
 
 def take(Ring ring not None, slots, list arrays=None, tuple columns=None):
@@ -197,20 +189,14 @@ cdef cnp.ndarray c_new_array(Ring ring, Column column, intp_t n):
     memcpy(dims + 1, column.dims, column.ndim * sizeof(intp_t))
     cdef intp_t nbytes = n * column.nbytes
     cdef Lease lease
-    cdef void* data = NULL
-    if nbytes >= POOLED_NBYTES and column.objects is None:
+    if nbytes >= LARGE_NBYTES and column.objects is None:
         lease = ring.pool.c_lease(nbytes)
-        data = cnp.PyArray_DATA(<cnp.ndarray> lease.memory)
-    elif ring.pool.kept:
+        return c_over(column.dtype, ndim, dims, c_start(lease.memory), lease)
+    if ring.pool.kept:
         ring.pool.c_pass()
-    Py_INCREF(column.dtype)
-    cdef cnp.ndarray array = PyArray_NewFromDescr(
-        &PyArray_Type, <cnp.PyArray_Descr*> column.dtype, <int> ndim, dims, NULL, data,
-        cnp.NPY_ARRAY_CARRAY if data != NULL else 0, NULL,
-    )
-    if data != NULL:
-        cnp.set_array_base(array, lease)
-    return array
+    if column.objects is not None:
+        return np.empty((n, *column.shape), column.dtype)
+    return c_empty(column.dtype, ndim, dims)
 
 
 cdef int c_fill(Ring ring, list arrays, tuple columns, cnp.ndarray slots) except -1:
@@ -238,11 +224,12 @@ cdef int c_fill(Ring ring, list arrays, tuple columns, cnp.ndarray slots) except
 
 
 cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) noexcept nogil:
-    cdef intp_t start = 0, count = min(n, READ_CHUNK), nbytes = 0, following, number
+    cdef intp_t start = 0, count = min(n, READ_CHUNK), following, number, n_blocks = 0
     cdef const intp_t* row
     cdef const char* base = <const char*> &ring.arena[0]
     cdef const char* records = base + ring.record_offset
     cdef intp_t size = ring.record_stride
+    cdef Block[BLOCKS] blocks
     c_prefetch_rows(records, size, size, slots, count)
     while start < n:
         following = min(n - start - count, READ_CHUNK)
@@ -258,15 +245,12 @@ cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) n
         start += count
         count = following
     for number in range(ring.in_record, ring.table.shape[0]):
-        if outs[number] != NULL:
-            nbytes += n * ring.table[number, NBYTES]
-    for number in range(ring.in_record, ring.table.shape[0]):
         if outs[number] == NULL:
             continue
         row = &ring.table[number, 0]
-        if STREAMS and nbytes > CACHED_NBYTES and row[NBYTES] >= PIECE:
-            c_gather_past_caches(
-                outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots, n
-            )
-        else:
-            c_gather(outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots, n)
+        blocks[n_blocks] = Block(outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots)
+        n_blocks += 1
+        if n_blocks == BLOCKS:
+            c_gather_blocks(blocks, n_blocks, n)
+            n_blocks = 0
+    c_gather_blocks(blocks, n_blocks, n)

@@ -10,6 +10,7 @@ here: priorities (``samplers._row_weights``), and new values (``replace``).
 cimport cython
 cimport numpy as cnp
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._core cimport CLEARS, HANDLE_BASE, WRITTEN, Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
@@ -29,7 +30,7 @@ cdef cnp.ndarray c_handles(Ring ring, cnp.ndarray slots):
     """As ``handles``, for slots that are in use."""
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-    cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
+    cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INT64)
     cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(found)
     for k in range(n):
         out[k] = ring.state[HANDLE_BASE] + ring.span + ring.c_row_at(values[k])
@@ -109,7 +110,7 @@ cdef class RowHandles:
             return c_handles(self.ring, slots)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
-        cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
+        cdef cnp.ndarray indexes = c_numbers(1, &n, cnp.NPY_INT64)
         for k in range(n):
             (<int64_t*> cnp.PyArray_DATA(indexes))[k] = self.ring.c_public_slot(values[k])
         return indexes

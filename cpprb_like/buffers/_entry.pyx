@@ -15,6 +15,7 @@ from cpython.unicode cimport (
     PyUnicode_CheckExact, PyUnicode_Compare, PyUnicode_FromObject, PyUnicode_GET_LENGTH
 )
 
+from cpprb_like._c.aligned cimport c_aligned
 from cpprb_like._store.column cimport Column
 from cpprb_like._core cimport CLEARS, WRITTEN, Moment, Ring
 from cpprb_like._c.number_casts cimport NO_NUMBER
@@ -571,8 +572,8 @@ cdef class BufferBase:
             return None  # rows went away meanwhile
         if batch is None or not ring.c_holds(moment, slots):
             return None
-        if extra:
-            batch.update(extra)
+        for name, values in extra.items():
+            batch[name] = c_aligned(values)
         return batch
 
     cdef int c_check_extra(self, extra, intp_t n) except -1:

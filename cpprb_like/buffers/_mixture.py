@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._c.aligned import aligned, empty
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.drawn_ahead import (
     States,
@@ -296,12 +297,12 @@ class Mixture(Source):
         in_place = to is None and n * nbytes >= IN_PLACE_NBYTES
         batch: Batch = {}
         if to is None:
-            batch = {name: np.empty((n, *spec.shape), spec.dtype) for name, spec in wanted.items()}
-        extra: Batch = {"source": np.empty(n, np.intp)}
+            batch = {name: empty((n, *spec.shape), spec.dtype) for name, spec in wanted.items()}
+        extra: Batch = {"source": empty((n,), np.dtype(np.intp))}
         if self.has_priorities:
-            extra["weights"] = np.empty(n, self.columns["weights"].dtype)
+            extra["weights"] = empty((n,), self.columns["weights"].dtype)
         if self.has_priorities or indexes:
-            extra["indexes"] = np.empty(n, np.int64)
+            extra["indexes"] = empty((n,), np.dtype(np.int64))
         parts: list[tuple[int, int, Batch]] = []
         others = {}
         for number, (name, (start, stop)) in enumerate(
@@ -589,7 +590,9 @@ def _join(parts: dict[str, Batch]) -> Batch:
     """The columns of the parts of a batch, which must be the same in each."""
     _check_columns(parts)
     names = next(iter(parts.values()), {})
-    return {name: np.concatenate([part[name] for part in parts.values()]) for name in names}
+    return {
+        name: aligned(np.concatenate([part[name] for part in parts.values()])) for name in names
+    }
 
 
 @lru_cache(maxsize=64)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._c.aligned import aligned
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.drawn_ahead import States, state_before
 from cpprb_like._c.machine_memory import require
@@ -573,7 +574,7 @@ class _Reading:
         batch = read(slots)
         if batch is None or not self.now.all_drawable(slots):
             return None
-        batch.update(extra)
+        batch.update({name: aligned(values) for name, values in extra.items()})
         return slots, batch
 
     def _check_extra(self, extra: Extra, n: int) -> None:

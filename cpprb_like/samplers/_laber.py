@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from cpprb_like._c.aligned import aligned, empty
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.generators import Seed, generator
@@ -100,12 +101,12 @@ class _LaBER(ABC):
         targets = self.rng.random(self.batch_size) * sums[-1]
         drawn = np.searchsorted(sums, targets, side="right")
 
-        batch = {name: values[drawn] for name, values in batch.items()}
+        batch = {name: _rows_at(values, drawn) for name, values in batch.items()}
         weights = self._weights(likely[drawn] / largest, sums[-1], n)
         if given is not None:
             weights *= given[drawn]
-        batch["weights"] = weights.astype(self.weights_dtype)
-        batch.setdefault("indexes", drawn)
+        batch["weights"] = aligned(weights.astype(self.weights_dtype))
+        batch.setdefault("indexes", aligned(drawn))
         return batch
 
     @abstractmethod
@@ -229,3 +230,11 @@ def _column(name: str, values: ArrayLike, n: int) -> Array:
     if array.size != n:
         raise ValueError(f"{name}: expected shape ({n},), got {array.shape}")
     return array.reshape(n)
+
+
+def _rows_at(values: Array, drawn: NDArray[np.intp]) -> Array:
+    """``values[drawn]``, aligned as arrays of batches are."""
+    found = empty((len(drawn), *values.shape[1:]), values.dtype)
+    return values.take(
+        drawn, axis=0, out=found, mode="clip"
+    )  # which, unlike "raise", needs no copy

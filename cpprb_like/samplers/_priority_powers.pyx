@@ -10,6 +10,7 @@ cimport numpy as cnp
 from libc.float cimport DBL_MIN
 from libc.math cimport INFINITY, exp, log, pow
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.typedefs cimport float32_t, float64_t, int64_t, intp_t
 
 import numpy as np
@@ -126,7 +127,7 @@ def importance(cnp.ndarray weights, float64_t least, float64_t beta, bint single
     """
     cdef intp_t k, n = cnp.PyArray_DIM(weights, 0)
     cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(weights)
-    cdef cnp.ndarray powers = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT64), rounded
+    cdef cnp.ndarray powers = c_numbers(1, &n, cnp.NPY_FLOAT64), rounded
     cdef float64_t* out = <float64_t*> cnp.PyArray_DATA(powers)
     cdef float32_t* floats
     for k in range(n):
@@ -137,7 +138,7 @@ def importance(cnp.ndarray weights, float64_t least, float64_t beta, bint single
                 out[k] = exp(beta * (log(least) - log(given[k])))
     if not single:
         return powers
-    rounded = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT32)
+    rounded = c_numbers(1, &n, cnp.NPY_FLOAT32)
     floats = <float32_t*> cnp.PyArray_DATA(rounded)
     for k in range(n):
         floats[k] = <float32_t> out[k]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.aligned import empty
 from cpprb_like._c.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like._store.column import Column
@@ -206,7 +207,7 @@ class StackReader:
     ) -> Array:
         """The same, shifted by one frame."""
         shape = (len(slots), *self.shape(column))
-        stacks = np.empty(shape, column.dtype) if out is None else out
+        stacks = empty(shape, column.dtype) if out is None else out
         along = np.moveaxis(stacks, 1 + axis, 1)  # shares its memory
         along[:, depth - 1] = read_fields(self.ring, slots, {column.name})[column.name]
         if depth > 1:

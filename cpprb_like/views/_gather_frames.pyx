@@ -7,10 +7,10 @@ conversion (``_stacking``); and stacks of which only frames are stored (``_store
 
 cimport numpy as cnp
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
 
 from cpprb_like._store.column cimport Column
-from cpprb_like._c.copying cimport PIECE, c_copy, c_interleave, c_pick
+from cpprb_like._c.blocks cimport Values, c_gather_values
+from cpprb_like._c.copying cimport c_pick
 from cpprb_like._core cimport Ring
 from cpprb_like._store.gather cimport c_new_array
 from cpprb_like._c.typedefs cimport intp_t
@@ -65,19 +65,26 @@ def take_stacks(
         return out
     for k in range(axis):
         outer *= column.dims[k]
-    cdef const char** frames = <const char**> malloc(depth * sizeof(char*))
+    cdef const char** frames = <const char**> malloc(n * depth * sizeof(char*))
     cdef char* zeros = <char*> calloc(column.nbytes, 1)
     if frames == NULL or zeros == NULL:
         free(frames)
         free(zeros)
         raise MemoryError("no memory left to stack frames")
     cdef const char* start = <const char*> &ring.arena[0] + column.offset
-    cdef char* to = <char*> cnp.PyArray_DATA(out)
+    for k in range(n * depth):
+        frames[k] = start + values[k] * column.stride
+        if values[k] < 0:
+            frames[k] = zeros
+    cdef Values stacks = Values(
+        <char*> cnp.PyArray_DATA(out), NULL, frames, depth * column.nbytes, depth, outer,
+        column.nbytes // outer,
+    )
     if nbytes < UNLOCKED_NBYTES:
-        c_stack(to, start, column.stride, column.nbytes, outer, values, n, depth, frames, zeros)
+        c_gather_values(&stacks, n)
     else:
         with nogil:
-            c_stack(to, start, column.stride, column.nbytes, outer, values, n, depth, frames, zeros)
+            c_gather_values(&stacks, n)
     free(frames)
     free(zeros)
     return out
@@ -96,42 +103,3 @@ def newest_frame(cnp.ndarray stack not None):
         <char*> cnp.PyArray_DATA(frame), <const char*> cnp.PyArray_DATA(stack) + depth - 1, depth, n
     )
     return frame
-
-
-cdef void c_stack(
-    char* to, const char* start, intp_t stride, intp_t size, intp_t outer, const intp_t* slots,
-    intp_t n, intp_t depth, const char** frames, const char* zeros,
-) noexcept nogil:
-    cdef intp_t i, _
-    if outer == 1:
-        c_copy_runs(to, start, stride, size, slots, n * depth)
-        return
-    for _ in range(n):
-        for i in range(depth):
-            frames[i] = zeros if slots[i] < 0 else start + slots[i] * stride
-        c_interleave(to, frames, depth, outer, size // outer)
-        slots += depth
-        to += depth * size
-
-
-cdef void c_copy_runs(
-    char* to, const char* start, intp_t stride, intp_t size, const intp_t* slots, intp_t n
-) noexcept nogil:
-    """Whole values, one after the other; zeros for slots below 0.
-
-    Those in consecutive slots, as in a stack, are one copy where nothing lies between them.
-    """
-    cdef intp_t count, k = 0
-    cdef bint are_one = size >= PIECE and stride == size
-    while k < n:
-        count = 1
-        if slots[k] < 0:
-            memset(to, 0, size)
-        elif are_one:
-            while k + count < n and slots[k + count] == slots[k] + count:
-                count += 1
-            memcpy(to, start + slots[k] * stride, count * size)
-        else:
-            c_copy(to, start + slots[k] * stride, size)
-        to += count * size
-        k += count

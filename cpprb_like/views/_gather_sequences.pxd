@@ -32,6 +32,7 @@ cdef struct Plan:            # of a batch
     intp_t capacity
     intp_t n_envs
     int64_t written
+    const intp_t* starts     # slots of the first rows of its sequences
 
 
 cdef struct Place:           # of a row
@@ -61,7 +62,7 @@ cdef class Sequences:
     cdef int c_clear(self, values) except -1
 
 
-cdef void c_copy_sequences(const Plan* plan, const intp_t* starts, intp_t n) noexcept nogil
+cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept nogil
 cdef intp_t c_copy_sequence(const Plan* plan, Place start) noexcept nogil
 cdef intp_t c_run(const Plan* plan, const Place* place, intp_t most) noexcept nogil
 cdef bint c_step_over(const Plan* plan, Place* place) noexcept nogil

@@ -11,9 +11,11 @@ cimport numpy as cnp
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._store.chained cimport Chain, NextOf
 from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_prefetch_rows
+from cpprb_like._c.cores cimport c_share
 from cpprb_like._core cimport ABSENT, END, WRITTEN, Moment, Ring
 from cpprb_like.samplers._starts cimport Starts
 from cpprb_like._store.gather cimport c_new_array
@@ -101,19 +103,19 @@ cdef class Sequences:
         cdef Ring ring = self.starts.ring
         cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
         cdef intp_t[2] lengths
-        cdef intp_t k, n = cnp.PyArray_DIM(self.slots, 0)
+        cdef intp_t k, n = cnp.PyArray_DIM(self.slots, 0), nbytes = 0
         cdef Column column
         cdef Plan plan
         lengths[0], lengths[1] = n, self.starts.rows
         for column in self.wanted:
             self.columns[column.name] = self.c_new_column(column, lengths)
-        self.marks = cnp.PyArray_SimpleNew(2, lengths, cnp.NPY_BOOL)
+        self.marks = c_numbers(2, lengths, cnp.NPY_BOOL)
         plan.rows = self.starts.rows
         plan.across = self.starts.across
         plan.marks = <uint8_t*> cnp.PyArray_DATA(self.marks)
         plan.ids = NULL
         if ring.chains or ring.object_columns or located:
-            self.ids = cnp.PyArray_SimpleNew(2, lengths, cnp.NPY_INT64)
+            self.ids = c_numbers(2, lengths, cnp.NPY_INT64)
             plan.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
         plan.flags = ring.c_flags(0)
         plan.onward = ring.runs.onward
@@ -121,6 +123,7 @@ cdef class Sequences:
         plan.capacity = ring.capacity
         plan.n_envs = ring.n_envs
         plan.written = ring.state[WRITTEN]
+        plan.starts = slots
         plan.parts = <Part*> calloc(1 + len(ring.columns), sizeof(Part))
         if plan.parts == NULL:
             raise MemoryError("no memory left to copy sequences")
@@ -130,11 +133,13 @@ cdef class Sequences:
                 # With the lock: the row before the first may be the next to be overwritten.
                 for k in range(n):
                     plan.marks[k * plan.rows] = self.starts.c_is_first(ring.c_row_at(slots[k]))
+            for k in range(plan.n_parts):
+                nbytes += n * (1 if plan.parts[k].first_only else plan.rows) * plan.parts[k].nbytes
             if n * plan.rows * ring.row_nbytes < UNLOCKED_NBYTES:
-                c_copy_sequences(&plan, slots, n)
+                c_copy_sequences(&plan, 0, n)
             else:
                 with nogil:
-                    c_copy_sequences(&plan, slots, n)
+                    c_share(c_copy_sequences, &plan, n, nbytes)
         finally:
             free(plan.parts)
         return 0
@@ -254,14 +259,17 @@ cdef class Sequences:
         return 0
 
 
-cdef void c_copy_sequences(const Plan* plan, const intp_t* starts, intp_t n) noexcept nogil:
-    cdef intp_t k, _, slot, most, count, number = 0
+cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept nogil:
+    """Copy the sequences from number ``first`` to ``stop`` of a plan."""
+    cdef const Plan* plan = <const Plan*> work
+    cdef const intp_t* starts = plan.starts
+    cdef intp_t k, _, slot, most, count, number = first * plan.rows
     cdef int64_t last = plan.written - 1
     cdef const char* records = <const char*> plan.flags - (plan.stride - 1)
     cdef Place start
-    for k in range(n):
+    for k in range(first, stop):
         # Not in a function of its own: gcc leaves out calls of those that only prefetch.
-        slot = starts[k + 1 if k + 1 < n else k]
+        slot = starts[k + 1 if k + 1 < stop else k]
         most = min(plan.rows, FETCHED_ROWS, (plan.capacity - 1 - slot) // plan.n_envs + 1)
         if plan.n_envs == 1:
             c_prefetch_rows(records, plan.stride, most * plan.stride, &slot, 1)

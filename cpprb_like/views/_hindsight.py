@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._c.aligned import empty
 from cpprb_like._core import Moment, Ring
 from cpprb_like._store import casting
 from cpprb_like._store.column import Column
@@ -439,7 +440,8 @@ class Relabelling:
 
     def marks(self, n: int) -> NDArray[np.bool_]:
         """Which rows of a batch of n items were relabelled."""
-        marks = np.zeros(n * self.per_item, np.bool_)
+        marks = empty((n * self.per_item,), np.dtype(np.bool_))
+        marks[:] = False
         marks[self.places] = True
         return marks if self.per_item == 1 else marks.reshape(n, self.per_item)
 

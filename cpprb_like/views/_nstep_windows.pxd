@@ -2,6 +2,7 @@
 
 from numpy cimport ndarray
 
+from cpprb_like._c.blocks cimport Block
 from cpprb_like._core cimport Ring
 from cpprb_like._c.typedefs cimport float32_t, float64_t, int32_t, intp_t, uint8_t
 
@@ -24,6 +25,7 @@ cdef struct Read:                # of one batch
     const float64_t* powers      # of gamma
     intp_t* last                 # slots of the last rows
     float32_t* discount          # NULL if there is no such column
+    Block* blocks                # room for one of each column
 
 
 cdef class Windows:

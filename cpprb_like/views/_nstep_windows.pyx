@@ -9,8 +9,10 @@ cimport numpy as cnp
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._store.chained cimport Chain
 from cpprb_like._store.column cimport Column
+from cpprb_like._c.blocks cimport Block, c_gather_blocks
 from cpprb_like._c.copying cimport c_gather
 from cpprb_like._core cimport (
     ABSENT, END, NBYTES, OFFSET, STRIDE, TERMINATED, WRITTEN, Ring, c_fetch
@@ -159,7 +161,7 @@ cdef class Windows:
         dims[0], dims[1] = n, 1
         if self.discount_ndim == 0:
             return None
-        return cnp.PyArray_SimpleNew(self.discount_ndim, dims, cnp.NPY_FLOAT32)
+        return c_numbers(self.discount_ndim, dims, cnp.NPY_FLOAT32)
 
     cdef int c_fill(
         self, cnp.ndarray slots, tuple columns, list arrays, cnp.ndarray last,
@@ -180,7 +182,10 @@ cdef class Windows:
         if steps is not None:
             read.steps = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray?> steps)
         read.outs = <char**> calloc(1 + len(ring.columns), sizeof(char*))
-        if read.outs == NULL:
+        read.blocks = <Block*> calloc(1 + len(ring.columns), sizeof(Block))
+        if read.outs == NULL or read.blocks == NULL:
+            free(read.outs)
+            free(read.blocks)
             raise MemoryError("no memory left to gather rows")
         for k in range(len(arrays)):
             read.outs[(<Column> columns[k]).place] = <char*> cnp.PyArray_DATA(
@@ -192,6 +197,7 @@ cdef class Windows:
             with nogil:
                 self.c_read(&read, n)
         free(read.outs)
+        free(read.blocks)
         return 0
 
     cdef void c_read(self, Read* read, intp_t n) noexcept nogil:
@@ -200,6 +206,7 @@ cdef class Windows:
         cdef intp_t[CHUNK] lengths
         cdef intp_t start = 0, count = min(n, CHUNK), following, k, number
         cdef const intp_t* row
+        cdef const intp_t* slots
         cdef const char* column
         cdef char* out
         c_fetch(self.ring, read.slots, count)
@@ -213,6 +220,8 @@ cdef class Windows:
                 row = &self.ring.table[number, 0]
                 column = <const char*> &self.ring.arena[0] + row[OFFSET]
                 out = read.outs[number] + start * row[NBYTES]
+                if number >= self.ring.in_record and self.origins[number] in (OF_FIRST, OF_LAST):
+                    continue
                 if self.origins[number] == OF_FIRST:
                     c_gather(out, column, row[STRIDE], row[NBYTES], read.slots + start, count)
                 elif self.origins[number] == OF_LAST:
@@ -230,6 +239,18 @@ cdef class Windows:
                         read.discount[start + k] = 0
             start += count
             count = following
+        count = 0
+        for number in range(self.ring.in_record, self.ring.table.shape[0]):
+            if read.outs[number] == NULL or self.origins[number] not in (OF_FIRST, OF_LAST):
+                continue
+            row = &self.ring.table[number, 0]
+            column = <const char*> &self.ring.arena[0] + row[OFFSET]
+            slots = read.slots
+            if self.origins[number] == OF_LAST:
+                slots = read.last
+            read.blocks[count] = Block(read.outs[number], column, row[STRIDE], row[NBYTES], slots)
+            count += 1
+        c_gather_blocks(read.blocks, count, n)
 
     cdef void c_walk_chunk(
         self, const Walk* walk, const Read* read, intp_t start, intp_t n, intp_t* lengths

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._c.aligned import empty
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._store.column import Column
@@ -258,7 +259,7 @@ class SequenceReader:
             return values.reshape(shape)
         blank = None if values.dtype == object else np.zeros((), values.dtype)
         if array is None:
-            array = np.empty(shape, values.dtype)
+            array = empty(shape, values.dtype)
         array[~there] = blank
         array.reshape(-1, *values.shape[1:])[places] = values
         return array

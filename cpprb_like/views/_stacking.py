@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._c.aligned import aligned
 from cpprb_like._c.foreign_arrays import as_out, read_array
 from cpprb_like._c.machine_memory import require
 from cpprb_like._core import Ring
@@ -81,7 +82,7 @@ def _take_others(ring: Ring, column: Column, slots: Slots, axis: int, out: Array
     values[there] = found
     stacks = np.moveaxis(values, 1, axis + 1)
     if out is None:
-        return np.ascontiguousarray(stacks)
+        return aligned(stacks)
     out[...] = stacks
     return out
 

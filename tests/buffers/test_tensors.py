@@ -15,6 +15,7 @@ from views import update_sequence_priorities
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import FrameStacks, Layer, NStep, Sequences
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": 3},
@@ -229,3 +230,59 @@ def test_a_tensor_costs_little_more_than_its_array() -> None:
         for name, call in calls.items():
             best[name] = min(best[name], timeit.timeit(call, number=20))
     assert best["tensors"] < 4 * best["arrays"]
+
+
+# ---- tensors out of batches ----------------------------------------------------------------
+
+
+def batches_to_take() -> list[dict[str, Array]]:
+    """Batches of all sizes, of rows, n-step returns, sequences and stacks."""
+    rb = PrioritizedReplayBuffer(400, FIELDS | {"done": {"shape": ()}}, seed=0)
+    for n in (300, 300):
+        rb.add(**rows(n, "float32"), done=np.arange(n) % 50 == 49)
+    layers: list[tuple[Layer, ...]] = [
+        (),
+        (NStep(3, rew="rew"),),
+        (Sequences(5),),
+        (FrameStacks({"image": 4}),),
+    ]
+    views = [rb.view(*some) for some in layers]
+    found = [view.sample(n) for view in views for n in (0, 1, 7, 256, 20_000)]
+    return [*found, rb.get_all_transitions(), rb[3:9], *rb.epoch(33)]
+
+
+def test_torch_takes_batches_without_a_copy() -> None:
+    """By their memory and by DLPack: at the same address, and they may be written to."""
+    torch: Any = need("torch", "make test-torch")
+    for batch in batches_to_take():
+        for name, values in batch.items():
+            for tensor in (torch.from_numpy(values), torch.from_dlpack(values)):
+                assert len(values) == 0 or tensor.data_ptr() == values.ctypes.data, name
+                np.testing.assert_array_equal(tensor.numpy(), values)
+        if len(batch["rew"]):
+            torch.from_numpy(batch["rew"])[:] = 7.0
+            assert (batch["rew"] == 7.0).all()
+
+
+def test_jax_takes_batches_without_a_copy() -> None:
+    """By DLPack; what is not aligned to 64 bytes JAX copies without a word."""
+    jax: Any = need("jax", "make test-torch")
+    jax.config.update("jax_enable_x64", True)
+    for batch in batches_to_take():
+        for name, values in batch.items():
+            tensor = jax.dlpack.from_dlpack(values)
+            np.testing.assert_array_equal(np.asarray(tensor), values)
+            if len(values):
+                assert tensor.unsafe_buffer_pointer() == values.ctypes.data, name
+
+
+def test_foreign_byte_order_is_refused_by_name() -> None:
+    """A field that is declared so is given so; torch has no such tensors, and says it."""
+    torch: Any = need("torch", "make test-torch")
+    rb = ReplayBuffer(10, {"x": {"shape": 3, "dtype": ">f4"}})
+    rb.add(x=[1, 2, 3])
+    values = rb.sample(2)["x"]
+    with pytest.raises((ValueError, BufferError), match="byte order"):
+        torch.from_numpy(values)
+    with pytest.raises(BufferError, match="byte order"):
+        torch.from_dlpack(values)

@@ -62,6 +62,16 @@ def refused(
     assert before == after, f"the refused call changed {changed}"
 
 
+def check_arrays(batch: dict[str, Array]) -> None:
+    """Each array of a batch is one that other libraries take over without a copy."""
+    for name, values in batch.items():
+        flags = values.flags
+        assert flags.c_contiguous, name
+        assert flags.aligned, name
+        assert flags.writeable, name
+        assert values.dtype.hasobject or values.ctypes.data % 64 == 0, name
+
+
 def row_key(row: dict[str, Array]) -> tuple[Any, ...]:
     """A hashable stand-in for the values of one row."""
     return tuple(_key(np.asarray(value)) for value in row.values())

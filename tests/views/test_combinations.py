@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from combinations import OPTIONS, SAMPLERS, VIEWS, Cell, build, reason
+from helpers import check_arrays
 from reference_layers import History, Reading, items
 
+from cpprb_like._c.aligned import aligned
 from cpprb_like.buffers import Mixture, View
 from cpprb_like.samplers import Reverse
 from cpprb_like.views import Hindsight
@@ -36,6 +38,7 @@ def check_batch(view: View, batch: dict[str, Array], n: int, reading: Reading) -
     assert {name: (values.dtype, values.shape) for name, values in batch.items()} == {
         name: (spec.dtype, (n, *spec.shape)) for name, spec in view.columns.items()
     }
+    check_arrays(batch)
     for item in items(batch):
         reading.check(item)
 
@@ -43,7 +46,7 @@ def check_batch(view: View, batch: dict[str, Array], n: int, reading: Reading) -
 def out_for(view: View, n: int) -> dict[str, Array]:
     """Arrays for the fields, full of what has to go."""
     return {
-        name: np.ones((n, *spec.shape), spec.dtype)
+        name: aligned(np.ones((n, *spec.shape), spec.dtype))
         for name, spec in view.columns.items()
         if name in view.fields
     }
@@ -101,6 +104,7 @@ def try_option(cell: Cell) -> None:
     elif option == "epoch":
         drawn = []
         for batch in view.epoch(7):
+            check_arrays(batch)
             drawn += batch["id"].reshape(len(batch["id"]), -1)[:, 0].tolist()
             for item in items(batch):
                 reading.check(item)
@@ -111,6 +115,7 @@ def try_option(cell: Cell) -> None:
         other, _, theirs = played(cell, 1)
         mixture = Mixture({"one": view, "two": other}, {"one": 1, "two": 2}, seed=0)
         batch = mixture.sample(3 * 4)
+        check_arrays(batch)
         for item in items(batch):
             (reading, theirs)[int(item.pop("source"))].check(item)
     elif option == "pickle":
