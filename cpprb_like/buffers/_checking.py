@@ -20,12 +20,15 @@ from cpprb_like._core import (
     FLAG_END,
     FLAG_TERMINATED,
     FLAG_TRUNCATED,
+    WORD_ABSENT_ROWS,
+    WORD_WRITTEN,
     Ring,
 )
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
 from cpprb_like._store.chained import Chain, FrameStack, NextOf
 from cpprb_like._store.derived import NStepReturns
+from cpprb_like._store.end_flags import count_absent
 from cpprb_like._store.gather import new_array
 from cpprb_like._store.recovery import MOST, open_steps
 from cpprb_like._store.schema import Field, Layout
@@ -74,10 +77,12 @@ def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = N
     are not stored as they are keep with the rows, too. Cost: proportional to the rows.
     """
     try:
-        flags = _check_header(layout, arena)
+        _check_words(layout, arena)
         extent = _Extent(layout, arena)
-        for first in range(0, len(flags), FLAGS):
-            _check_flags_of(layout, arena, first, flags[first : first + FLAGS])
+        if _count_absent(layout, arena) != layout.state(arena)[WORD_ABSENT_ROWS]:
+            flags = _check_header(layout, arena)  # says what is wrong, or else the next line does
+            for first in range(0, len(flags), FLAGS):
+                _check_flags_of(layout, arena, first, flags[first : first + FLAGS])
         for stream in range(layout.n_envs):
             _check_length(layout, arena, stream)
         for chain in () if ring is None else ring.chains:
@@ -163,9 +168,20 @@ def _expect(sound: bool, what: str, expected: object, got: object) -> None:
 # ---------------------------------------------------------------------- memory
 
 
-def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Raise unless the words of the header are sound. Returns the flags of the slots in use."""
-    written, absent, clears, base, edits, reserved, *_ = layout.state(arena).tolist()
+def _count_absent(layout: Layout, arena: NDArray[np.uint8]) -> int:
+    """How many rows are absent; -1 if flags of rows are not what they can be."""
+    offset, stride = layout.record
+    ends = []
+    for number, sign, meaning in layout.schema.end_fields():
+        nbytes = layout.schema.fields[number].dtype.itemsize
+        ends.append((layout.offsets[number], layout.strides[number], nbytes, sign, meaning))
+    stored = min(int(layout.state(arena)[WORD_WRITTEN]), layout.capacity)
+    return count_absent(arena, offset + stride - 1, stride, stored, ends)
+
+
+def _check_words(layout: Layout, arena: NDArray[np.uint8]) -> None:
+    """Raise unless the words of the header are sound by themselves."""
+    written, _, clears, base, edits, reserved, *_ = layout.state(arena).tolist()
     several = f" that is a multiple of {layout.n_envs}" if layout.n_envs > 1 else ""
     sound = 0 <= written < MOST and written % layout.n_envs == 0
     _expect(sound, "rows written", f"a number{several}", written)
@@ -174,6 +190,12 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]
     sound = 0 <= clears < MOST and 0 <= edits < MOST
     _expect(sound, "clears and edits", "numbers", (clears, edits))
     _expect(reserved == written, "rows begun", written, reserved)
+
+
+def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Raise unless the header counts the absent rows. Returns the flags of the slots in use."""
+    _check_words(layout, arena)
+    written, absent, *_ = layout.state(arena).tolist()
     stored = np.ascontiguousarray(layout.flags(arena)[: min(written, layout.capacity)])
     is_absent = stored & FLAG_ABSENT != 0
     counted = int(np.count_nonzero(is_absent))

@@ -306,7 +306,10 @@ class RingReader:
         def take(offset: int, piece: Bytes) -> None:
             flat[offset : offset + len(piece)] = piece
 
-        return self._take(file, dtype, shape, take)
+        def place(offset: int, most: int) -> Bytes:
+            return flat[offset : offset + most]
+
+        return self._take(file, dtype, shape, take, place)
 
     def _take(
         self,
@@ -406,8 +409,8 @@ class RingReader:
             kept = []
             for k, aside in enumerate(chain.asides):
                 ids, values, gone = self._read_overflow(f"{k} of {chain.name}", aside.nbytes)
-                usable = ids >= first - before
-                kept.append((ids[usable], values[usable]))
+                from_here = int(np.searchsorted(ids, first - before))  # they ascend
+                kept.append((ids[from_here:], values[from_here:]))
                 for start, stop in gone:
                     place = np.zeros(self.written - first, np.bool_)
                     place[max(0, start - first) : max(0, stop - first)] = True
@@ -433,34 +436,29 @@ class RingReader:
     def _read_overflow(
         self, name: str, nbytes: int
     ) -> tuple[NDArray[np.int64], Bytes, list[tuple[int, int]]]:
-        ids: list[NDArray[np.int64]] = []
-        values: list[Bytes] = []
-        gone = []
-        last = -1
+        files = []
         for segment in self.saved["segments"]:
-            if name not in segment["overflow"]:
-                continue
-            id_file, value_file, n = segment["overflow"][name]
-            n = _int(n, 1, 2 * self.capacity + self._segment_rows)
-            rows = np.empty((n, 8), np.uint8)
-            start = _int(segment["number"]) * self._segment_rows
-            is_there = self._read(id_file, np.dtype(np.int64), (n,), rows)
-            self._expect_nbytes(value_file, n * nbytes)
-            own = np.empty((n, nbytes), np.uint8)
+            if name in segment["overflow"]:
+                id_file, value_file, n = segment["overflow"][name]
+                n = _int(n, 1, 2 * self.capacity + self._segment_rows)
+                self._expect_nbytes(value_file, n * nbytes)
+                files.append((_int(segment["number"]) * self._segment_rows, id_file, value_file, n))
+        total = sum(n for *_, n in files)
+        ids, values = np.empty(total, np.int64), np.empty((total, nbytes), np.uint8)
+        gone = []
+        count, last = 0, -1
+        for start, id_file, value_file, n in files:
+            found, own = ids[count : count + n], values[count : count + n]
+            is_there = self._read(id_file, found.dtype, (n,), found.view(np.uint8))
             is_there &= self._read(value_file, np.dtype(np.uint8), (n, nbytes), own)
             if not is_there:
                 gone.append((start, start + self._segment_rows))
                 continue
-            found = rows.reshape(-1).view(np.int64)
             in_order = (np.diff(found) > 0).all() and last < found[0] and found[-1] < self.written
             if not in_order:
                 raise DamagedError(f"overflow {name}: its rows are not in order")
-            last = int(found[-1])
-            ids.append(found)
-            values.append(own)
-        if not ids:
-            return np.empty(0, np.int64), np.empty((0, nbytes), np.uint8), gone
-        return np.concatenate(ids), np.concatenate(values), gone
+            count, last = count + n, int(found[-1])
+        return ids[:count], values[:count], gone
 
     def _expect_nbytes(self, file: int, nbytes: int) -> None:
         """Raise before memory is allocated for what a file cannot hold."""
