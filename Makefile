@@ -3,7 +3,7 @@
 # make test    run all tests; ARGS="-k ring -x" goes to pytest
 # make test-tf-agents    run the tests that need TF-Agents, on CPython 3.10 or 3.11, in an environment of their own
 # make test-torch    run the tests that need PyTorch, JAX and pandas, in an environment of their own
-# make test-integrations    run the tests that train with Stable-Baselines3 and other libraries, in that environment too
+# make test-integrations    run the tests that train with Stable-Baselines3, TorchRL and scripts in one file, there too
 # make learning-curves    train with Stable-Baselines3's buffer and with ours, and draw both (an hour)
 # make test-datasets    run the tests of data sets that need the libraries whose formats they are
 # make dev     the development set-up: everything below without another install
@@ -82,16 +82,17 @@ test-torch:
 		tests/samplers/test_prioritized_misuse.py tests/project/test_docs.py $(ARGS)
 
 # Training libraries on the real thing, in the environment of test-torch, as PyTorch is large.
-LIBRARIES = "stable-baselines3==2.9.2" "gymnasium==1.4.0" "ale-py==0.12.1" "opencv-python-headless==5.0.0.93"
+LIBRARIES = "stable-baselines3==2.9.2" "gymnasium==1.4.0" "ale-py==0.12.1" "opencv-python-headless==5.0.0.93" \
+	"torchrl==0.14.1" jax
 test-integrations:
 	$(PYTHON) -m venv "$(TORCH_VENV)"
 	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) $(LIBRARIES) \
 		"pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2 $(TORCH_BIN)/pytest \
+	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,jax $(TORCH_BIN)/pytest \
 		tests/libraries tests/integrations/test_libraries_missing.py \
-		tests/project/test_docs.py -k "libraries or stable_baselines3" $(ARGS)
+		tests/project/test_docs.py -k "libraries or stable_baselines3 or torchrl" $(ARGS)
 
 learning-curves:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check matplotlib

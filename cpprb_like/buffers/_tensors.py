@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -190,8 +191,19 @@ def _by_torch(given: Any) -> Conversion:
     return Columns(convert)
 
 
+@cache
+def _make_pytree(jax: Any) -> None:
+    """Tell JAX that a ``TensorBatch`` is a container, as dicts are: ``jax.jit`` takes it."""
+    jax.tree_util.register_pytree_node(
+        TensorBatch,
+        lambda batch: (list(batch.values()), tuple(batch)),
+        lambda names, values: TensorBatch(zip(names, values, strict=True)),
+    )
+
+
 def _by_jax(given: Any) -> Conversion:
     jax = _package("jax")
+    _make_pytree(jax)
     device = given
     if isinstance(given, str):
         try:

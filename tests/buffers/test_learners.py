@@ -435,3 +435,18 @@ def test_batches_on_a_real_cuda_device(torch: Any) -> None:
             for column, value in batch.items():
                 assert value.is_cuda
                 np.testing.assert_array_equal(value.cpu().numpy(), expected[column])
+
+
+def test_jitted_functions_of_jax_take_batches() -> None:
+    """A batch is a container to JAX, as a dict is, and stays one where it is mapped over."""
+    jax = need("jax", "make test-torch")
+    rb = ReplayBuffer(10, {"obs": {"shape": 2}, "rew": {"shape": ()}}, seed=0)
+    rb.add(obs=np.ones((4, 2)), rew=np.arange(4))
+    with rb.batches(8, to="jax") as batches:
+        batch = next(batches)
+    total = jax.jit(lambda given: given["rew"].sum() + given["obs"].sum())(batch)
+    assert float(total) == float(batch.rew.sum()) + 16
+    twice = jax.tree.map(lambda values: 2 * values, batch)
+    assert type(twice) is TensorBatch
+    assert list(twice) == ["obs", "rew"]
+    assert (twice.obs == 2).all()

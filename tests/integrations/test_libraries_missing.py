@@ -7,18 +7,20 @@ import sys
 
 import pytest
 
+# Module: the package that is not there, its name in the sentence, and the extra that has it.
 LIBRARIES = {
-    "stable_baselines3": ("Stable-Baselines3", "stable-baselines3"),
-    "torch": ("PyTorch", "torch"),
+    "stable_baselines3": ("stable_baselines3", "Stable-Baselines3", "stable-baselines3"),
+    "torch": ("torch", "PyTorch", "torch"),
+    "torchrl": ("tensordict", "TorchRL's tensordict", "torchrl"),
 }
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_missing_library_is_named_with_its_extra(name: str) -> None:
     """One sentence that says what to install."""
-    package, extra = LIBRARIES[name]
+    absent, package, extra = LIBRARIES[name]
     program = (
-        f"import sys; sys.modules[{name!r}] = None\n"
+        f"import sys; sys.modules[{absent!r}] = None\n"
         f"try:\n    import cpprb_like.integrations.{name}\n"
         "except ImportError as error:\n    print(error)"
     )

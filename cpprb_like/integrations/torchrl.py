@@ -1,0 +1,268 @@
+"""``TensorDictReplayBuffer``: a replay buffer for TorchRL, tensordicts in and tensordicts out.
+
+It has the calls that TorchRL's collectors, losses and training loops make of one, and rows as every
+buffer of this package. Not here: TorchRL's storages, samplers and writers, which would gather a
+batch field by field in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import cpprb_like.buffers as buffers
+from cpprb_like._c.checks import as_int
+from cpprb_like.integrations._missing import missing
+from cpprb_like.samplers import PrioritySampler, Sampler
+from cpprb_like.typing import FieldSpec
+
+try:
+    import torch
+    from tensordict import TensorDict, TensorDictBase
+except ImportError as error:
+    raise missing(__name__, "TorchRL's tensordict", "torchrl", error) from error
+
+__all__ = ["TensorDictReplayBuffer"]
+
+Path = tuple[str, ...]
+NEXT = "next"
+FLAGS = ("done", "terminated", "truncated")  # these end episodes, and so are stored as they are
+WEIGHTS, INDEXES, PRIORITY = "priority_weight", "index", "td_error"
+
+
+class TensorDictReplayBuffer:
+    """A replay buffer with the calls of TorchRL's ``TensorDictReplayBuffer``.
+
+    Parameters
+    ----------
+    size : int
+        Capacity in steps.
+    batch_size : int, optional
+        For ``sample()`` without a number.
+    n_envs : int
+        Environments that step together: then ``extend`` takes tensordicts of shape
+        ``(n_envs, T)``, as collectors give them, and otherwise of shape ``(T,)``.
+    sampler : Sampler, optional
+        Which rows are drawn, ``Uniform()``. With a ``PrioritySampler`` tensordicts have
+        ``"index"`` and ``"priority_weight"``, and ``update_tensordict_priority`` takes them back.
+    n_steps : int
+        n-step returns over this many steps, or fewer where the episode ends; 1. The reward
+        ``("next", "reward")`` is the sum then, the other values of ``"next"`` are those of the last
+        step, and ``"gamma"`` is the discount factor of what is bootstrapped from it.
+    gamma : float
+        Discount factor of ``n_steps``.
+    compress : bool
+        Keep a value of ``"next"`` only where it is not the value of the step that follows.
+    priority_key : str
+        The entry that ``update_tensordict_priority`` reads.
+    device : torch.device or str
+        Where batches go.
+    seed : int, optional
+        Seed of the draws; by default from NumPy's global state.
+
+    Attributes
+    ----------
+    buffer : cpprb_like.ReplayBuffer or None
+        The rows, from the first ``extend`` on, which tells the fields: of the entry
+        ``("a", "b")`` the field ``a.b``, and of ``("next", "a", "b")`` the field ``next_a.b``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of a wrong type or value.
+
+    Notes
+    -----
+    In a loop over a collector, ``extend(data)`` takes what the collector gives.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> from cpprb_like.integrations.torchrl import TensorDictReplayBuffer
+    >>> rb = TensorDictReplayBuffer(1000, batch_size=32, seed=0)
+    >>> obs = torch.arange(10.0).reshape(10, 1)
+    >>> steps = {"observation": obs, "next": {"observation": obs + 1}}
+    >>> _ = rb.extend(TensorDict(steps, [10]))
+    >>> batch = rb.sample()
+    >>> bool((batch["next", "observation"] == batch["observation"] + 1).all())
+    True
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        batch_size: int | None = None,
+        n_envs: int = 1,
+        sampler: Sampler | None = None,
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        compress: bool = False,
+        priority_key: str = PRIORITY,
+        device: torch.device | str = "cpu",
+        seed: int | None = None,
+    ) -> None:
+        self.size = as_int("size", size, 1)
+        self.batch_size = None if batch_size is None else as_int("batch_size", batch_size, 1)
+        self.n_envs = as_int("n_envs", n_envs, 1)
+        self.n_steps, self.gamma = as_int("n_steps", n_steps, 1), gamma
+        self.compress = bool(compress)
+        self.priority_key = priority_key
+        self.device = torch.device(device)
+        self.buffer: buffers.ReplayBuffer | None = None
+        self._sampler, self._seed = sampler, seed
+        self._paths: dict[str, Path] = {}
+
+    # ------------------------------------------------------------------ steps
+
+    def extend(self, data: TensorDictBase) -> None:
+        """Add steps in the order of time, of shape ``(T,)``, or ``(n_envs, T)``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Another shape, or entries of other names, shapes or types than those of the first call;
+            nothing was added.
+        """
+        if self.n_envs > 1:
+            if data.ndim != 2 or data.shape[0] != self.n_envs:
+                expected = f"({self.n_envs}, T)"
+                raise ValueError(f"extend: expected shape {expected}, got {tuple(data.shape)}")
+            data = data.transpose(0, 1)
+        elif data.ndim == 2 and data.shape[0] == 1:
+            data = data[0]
+        elif data.ndim != 1:
+            raise ValueError(f"extend: expected shape (T,), got {tuple(data.shape)}")
+        values = {_field(path): value for path, value in _entries(data)}
+        if self.buffer is None:
+            paths = {_field(path): path for path, _ in _entries(data)}
+            self.buffer = self._make(values, data.ndim)
+            self._paths = paths
+        self.buffer.add(**{name: value.numpy(force=True) for name, value in values.items()})
+
+    def add(self, data: TensorDictBase) -> None:
+        """Add one step of each environment, a tensordict of shape ``()`` or ``(n_envs,)``."""
+        self.extend(data.unsqueeze(-1))
+
+    def _make(self, values: dict[str, torch.Tensor], ndim: int) -> buffers.ReplayBuffer:
+        """The buffer for steps such as these."""
+        specs: dict[str, FieldSpec] = {
+            name: {"shape": tuple(value.shape[ndim:]), "dtype": _dtype(value)}
+            for name, value in values.items()
+        }
+        chained = [
+            name
+            for name, spec in specs.items()
+            if self.compress and name not in FLAGS and specs.get(f"next_{name}") == spec
+        ]
+        nstep: Any = {
+            "size": self.n_steps,
+            "gamma": self.gamma,
+            "rew": "next_reward",
+            "next": [name for name in specs if name.startswith("next_") and name != "next_reward"],
+            "discount": True,
+        }
+        prioritized = isinstance(self._sampler, PrioritySampler)
+        make: Any = buffers.PrioritizedReplayBuffer if prioritized else buffers.ReplayBuffer
+        ends = {name: f"next_{name}" if f"next_{name}" in specs else False for name in FLAGS[1:]}
+        names = {f"next_{name}" for name in chained}
+        made: buffers.ReplayBuffer = make(
+            self.size,
+            {name: spec for name, spec in specs.items() if name not in names},
+            n_envs=self.n_envs,
+            next_of=chained or None,
+            Nstep=nstep if self.n_steps > 1 else None,
+            sampler=self._sampler,
+            seed=self._seed,
+            **ends,
+        )
+        return made
+
+    # ------------------------------------------------------------------ batches
+
+    def sample(self, batch_size: int | None = None) -> TensorDict:
+        """Draw a tensordict of ``batch_size`` steps.
+
+        Raises
+        ------
+        ValueError
+            No ``batch_size`` is given here or was given before; or there are no steps
+            (``NotEnoughDataError``).
+        """
+        n = self.batch_size if batch_size is None else batch_size
+        if n is None:
+            raise ValueError("sample: expected a batch_size, here or of the buffer")
+        batch = self._rows().sample(n)
+        found: dict[str, Any] = {}
+        for name, path in self._paths.items():
+            inner = found
+            for part in path[:-1]:
+                inner = inner.setdefault(part, {})
+            inner[path[-1]] = torch.from_numpy(batch[name])
+        for name, key in (("weights", WEIGHTS), ("indexes", INDEXES), ("discount", "gamma")):
+            if name in batch and name not in self._paths:
+                found[key] = torch.from_numpy(batch[name])
+        if self.device.type == "cpu":
+            return TensorDict(found, [n])
+        return TensorDict(found, [n], device=self.device)
+
+    def __iter__(self) -> Any:
+        """Batches without end."""
+        while True:
+            yield self.sample()
+
+    def update_priority(self, index: Any, priority: Any) -> None:
+        """Set the priorities of drawn steps, tensors of any device."""
+        priority = torch.as_tensor(priority).detach().cpu().reshape(-1).numpy()
+        self._rows().update_priorities(torch.as_tensor(index).cpu().numpy(), priority)
+
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Set the priorities of a drawn tensordict by its entry ``priority_key``.
+
+        Does nothing if rows have no priorities, as in TorchRL.
+        """
+        if self._rows().has_priorities:
+            self.update_priority(data[INDEXES], data[self.priority_key])
+
+    # ------------------------------------------------------------------ the rest
+
+    def _rows(self) -> buffers.ReplayBuffer:
+        if self.buffer is None:
+            raise ValueError("the buffer is empty: nothing was added yet")
+        return self.buffer
+
+    def __len__(self) -> int:
+        """Steps that can be drawn."""
+        return 0 if self.buffer is None else len(self.buffer)
+
+    @property
+    def write_count(self) -> int:
+        """Steps written so far."""
+        return 0 if self.buffer is None else self.buffer.ring.written
+
+    def empty(self) -> None:
+        """Forget all steps."""
+        if self.buffer is not None:
+            self.buffer.clear()
+
+
+def _entries(data: TensorDictBase) -> Iterable[tuple[Path, torch.Tensor]]:
+    """The leaves of a tensordict, by their paths."""
+    for key in data.keys(include_nested=True, leaves_only=True):
+        value = data.get(key)
+        yield (key,) if isinstance(key, str) else key, value
+
+
+def _field(path: Path) -> str:
+    """The name of the field of an entry."""
+    return f"next_{'.'.join(path[1:])}" if path[0] == NEXT else ".".join(path)
+
+
+def _dtype(value: torch.Tensor) -> np.dtype[Any]:
+    """NumPy's dtype for a tensor."""
+    found: NDArray[Any] = value[:0].numpy(force=True)
+    return found.dtype
