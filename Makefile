@@ -133,10 +133,9 @@ debug:
 	$(call environment,test)
 	$(RUN) -m pytest $(ARGS)
 
-# Which lines the tests run, those of Cython too, in a copy of the tree with a build of its own: a table by file.
+# Which lines the tests run, those of Cython too (gcc): a table by file. In a copy of the tree, whose build checks every index.
 coverage:
-	$(call environment,test)
-	$(RUN) tools/measure_coverage.py $(ARGS)
+	$(PYTHON) tools/measure_coverage.py $(ARGS)
 
 # The tests on modules built with AddressSanitizer (Linux and gcc). The sanitizer and the C++ library, which other packages
 # need, must be there from the start. What lives as long as the process is no leak; and little freed memory is kept back,

@@ -3,7 +3,9 @@
 Environment variables, off unless given
 ---------------------------------------
 CPPRB_LIKE_DEBUG=1
-    Checks indexes and memoryviews, keeps C assertions, traces lines, hardly optimizes.
+    Checks indexes and memoryviews, keeps C assertions, hardly optimizes.
+CPPRB_LIKE_COVERAGE=1
+    Counts which lines of the generated C are run (gcc); for ``make coverage``.
 CPPRB_LIKE_SANITIZE=address
     Builds with this sanitizer of the C compiler (gcc and clang).
 CPPRB_LIKE_ANNOTATE=1
@@ -27,6 +29,7 @@ SOURCES = sorted(Path("cpprb_like").rglob("*.pyx"))
 
 DEBUG = os.environ.get("CPPRB_LIKE_DEBUG") == "1"
 SANITIZE = os.environ.get("CPPRB_LIKE_SANITIZE", "")
+COVERAGE = os.environ.get("CPPRB_LIKE_COVERAGE") == "1"
 ANNOTATE = os.environ.get("CPPRB_LIKE_ANNOTATE") == "1"
 
 DIRECTIVES = {
@@ -38,7 +41,6 @@ DIRECTIVES = {
     "cdivision": True,  # operands are never negative ...
     "cdivision_warnings": DEBUG,  # ... and the debug build says so if one is
     "embedsignature": True,
-    "linetrace": DEBUG,
     "show_performance_hints": not DEBUG,
     # No freethreading_compatible: what is promised to threads rests on the interpreter lock.
 }
@@ -47,8 +49,6 @@ MACROS: list[tuple[str, str | None]] = [
     ("NPY_NO_DEPRECATED_API", "NPY_1_25_API_VERSION"),
     ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION"),  # NumPy 1.26 and later can load the modules
 ]
-if DEBUG:
-    MACROS.append(("CYTHON_TRACE_NOGIL", "1"))
 
 GENERATED = Path("build/cython")
 RECIPE = GENERATED / "recipe.txt"
@@ -61,7 +61,7 @@ def forget_other_recipes() -> None:
     it was made. New C is younger than any module, so the modules are built anew as well.
     """
     recipe = (
-        f"{DEBUG=} {SANITIZE=} {ANNOTATE=} CC={os.environ.get('CC')}\n"
+        f"{DEBUG=} {SANITIZE=} {COVERAGE=} {ANNOTATE=} CC={os.environ.get('CC')}\n"
         f"Python {sys.version}\nNumPy {np.__version__}\nCython {version('Cython')}\n"
         + Path(__file__).read_text(encoding="utf-8")
     )
@@ -96,6 +96,8 @@ def compiler_flags(compiler_type: str) -> tuple[list[str], list[str]]:
     checks = ["-g", "-UNDEBUG", "-Werror=incompatible-pointer-types", "-Werror=int-conversion"]
     # Python asks for debug symbols, which are four fifths of a module and a third of the time.
     compile_flags = ["-O1", *checks] if DEBUG else ["-O3", "-funroll-loops", "-g0"]
+    if COVERAGE:  # by all threads, without the interpreter lock too
+        return [*compile_flags, "--coverage", "-fprofile-update=atomic"], ["--coverage"]
     if not SANITIZE:
         return compile_flags, []
     sanitizer = f"-fsanitize={SANITIZE}"
@@ -119,6 +121,8 @@ class BuildExt(build_ext):
         n, at_once = len(self.extensions), self.parallel
         sys.stderr.write(f"==> compiling {n} modules, {at_once} at a time: this takes minutes\n")
         compile_flags, link_flags = compiler_flags(self.compiler.compiler_type)
+        if COVERAGE:  # counts are written beside the objects, which pip would put elsewhere
+            self.build_temp = "build/objects"
         for extension in self.extensions:
             extension.extra_compile_args = compile_flags
             extension.extra_link_args = link_flags

@@ -31,6 +31,18 @@ cdef inline uint64_t c_half(Bits* bits) noexcept nogil:
     return bits.word >> 32
 
 
+cdef inline uint64_t c_mask(uint64_t most) noexcept nogil:
+    """The bits that numbers up to ``most`` have."""
+    cdef uint64_t mask = most
+    mask |= mask >> 1
+    mask |= mask >> 2
+    mask |= mask >> 4
+    mask |= mask >> 8
+    mask |= mask >> 16
+    mask |= mask >> 32
+    return mask
+
+
 cdef inline uint64_t c_bounded(Bits* bits, uint64_t n) noexcept nogil:
     """A uniform integer in [0, n), for n of at least 1, without bias.
 
@@ -46,13 +58,7 @@ cdef inline uint64_t c_bounded(Bits* bits, uint64_t n) noexcept nogil:
             while <uint32_t> product < threshold:
                 product = c_half(bits) * n
         return product >> 32
-    mask = n - 1
-    mask |= mask >> 1
-    mask |= mask >> 2
-    mask |= mask >> 4
-    mask |= mask >> 8
-    mask |= mask >> 16
-    mask |= mask >> 32
+    mask = c_mask(n - 1)
     product = bits.source.next_uint64(bits.source.state) & mask
     while product >= n:
         product = bits.source.next_uint64(bits.source.state) & mask

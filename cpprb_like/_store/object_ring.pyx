@@ -14,7 +14,7 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch, c_swap
-from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
+from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_mask
 from cpprb_like._c.typedefs cimport intp_t, uint64_t
 
 import sys
@@ -78,13 +78,7 @@ cdef inline intp_t c_masked(bitgen_t* source, uint64_t most) noexcept nogil:
 
     Masked bits, drawn anew while they are too large: 32 where they are enough, and none for 0.
     """
-    cdef uint64_t mask = most, value = most + 1
-    mask |= mask >> 1
-    mask |= mask >> 2
-    mask |= mask >> 4
-    mask |= mask >> 8
-    mask |= mask >> 16
-    mask |= mask >> 32
+    cdef uint64_t mask = c_mask(most), value = most + 1
     if most == 0:
         return 0
     while value > most:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from forked import outcome
-from helpers import needs_no_tracer
 from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
@@ -23,7 +23,9 @@ from cpprb_like.samplers._uniform_draws import draw_uniform
 from cpprb_like.views._goals import FUTURE, choose_rows
 
 pytestmark = [
-    needs_no_tracer,
+    pytest.mark.skipif(
+        sys.gettrace() is not None, reason="a tracer of Python's lines takes signals, and allocates"
+    ),
     pytest.mark.skipif(
         not hasattr(signal, "setitimer"), reason="there are no timers that interrupt here"
     ),

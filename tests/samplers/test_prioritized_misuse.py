@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import pickle
 import sys
 import time
@@ -749,14 +748,7 @@ def interrupted(
     return left < 0
 
 
-no_traced_modules = pytest.mark.skipif(
-    os.environ.get("CPPRB_LIKE_DEBUG") == "1",
-    reason="the debug build traces its own lines, and breaks when the tracer goes meanwhile",
-)
-
-
 @pytest.mark.slow
-@no_traced_modules
 @pytest.mark.parametrize("max_priority", ["ever", "present"])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("call", CALLS)
@@ -779,7 +771,6 @@ def test_every_call_can_be_interrupted_at_every_line(
     assert line > 1, "no line of it was seen"
 
 
-@no_traced_modules
 @pytest.mark.parametrize("line", range(25))
 def test_weights_belong_to_the_moment_of_the_draw(line: int) -> None:
     """No weight exceeds 1 if another thread lifts the lightest row at any line of a draw.

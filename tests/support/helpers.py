@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,12 +19,6 @@ Array = npt.NDArray[Any]
 # For what is measured against something that is not ours, as NumPy or the original of a front.
 needs_optimised_modules = pytest.mark.skipif(
     os.environ.get("CPPRB_LIKE_DEBUG") == "1", reason="modules that check every index are slower"
-)
-
-# For signal handlers and finalizers, whose turn comes at any time; see also ``run_together``.
-needs_no_tracer = pytest.mark.skipif(
-    sys.gettrace() is not None,
-    reason="a tracer lets signal handlers in between lines of compiled code",
 )
 
 

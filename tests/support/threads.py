@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
-
-import pytest
 
 SECONDS = 0.3 if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else 1.0
 LEAST_RUNS = 3
@@ -20,12 +17,7 @@ def run_together(*jobs: Callable[[], object], seconds: float = SECONDS) -> list[
 
     Until the time is over, and each has run ``LEAST_RUNS`` times: on a busy machine a thread may
     have to wait long for its turn, but not for ever.
-
-    Skips the test under a tracer, as that of ``make coverage``: the interpreter lock may then
-    change hands between any two lines of compiled code, where released modules keep it.
     """
-    if sys.gettrace() is not None:
-        pytest.skip("a tracer lets threads in between lines of compiled code")
     stop = threading.Event()
     errors: list[BaseException] = []
     counts = [0] * len(jobs)
