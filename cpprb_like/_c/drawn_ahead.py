@@ -52,7 +52,7 @@ class Waiting:
 
     Attributes
     ----------
-    turn : threading.Lock
+    turn : threading.RLock
         Held from a note until the batch is made. Whoever holds it may take locks of buffers, and
         not the other way round.
     generation : int
@@ -68,7 +68,7 @@ class Waiting:
     """
 
     def __init__(self, states: Callable[[], States]) -> None:
-        self.turn = threading.Lock()
+        self.turn = threading.RLock()  # a signal handler may restore the source
         self.generation = 0
         self.process = os.getpid()
         self._states = states

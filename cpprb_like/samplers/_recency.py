@@ -99,6 +99,8 @@ class Recency(Sampler):
     def begin(self, updates: int) -> None:
         """Start a round of ``updates`` draws: when an episode ended and so many updates follow.
 
+        Batches that were drawn ahead are of the round before, as a save is while they wait.
+
         Raises ``TypeError`` or ``ValueError`` if it is no integer of at least 1.
         """
         self.updates = as_int("updates", updates, 1)

@@ -214,6 +214,21 @@ def test_numbers_of_jax_are_those_of_the_arrays(jax: Any) -> None:
                 np.testing.assert_array_equal(np.asarray(value), expected[name])
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_arrays_of_jax_share_the_memory(
+    jax: Any, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU an array of JAX is that of NumPy, by address."""
+    rb = of_dtypes(NUMBERS)
+    seen = Seen(rb, monkeypatch)
+    with rb.batches(6, to="jax", prefetch=prefetch) as batches:
+        for number, batch in enumerate(islice(batches, 4)):
+            for name, value in batch.items():
+                if isinstance(value, jax.Array):
+                    address = seen.arrays[number][name].ctypes.data
+                    assert value.unsafe_buffer_pointer() == address, name
+
+
 def test_arrays_of_jax_live_as_long_as_they_are_used(jax: Any) -> None:
     """Their memory is not used for later batches while somebody has them."""
     rb = ReplayBuffer(1000, {"x": {"shape": 500, "dtype": "i4"}}, seed=0)
