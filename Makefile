@@ -104,8 +104,10 @@ test-datasets:
 	$(DATASETS_BIN)/python -m pip uninstall --quiet --yes cpprb_like
 	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools<81" \
 		"$(PACKAGE)" "minari[hdf5,arrow,create]>=0.5.4" "gymnasium>=1.1" pillow \
+		"tensorflow-cpu==2.*" "tensorflow-datasets>=4.9" \
 		"pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	CPPRB_LIKE_REQUIRE=minari,gymnasium,h5py,pyarrow $(DATASETS_BIN)/pytest tests/datasets $(ARGS)
+	CPPRB_LIKE_REQUIRE=minari,tensorflow_datasets,gymnasium,h5py,pyarrow $(DATASETS_BIN)/pytest \
+		tests/datasets/test_minari.py tests/datasets/test_rlds.py $(ARGS)
 
 dev:
 	$(call environment,dev)

@@ -24,6 +24,7 @@ from cpprb_like.datasets._model import (
     EpisodeRecord,
     Field,
     Header,
+    Reader,
     Rows,
     check_steps,
     key_of,
@@ -229,28 +230,7 @@ class MinariReader:
                 self._offsets[name] = extra
             if place[0] in parts:
                 parts[place[0]][name] = path
-        self._make_header(fields, parts["observations"], parts["actions"])
-
-    def _make_header(
-        self, fields: dict[str, Field], observations: dict[str, Parts], actions: dict[str, Parts]
-    ) -> None:
-        chained = {name: f"next_{name}" for name in observations}
-        for name, following in chained.items():
-            fields[following] = Field(following, fields[name].dtype, fields[name].shape)
-        known = [name for name in ("terminated", "truncated") if name in fields]
-        ends = {name: name for name in known if fields[name].can_end}
-        order = [*observations, *actions, "rew", *chained.values(), "terminated", "truncated"]
-        names = [name for name in order if name in fields]
-        names += [name for name in fields if name not in names]
-        self.header = Header(
-            tuple(fields[name] for name in names),
-            (),
-            observations=observations,
-            actions=actions,
-            reward="rew" if "rew" in fields else None,
-            chained=chained,
-            ends=Ends(**ends),
-        )
+        self.header = foreign_header(fields, parts["observations"], parts["actions"])
 
     def _field(
         self, data: Any, place: str, name: str, leaf: Leaf | None, has_jpeg: bool
@@ -316,7 +296,7 @@ class MinariReader:
         shape = self._jpeg[name].shape
         images = np.empty((stop - start, *shape), np.uint8)
         for k, data in enumerate(column[start:stop]):
-            images[k] = _decoded(np.asarray(data, np.uint8).tobytes(), shape, name)
+            images[k] = decoded(np.asarray(data, np.uint8).tobytes(), shape, name)
         return images
 
     def close(self) -> None:
@@ -324,7 +304,30 @@ class MinariReader:
         self._file.close()
 
 
-def _decoded(data: bytes, shape: tuple[int, ...], name: str) -> Array:
+def foreign_header(
+    fields: dict[str, Field], observations: dict[str, Parts], actions: dict[str, Parts]
+) -> Header:
+    """The header of somebody else's data set: next observations are those of the step after."""
+    chained = {name: f"next_{name}" for name in observations}
+    for name, following in chained.items():
+        fields[following] = replace(fields[name], name=following)
+    known = [name for name in ("terminated", "truncated") if name in fields]
+    ends = {name: name for name in known if fields[name].can_end}
+    order = [*observations, *actions, "rew", *chained.values(), "terminated", "truncated"]
+    names = [name for name in order if name in fields]
+    names += [name for name in fields if name not in names]
+    return Header(
+        tuple(fields[name] for name in names),
+        (),
+        observations=observations,
+        actions=actions,
+        reward="rew" if "rew" in fields else None,
+        chained=chained,
+        ends=Ends(**ends),
+    )
+
+
+def decoded(data: bytes, shape: tuple[int, ...], name: str) -> Array:
     """An image of Minari's, which JPEG has changed already."""
     image_module = need("PIL.Image", NAME)
     try:
@@ -341,6 +344,10 @@ def open_writer(path: Path, header: Header, about: Mapping[str, Any]) -> MinariW
     return MinariWriter(path, header, about)
 
 
-def open_reader(path: Path) -> MinariReader:
-    """A reader of this format."""
+def open_reader(path: Path) -> Reader:
+    """A reader of this format, whatever its storage."""
+    if _minari_metadata.storage_of(path) in ("arrow", "parquet"):
+        from cpprb_like.datasets import _minari_arrow  # noqa: PLC0415 (it needs this module)
+
+        return _minari_arrow.open_reader(path)
     return MinariReader(path)

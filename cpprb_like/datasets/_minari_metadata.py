@@ -100,11 +100,11 @@ def is_tuple(node: Mapping[str, Any]) -> bool:
 
 def _leaf(field: Field) -> dict[str, Any]:
     dtype, shape = field.dtype, list(field.shape)
+    low: float
+    high: float
     if dtype.kind == "b":
-        if not shape:
-            return {"type": "Discrete", "dtype": "int64", "start": 0, "n": 2}
-        return {"type": "MultiBinary", "n": shape}
-    if dtype.kind == "f":
+        low, high = False, True
+    elif dtype.kind == "f":
         low, high = -math.inf, math.inf
     else:
         low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)

@@ -25,7 +25,9 @@ __all__ = ["FORMATS", "Description", "describe", "export", "from_dataset", "told
 # In the order in which a path is tried.
 MODULES = {
     "minari": "_minari",
+    "minari-arrow": "_minari_arrow",
     "d4rl": "_d4rl",
+    "rlds": "_rlds",
     "dreamerv3": "_dreamerv3",
     "rllib": "_rllib",
 }

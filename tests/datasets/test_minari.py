@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-storages = pytest.mark.parametrize("storage", ["hdf5"])
+storages = pytest.mark.parametrize("storage", ["hdf5", "arrow"])
 FORMAT = {"hdf5": "minari", "arrow": "minari-arrow"}
 
 

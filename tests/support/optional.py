@@ -37,6 +37,8 @@ PACKAGES = {
     "resource": "resource, which is of Unix,",
     "stable_baselines3": "Stable-Baselines3",
     "tensordict": "tensordict",
+    "tensorflow": "TensorFlow",
+    "tensorflow_datasets": "TensorFlow Datasets",
     "tf_agents": "TF-Agents",
     "tianshou": "Tianshou",
     "tomllib": "tomllib, which is of Python 3.11",

@@ -1,0 +1,376 @@
+"""RLDS: an episode is a record of TFRecord, in a folder that TensorFlow Datasets reads.
+
+``steps`` has ``observation``, ``action``, ``reward``, ``is_first``, ``is_last``, ``is_terminal`` and
+``discount``; the last step of an episode has its final observation, and zeros in the place of the
+rest. Values are written as their bytes (``encoding: bytes``), as lists of floats would make float32
+of float64. Extra fields are in ``steps/cpprb_like``, our metadata in ``cpprb_like.json``. An episode
+is one record, so it takes its memory. Not here: records and messages (``_tfrecord``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpprb_like.datasets import _tfrecord
+from cpprb_like.datasets._files import as_bytes, from_bytes, is_native
+from cpprb_like.datasets._minari import foreign_header
+from cpprb_like.datasets._model import (
+    Array,
+    EpisodeRecord,
+    Field,
+    Header,
+    Rows,
+    check_steps,
+    key_of,
+    load_json,
+    nest,
+)
+from cpprb_like.datasets._model import Path as Parts
+
+__all__ = ["IS_FILE", "NAME", "RldsReader", "RldsWriter", "check", "told_by"]
+
+NAME = "rlds"
+IS_FILE = False
+FEATURES, INFO, METADATA = "features.json", "dataset_info.json", "cpprb_like.json"
+DATASET, SPLIT, VERSION = "cpprb_like", "train", "1.0.0"
+OURS = "cpprb_like"
+CORE = "tensorflow_datasets.core.features."
+FLAGS = ("is_first", "is_last", "is_terminal")
+FLAG = np.dtype(np.bool_)
+FLOAT = np.dtype(np.float32)
+
+
+def told_by(path: Path) -> bool:
+    """Whether a path is one of this format."""
+    return path.is_dir() and (path / FEATURES).is_file() and any(path.glob("*.tfrecord*"))
+
+
+def check(header: Header) -> None:
+    """Raise ``ValueError`` if something is lacking that the format must have."""
+    check_steps(header, NAME)
+
+
+def _places(header: Header) -> dict[str, Parts]:
+    """Where each field is in a step."""
+    places: dict[str, Parts] = {}
+    for place, found in (("observation", header.observations), ("action", header.actions)):
+        places |= {name: (place, *map(key_of, path)) for name, path in found.items()}
+    if header.reward is not None:
+        places[header.reward] = ("reward",)
+    beside = [field.name for field in header.extras if field.nbytes]
+    if header.truncated is not None:  # is_last cannot tell it of a step that is terminal too
+        beside.append(header.truncated)
+    return places | {name: (OURS, key_of(name)) for name in beside}
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def _tensor(dtype: str, shape: tuple[int, ...], encoding: str) -> dict[str, Any]:
+    kind = "scalar.Scalar" if not shape and encoding == "none" else "tensor_feature.Tensor"
+    dimensions = {"dimensions": [str(length) for length in shape]} if shape else {}
+    return {
+        "pythonClassName": CORE + kind,
+        "tensor": {"dtype": dtype, "encoding": encoding, "shape": dimensions},
+    }
+
+
+def _dict(parts: Mapping[str, Any]) -> dict[str, Any]:
+    features = {
+        key: part if "pythonClassName" in part else _dict(part) for key, part in parts.items()
+    }
+    return {
+        "pythonClassName": CORE + "features_dict.FeaturesDict",
+        "featuresDict": {"features": features},
+    }
+
+
+def _features(header: Header) -> dict[str, Any]:
+    """What ``features.json`` says."""
+    leaves: list[tuple[Parts, dict[str, Any]]] = []
+    for name, path in _places(header).items():
+        field = header.stored(name)
+        if path == ("reward",) and field.dtype == FLOAT:
+            leaf = _tensor("float32", (), "none")
+        elif is_native(field.dtype):
+            leaf = _tensor(str(field.dtype), field.shape, "bytes")
+        else:
+            leaf = _tensor("uint8", (*field.shape, field.dtype.itemsize), "bytes")
+        leaves.append((path, leaf))
+    leaves += [((name,), _tensor("bool", (), "none")) for name in FLAGS]
+    leaves.append((("discount",), _tensor("float32", (), "none")))
+    steps = {
+        "pythonClassName": CORE + "dataset_feature.Dataset",
+        "sequence": {"feature": _dict(nest(leaves)), "length": "-1"},
+    }
+    return _dict({"steps": steps, "episode_id": _tensor("int64", (), "bytes")})
+
+
+class RldsWriter:
+    """Writes a folder of TensorFlow Datasets."""
+
+    def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
+        self._folder, self._header, self._about = path, header, dict(about)
+        self._places = _places(header)
+        self._features = _features(header)
+        self._nbytes = 0
+        name = f"{DATASET}-{SPLIT}.tfrecord-00000-of-00001"
+        self._file = (path / name).open("xb")
+
+    def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
+        """Write the record of an episode."""
+        header, n = self._header, record.length
+        columns: dict[str, list[Array]] = {name: [] for name in self._places}
+        flags: list[list[Array]] = [[], []]
+        at = 0
+        last: Rows = {}
+        for rows in chunks:
+            count = len(next(iter(rows.values())))
+            at += count
+            ends = header.last_flags(rows, count, record, is_last=at == n)
+            for found, values in zip(flags, ends, strict=True):
+                found.append(values)
+            for name, pieces in columns.items():
+                pieces.append(_flat(rows[name]))
+            last = {name: values[-1:] for name, values in rows.items()}
+        steps: Rows = {}
+        for name, path in self._places.items():
+            following = header.following(name) if path[0] == "observation" else None
+            final = np.zeros_like(last[name]) if following is None else last[following]
+            values = np.concatenate([*columns[name], _flat(final)])
+            if path == ("reward",) and header[name].dtype == FLOAT:
+                values = values.view(FLOAT).reshape(-1)
+            steps["/".join(("steps", *path))] = values
+        terminated, truncated = (np.concatenate(found) for found in flags)
+        is_first, is_last, is_terminal = (np.zeros(n + 1, FLAG) for _ in FLAGS)
+        is_first[0], is_last[n] = True, terminated[-1] or truncated[-1]
+        is_terminal[n] = terminated[-1]
+        values = (is_first, is_last, is_terminal)
+        steps |= {f"steps/{name}": found for name, found in zip(FLAGS, values, strict=True)}
+        steps["steps/discount"] = 1 - np.append(terminated, terminated[-1]).astype(FLOAT)
+        steps["episode_id"] = as_bytes(np.array([number], np.int64))
+        data = _tfrecord.dump_example(steps)
+        _tfrecord.write(self._file, data)
+        self._nbytes += len(data)
+
+    def close(self) -> None:
+        """Write what says what the records are."""
+        self._file.close()
+        info = {
+            "name": DATASET,
+            "version": VERSION,
+            "fileFormat": "tfrecord",
+            "description": "Steps of a replay buffer.",
+            "moduleName": f"{OURS}.datasets",
+            "splits": [
+                {
+                    "name": SPLIT,
+                    "numBytes": str(self._nbytes),
+                    "shardLengths": [str(len(self._header.episodes))],
+                    "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+                }
+            ],
+        }
+        metadata = {**self._about, OURS: self._header.to_json()}
+        documents = {FEATURES: self._features, INFO: info, METADATA: metadata}
+        for name, document in documents.items():
+            (self._folder / name).write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+    def abandon(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _flat(values: Array) -> Array:
+    """The bytes of each value: uint8 of shape (n, k)."""
+    return as_bytes(values).reshape(len(values), -1)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+class _Leaf(NamedTuple):
+    """A feature of a step."""
+
+    field: Field
+    encoding: str
+
+
+class RldsReader:
+    """Reads a folder of TensorFlow Datasets, ours or another."""
+
+    header: Header
+
+    def __init__(self, path: Path) -> None:
+        self._folder = path
+        self.left_out: list[str] = []
+        self._leaves = dict(self._read_features())
+        self._records = [
+            record
+            for found in sorted(path.glob("*.tfrecord*"))
+            for record in _tfrecord.records(found)
+        ]
+        metadata = path / METADATA
+        if metadata.is_file():
+            found = load_json(metadata.read_bytes(), str(metadata))
+            try:
+                self.header = Header.from_json(found[OURS])
+                self._places = _places(self.header)
+                self._check_ours()
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{metadata}: expected our metadata: {error}") from None
+        else:
+            self._read_foreign()
+
+    def _check_ours(self) -> None:
+        if len(self._records) != len(self.header.episodes):
+            raise ValueError(f"{len(self.header.episodes)} episodes, got {len(self._records)}")
+        expected = _features(self.header)
+        found = load_json((self._folder / FEATURES).read_bytes(), FEATURES)
+        if found != expected:
+            raise ValueError(f"other features than those of {FEATURES}")
+
+    def _read_features(self) -> Iterator[tuple[Parts, _Leaf]]:
+        """The features of a step that have numbers of a known shape."""
+        path = self._folder / FEATURES
+        found = load_json(path.read_bytes(), str(path))
+        try:
+            steps = found["featuresDict"]["features"]["steps"]["sequence"]["feature"]
+            for place, node in _walk(steps):
+                leaf = _leaf(node)
+                if leaf is None:
+                    self.left_out.append(f"{'/'.join(place)} ({node.get('pythonClassName')})")
+                else:
+                    yield place, leaf
+        except (AttributeError, KeyError, OverflowError, TypeError) as error:
+            raise ValueError(f"{path}: expected features with steps: {error!r}") from None
+
+    def _read_foreign(self) -> None:
+        fields: dict[str, Field] = {}
+        parts: dict[str, dict[str, Parts]] = {"observation": {}, "action": {}}
+        self._places = {}
+        for place, leaf in self._leaves.items():
+            if place[0] in FLAGS:
+                continue
+            role = {"observation": "obs", "action": "act", "reward": "rew"}.get(place[0], place[0])
+            name = ".".join((role, *place[1:]))
+            fields[name] = replace(leaf.field, name=name)
+            self._places[name] = place
+            if place[0] in parts:
+                parts[place[0]][name] = place[1:]
+        fields |= {name: Field(name, FLAG, ()) for name in ("terminated", "truncated")}
+        header = foreign_header(fields, parts["observation"], parts["action"])
+        header = replace(header, terminated="terminated", truncated="truncated")
+        episodes, records = [], []
+        for record in self._records:
+            is_last = self._steps(record, [("is_last",)])[("is_last",)]
+            if len(is_last) > 1:
+                episodes.append(EpisodeRecord(0, len(is_last) - 1, is_open=not is_last[-1]))
+                records.append(record)
+        if not episodes:
+            raise ValueError(f"{self._folder}: expected an episode with rows, got none")
+        self._records = records
+        episodes[:-1] = [replace(episode, is_open=False) for episode in episodes[:-1]]
+        self.header = replace(header, episodes=tuple(episodes))
+
+    def _steps(self, record: _tfrecord.Record, places: list[Parts]) -> dict[Parts, Array]:
+        """Some features of all steps of an episode."""
+        try:
+            example = _tfrecord.load_example(_tfrecord.read_record(record))
+            return {place: self._values(example, place) for place in places}
+        except ValueError as error:
+            raise ValueError(f"{record.path}: {error}") from None
+
+    def _values(self, example: Mapping[str, Any], place: Parts) -> Array:
+        name = "/".join(("steps", *place))
+        if name not in example or place not in self._leaves:
+            raise ValueError(f"{name}: expected a feature of this name, got none")
+        (kind, values), (field, encoding) = example[name], self._leaves[place]
+        if encoding == "bytes":
+            size = field.nbytes
+            if kind != _tfrecord.BYTES or any(len(value) != size for value in values):
+                raise ValueError(f"{name}: expected {size} bytes for each step")
+            found = np.frombuffer(b"".join(values), field.dtype)
+            return found.reshape(len(values), *field.shape)
+        if kind == _tfrecord.BYTES:
+            raise ValueError(f"{name}: expected numbers, got bytes")
+        size = max(1, int(np.prod(field.shape)))
+        if len(values) % size:
+            raise ValueError(f"{name}: expected {size} numbers for each step, got {len(values)}")
+        return values.astype(field.dtype).reshape(-1, *field.shape)
+
+    def rows(self, number: int, most: int) -> Iterator[Rows]:
+        """The rows of an episode."""
+        header, n = self.header, self.header.episodes[number].length
+        flags = [("is_last",), ("is_terminal",)]
+        steps = self._steps(self._records[number], [*self._places.values(), *flags])
+        if {len(values) for values in steps.values()} != {n + 1}:
+            raise ValueError(f"{self._folder}: episode {number}: expected {n + 1} steps")
+        is_last, is_terminal = (steps[place].reshape(n + 1) != 0 for place in flags)
+        ends = {header.terminated: is_terminal, header.truncated: is_last & ~is_terminal}
+        for start in range(0, n, most):
+            stop = min(start + most, n)
+            rows: Rows = {}
+            for name, place in self._places.items():
+                field, values = header[name], steps[place]
+                if not is_native(field.dtype):
+                    values = from_bytes(values[start : stop + 1], field.dtype)
+                else:
+                    values = values[start : stop + 1].reshape(-1, *field.shape)
+                rows[name] = values[:-1]
+                if name in header.chained:
+                    rows[header.chained[name]] = values[1:]
+            for flag, found in ends.items():
+                if flag is not None and flag not in self._places:
+                    rows[flag] = found[start + 1 : stop + 1].reshape(-1, *header[flag].shape)
+            yield rows
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _walk(node: Any, path: Parts = ()) -> Iterator[tuple[Parts, Any]]:
+    if "featuresDict" in node and len(path) < 32:
+        for key, part in node["featuresDict"]["features"].items():
+            yield from _walk(part, (*path, str(key)))
+    else:
+        yield path, node
+
+
+def _leaf(node: Any) -> _Leaf | None:
+    """What a feature is, if it is a tensor of numbers of a known shape."""
+    tensor = node.get("tensor")
+    if tensor is None:
+        return None
+    encoding = str(tensor.get("encoding", "none")).lower()
+    lengths = [str(length) for length in tensor.get("shape", {}).get("dimensions", [])]
+    try:
+        dtype = np.dtype(str(tensor["dtype"]))
+    except TypeError:
+        return None
+    if encoding not in ("none", "bytes") or not is_native(dtype):
+        return None
+    if len(lengths) > 32 or not all(text.isdigit() and len(text) < 10 for text in lengths):
+        return None
+    return _Leaf(Field("", dtype, tuple(int(text) for text in lengths)), encoding)
+
+
+def open_writer(path: Path, header: Header, about: Mapping[str, Any]) -> RldsWriter:
+    """A writer of this format."""
+    return RldsWriter(path, header, about)
+
+
+def open_reader(path: Path) -> RldsReader:
+    """A reader of this format."""
+    return RldsReader(path)
+
+
+def find(name: str) -> None:
+    """Where a data set of this name is: folders have paths, and no names."""
+    del name
