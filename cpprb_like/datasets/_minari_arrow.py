@@ -2,8 +2,8 @@
 
 One row more than there are steps: the last has the final observation, and zeros in every other
 column. Minari's loader takes each batch for an episode, so an episode is written at once and takes
-its memory; it is read in pieces. Extra fields are columns ``cpprb_like.NAME``. Of others, those with
-Parquet are read too. Not here: ``metadata.json`` of the data set (``_minari_metadata``).
+its memory; it is read in pieces. Extra fields are columns ``cpprb_like.NAME``. Of others, those
+with Parquet are read too. Not here: ``metadata.json`` of the data set (``_minari_metadata``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """RLDS: an episode is a record of TFRecord, in a folder that TensorFlow Datasets reads.
 
-``steps`` has ``observation``, ``action``, ``reward``, ``is_first``, ``is_last``, ``is_terminal`` and
-``discount``; the last step of an episode has its final observation, and zeros in the place of the
-rest. Values are written as their bytes (``encoding: bytes``), as lists of floats would make float32
-of float64. Extra fields are in ``steps/cpprb_like``, our metadata in ``cpprb_like.json``. An episode
-is one record, so it takes its memory. Not here: records and messages (``_tfrecord``).
+``steps`` has ``observation``, ``action``, ``reward``, ``is_first``, ``is_last``, ``is_terminal``
+and ``discount``; the last step of an episode has its final observation, and zeros in the place of
+the rest. Values are written as their bytes (``encoding: bytes``), as lists of floats would make
+float32 of float64. Extra fields are in ``steps/cpprb_like``, our metadata in ``cpprb_like.json``.
+An episode is one record, so it takes its memory. Not here: records and messages (``_tfrecord``).
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class RldsWriter:
         is_first, is_last, is_terminal = (np.zeros(n + 1, FLAG) for _ in FLAGS)
         is_first[0], is_last[n] = True, terminated[-1] or truncated[-1]
         is_terminal[n] = terminated[-1]
-        values = (is_first, is_last, is_terminal)
-        steps |= {f"steps/{name}": found for name, found in zip(FLAGS, values, strict=True)}
+        marks = (is_first, is_last, is_terminal)
+        steps |= {f"steps/{name}": found for name, found in zip(FLAGS, marks, strict=True)}
         steps["steps/discount"] = 1 - np.append(terminated, terminated[-1]).astype(FLOAT)
         steps["episode_id"] = as_bytes(np.array([number], np.int64))
         data = _tfrecord.dump_example(steps)
@@ -303,7 +303,8 @@ class RldsReader:
         size = max(1, int(np.prod(field.shape)))
         if len(values) % size:
             raise ValueError(f"{name}: expected {size} numbers for each step, got {len(values)}")
-        return values.astype(field.dtype).reshape(-1, *field.shape)
+        numbers: Array = values.astype(field.dtype).reshape(-1, *field.shape)
+        return numbers
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""

@@ -1,8 +1,8 @@
 """Files of TFRecord, and the ``tf.train.Example`` messages in them, without TensorFlow.
 
-A record is its length, a checksum of that, its bytes, and a checksum of these; checksums are CRC-32C,
-rotated and shifted ("masked"). An ``Example`` is a map of names to lists of bytes, floats or integers;
-of protocol buffers no more is known here than that takes.
+A record is its length, a checksum of that, its bytes, and a checksum of these; checksums are
+CRC-32C, rotated and shifted ("masked"). An ``Example`` is a map of names to lists of bytes, floats
+or integers; of protocol buffers no more is known here than that takes.
 Formats: ``tensorflow/core/lib/io/record_writer.h`` and ``tensorflow/core/example/feature.proto``.
 """
 
@@ -61,7 +61,8 @@ def _apply(matrix: Registers, registers: Registers) -> Registers:
 def _zeros(n: int) -> Registers:
     """What n bytes of zeros do to a register, as a matrix."""
     if n == 1:
-        return (ONE_BITS >> np.uint32(8)) ^ TABLE[ONE_BITS & np.uint32(255)]
+        moved: Registers = (ONE_BITS >> np.uint32(8)) ^ TABLE[ONE_BITS & np.uint32(255)]
+        return moved
     half = _zeros(n // 2)
     whole = _apply(half, half)
     return _apply(_zeros(1), whole) if n % 2 else whole

@@ -1,4 +1,4 @@
-"""TensorFlow Datasets reads what is written here; and our checksums and messages are TensorFlow's."""
+"""TensorFlow Datasets reads what is written here, and what it wrote is read here."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def test_ours_reads_what_tensorflow_datasets_wrote(tmp_path: Path) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     tfds = need("tensorflow_datasets", "make test-datasets")
     tf = need("tensorflow", "make test-datasets")
-    from tensorflow_datasets.core import example_serializer  # noqa: PLC0415 (optional)
+    example_serializer = need("tensorflow_datasets.core.example_serializer")
 
     scalar = tfds.features.Scalar
-    steps = {
+    steps: dict[str, Any] = {
         "observation": {
             "image": tfds.features.Tensor(shape=(4, 3, 3), dtype=np.uint8),
             "state": tfds.features.Tensor(shape=(2,), dtype=np.float32),
@@ -130,7 +130,7 @@ def test_ours_reads_what_tensorflow_datasets_wrote(tmp_path: Path) -> None:
     expected = []
     with tf.io.TFRecordWriter(str(tmp_path / "theirs-train.tfrecord-00000-of-00001")) as file:
         for number in range(3):
-            made = [
+            made: list[dict[str, Any]] = [
                 {
                     "observation": {
                         "image": rng.integers(0, 256, (4, 3, 3), np.uint8),
