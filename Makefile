@@ -83,16 +83,16 @@ test-torch:
 
 # Training libraries on the real thing, in the environment of test-torch, as PyTorch is large.
 LIBRARIES = "stable-baselines3==2.9.2" "gymnasium==1.4.0" "ale-py==0.12.1" "opencv-python-headless==5.0.0.93" \
-	"torchrl==0.14.1" jax
+	"torchrl==0.14.1" "tianshou==2.0.1" jax
 test-integrations:
 	$(PYTHON) -m venv "$(TORCH_VENV)"
 	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) $(LIBRARIES) \
 		"pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,jax $(TORCH_BIN)/pytest \
+	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,tianshou,jax $(TORCH_BIN)/pytest \
 		tests/libraries tests/integrations/test_libraries_missing.py \
-		tests/project/test_docs.py -k "libraries or stable_baselines3 or torchrl" $(ARGS)
+		tests/project/test_docs.py -k "libraries or stable_baselines3 or torchrl or tianshou" $(ARGS)
 
 learning-curves:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check matplotlib

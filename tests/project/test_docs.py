@@ -60,6 +60,7 @@ NEEDED = {
     "cpprb_like.integrations.dm_env": ("dm_env",),
     "cpprb_like.integrations.stable_baselines3": ("torch", "stable_baselines3"),
     "cpprb_like.integrations.torch": ("torch",),
+    "cpprb_like.integrations.tianshou": ("tianshou",),
     "cpprb_like.integrations.torchrl": ("torch", "tensordict"),
     "learners.md": ("torch", "jax"),
     "libraries.md": ("torch", "stable_baselines3", "tensordict"),

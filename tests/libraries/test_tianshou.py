@@ -1,0 +1,159 @@
+"""The buffer for Tianshou, held against its own: the same batches, the same training."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from optional import need
+
+torch = need("torch")
+need("tianshou")
+
+import gymnasium
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Tianshou's imports warn of other packages
+    from tianshou.algorithm.algorithm_base import policy_within_training_step
+    from tianshou.algorithm.modelfree.dqn import DQN, DiscreteQLearningPolicy
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.data import Batch, Collector
+    from tianshou.data import VectorReplayBuffer as TheirVectorReplayBuffer
+    from tianshou.env import DummyVectorEnv
+    from tianshou.utils.net.common import Net
+
+    from cpprb_like.integrations.tianshou import VectorReplayBuffer
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore")  # Tianshou's own
+N_ENVS = 3
+
+
+class Steps:
+    """Steps of several environments, some of which pause."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.rng = kind, np.random.default_rng(0)
+        self.now = [self.draw() for _ in range(N_ENVS)]
+
+    def draw(self) -> Any:
+        if self.kind == "dict":
+            return {"at": self.rng.random(3), "seen": self.rng.integers(0, 255, (2, 2), np.uint8)}
+        return self.rng.random(4).astype(np.float32)
+
+    def __call__(self) -> tuple[Any, Any]:
+        ids = np.flatnonzero(self.rng.random(N_ENVS) < 0.8)
+        if len(ids) == 0:
+            ids = np.array([1])
+        before = [self.now[env] for env in ids]
+        after = [self.draw() for _ in ids]
+        terminated, truncated = self.rng.random((2, len(ids))) < 0.1
+        for place, env in enumerate(ids):
+            ended = terminated[place] or truncated[place]
+            self.now[env] = self.draw() if ended else after[place]
+
+        def stacked(values: list[Any]) -> Any:
+            return (
+                Batch.stack([Batch(one) for one in values])
+                if self.kind == "dict"
+                else np.stack(values)
+            )
+
+        batch = Batch(
+            obs=stacked(before), obs_next=stacked(after), act=self.rng.integers(0, 2, len(ids)),
+            rew=self.rng.random(len(ids)), terminated=terminated, truncated=truncated,
+            info=Batch(number=self.rng.integers(0, 9, len(ids))),
+        )  # fmt: skip
+        return batch, ids
+
+
+def assert_same(theirs: Any, ours: Any) -> None:
+    """Two batches have the same entries of the same types."""
+    assert set(theirs.get_keys()) == set(ours.get_keys())
+    for key in theirs.get_keys():
+        one, other = theirs[key], ours[key]
+        if isinstance(one, Batch):
+            assert_same(one, other)
+        else:
+            assert np.asarray(one).dtype == np.asarray(other).dtype, key
+            np.testing.assert_array_equal(one, other, err_msg=key)
+
+
+@pytest.mark.parametrize("kind", ["array", "dict"])
+@pytest.mark.parametrize("stack_num", [1, 3])
+def test_batches_are_those_of_their_own_buffer(kind: str, stack_num: int) -> None:
+    """Of the same seed, before and after it is full; with stacks, slices and single rows."""
+    theirs = TheirVectorReplayBuffer(60, N_ENVS, stack_num=stack_num, random_seed=5)
+    ours = VectorReplayBuffer(60, N_ENVS, stack_num=stack_num, random_seed=5)
+    steps = Steps(kind)
+    for t in range(120):
+        batch, ids = steps()
+        expected = theirs.add(copy.deepcopy(batch), buffer_ids=ids)
+        for one, other in zip(expected, ours.add(batch, buffer_ids=ids), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert len(theirs) == len(ours)
+        if t % 20 == 5:
+            (one, indices), (other, same) = theirs.sample(16), ours.sample(16)
+            np.testing.assert_array_equal(indices, same)
+            assert_same(one, other)
+            assert_same(theirs[:], ours[:])
+            assert_same(theirs[int(indices[0])], ours[int(indices[0])])
+    again = pickle.loads(pickle.dumps(ours))
+    assert_same(theirs.sample(9)[0], again.sample(9)[0])
+    ours.reset()
+    assert len(ours) == 0
+    ours.add(*steps())
+
+
+def test_what_is_refused_changes_nothing() -> None:
+    """Observations of another shape, or of other parts."""
+    ours, steps = VectorReplayBuffer(60, N_ENVS), Steps("array")
+    batch, ids = steps()
+    ours.add(batch, ids)
+    size = len(ours)
+    for wrong in (batch.obs[:, :2], batch.obs.astype(complex), {"at": batch.obs}):
+        bad = Batch(**{key: batch[key] for key in batch.get_keys()})
+        bad.obs = wrong
+        with pytest.raises((TypeError, ValueError)):
+            ours.add(bad, ids)
+    assert len(ours) == size
+    assert sum(len(ring) for ring in ours._rings) == size
+    for method in ("save_hdf5", "load_hdf5", "from_data", "set_batch"):
+        with pytest.raises(NotImplementedError, match="would miss the observations"):
+            getattr(ours, method)("")
+
+
+def test_a_collector_fills_it_and_training_is_the_same() -> None:
+    """DQN on CartPole, three-step returns: the same parameters as with their own buffer."""
+
+    def train(make: Any) -> Any:
+        np.random.seed(0)
+        torch.manual_seed(0)
+        envs = DummyVectorEnv([lambda: gymnasium.make("CartPole-v1") for _ in range(4)])
+        envs.seed(0)
+        net = Net(state_shape=(4,), action_shape=2, hidden_sizes=[64, 64])
+        space = gymnasium.make("CartPole-v1").action_space
+        policy = DiscreteQLearningPolicy(model=net, action_space=space, eps_training=0.1)
+        for one in (space, policy.action_space):
+            one.seed(0)
+        algorithm = DQN(
+            policy=policy, optim=AdamOptimizerFactory(lr=1e-3), gamma=0.95,
+            n_step_return_horizon=3, target_update_freq=100,
+        )  # fmt: skip
+        collector = Collector(
+            algorithm, envs, make(5000, 4, random_seed=1), exploration_noise=True,
+            raise_on_nan_in_buffer=False,
+        )  # fmt: skip
+        collector.reset()
+        for _ in range(30):
+            with policy_within_training_step(policy):
+                collector.collect(n_step=32)
+                for _ in range(8):
+                    algorithm.update(collector.buffer, 64)
+        return torch.cat([values.detach().ravel() for values in net.parameters()])
+
+    assert torch.equal(train(TheirVectorReplayBuffer), train(VectorReplayBuffer))
