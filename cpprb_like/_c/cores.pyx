@@ -14,6 +14,9 @@ import os
 
 from cpprb_like._c.checks import as_int
 
+cdef extern from "Python.h":
+    int PyGILState_Check() noexcept nogil
+
 cdef extern from *:
     """
     #if defined(_WIN32)
@@ -167,7 +170,9 @@ cdef void* c_run(void* argument) noexcept nogil:
 cdef void c_share(Job job, const void* work, intp_t n, intp_t nbytes) noexcept nogil:
     """Do n items, of so many bytes in all, on as many cores as are worth it.
 
-    What a thread that cannot be started should do is done by the caller.
+    What a thread that cannot be started should do is done by the caller. A caller that holds the
+    interpreter lock does all: its copy is a small one, and modules built for tracing would have the
+    threads wait for the lock, and the caller for them.
     """
     cdef Share[MOST] shares
     cdef cpprb_thread[MOST] threads
@@ -176,7 +181,7 @@ cdef void c_share(Job job, const void* work, intp_t n, intp_t nbytes) noexcept n
     cdef intp_t k, count = min(nbytes // max(share_nbytes, 1), n)
     if count > 1:
         count = min(count, c_limit())
-    if count <= 1:
+    if count <= 1 or PyGILState_Check():
         job(work, 0, n)
         return
     cpprb_block(&signals)

@@ -31,7 +31,7 @@ from cpprb_like.views import FrameStacks, NStep, Sequences
 SIZES = [0, 1, 2, 3, 5, 64, 129]
 # Of rows: below and above a piece of 512 bytes, whole cache lines and not, above 65536.
 ROWS = [1, 200, 511, 512, 513, 576, 4095, 70001]
-ENDS = {"done": {"shape": ()}}
+ENDS: dict[str, Any] = {"done": {"shape": ()}}
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are of Unix")
 
 
