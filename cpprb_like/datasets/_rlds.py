@@ -98,7 +98,7 @@ def _features(header: Header) -> dict[str, Any]:
         field = header.stored(name)
         if path == ("reward",) and field.dtype == FLOAT:
             leaf = _tensor("float32", (), "none")
-        elif is_native(field.dtype):
+        elif _is_tensor(field.dtype):
             leaf = _tensor(str(field.dtype), field.shape, "bytes")
         else:
             leaf = _tensor("uint8", (*field.shape, field.dtype.itemsize), "bytes")
@@ -110,6 +110,11 @@ def _features(header: Header) -> dict[str, Any]:
         "sequence": {"feature": _dict(nest(leaves)), "length": "-1"},
     }
     return _dict({"steps": steps, "episode_id": _tensor("int64", (), "bytes")})
+
+
+def _is_tensor(dtype: np.dtype[Any]) -> bool:
+    """Whether TensorFlow has such values; it decodes no uint32, so these are bytes to it."""
+    return is_native(dtype) and dtype != np.uint32
 
 
 class RldsWriter:
@@ -320,7 +325,7 @@ class RldsReader:
             rows: Rows = {}
             for name, place in self._places.items():
                 field, values = header[name], steps[place]
-                if not is_native(field.dtype):
+                if not _is_tensor(field.dtype):
                     values = from_bytes(values[start : stop + 1], field.dtype)
                 else:
                     values = values[start : stop + 1].reshape(-1, *field.shape)

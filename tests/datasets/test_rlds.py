@@ -57,11 +57,13 @@ def filled() -> ReplayBuffer:
         "terminated": flag,
         "truncated": flag,
         "logp": {"shape": (), "dtype": "f8"},
+        "count": {"shape": (), "dtype": "u4"},
     }
     rb = ReplayBuffer(100, fields, next_of=["obs.image", "obs.state", "obs.n"])
     seen: dict[str, Any] = {}
     for t in range(25):
-        step: dict[str, Any] = {"act": rng.normal(size=2), "rew": t, "logp": rng.normal()}
+        step: dict[str, Any] = {"act": rng.normal(size=2), "rew": t, "count": t}
+        step["logp"] = rng.normal()
         now = seen
         seen = {
             "obs.image": rng.integers(0, 256, (6, 5, 3), np.uint8),

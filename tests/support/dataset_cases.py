@@ -59,6 +59,7 @@ EXTRAS: list[Fields] = [
     {"name": {"shape": (), "dtype": "U4"}, "z": {"shape": 2, "dtype": "c8"}},
     {"when": {"shape": (), "dtype": "M8[s]"}, "raw": {"shape": 3, "dtype": "S3"}},
     {"be": {"shape": 2, "dtype": ">f4"}, "half": {"shape": 1, "dtype": "f2"}},
+    {"count": {"shape": 2, "dtype": "u4"}},
     {"nothing": {"shape": 0, "dtype": "f4"}, "..": {"shape": (), "dtype": "u2"}},
 ]
 
