@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _hdf5
+from cpprb_like.datasets._files import begins_with
 from cpprb_like.datasets._model import (
     Array,
     Ends,
@@ -35,6 +36,7 @@ __all__ = ["IS_FILE", "NAME", "D4rlReader", "D4rlWriter", "check", "told_by"]
 NAME = "d4rl"
 IS_FILE = True
 SUFFIXES = (".hdf5", ".h5")
+MAGIC = b"\x89HDF\r\n\x1a\n"
 METADATA = "cpprb_like"
 NEXT = "next_observations"
 PLACES = {
@@ -52,7 +54,7 @@ FLAGS_AT_ONCE = 1 << 20
 
 def told_by(path: Path) -> bool:
     """Whether a path is one of this format."""
-    return path.is_file() and path.suffix in SUFFIXES
+    return begins_with(path, MAGIC) or (path.is_file() and path.suffix in SUFFIXES)
 
 
 def check(header: Header) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array, Field
 
-__all__ = ["as_bytes", "can_hold", "from_bytes", "is_native", "need", "new_place"]
+__all__ = ["as_bytes", "begins_with", "can_hold", "from_bytes", "is_native", "need", "new_place"]
 
 
 def need(package: str, format: str) -> Any:  # noqa: A002 (the argument of the user)
@@ -28,6 +28,14 @@ def need(package: str, format: str) -> Any:  # noqa: A002 (the argument of the u
             f"data sets of format {format!r} need {name}: pip install 'cpprb_like[datasets]' "
             f"({error})"
         ) from None
+
+
+def begins_with(path: Path, magic: bytes) -> bool:
+    """Whether a path is a file that begins with these bytes, whatever its name."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _arrow
-from cpprb_like.datasets._files import need
+from cpprb_like.datasets._files import begins_with, need
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._model import (
     Array,
@@ -36,6 +36,7 @@ __all__ = ["IS_FILE", "NAME", "RllibReader", "RllibWriter", "check", "told_by"]
 NAME = "rllib"
 IS_FILE = True
 SUFFIXES = (".parquet",)
+MAGIC = b"PAR1"
 OURS = "cpprb_like"
 EPISODE, TIME = "eps_id", "t"
 COLUMNS = {
@@ -55,7 +56,7 @@ def told_by(path: Path) -> bool:
     """Whether a path is one of this format."""
     if path.is_dir():
         return any(path.glob("*.parquet"))
-    return path.is_file() and path.suffix in SUFFIXES
+    return begins_with(path, MAGIC) or (path.is_file() and path.suffix in SUFFIXES)
 
 
 def check(header: Header) -> None:

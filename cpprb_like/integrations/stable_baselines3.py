@@ -10,6 +10,7 @@ for them by these, but have none of the arrays of those.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +54,7 @@ __all__ = [
 Array = NDArray[Any]
 Nested = Any  # an array, or a dict of arrays where observations are dicts
 INFOS = "infos"
+MOST_UNANSWERED = 1000  # batches by priority without an update of priorities
 
 
 class PrioritizedReplayBufferSamples(NamedTuple):
@@ -221,6 +223,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
             mmap_mode=mmap_mode,
         )
         self._none = np.zeros((self.n_envs, 1), bool)
+        self._unanswered = 0  # batches drawn by priority since priorities were last updated
         self._last_next: dict[str, bytes] = {}
         self.source = self._open_source()
 
@@ -386,6 +389,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
             "discounts": None if discounts is None else self._tensors(discounts),
         }
         if self.buffer.has_priorities:
+            self._expect_update()
             weights = self._tensors(batch["weights"][:, np.newaxis])
             return PrioritizedReplayBufferSamples(
                 **columns, weights=weights, indexes=batch["indexes"]
@@ -393,6 +397,16 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         if isinstance(self.obs_shape, dict):
             return DictReplayBufferSamples(**columns)
         return ReplayBufferSamples(**columns)
+
+    def _expect_update(self) -> None:
+        """Warn, once, of an algorithm that takes batches and never gives priorities back."""
+        self._unanswered += 1
+        if self._unanswered == MOST_UNANSWERED:
+            warnings.warn(
+                f"{MOST_UNANSWERED} batches were drawn by priority, and no priorities were "
+                "updated: this algorithm has no prioritized replay, as PrioritizedDQN has",
+                stacklevel=4,
+            )
 
     def _nest(self, batch: Mapping[str, Array], prefix: str) -> Nested:
         """The observations of a batch as their space has them."""
@@ -434,6 +448,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         if isinstance(priorities, torch.Tensor):
             priorities = priorities.detach().cpu().numpy()
         self.source.update_priorities(indexes, priorities)
+        self._unanswered = 0
 
     # ------------------------------------------------------------------ pickles
 

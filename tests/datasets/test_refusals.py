@@ -97,6 +97,14 @@ def test_a_format_is_known_or_told(tmp_path: Path) -> None:
         ReplayBuffer(10, FIELDS, next_of="obs").export(tmp_path / "y.hdf5")
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_name_of_a_file_does_not_matter(format: str, tmp_path: Path) -> None:  # noqa: A002
+    """What was exported to any name is known again, also where its format has a suffix."""
+    rb = filled()
+    rb.export(tmp_path / "rows", format)
+    assert len(ReplayBuffer.from_dataset(tmp_path / "rows")) == len(rb)
+
+
 @pytest.mark.parametrize("format", [name for name in FORMATS if name not in ("d4rl", "rllib")])
 def test_formats_that_need_final_observations_say_so(format: str, tmp_path: Path) -> None:  # noqa: A002
     """Without next observations, actions or rewards the message names the option."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,24 @@ def test_priorities_are_drawn_weighted_and_updated(sampler: Any) -> None:
     other = filled(sampler=sampler)
     assert other.buffer.sampler is not ours.buffer.sampler
     pickle.dumps(sampler)  # an algorithm saves its arguments
+
+
+def test_an_algorithm_without_priorities_is_warned_of() -> None:
+    """Batches by priority alone are no prioritized replay: it is said once."""
+    options: dict[str, Any] = {
+        "learning_starts": 10,
+        "train_freq": 1,
+        "batch_size": 4,
+        "device": "cpu",
+        "replay_buffer_kwargs": {"sampler": Prioritized()},
+    }
+    model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=ReplayBuffer, **options)
+    with pytest.warns(UserWarning, match="no priorities were updated") as caught:
+        model.learn(1100)
+    assert len([one for one in caught if "priorities" in str(one.message)]) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PrioritizedDQN("MlpPolicy", "CartPole-v1", **options).learn(1100)
 
 
 def test_zero_weights_mean_no_learning() -> None:
