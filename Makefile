@@ -98,7 +98,8 @@ learning-curves:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check matplotlib
 	$(TORCH_BIN)/python benchmarks/learning_curves.py $(ARGS)
 
-# The formats of data sets, with the libraries that they are of as judges.
+# The formats of data sets, with the libraries that they are of as judges. Of LeRobot its data sets alone, without the robots, whose packages
+# are many; those that it was made for take no arrays of one number for a number, so NumPy is not the newest.
 test-datasets:
 	$(PYTHON) -m venv "$(DATASETS_VENV)"
 	$(DATASETS_BIN)/python -m pip uninstall --quiet --yes cpprb_like
@@ -106,8 +107,11 @@ test-datasets:
 		"$(PACKAGE)" "minari[hdf5,arrow,create]>=0.5.4" "gymnasium>=1.1" pillow \
 		"tensorflow-cpu==2.*" "tensorflow-datasets>=4.9" \
 		"pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	CPPRB_LIKE_REQUIRE=minari,tensorflow_datasets,gymnasium,h5py,pyarrow $(DATASETS_BIN)/pytest \
-		tests/datasets/test_minari.py tests/datasets/test_rlds.py $(ARGS)
+	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" torchvision \
+		"datasets>=4,<5" "huggingface-hub<0.36" "accelerate>=1.10" "av>=15,<16" "numpy<2.4"
+	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "lerobot==0.4.4"
+	CPPRB_LIKE_REQUIRE=minari,tensorflow_datasets,gymnasium,h5py,pyarrow,lerobot,av HF_HUB_OFFLINE=1 $(DATASETS_BIN)/pytest \
+		tests/datasets/test_minari.py tests/datasets/test_rlds.py tests/datasets/test_lerobot.py $(ARGS)
 
 dev:
 	$(call environment,dev)

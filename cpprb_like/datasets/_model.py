@@ -385,8 +385,8 @@ def check_steps(header: Header, format: str) -> None:  # noqa: A002 (the word th
     if lacking:
         raise ValueError(
             f"{format}: expected fields {[f'next_{name}' for name in lacking]} of the same dtype "
-            f"and shape as {lacking}, as each episode has its final observation; formats 'd4rl' "
-            "and 'rllib' need none"
+            f"and shape as {lacking}, as each episode has its final observation; formats 'd4rl', "
+            "'rllib' and 'lerobot' need none"
         )
 
 

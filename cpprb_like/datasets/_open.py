@@ -28,6 +28,7 @@ MODULES = {
     "minari-arrow": "_minari_arrow",
     "d4rl": "_d4rl",
     "rlds": "_rlds",
+    "lerobot": "_lerobot",
     "dreamerv3": "_dreamerv3",
     "rllib": "_rllib",
 }

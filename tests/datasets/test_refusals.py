@@ -105,11 +105,11 @@ def test_the_name_of_a_file_does_not_matter(format: str, tmp_path: Path) -> None
     assert len(ReplayBuffer.from_dataset(tmp_path / "rows")) == len(rb)
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name not in ("d4rl", "rllib")])
+@pytest.mark.parametrize(
+    "format", [name for name in FORMATS if name not in ("d4rl", "rllib", "lerobot")]
+)
 def test_formats_that_need_final_observations_say_so(format: str, tmp_path: Path) -> None:  # noqa: A002
     """Without next observations, actions or rewards the message names the option."""
-    if format == "lerobot":
-        pytest.skip("it needs none")
     cases: list[tuple[str, dict[str, Any]]] = [
         (r"fields \['next_obs'\]", {**FIELDS}),
         ("action=", {"obs": {}, "next_obs": {}, "rew": {}}),

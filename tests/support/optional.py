@@ -17,7 +17,9 @@ VARIABLE = "CPPRB_LIKE_REQUIRE"
 # nothing, and say nothing.
 PACKAGES = {
     "Cython": "Cython",
+    "PIL": "Pillow",
     "ale_py": "ale-py",
+    "av": "PyAV",
     "click": "click",
     "cpprb": "cpprb",
     "cv2": "opencv-python-headless",
@@ -28,6 +30,7 @@ PACKAGES = {
     "gymnasium": "Gymnasium",
     "highway_env": "HighwayEnv",
     "jax": "JAX",
+    "lerobot": "LeRobot",
     "matplotlib": "matplotlib",
     "minari": "Minari",
     "mypy": "mypy",
@@ -44,6 +47,7 @@ PACKAGES = {
     "tomllib": "tomllib, which is of Python 3.11",
     "torch": "PyTorch",
     "torchrl": "TorchRL",
+    "torchvision": "torchvision",
     "tqdm": "tqdm",
     "typing_extensions": "typing_extensions",
 }

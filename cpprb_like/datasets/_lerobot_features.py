@@ -1,0 +1,340 @@
+"""The features of LeRobot: which column a field is, numbers in lists, and images as PNG.
+
+Not here: files (``_lerobot``), and frames of videos (``_video``).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpprb_like.datasets import _arrow
+from cpprb_like.datasets._files import from_bytes, is_native, need
+from cpprb_like.datasets._model import Array, Field, Header, key_of
+from cpprb_like.datasets._model import Path as Parts
+
+__all__ = [
+    "DEFAULTS",
+    "DONE",
+    "NAME",
+    "OURS",
+    "REWARD",
+    "TERMINATED",
+    "TRUNCATED",
+    "Feature",
+    "Statistics",
+    "feature_of",
+    "features_of",
+]
+
+NAME = "lerobot"
+OURS = "cpprb_like"
+DEFAULTS = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+REWARD, DONE = "next.reward", "next.done"
+TERMINATED, TRUNCATED = "next.terminated", "next.truncated"
+MOST_AXES = 5  # of LeRobot's arrays
+COLORS = {1: "L", 3: "RGB", 4: "RGBA"}
+PNG_LEVEL = 3
+PIECE = 1 << 18  # numbers that are float64 at a time
+
+
+class Feature(NamedTuple):
+    """A column of LeRobot, and the field that it is in a buffer."""
+
+    column: str
+    field: Field
+    kind: str = "numbers"  # or "image", or "video", which has no column
+    channels_first: bool = False  # in the buffer; LeRobot's files have them last
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        shape = (*self.field.shape, 1)[:3]
+        height, width, channels = (*shape[1:], shape[0]) if self.channels_first else shape
+        return height, width, channels
+
+    @property
+    def numbers(self) -> Field:
+        """What the lists hold: LeRobot has neither uint64 nor more than five axes."""
+        dtype, shape = self.field.dtype, self.field.shape
+        if not is_native(dtype):
+            dtype, shape = np.dtype(np.uint8), (*shape, dtype.itemsize)
+        elif dtype == np.uint64:
+            dtype = np.dtype(np.int64)
+        if len(shape) > MOST_AXES:
+            shape = (math.prod(shape),)
+        return Field(self.column, dtype, shape or (1,))
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``info.json`` says of it."""
+        if self.kind == "image":
+            names = ["height", "width", "channels"]
+            return {"dtype": "image", "shape": list(self.image_shape), "names": names}
+        numbers = self.numbers
+        return {"dtype": str(numbers.dtype), "shape": list(numbers.shape), "names": None}
+
+    # ------------------------------------------------------------------ values
+
+    def to_arrow(self, values: Array) -> Any:
+        """Values of shape (n, ...) as an array of Arrow."""
+        pa = need("pyarrow", NAME)
+        if self.kind == "image":
+            data = pa.array([_encoded(image) for image in self._images(values)], pa.binary())
+            paths = pa.nulls(len(values), pa.string())
+            return pa.StructArray.from_arrays([data, paths], names=["bytes", "path"])
+        numbers = self.numbers
+        dtype, shape = numbers.dtype, numbers.shape
+        stored = _arrow.stored(values)
+        made = pa.array(np.ascontiguousarray(stored.reshape(-1)).view(dtype))
+        if shape == (1,):
+            return made
+        if len(shape) == 1:
+            return pa.FixedSizeListArray.from_arrays(made, shape[0])
+        for length in reversed(shape):
+            offsets = np.arange(0, len(made) + 1, length, dtype=np.int32)
+            made = pa.ListArray.from_arrays(pa.array(offsets), made)
+        return made
+
+    def from_arrow(self, found: Any) -> Array:
+        """The values of an array of Arrow; ``ValueError`` if they are others."""
+        pa = need("pyarrow", NAME)
+        if isinstance(found, pa.ExtensionArray):
+            found = found.storage
+        n, field, numbers = len(found), self.field, self.numbers
+        if self.kind == "image":
+            return self._from_images(found)
+        values, shape = _arrow.flat(found, self.column)
+        fits = np.can_cast(values.dtype, numbers.dtype, "same_kind")
+        if math.prod(shape) != math.prod(numbers.shape) or not fits:
+            raise ValueError(
+                f"{self.column}: expected {numbers.dtype} of shape {numbers.shape}, "
+                f"got {values.dtype} of shape {shape}"
+            )
+        values = np.ascontiguousarray(values.astype(numbers.dtype, copy=False))
+        if not is_native(field.dtype):
+            data = values.reshape(n, *field.shape, field.dtype.itemsize)
+            return from_bytes(data, field.dtype)
+        whole: Array = values.view(field.dtype).reshape(n, *field.shape)
+        return whole
+
+    def _images(self, values: Array) -> Array:
+        """Values as images, with the channels last."""
+        if self.channels_first:
+            values = np.moveaxis(values, 1, -1)
+        whole: Array = np.ascontiguousarray(values).reshape(len(values), *self.image_shape)
+        return whole
+
+    def _from_images(self, found: Any) -> Array:
+        data = _arrow.part(found, ("bytes",), self.column)
+        images = [_decoded(value.as_py(), self.image_shape, self.column) for value in data]
+        whole = np.stack(images) if images else np.zeros((0, *self.image_shape), np.uint8)
+        return self.from_images(whole)
+
+    def from_images(self, images: Array) -> Array:
+        """Images of shape (n, height, width, channels) as values of the field."""
+        if self.channels_first:
+            images = np.moveaxis(images, -1, 1)
+        whole: Array = np.ascontiguousarray(images).reshape(len(images), *self.field.shape)
+        return whole
+
+    def samples(self, values: Array) -> Array:
+        """What statistics are of: numbers, or the channels of each pixel."""
+        if self.kind == "image":
+            whole: Array = self._images(values).reshape(-1, self.image_shape[2])
+        else:
+            numbers = self.numbers
+            dtype, shape = numbers.dtype, numbers.shape
+            stored = np.ascontiguousarray(_arrow.stored(values))
+            whole = stored.reshape(-1).view(dtype).reshape(len(values), *shape)
+        return whole
+
+
+def _encoded(image: Array) -> bytes:
+    """An image as PNG."""
+    module = need("PIL.Image", NAME)
+    out = io.BytesIO()
+    plain = image[:, :, 0] if image.shape[2] == 1 else image
+    module.fromarray(plain).save(out, "PNG", compress_level=PNG_LEVEL)
+    return out.getvalue()
+
+
+def _size_of(data: bytes | None, name: str) -> tuple[int, int]:
+    """The height and width of an image, without its pixels."""
+    module = need("PIL.Image", NAME)
+    try:
+        with module.open(io.BytesIO(data or b""), formats=("PNG", "JPEG")) as image:
+            return int(image.size[1]), int(image.size[0])
+    except (OSError, ValueError, SyntaxError, struct.error, zlib.error) as error:
+        raise ValueError(f"{name}: expected an image: {error}") from None
+    except module.DecompressionBombError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _decoded(data: bytes | None, shape: tuple[int, int, int], name: str) -> Array:
+    """An image of PNG, or of JPEG, of this shape."""
+    height, width = _size_of(data, name)
+    if (height, width) != shape[:2]:
+        raise ValueError(f"{name}: expected an image of {shape[:2]}, got {(height, width)}")
+    module = need("PIL.Image", NAME)
+    try:
+        with module.open(io.BytesIO(data or b""), formats=("PNG", "JPEG")) as image:
+            if image.mode[0] in "IF":
+                raise ValueError(f"expected 8 bits a channel, got {image.mode}")
+            mode = COLORS[shape[2]]
+            plain = image if image.mode == mode else image.convert(mode)
+            return np.asarray(plain, np.uint8).reshape(shape)
+    except (OSError, ValueError, SyntaxError, struct.error, zlib.error) as error:
+        raise ValueError(f"{name}: expected an image: {error}") from None
+
+
+# ---------------------------------------------------------------------- our fields
+
+
+def _made(column: str, field: Field) -> Feature:
+    """The feature of a field: an image if it is one, or numbers."""
+    shape = field.shape
+    if field.dtype != np.uint8 or len(shape) not in (2, 3) or not all(shape):
+        return Feature(column, field)
+    if len(shape) == 2 or shape[2] in (1, 3):
+        return Feature(column, field, "image")
+    if shape[0] in (1, 3):
+        return Feature(column, field, "image", channels_first=True)
+    return Feature(column, field)
+
+
+def features_of(header: Header) -> dict[str, Feature]:
+    """The feature of each field, but for next values that are the observation after."""
+    columns: dict[str, str] = {}
+    for name, path in header.observations.items():
+        is_image = _made("", header[name]).kind == "image"
+        columns[name] = ".".join(("observation", *_observation(path, is_image=is_image)))
+    for name, path in header.actions.items():
+        columns[name] = ".".join(("action", *map(key_of, path)))
+    places = (header.reward, REWARD), (header.terminated, TERMINATED), (header.truncated, TRUNCATED)
+    columns |= {name: column for name, column in places if name is not None}
+    columns |= {
+        field.name: f"{OURS}.{key_of(field.name)}" for field in header.extras if field.nbytes
+    }
+    taken: set[str] = set()
+    features = {}
+    for name, wanted in columns.items():
+        column = f"{OURS}.{key_of(name)}" if wanted in taken else wanted
+        taken.add(column)
+        features[name] = (
+            Feature(column, header[name])
+            if name in header.actions
+            else _made(column, header.stored(name))
+        )
+    return features
+
+
+def _observation(path: Parts, *, is_image: bool) -> Parts:
+    """How LeRobot names an observation: ``state``, ``image``, or ``images.top``."""
+    parts = tuple(map(key_of, path))
+    if not parts:
+        return ("image",) if is_image else ("state",)
+    return ("images", *parts) if is_image and parts[0] not in ("image", "images") else parts
+
+
+# ---------------------------------------------------------------------- those of others
+
+
+def feature_of(column: str, name: str, found: Mapping[str, Any]) -> Feature | None:
+    """A feature as ``info.json`` tells it; None if a buffer cannot hold such values."""
+    kind, shape = found["dtype"], found["shape"]
+    if not isinstance(kind, str) or not isinstance(shape, list) or len(shape) > MOST_AXES:
+        raise ValueError(f"{column}: expected a feature with dtype and shape, got {found!r}")
+    if not all(type(length) is int and 0 <= length < 1 << 40 for length in shape):
+        raise ValueError(f"{column}: expected a shape, got {shape!r}")
+    if kind in ("image", "video"):
+        names = found.get("names")
+        if len(shape) != 3:
+            raise ValueError(f"{column}: expected height, width and channels, got {shape}")
+        is_first = (
+            str(names[0]).startswith("channel")
+            if isinstance(names, list) and names
+            else (shape[2] not in COLORS)
+        )
+        lengths = (*shape[1:], shape[0]) if is_first else tuple(shape)
+        if lengths[2] not in COLORS:
+            raise ValueError(f"{column}: expected 1, 3 or 4 channels, got {shape}")
+        return Feature(column, Field(name, np.dtype(np.uint8), lengths), kind)
+    try:
+        dtype = np.dtype(kind)
+    except (TypeError, ValueError, SyntaxError):
+        return None
+    if not is_native(dtype):
+        return None
+    return Feature(column, Field(name, dtype, () if shape == [1] else tuple(shape)))
+
+
+# ---------------------------------------------------------------------- statistics
+
+
+class Statistics:
+    """Least, greatest, mean and deviation of samples that come in pieces (Chan et al., 1979)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._least: Any = np.inf
+        self._greatest: Any = -np.inf
+        self._mean: Any = 0.0
+        self._squares: Any = 0.0
+
+    def add(self, samples: Array) -> None:
+        """Samples of shape (n, ...)."""
+        step = max(1, PIECE // max(1, samples[:1].size))
+        for start in range(0, len(samples), step):
+            piece = samples[start : start + step].astype(np.float64)
+            one = Statistics()
+            one.count = len(piece)
+            with np.errstate(all="ignore"):
+                one._least, one._greatest = piece.min(axis=0), piece.max(axis=0)
+                one._mean = piece.mean(axis=0)
+                one._squares = np.square(piece - one._mean).sum(axis=0)
+            self.merge(one)
+
+    def merge(self, other: Statistics) -> None:
+        """Take in the samples of another."""
+        n = self.count + other.count
+        if n == 0:
+            return
+        with np.errstate(all="ignore"):
+            self._least = np.minimum(self._least, other._least)
+            self._greatest = np.maximum(self._greatest, other._greatest)
+            away = other._mean - self._mean
+            self._mean = self._mean + away * (other.count / n)
+            between = np.square(away) * (self.count * other.count / n)
+            self._squares = self._squares + other._squares + between
+        self.count = n
+
+    def to_json(self, feature: Feature | None) -> dict[str, list[Any]]:
+        """As LeRobot has them: of images by channel, of values from 0 to 1."""
+        count, scale, shape = self.count, 1.0, np.shape(self._mean) or (1,)
+        if feature is not None and feature.kind == "image":
+            height, width, channels = feature.image_shape
+            count, scale, shape = count // (height * width), 255.0, (channels, 1, 1)
+        with np.errstate(all="ignore"):
+            deviation = np.sqrt(self._squares / max(1, self.count))
+            found = {
+                "min": self._least,
+                "max": self._greatest,
+                "mean": self._mean,
+                "std": deviation,
+            }
+            made = {
+                name: np.reshape(values / scale, shape).tolist() for name, values in found.items()
+            }
+        return {**made, "count": [count]}

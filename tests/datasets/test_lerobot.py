@@ -1,0 +1,429 @@
+"""LeRobot reads what is written here, and what it wrote is read here."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dataset_cases import assert_same
+from optional import need
+
+from cpprb_like import ReplayBuffer
+from cpprb_like.datasets import describe
+from cpprb_like.datasets._lerobot_features import Statistics
+from cpprb_like.errors import DataLossWarning
+
+pa = need("pyarrow")
+parquet = need("pyarrow.parquet")
+image_module = need("PIL.Image")
+
+FLAG: dict[str, Any] = {"shape": (), "dtype": bool}
+FIELDS: dict[str, Any] = {
+    "obs.state": {"shape": 3, "dtype": "f4"},
+    "obs.images.top": {"shape": (6, 5, 3), "dtype": "u1"},
+    "obs.images.gray": {"shape": (6, 5), "dtype": "u1"},
+    "obs.images.first": {"shape": (3, 6, 5), "dtype": "u1"},
+    "obs.stack": {"shape": (4, 6, 5), "dtype": "u1"},
+    "obs.n": {"shape": (), "dtype": "i8"},
+    "act": {"shape": 2, "dtype": "f4"},
+    "rew": {"shape": (), "dtype": "f4"},
+    "terminated": FLAG,
+    "truncated": FLAG,
+    "big": {"shape": (), "dtype": "u8"},
+    "half": {"shape": (2, 2), "dtype": "f2"},
+    "flags": {"shape": (2, 2), "dtype": bool},
+    "six": {"shape": (1, 2, 1, 2, 1, 1), "dtype": "f8"},
+    "word/of": {"shape": (), "dtype": "U4"},
+    "timestamp": {"shape": (), "dtype": "f8"},
+    "next.done": {"shape": (), "dtype": "i2"},
+}
+OBSERVATIONS = [name for name in FIELDS if name.startswith("obs.")]
+
+
+def filled() -> ReplayBuffer:
+    """A buffer of three episodes, one terminated, one truncated and one open."""
+    rng = np.random.default_rng(0)
+
+    def value(name: str) -> Any:
+        field = rb.columns[name]
+        if field.dtype.kind in "iu":
+            info = np.iinfo(field.dtype)
+            return rng.integers(info.min, info.max, field.shape, field.dtype, endpoint=True)
+        if field.dtype.kind in "bU":
+            return rng.integers(0, 2, field.shape).astype(field.dtype)
+        return rng.normal(size=field.shape)
+
+    rb = ReplayBuffer(100, FIELDS, next_of=OBSERVATIONS)
+    seen = {name: value(name) for name in OBSERVATIONS}
+    for t in range(25):
+        step = {name: value(name) for name in FIELDS if name not in OBSERVATIONS}
+        step |= {**seen, "terminated": t == 9, "truncated": t == 19}
+        seen = {name: value(name) for name in OBSERVATIONS}
+        rb.add(**step, **{f"next_{name}": found for name, found in seen.items()})
+    return rb
+
+
+def lerobot() -> Any:
+    """LeRobot's data sets, without what is compiled of torchvision: it may fit no PyTorch here."""
+    need("lerobot", "make test-datasets")
+    torch = need("torch")
+    try:
+        need("torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.startswith("torchvision")]:
+            del sys.modules[name]
+        for name in ("nms", "qnms"):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{name}", schema)
+    return need("lerobot.datasets.lerobot_dataset").LeRobotDataset
+
+
+# ---------------------------------------------------------------------- with LeRobot as the judge
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lerobot_reads_ours(tmp_path: Path) -> None:
+    """Each frame has the values of a row, with the neighbours that LeRobot finds by their time."""
+    dataset_class = lerobot()
+    rb = filled()
+    rb.export(tmp_path / "ours", "lerobot", about={"fps": 10, "task": "reach"})
+
+    found = dataset_class(
+        "some/name", root=tmp_path / "ours", delta_timestamps={"action": [-0.1, 0, 0.1]}
+    )
+
+    rows = rb.get_all_transitions()
+    assert (found.num_episodes, found.num_frames, found.fps) == (3, 25, 10)
+    assert [found.meta.episodes[k]["length"] for k in range(3)] == [10, 10, 5]
+    for k in range(25):
+        item = found[k]
+        assert item["task"] == "reach"
+        for name in ("top", "gray", "first"):
+            image = np.round(np.asarray(item[f"observation.images.{name}"]) * 255)
+            expected = rows[f"obs.images.{name}"][k]
+            if name == "top":
+                expected = expected.transpose(2, 0, 1)
+            np.testing.assert_array_equal(image.reshape(expected.shape), expected)
+        assert int(item["observation.n"]) == rows["obs.n"][k]
+        assert int(item["cpprb_like.big"]) == rows["big"][k].astype(np.int64)
+        for key, name in {"observation.state": "obs.state", "cpprb_like.half": "half"}.items():
+            np.testing.assert_array_equal(item[key], rows[name][k].astype(np.float32))
+        for key, name in {"observation.stack": "obs.stack", "cpprb_like.flags": "flags"}.items():
+            np.testing.assert_array_equal(item[key], rows[name][k])
+        np.testing.assert_array_equal(item["action"][1], rows["act"][k])
+        assert bool(item["action_is_pad"][2]) == (k in (9, 19, 24))
+        assert bool(item["next.done"]) == bool(rows["terminated"][k] or rows["truncated"][k])
+        assert bool(item["next.truncated"]) == bool(rows["truncated"][k])
+    mean = found.meta.stats["observation.images.top"]["mean"]
+    np.testing.assert_allclose(
+        mean[:, 0, 0], rows["obs.images.top"].mean(axis=(0, 1, 2)) / 255, rtol=1e-9
+    )
+
+
+FEATURES: dict[str, Any] = {
+    "observation.state": {"dtype": "float32", "shape": (3,), "names": ["x", "y", "z"]},
+    "observation.matrix": {"dtype": "float64", "shape": (2, 3), "names": None},
+    "action": {"dtype": "int64", "shape": (1,), "names": None},
+    "next.reward": {"dtype": "float32", "shape": (1,), "names": None},
+    "next.done": {"dtype": "bool", "shape": (1,), "names": None},
+    "note": {"dtype": "string", "shape": (1,), "names": None},
+}
+
+
+def frames_of(n: int, camera: str) -> list[dict[str, Any]]:
+    """Frames as LeRobot takes them: a grey square that is brighter in each."""
+    rng = np.random.default_rng(n)
+    return [
+        {
+            "observation.state": rng.normal(size=3).astype(np.float32),
+            "observation.matrix": rng.normal(size=(2, 3)),
+            camera: np.full((64, 96, 3), 10 * t + 5 * n, np.uint8),
+            "action": np.array([t]),
+            "next.reward": np.array([t / 2], np.float32),
+            "next.done": np.array([t == n - 1]),
+            "note": "x",
+            "task": "a" if t else "b",
+        }
+        for t in range(n)
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["image", "video"])
+def test_ours_reads_what_lerobot_wrote(kind: str, tmp_path: Path) -> None:
+    """Numbers and PNG exactly, and frames of videos as its encoder left them."""
+    dataset_class = lerobot()
+    camera = "observation.images.top"
+    names = ["height", "width", "channels"]
+    features = {**FEATURES, camera: {"dtype": kind, "shape": (64, 96, 3), "names": names}}
+    root = tmp_path / "theirs"
+    theirs = dataset_class.create("some/name", 10, features, root=root, use_videos=kind == "video")
+    lengths = (7, 5)
+    for n in lengths:
+        for frame in frames_of(n, camera):
+            theirs.add_frame(frame)
+        theirs.save_episode()
+    theirs.finalize()
+
+    with pytest.warns(DataLossWarning, match="note"):
+        rb = ReplayBuffer.from_dataset(root)
+
+    assert describe(root).format == "lerobot"
+    assert [one.length for one in rb.episodes.list()] == list(lengths)
+    for number, n in enumerate(lengths):
+        rows, frames = rb.episodes.read(number), frames_of(n, camera)
+        for key, name in {
+            "observation.state": "obs.state",
+            "observation.matrix": "obs.matrix",
+            camera: "obs.images.top",
+        }.items():
+            expected = np.stack([frame[key] for frame in frames])
+            if key == camera and kind == "video":
+                away = np.abs(rows[name].astype(int) - expected).max()
+                assert away <= 3
+            else:
+                np.testing.assert_array_equal(rows[name], expected)
+            np.testing.assert_array_equal(rows[f"next_{name}"][:-1], rows[name][1:])
+        assert rows["act"].tolist() == list(range(n))
+        assert rows["rew"].tolist() == [t / 2 for t in range(n)]
+        assert rows["done"].tolist() == [False] * (n - 1) + [True]
+        assert rows["has_next"].tolist() == [True] * (n - 1) + [False]
+        assert len(set(rows["task_index"].tolist())) == 2
+
+
+# ---------------------------------------------------------------------- with pyarrow alone
+
+
+def test_ours_has_the_columns_that_its_info_says(tmp_path: Path) -> None:
+    """Lists of the lengths in info.json, images as PNG, and a row for each episode."""
+    rb = filled()
+    rb.export(tmp_path / "ours", "lerobot")
+
+    info = json.loads((tmp_path / "ours/meta/info.json").read_text())
+    table = parquet.read_table(tmp_path / "ours/data/chunk-000/file-000.parquet")
+    assert set(table.column_names) == set(info["features"])
+    for name, feature in info["features"].items():
+        if feature["dtype"] == "image":
+            data = table.column(name)[0].as_py()["bytes"]
+            with image_module.open(io.BytesIO(data)) as image:
+                assert image.format == "PNG"
+                assert [image.height, image.width] == feature["shape"][:2]
+        else:
+            value = np.asarray(table.column(name)[0].as_py())
+            assert list(value.shape or (1,)) == feature["shape"], name
+    episodes = parquet.read_table(tmp_path / "ours/meta/episodes/chunk-000/file-000.parquet")
+    assert episodes.column("dataset_from_index").to_pylist() == [0, 10, 20]
+    assert episodes.column("stats/observation.n/count").to_pylist() == [[10], [10], [5]]
+    tasks = parquet.read_table(tmp_path / "ours/meta/tasks.parquet")
+    assert tasks.column("task_index").to_pylist() == [0]
+    assert table.column("next.done").to_pylist() == [k in (9, 19) for k in range(25)]
+    assert_same(rb, ReplayBuffer.from_dataset(tmp_path / "ours"))
+
+
+def test_large_data_sets_are_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whole episodes each; and without our metadata they are read as LeRobot's own."""
+    monkeypatch.setattr("cpprb_like.datasets._lerobot.rows_in_chunk", lambda *_: 100)
+    monkeypatch.setattr("cpprb_like.datasets._lerobot.FILE_NBYTES", 1)
+    monkeypatch.setattr("cpprb_like.datasets._lerobot.FILES_IN_CHUNK", 2)
+    fields: dict[str, Any] = {"obs": {"shape": 2}, "act": {}, "rew": {}, "done": FLAG}
+    rb = ReplayBuffer(3000, fields, next_of="obs")
+    t = np.arange(3000.0)
+    obs = np.stack([t, t + 0.5], 1)
+    done = t % 600 == 599
+    rb.add(obs=obs, act=t, rew=t, next_obs=obs + 1, done=done)
+    rb.export(tmp_path / "ours", "lerobot")
+
+    found = sorted((tmp_path / "ours/data").glob("*/*"))
+    assert [path.parent.name[-1] for path in found] == ["0", "0", "1", "1", "2"]
+    assert_same(rb, ReplayBuffer.from_dataset(tmp_path / "ours"))
+
+    for path in (tmp_path / "ours/meta").glob("cpprb_like.*"):
+        path.unlink()
+    theirs = ReplayBuffer.from_dataset(tmp_path / "ours")
+    ours, rows = rb.get_all_transitions(), theirs.get_all_transitions()
+    assert [one.length for one in theirs.episodes.list()] == [600] * 5
+    for name in ("obs", "act", "rew"):
+        np.testing.assert_array_equal(rows[name].reshape(3000, -1), ours[name].reshape(3000, -1))
+    assert rows["done"].ravel().tolist() == done.tolist()
+    assert rows["has_next"].ravel().tolist() == (~done).tolist()
+    np.testing.assert_array_equal(rows["next_obs"][~done], obs[1:][~done[:-1]])
+
+
+def foreign(root: Path, **changed: Any) -> Path:
+    """A data set of one image and one number, two episodes of two rows, as LeRobot lays it out."""
+    out = io.BytesIO()
+    image_module.fromarray(np.full((4, 6, 3), 7, np.uint8)).save(out, "PNG")
+    columns = {
+        "observation.images.top": [{"bytes": out.getvalue(), "path": None}] * 4,
+        "action": [0.0, 1.0, 2.0, 3.0],
+        "timestamp": pa.array([0.0, 0.1] * 2, pa.float32()),
+        "episode_index": [0, 0, 1, 1],
+    }
+    features = {
+        "observation.images.top": {
+            "dtype": "image",
+            "shape": [3, 4, 6],
+            "names": ["channels", "height", "width"],
+        },
+        "action": {"dtype": "float32", "shape": [1], "names": None},
+        "timestamp": {"dtype": "float32", "shape": [1], "names": None},
+        "episode_index": {"dtype": "int64", "shape": [1], "names": None},
+        **changed.get("features", {}),
+    }
+    info = {"codebase_version": "v3.0", "fps": 10, "total_tasks": 1, "features": features}
+    info |= changed.get("info", {})
+    episodes = {
+        "episode_index": [0, 1],
+        "dataset_from_index": [0, 2],
+        "dataset_to_index": [2, 4],
+        **changed.get("episodes", {}),
+    }
+    tables = {"data": columns, "meta/episodes": episodes}
+    for folder, found in tables.items():
+        place = root / folder / "chunk-000"
+        place.mkdir(parents=True)
+        parquet.write_table(pa.table(found), place / "file-000.parquet")
+    (root / "meta/info.json").write_text(json.dumps(info))
+    return root
+
+
+def test_channels_are_last_whatever_the_info_says(tmp_path: Path) -> None:
+    """As they are in the files; an observation that is not alone keeps its name."""
+    rb = ReplayBuffer.from_dataset(foreign(tmp_path / "x"))
+    assert rb.fields == ("obs.images.top", "act", "next_obs.images.top", "has_next")
+    assert rb.columns["obs.images.top"].shape == (4, 6, 3)
+    assert (rb.get_all_transitions()["obs.images.top"] == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"info": {"codebase_version": "v2.1"}}, "convert_dataset_v21_to_v30"),
+        ({"info": {"features": []}}, "an object with features"),
+        ({"features": {"action": {"dtype": "float32", "shape": [10**9]}}}, "expected float32 of"),
+        ({"features": {"action": {"dtype": "float32", "shape": [-1]}}}, "expected a shape"),
+        ({"features": {"action": {"dtype": "bool", "shape": [1]}}}, "expected bool of shape"),
+        ({"features": {"action": {"dtype": "int64", "shape": [2**32, 2**32]}}}, "expected int64"),
+        ({"features": {"action": 3}}, "expected features"),
+        ({"features": {"more": {"dtype": "int64", "shape": [1]}}}, "more"),
+        (
+            {"features": {"observation.images.top": {"dtype": "image", "shape": [9, 9, 3]}}},
+            r"expected an image of \(9, 9\), got \(4, 6\)",
+        ),
+        (
+            {"features": {"observation.images.top": {"dtype": "image", "shape": [4, 6]}}},
+            "height, width and channels",
+        ),
+        ({"episodes": {"dataset_to_index": [2, 9]}}, "rows of 0 to 4, got 2 to 9"),
+        ({"episodes": {"dataset_from_index": [-1, 2]}}, "rows of 0 to 4"),
+        ({"episodes": {"episode_index": [0, 5]}}, "episode_index: expected 5"),
+        ({"episodes": {"dataset_from_index": [2, 4], "dataset_to_index": [2, 4]}}, "got none"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changed: Any, message: str, tmp_path: Path) -> None:
+    """Before memory is taken for it; the message names the folder."""
+    path = foreign(tmp_path / "x", **changed)
+    with pytest.raises(ValueError, match=message) as caught:
+        ReplayBuffer.from_dataset(path)
+    assert str(path) in str(caught.value)
+
+
+def test_videos_without_their_reader_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a warning that names the extra."""
+    monkeypatch.setitem(sys.modules, "av", None)
+    video = {"dtype": "video", "shape": [4, 6, 3], "names": ["height", "width", "channels"]}
+    path = foreign(tmp_path / "x", features={"observation.images.side": video})
+    with pytest.warns(DataLossWarning, match=r"images\.side \(video.*cpprb_like\[video\]"):
+        rb = ReplayBuffer.from_dataset(path)
+    assert "obs.images.side" not in rb.fields
+
+
+def write_video(path: Path, levels: list[int]) -> None:
+    """A video of grey frames, ten a second."""
+    av = need("av", "make test-datasets")
+    path.parent.mkdir(parents=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 32, "yuv420p"
+        for level in levels:
+            frame = av.VideoFrame.from_ndarray(np.full((32, 64, 3), level, np.uint8), "rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def test_frames_of_videos_are_found_by_their_time(tmp_path: Path) -> None:
+    """Of episodes in any order in the file; and a file that is no video, or ends too early."""
+    need("av", "make test-datasets")
+    camera = "observation.images.side"
+    video = {"dtype": "video", "shape": [32, 64, 3], "names": ["height", "width", "channels"]}
+    places = {
+        f"videos/{camera}/{key}": values
+        for key, values in {
+            "chunk_index": [0, 0],
+            "file_index": [0, 0],
+            "from_timestamp": [0.5, 0.1],
+        }.items()
+    }
+    path = foreign(tmp_path / "x", features={camera: video}, episodes=places)
+    file = path / "videos" / camera / "chunk-000/file-000.mp4"
+    write_video(file, [0, 30, 60, 90, 120, 150, 180])
+
+    rb = ReplayBuffer.from_dataset(path)
+
+    levels = rb.get_all_transitions()["obs.images.side"].mean(axis=(1, 2, 3))
+    np.testing.assert_allclose(levels, [150, 180, 30, 60], atol=3)
+    file.write_bytes(b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n")
+    with pytest.raises(ValueError, match="expected a video"):
+        ReplayBuffer.from_dataset(path)
+    file.unlink()
+    file.parent.rmdir()
+    write_video(file, [0, 30, 60])
+    with pytest.raises(ValueError, match=r"a frame at 0\.5000 s, got the end"):
+        ReplayBuffer.from_dataset(path)
+
+
+def test_pillow_is_named_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not needed where there are no images."""
+    rb = filled()
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(ImportError, match=r"need PIL: pip install 'cpprb_like\[datasets\]'"):
+        rb.export(tmp_path / "x", "lerobot")
+    assert list(tmp_path.iterdir()) == []
+    plain = ReplayBuffer(10, {"obs": {"shape": 2}, "act": {}, "rew": {}})
+    plain.add(obs=[1, 2], act=3, rew=4)
+    plain.export(tmp_path / "x", "lerobot")
+    assert_same(plain, ReplayBuffer.from_dataset(tmp_path / "x"))
+
+
+@pytest.mark.parametrize("about", [{"fps": 0}, {"fps": True}, {"fps": 2.5}, {"task": ""}])
+def test_what_it_is_about_is_checked(about: Any, tmp_path: Path) -> None:
+    """Frames a second are an integer, and the task is text."""
+    with pytest.raises(ValueError, match="about: "):
+        filled().export(tmp_path / "x", "lerobot", about=about)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_statistics_are_those_of_all_samples(rng: np.random.Generator) -> None:
+    """However they are cut into pieces."""
+    samples = rng.normal(1e6, 3, (1000, 4))
+    found = Statistics()
+    for piece in np.split(samples, [1, 2, 500]):
+        other = Statistics()
+        other.add(piece)
+        found.merge(other)
+    made = found.to_json(None)
+    assert made["count"] == [1000]
+    np.testing.assert_allclose(made["mean"], samples.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(made["std"], samples.std(axis=0), rtol=1e-9)
+    np.testing.assert_array_equal(made["min"], samples.min(axis=0))
+    np.testing.assert_array_equal(made["max"], samples.max(axis=0))
