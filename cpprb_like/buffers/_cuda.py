@@ -55,9 +55,9 @@ class CudaCopies:
 
     def __init__(self, torch: Any, device: Any, as_tensor: Callable[[NDArray[Any]], Any]) -> None:
         self._torch = torch
-        self._device = device
         self._as_tensor = as_tensor
         self._stream = torch.cuda.Stream(device)
+        self._device = self._stream.device  # by its number: the current one may change
         self._sets = [PinnedSet() for _ in range(SETS)]
         self._turn = 0
 

@@ -82,10 +82,13 @@ class Prefetcher:
             )
         if not self._began:
             self._begin()
+        lacking = False  # a draw found too few rows: what was asked for comes first, then another
         while not work.stopped:
-            while self._asked <= self._ahead:
+            while not lacking and self._asked <= self._ahead:
                 work.requests.put(True)
                 self._asked += 1
+            if not self._asked:
+                return work.again()  # there may be enough by now
             made = work.first()
             # From here to the end of this call an interrupt could lose the batch.
             self._asked -= 1
@@ -98,7 +101,7 @@ class Prefetcher:
             if made.kind is Kind.END:
                 self.close()
             elif isinstance(made.value, NotEnoughDataError):
-                return work.again()  # there may be enough by now
+                lacking = True
             else:
                 try:
                     raise made.value
@@ -111,12 +114,14 @@ class Prefetcher:
         self._work.thread = thread
         self._work.waiting.open()
         _running.add(self._work)
+        self._began = True  # before it is so: an interrupt may come when the thread runs already
         try:
             thread.start()
         except BaseException:
-            self._work.ended()
+            if thread.ident is None:
+                self._began = False
+                self._work.ended()
             raise
-        self._began = True
 
     def close(self) -> None:
         """End the thread, and wait until it has ended; what waits is thrown away."""
@@ -138,6 +143,7 @@ class _Work:
         self.made: deque[Made] = deque()
         self.ready: SimpleQueue[bool] = SimpleQueue()  # tells that there is one more of them
         self.stopped = False
+        self.over = False  # the thread has ended
         self.thread: threading.Thread | None = None
 
     def stop(self) -> None:
@@ -155,9 +161,11 @@ class _Work:
             thread.join(timeout)
 
     def ended(self) -> None:
-        """The thread has ended: it keeps nothing alive."""
+        """The thread has ended: it keeps nothing alive, and nobody waits for it."""
         self.waiting.close()
         _running.discard(self)
+        self.over = True
+        self.ready.put(True)
 
     def first(self) -> Made:
         """Wait for the first that was made, which stays where it is: an interrupt loses nothing."""
@@ -165,6 +173,8 @@ class _Work:
             with contextlib.suppress(Empty):
                 self.ready.get_nowait()
         while not self.made:
+            if self.over:
+                raise RuntimeError("the thread that draws these batches has ended")
             self.ready.get()
         return self.made[0]
 

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -309,6 +309,12 @@ class FakeEvent:
         self.log.append(("synchronize", self.number))
 
 
+class SideStream(NamedTuple):
+    """Of copies, beside that of the learner."""
+
+    device: str
+
+
 class FakeCuda:
     """As much of PyTorch as copies to CUDA take."""
 
@@ -321,18 +327,18 @@ class FakeCuda:
             wait_event=lambda event: self.log.append(("learner waits for", event.number))
         )
         self.cuda = SimpleNamespace(
-            Stream=lambda device: "side",
+            Stream=lambda device: SideStream("cuda:0"),
             stream=self.stream,
             Event=lambda: FakeEvent(self.log),
             current_stream=lambda device: learner,
         )
 
-    def stream(self, stream: str) -> Any:
+    def stream(self, stream: SideStream) -> Any:
         fake = self
 
         class Inside:
             def __enter__(self) -> None:
-                fake.inside = stream
+                fake.inside = "side"
 
             def __exit__(self, *error: object) -> None:
                 fake.inside = ""
@@ -405,7 +411,7 @@ def test_memory_is_pinned_once_and_guarded_by_events(fake: FakeCuda, prefetch: i
     recorded = [k for k, entry in enumerate(turns) if entry[0] == "record"]
     for number, place in enumerate(recorded[2:]):
         assert ("synchronize", number) in turns[:place]
-    assert {entry[1] for entry in events(fake, "record")} == {"side"}
+    assert {entry[1] for entry in events(fake, "record")} == {SideStream("cuda:0")}
     assert [entry[1] for entry in events(fake, "learner waits for")] == list(range(9))
     assert len(events(fake, "keep for")) == 9 * 3
 

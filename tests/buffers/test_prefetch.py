@@ -308,6 +308,44 @@ def test_an_empty_buffer_is_judged_when_a_batch_is_asked_for() -> None:
             assert next(batches)["x"].tolist() == [7, 7, 7]
 
 
+@pytest.mark.parametrize("n", [1, 4])
+def test_batches_come_in_order_after_there_were_too_few_rows(n: int) -> None:
+    """What was asked for before there were rows comes before what is asked for then."""
+    rb, twin = filled(), filled()
+    for source in (rb, twin):
+        rows = source.get_all_transitions()
+        source.clear()
+    with rb.batches(4, prefetch=3) as batches:
+        for _ in range(n):
+            with pytest.raises(NotEnoughDataError):
+                next(batches)
+            until_full(batches)
+        for source in (rb, twin):
+            source.add(**rows)
+        expected = twin.batches(4)
+        for _ in range(6):
+            assert listed(next(batches)) == listed(next(expected))
+            until_full(batches)
+            copies = copy.deepcopy(rb), copy.deepcopy(twin)
+            one, two = (listed(source.sample(4)) for source in copies)
+            assert one == two
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_breaks_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The iterator raises where it would wait for ever."""
+    rb = filled()
+    broken: Any = rb.batches(4, prefetch=1)
+    work = broken._prefetcher._work
+
+    def put(made: object) -> None:
+        raise SystemExit  # of which a thread says nothing
+
+    monkeypatch.setattr(work, "put", put)
+    with pytest.raises(RuntimeError, match="has ended"):
+        next(broken)
+
+
 def test_an_epoch_of_a_cleared_buffer_says_so_and_ends() -> None:
     """As it does without a thread."""
     rb = filled()
