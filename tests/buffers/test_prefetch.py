@@ -441,8 +441,9 @@ def test_the_end_of_the_program_waits_for_nothing(last: str, code: int) -> None:
 
 
 INTERRUPTED = """
-import _thread, threading, time
+import _thread, signal, threading, time
 from cpprb_like import ReplayBuffer
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have jobs beside them ignore it
 rb = ReplayBuffer(10, {"x": {"shape": ()}}, seed=0)
 rb.add(x=[1, 2, 3])
 def slow(batch):
