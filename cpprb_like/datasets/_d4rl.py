@@ -26,6 +26,7 @@ from cpprb_like.datasets._model import (
     Field,
     Header,
     Rows,
+    is_taken,
     key_of,
     load_json,
 )
@@ -179,8 +180,14 @@ class D4rlReader:
         fields: list[Field] = []
         groups: dict[str, dict[str, Parts]] = {"observations": {}, "actions": {}}
         self._columns = {}
-        for path, data in found.items():
+        has_next = NEXT in {path[0] for path in found}
+        for path, data in sorted(found.items(), key=lambda item: item[0][0] not in PLACES):
             name = ".".join((PLACES.get(path[0], path[0]), *path[1:]))
+            following = {} if has_next else groups["observations"]
+            made = {"has_next"} if following else set()
+            if is_taken(name, made | self._columns.keys(), following):
+                self.left_out.append(f"{'/'.join(path)} (another data set is {name!r})")
+                continue
             field = None
             if data.ndim and len(data) == rows:
                 field = _hdf5.field_of(data, "/".join(path), name)
@@ -191,7 +198,7 @@ class D4rlReader:
             self._columns[name] = data
             if path[0] in groups:
                 groups[path[0]][name] = path[1:]
-        if NEXT not in {path[0] for path in found}:
+        if not has_next:
             for name in groups["observations"]:
                 following = f"next_{name}"
                 self._follows[following] = name

@@ -48,6 +48,7 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 NOBODY = "0" * 22
 CHUNK_STEPS = 1024
 MOST_KEYS = 10_000
+MOST_RATIO = 1100  # of what zlib unpacks to, and some
 FLAGS = ("is_first", "is_last", "is_terminal")
 LOG = "log_"
 FLAG = np.dtype(np.bool_)
@@ -242,6 +243,8 @@ def _array(archive: Archive, key: str, length: int) -> Array:
         nbytes *= axis
     if nbytes != member.nbytes - member.position or len(found.shape) > 32:
         raise ValueError(f"{key!r}: expected {nbytes} bytes, got {member.nbytes}")
+    if nbytes > MOST_RATIO * member.packed_nbytes:
+        raise ValueError(f"{key!r}: {member.packed_nbytes} bytes cannot unpack to {nbytes}")
     values = np.empty(found.shape, dtype)
     if values.size:
         member.read_into(values.reshape(-1).view(np.uint8).data)
@@ -278,9 +281,11 @@ class DreamerReader:
                     for found, key in zip(flags, FLAGS, strict=False):
                         found.append(_array(archive, key, chunk.length).reshape(chunk.length) != 0)
             is_first, is_last = (np.concatenate(found) for found in flags)
-            starts = np.flatnonzero(is_first).tolist()
-            is_cut = not starts or starts[0] != 0
-            starts = [0, *starts] if is_cut else starts
+            begins = is_first.copy()
+            begins[1:] |= is_last[:-1]  # what comes after an end is another episode, told or not
+            begins[:1] = True
+            starts = np.flatnonzero(begins).tolist()
+            is_cut = not is_first[:1].any()
             for k, (start, stop) in enumerate(
                 zip(starts, [*starts[1:], len(is_first)], strict=True)
             ):

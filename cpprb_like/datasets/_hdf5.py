@@ -69,8 +69,19 @@ def member(group: Any, name: str) -> Any:
     return found
 
 
-def members(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """All data sets below a group, with their paths."""
+def members(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All data sets below a group, with their paths; ``ValueError`` if a group is there twice."""
+    yield from _members(group, (), {_address(group)})
+
+
+def _address(group: Any) -> int:
+    """Where a group is in its file, whatever the link that led to it."""
+    return int(need("h5py", HDF5).h5o.get_info(group.id).addr)
+
+
+def _members(
+    group: Any, path: tuple[str, ...], seen: set[int]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     h5py = need("h5py", HDF5)
 
     if len(path) > 32:
@@ -78,7 +89,11 @@ def members(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
     for name in group.keys():  # noqa: SIM118 (a mapping of HDF5)
         found = member(group, name)
         if isinstance(found, h5py.Group):
-            yield from members(found, (*path, name))
+            address = _address(found)
+            if address in seen:  # with two links to each group there are 2 ** depth paths
+                raise ValueError(f"{found.name}: expected one link to each group, got two")
+            seen.add(address)
+            yield from _members(found, (*path, name), seen)
         elif isinstance(found, h5py.Dataset):
             yield (*path, name), found
 

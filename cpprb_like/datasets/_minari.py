@@ -27,6 +27,7 @@ from cpprb_like.datasets._model import (
     Reader,
     Rows,
     check_steps,
+    is_taken,
     key_of,
     nest,
 )
@@ -183,10 +184,8 @@ class MinariReader:
             rewards = _hdf5.member(group, "rewards")
             _hdf5.check_dataset(rewards, f"{group.name}/rewards")
             if len(rewards):
-                seed = group.attrs.get("seed")
-                episodes.append(
-                    EpisodeRecord(0, len(rewards), seed=None if seed is None else int(seed))
-                )
+                seed = _seed(group.attrs.get("seed"))
+                episodes.append(EpisodeRecord(0, len(rewards), seed=seed))
                 self._groups.append(f"episode_{number}")
         if not episodes:
             raise ValueError("expected an episode with rows, got none")
@@ -211,10 +210,14 @@ class MinariReader:
         fields: dict[str, Field] = {}
         parts: dict[str, dict[str, Parts]] = {"observations": {}, "actions": {}}
         self._layout = _Layout(Header((), ()))
-        for place, data in _hdf5.members(group):
+        own = {"observations", "actions", INFOS, *COLUMNS}
+        for place, data in sorted(_hdf5.members(group), key=lambda found: found[0][0] not in own):
             path = tuple(key.removeprefix("_index_") for key in place[1:])
             role = {"observations": "obs", "actions": "act", INFOS: "info", **COLUMNS}.get(place[0])
             name = ".".join((role or place[0], *path))
+            if is_taken(name, fields, parts["observations"]):
+                self.left_out.append(f"{'/'.join(place)} (another data set is {name!r})")
+                continue
             leaf = spaces.get(place[0], {}).get(path)
             field = self._field(data, "/".join(place), name, leaf, has_jpeg)
             extra = len(data) - n if data.ndim else -1
@@ -325,6 +328,13 @@ def foreign_header(
         chained=chained,
         ends=Ends(**ends),
     )
+
+
+def _seed(said: Any) -> int | None:
+    """The seed that an episode was begun with; Minari writes the text ``None`` if there is none."""
+    if said is None or (isinstance(said, (str, bytes)) and said in ("None", b"None")):
+        return None
+    return int(said)
 
 
 def decoded(data: bytes, shape: tuple[int, ...], name: str) -> Array:

@@ -27,6 +27,7 @@ from cpprb_like.datasets._model import (
     Header,
     Rows,
     check_steps,
+    is_taken,
     key_of,
     load_json,
 )
@@ -180,13 +181,17 @@ class MinariArrowReader:
         fields: dict[str, Field] = {}
         parts: dict[str, dict[str, Parts]] = {"observations": {}, "actions": {}}
         self._places = {}
-        for column in table.column_names:
+        own = {"observations", "actions", INFOS, *COLUMNS}
+        for column in sorted(table.column_names, key=lambda name: name not in own):
             if column == "episode_id":
                 continue
             whole = _whole(table, column)
             role = {"observations": "obs", "actions": "act", INFOS: "info", **COLUMNS}.get(column)
             for path in _arrow.parts(whole.type):
                 name = ".".join((role or column, *path))
+                if is_taken(name, fields, parts["observations"]):
+                    self.left_out.append(f"{'/'.join((column, *path))} (another is {name!r})")
+                    continue
                 leaf = spaces.get(column, {}).get(path)
                 found = _arrow.part(whole, path, column)
                 field = self._field(found, name, leaf, _shape(whole.type, path))

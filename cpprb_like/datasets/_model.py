@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -30,6 +30,7 @@ __all__ = [
     "Rows",
     "Writer",
     "check_steps",
+    "is_taken",
     "key_of",
     "load_json",
     "nest",
@@ -364,6 +365,11 @@ def nest(parts: Iterable[tuple[Path, Any]]) -> Any:
             raise ValueError(f"{'.'.join(path)}: there twice")
         node[path[-1]] = value
     return root
+
+
+def is_taken(name: str, fields: Container[str], observations: Container[str]) -> bool:
+    """Whether another field has a name, or the next values of one of these observations will."""
+    return name in fields or name.removeprefix("next_") in observations
 
 
 def check_steps(header: Header, format: str) -> None:  # noqa: A002 (the word that users know)

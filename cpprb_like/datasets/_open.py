@@ -288,6 +288,12 @@ def from_dataset(
         streams = header.n_envs if n_envs is None else n_envs
         if streams not in (1, header.n_envs):
             raise ValueError(f"n_envs: expected 1 or {header.n_envs}, got {n_envs}")
+        cut = sum(episode.is_cut for episode in header.episodes[1:])
+        if streams != header.n_envs and cut:
+            raise ValueError(
+                f"n_envs: expected {header.n_envs}, as {cut} episodes but the oldest lack their "
+                "first rows, and with one environment they would count as complete; got 1"
+            )
         size = _capacity(header, streams) if capacity is None else capacity
         given = _options(header, fields, options)
         buffer = make(size, fields, n_envs=streams, **given)

@@ -10,6 +10,7 @@ An episode is one record, so it takes its memory. Not here: records and messages
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from cpprb_like.datasets._model import (
     Header,
     Rows,
     check_steps,
+    is_taken,
     key_of,
     load_json,
     nest,
@@ -42,6 +44,7 @@ DATASET, SPLIT, VERSION = "cpprb_like", "train", "1.0.0"
 OURS = "cpprb_like"
 CORE = "tensorflow_datasets.core.features."
 FLAGS = ("is_first", "is_last", "is_terminal")
+SHARD = re.compile(r"(?:.*-)?(\w+)\.tfrecord-[0-9]+(?:-of-[0-9]+)?")
 FLAG = np.dtype(np.bool_)
 FLOAT = np.dtype(np.float32)
 
@@ -216,11 +219,14 @@ class RldsReader:
         self._folder = path
         self.left_out: list[str] = []
         self._leaves = dict(self._read_features())
-        self._records = [
-            record
-            for found in sorted(path.glob("*.tfrecord*"))
-            for record in _tfrecord.records(found)
-        ]
+        files = sorted(path.glob("*.tfrecord*"))
+        splits = sorted({match[1] for found in files if (match := SHARD.fullmatch(found.name))})
+        if len(splits) > 1:
+            raise ValueError(
+                f"{path}: expected the files of one split, got those of {splits}: put {FEATURES} "
+                "and the files of one split into a folder of their own"
+            )
+        self._records = [record for found in files for record in _tfrecord.records(found)]
         metadata = path / METADATA
         if metadata.is_file():
             found = load_json(metadata.read_bytes(), str(metadata))
@@ -260,11 +266,15 @@ class RldsReader:
         fields: dict[str, Field] = {}
         parts: dict[str, dict[str, Parts]] = {"observation": {}, "action": {}}
         self._places = {}
-        for place, leaf in self._leaves.items():
+        roles = {"observation": "obs", "action": "act", "reward": "rew"}
+        made = {"terminated", "truncated"}
+        for place, leaf in sorted(self._leaves.items(), key=lambda item: item[0][0] not in roles):
             if place[0] in FLAGS:
                 continue
-            role = {"observation": "obs", "action": "act", "reward": "rew"}.get(place[0], place[0])
-            name = ".".join((role, *place[1:]))
+            name = ".".join((roles.get(place[0], place[0]), *place[1:]))
+            if is_taken(name, made | fields.keys(), parts["observation"]):
+                self.left_out.append(f"{'/'.join(place)} (another feature is {name!r})")
+                continue
             fields[name] = replace(leaf.field, name=name)
             self._places[name] = place
             if place[0] in parts:
@@ -308,8 +318,12 @@ class RldsReader:
         size = max(1, int(np.prod(field.shape)))
         if len(values) % size:
             raise ValueError(f"{name}: expected {size} numbers for each step, got {len(values)}")
-        numbers: Array = values.astype(field.dtype).reshape(-1, *field.shape)
-        return numbers
+        with np.errstate(invalid="ignore", over="ignore"):
+            numbers: Array = values.astype(field.dtype)
+        if not np.array_equal(numbers, values, equal_nan=True):
+            wrong = values[(numbers != values) & ~(np.isnan(numbers) & np.isnan(values))]
+            raise ValueError(f"{name}: expected numbers of {field.dtype}, got {wrong[:5].tolist()}")
+        return numbers.reshape(-1, *field.shape)
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""

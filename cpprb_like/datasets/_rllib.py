@@ -8,11 +8,12 @@ others a folder of such files is read too.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from cpprb_like.datasets._model import (
     Field,
     Header,
     Rows,
+    is_taken,
     key_of,
     load_json,
 )
@@ -38,7 +40,7 @@ IS_FILE = True
 SUFFIXES = (".parquet",)
 MAGIC = b"PAR1"
 OURS = "cpprb_like"
-EPISODE, TIME = "eps_id", "t"
+EPISODE, TIME, AGENT = "eps_id", "t", "agent_id"
 COLUMNS = {
     "obs": "obs",
     "actions": "act",
@@ -47,7 +49,7 @@ COLUMNS = {
     "terminateds": "terminated",
     "truncateds": "truncated",
 }
-RESERVED = {*COLUMNS, EPISODE, TIME, "agent_id", "module_id", "infos", "dones", "unroll_id"}
+RESERVED = {*COLUMNS, EPISODE, TIME, AGENT, "module_id", "infos", "dones", "unroll_id"}
 FLAG = np.dtype(np.bool_)
 BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
 
@@ -161,6 +163,64 @@ class RllibWriter:
             self._writer.close()
 
 
+Key = tuple[Any, ...]  # the episode that a row is of, and the agent; () if nothing says it
+
+
+class _Piece(NamedTuple):
+    """Rows of an episode that stand in one file."""
+
+    file: int
+    start: int
+    stop: int
+
+
+class _Order:
+    """Where one episode goes over into the next, row by row.
+
+    By ``eps_id``, the end flags and ``t``, which counts the steps of an episode. An episode goes on
+    in the next file if ``t`` does. ``ValueError`` where rows of one lie apart, or in another order.
+    """
+
+    def __init__(self) -> None:
+        self.has_ended = True
+        self._file = -1
+        self._key: Key | None = None
+        self._time: int | None = None
+        self._left: dict[Key, tuple[int, int | None]] = {}  # where those stop that never ended
+
+    def begins(self, file: int, key: Key, time: int | None) -> bool:
+        """Whether the next row is the first one of an episode."""
+        if key != self._key:
+            if self._key and not self.has_ended:
+                self._left[self._key] = self._file, self._time
+            if key in self._left:
+                there, before = self._left[key]
+                if there == file or _follows(before, time):
+                    raise self._error(key, "its rows in a row, got others between them")
+            return True
+        goes_on = _follows(self._time, time)
+        if file != self._file:
+            return self.has_ended or not key or not goes_on
+        is_new = time == 0 and (self.has_ended or not key)
+        if not (goes_on or is_new or time is None):
+            raise self._error(key, f"t to count the steps, got {time} after {self._time}")
+        return self.has_ended or is_new
+
+    def _error(self, key: Key, what: str) -> ValueError:
+        name = f"episode {key[0]!r}: " if key else ""
+        by = f"{EPISODE}, {AGENT} and {TIME}" if len(key) > 1 else f"{EPISODE} and {TIME}"
+        return ValueError(f"{name}expected {what}: sort the rows by {by}")
+
+    def go_on(self, file: int, key: Key, time: int | None, *, ends: bool) -> None:
+        """Pass over a row."""
+        self._file, self._key, self._time, self.has_ended = file, key, time, ends
+
+
+def _follows(before: int | None, time: int | None) -> bool:
+    """Whether a step is known to be the one after another."""
+    return before is not None and time is not None and time == before + 1
+
+
 class RllibReader:
     """Reads a Parquet file, ours or another, or a folder of them."""
 
@@ -175,7 +235,7 @@ class RllibReader:
         self._files = [_arrow.opened(found) for found in self._paths]
         self._cursors: dict[tuple[int, int], _arrow.Cursor] = {}
         self._follows: dict[str, str] = {}
-        self._pieces: list[tuple[int, int]] = []  # the file and the first row of each episode
+        self._pieces: list[list[_Piece]] = []  # of each episode
         try:
             with _arrow.reading(self._paths[0]):
                 metadata = self._files[0].schema_arrow.metadata or {}
@@ -195,7 +255,7 @@ class RllibReader:
             raise ValueError(f"expected {header.rows} rows, as the metadata say, got {rows}")
         lengths = [episode.length for episode in header.episodes]
         starts = np.cumsum([0, *lengths]).tolist()
-        self._pieces = [(0, start) for start in starts[:-1]]
+        self._pieces = [[_Piece(0, *rows)] for rows in itertools.pairwise(starts)]
 
     # ------------------------------------------------------------------ files of others
 
@@ -206,12 +266,18 @@ class RllibReader:
         fields: dict[str, Field] = {}
         self._places = {}
         groups: dict[str, dict[str, Parts]] = {"obs": {}, "actions": {}, "new_obs": {}}
-        for column in first.schema.names:
-            if column in (EPISODE, TIME, "agent_id", "module_id"):
+        for column in sorted(first.schema.names, key=lambda name: name not in COLUMNS):
+            if column in (EPISODE, TIME, AGENT, "module_id"):
                 continue
             found = first.column(column)
+            is_told = column in COLUMNS or groups["new_obs"]
+            following = {} if is_told else groups["obs"]
+            made = {"has_next"} if following else set()
             for path in _arrow.parts(found.type):
                 name = ".".join((COLUMNS.get(column, column), *path))
+                if is_taken(name, made | fields.keys(), following):
+                    self.left_out.append(f"{'.'.join((column, *path))} (another is {name!r})")
+                    continue
                 field = _arrow.field_of(_arrow.part(found, path, column), name)
                 if field is None:
                     self.left_out.append(f"{column} ({found.type})")
@@ -234,37 +300,50 @@ class RllibReader:
         self.header = replace(header, episodes=tuple(self._episodes(header)))
 
     def _episodes(self, header: Header) -> Iterator[EpisodeRecord]:
-        """Where ``eps_id`` changes, or an end flag is set; the last one may be open."""
-        found: list[tuple[int, bool]] = []  # the length of each, and whether it has ended
+        """Where the rows say that episodes begin; the last one may be open."""
+        order = _Order()
         for number, (path, file) in enumerate(zip(self._paths, self._files, strict=True)):
-            start = row = 0
-            before: Any = None
-            names = [name for name in (EPISODE,) if name in file.schema_arrow.names]
-            columns = [*names, *(self._places[name][0] for name in header.ends.names)]
-            ended = True
-            for batch in file.iter_batches(1 << 16, columns=columns or None):
-                n = len(batch)
-                ids = batch.column(EPISODE).to_pylist() if names else [None] * n
-                flags = {
-                    name: _arrow.flat(batch.column(self._places[name][0]), name)[0].reshape(n)
-                    for name in header.ends.names
-                }
-                terminated, truncated = header.ends.flags(flags, n)
-                ends = (terminated | truncated).tolist()
-                for k in range(n):
-                    if row > start and (ended or ids[k] != before):
-                        found.append((row - start, ended))
-                        self._pieces.append((number, start))
-                        start = row
-                    before, ended = ids[k], ends[k]
-                    row += 1
-            if row > start:
-                found.append((row - start, ended))
-                self._pieces.append((number, start))
-            if file.metadata.num_rows != row:
-                raise ValueError(f"{path}: expected {file.metadata.num_rows} rows, got {row}")
-        for k, (length, ended) in enumerate(found):
-            yield EpisodeRecord(0, length, is_open=not ended and k == len(found) - 1)
+            start = at = 0
+            with _arrow.reading(path):
+                for keys, times, ends in self._marks(file, header):
+                    for key, time, ends_here in zip(keys, times, ends, strict=True):
+                        if order.begins(number, key, time):
+                            if at > start:
+                                self._pieces[-1].append(_Piece(number, start, at))
+                            self._pieces.append([])
+                            start = at
+                        order.go_on(number, key, time, ends=ends_here)
+                        at += 1
+                if at > start:
+                    self._pieces[-1].append(_Piece(number, start, at))
+                if file.metadata.num_rows != at:
+                    raise ValueError(f"expected {file.metadata.num_rows} rows, got {at}")
+        last = len(self._pieces) - 1
+        for k, pieces in enumerate(self._pieces):
+            length = sum(piece.stop - piece.start for piece in pieces)
+            yield EpisodeRecord(0, length, is_open=k == last and not order.has_ended)
+
+    def _marks(
+        self, file: Any, header: Header
+    ) -> Iterator[tuple[list[Key], list[Any], list[bool]]]:
+        """Of the rows of a file: the episode that each is of, its time, and whether it ends it."""
+        there = file.schema_arrow.names
+        names = [name for name in (EPISODE, AGENT) if name in there] if EPISODE in there else []
+        ends = [self._places[name][0] for name in header.ends.names]
+        columns = [*names, *([TIME] if TIME in there else []), *ends]
+        for batch in file.iter_batches(1 << 16, columns=columns or None):
+            n = len(batch)
+            found = [batch.column(name).to_pylist() for name in names]
+            keys: list[Key] = list(zip(*found, strict=True)) if names else [()] * n
+            times: list[Any] = [None] * n
+            if TIME in there:
+                times = _arrow.flat(batch.column(TIME), TIME)[0].reshape(n).tolist()
+            flags = {
+                name: _arrow.flat(batch.column(self._places[name][0]), name)[0].reshape(n)
+                for name in header.ends.names
+            }
+            terminated, truncated = header.ends.flags(flags, n)
+            yield keys, times, (terminated | truncated).tolist()
 
     # ------------------------------------------------------------------ rows
 
@@ -279,18 +358,18 @@ class RllibReader:
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
         record = self.header.episodes[number]
-        file, start = self._pieces[number]
-        cursor = self._cursor(record.env, file, most)
         held: Rows | None = None  # until the row after the last one is known
-        for batch in cursor.read(start, start + record.length):
-            with _arrow.reading(self._paths[file]):
-                rows = self._columns(batch)
-            if not self._follows:
-                yield rows
-                continue
-            if held is not None:
-                yield self._with_next(held, rows)
-            held = rows
+        for piece in self._pieces[number]:
+            cursor = self._cursor(record.env, piece.file, most)
+            for batch in cursor.read(piece.start, piece.stop):
+                with _arrow.reading(self._paths[piece.file]):
+                    rows = self._columns(batch)
+                if not self._follows:
+                    yield rows
+                    continue
+                if held is not None:
+                    yield self._with_next(held, rows)
+                held = rows
         if held is not None:
             yield self._with_next(held, None)
 

@@ -1,0 +1,297 @@
+"""Data sets of others that are ambiguous or wrong: refused or told, not read as something else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from optional import need
+
+from cpprb_like import ReplayBuffer
+from cpprb_like.datasets import _dreamerv3, _tfrecord, describe
+from cpprb_like.errors import DataLossWarning
+
+CORE = "tensorflow_datasets.core.features."
+UUID = "1" * 22
+
+
+# ---------------------------------------------------------------------- HDF5
+
+
+def write_hdf5(path: Path, **more: Any) -> Any:
+    """A file of D4RL of three steps, with other data sets too; it is left open."""
+    h5py = need("h5py")
+    file = h5py.File(path, "w")
+    steps = {
+        "observations": np.arange(3.0),
+        "actions": np.zeros((3, 1)),
+        "rewards": np.zeros(3),
+        "terminals": np.array([False, True, False]),
+        "timeouts": np.zeros(3, bool),
+    }
+    for name, values in {**steps, **more}.items():
+        file[name] = values
+    return file
+
+
+def test_groups_with_two_links_are_refused_soon(tmp_path: Path) -> None:
+    """A file of 33 kB would have 2 ** 28 paths."""
+    with write_hdf5(tmp_path / "x.hdf5") as file:
+        group = file.create_group("infos")
+        for _ in range(28):
+            inner = group.create_group("a")
+            group["b"] = inner
+            group = inner
+    with pytest.raises(ValueError, match="expected one link to each group, got two"):
+        describe(tmp_path / "x.hdf5")
+
+
+def test_a_group_that_has_itself_is_refused(tmp_path: Path) -> None:
+    """The root of the file is a group too."""
+    with write_hdf5(tmp_path / "x.hdf5") as file:
+        file["a"] = file["/"]
+    with pytest.raises(ValueError, match="expected one link to each group, got two"):
+        describe(tmp_path / "x.hdf5")
+
+
+def test_of_two_data_sets_of_one_name_d4rls_is_read(tmp_path: Path) -> None:
+    """The other is told, also where it has the name of a field that is made here."""
+    more = {
+        "infos/a.b": np.arange(3.0),
+        "infos/a/b": np.arange(3.0) + 10,
+        "terminated": np.array([True, False, False]),
+        "next_obs": np.full(3, 7.0),
+        "has_next": np.ones(3, bool),
+        "next_obs_2": np.full(3, 8.0),
+    }
+    write_hdf5(tmp_path / "x.hdf5", **more).close()
+
+    with pytest.warns(DataLossWarning, match=r"^[^,]*: 4 data sets .*terminated \(another"):
+        rb = ReplayBuffer.from_dataset(tmp_path / "x.hdf5")
+
+    rows = rb.get_all_transitions()
+    assert rows["terminated"].tolist() == [False, True, False]
+    assert rows["info.a.b"].tolist() in ([0, 1, 2], [10, 11, 12])
+    assert rows["next_obs"].tolist() == [1, 0, 0]
+    assert rows["has_next"].tolist() == [True, False, False]
+    assert rows["next_obs_2"].tolist() == [8, 8, 8]
+
+
+def write_minari(path: Path, seed: Any = 3, **more: Any) -> None:
+    """A data set of Minari's of one episode of three steps."""
+    h5py = need("h5py")
+    (path / "data").mkdir(parents=True)
+    metadata = {"total_episodes": 1, "total_steps": 3}
+    (path / "data" / "metadata.json").write_text(json.dumps(metadata))
+    steps = {
+        "observations": np.arange(4.0),
+        "actions": np.zeros((3, 1)),
+        "rewards": np.ones(3),
+        "terminations": np.array([False, False, True]),
+        "truncations": np.zeros(3, bool),
+    }
+    with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
+        group = file.create_group("episode_0")
+        group.attrs["seed"] = seed
+        for name, values in {**steps, **more}.items():
+            group[name] = values
+
+
+def test_a_seed_may_be_the_word_none(tmp_path: Path) -> None:
+    """As Minari writes it of an episode that was begun without one."""
+    seeds: list[tuple[Any, int | None]] = [("None", None), (np.bytes_(b"None"), None), (5, 5)]
+    for k, (seed, expected) in enumerate(seeds):
+        write_minari(tmp_path / str(k), seed)
+        assert describe(tmp_path / str(k)).episodes[0].seed == expected
+
+
+def test_of_two_data_sets_of_one_name_minaris_is_read(tmp_path: Path) -> None:
+    """The other is told."""
+    more = {"rew": np.full(3, 7.0), "next_obs": np.full(3, 7.0), "terminated": np.ones(3, bool)}
+    write_minari(tmp_path / "x", **more)
+
+    with pytest.warns(DataLossWarning, match=r": 3 data sets .*next_obs .*rew .*terminated "):
+        rb = ReplayBuffer.from_dataset(tmp_path / "x")
+
+    rows = rb.get_all_transitions()
+    assert rows["rew"].tolist() == [1, 1, 1]
+    assert rows["next_obs"].tolist() == [1, 2, 3]
+    assert rows["terminated"].tolist() == [False, False, True]
+
+
+def test_of_two_columns_of_one_name_minaris_is_read(tmp_path: Path) -> None:
+    """With Arrow too."""
+    pa, parquet = need("pyarrow"), need("pyarrow.parquet")
+    folder = tmp_path / "data" / "0"
+    folder.mkdir(parents=True)
+    metadata = {"total_episodes": 1, "total_steps": 3, "data_format": "parquet"}
+    (tmp_path / "data" / "metadata.json").write_text(json.dumps(metadata))
+    columns = {
+        "next_obs": [7.0] * 4,
+        "rew": [7.0] * 4,
+        "observations": [0.0, 1.0, 2.0, 3.0],
+        "actions": [0.0] * 4,
+        "rewards": [1.0, 1.0, 1.0, 0.0],
+        "terminations": [False, False, True, False],
+        "truncations": [False] * 4,
+    }
+    parquet.write_table(pa.table(columns), folder / "part-0.parquet")
+
+    with pytest.warns(DataLossWarning, match=r": 2 data sets .*next_obs .*rew "):
+        rb = ReplayBuffer.from_dataset(tmp_path)
+
+    rows = rb.get_all_transitions()
+    assert rows["rew"].ravel().tolist() == [1, 1, 1]
+    assert rows["next_obs"].ravel().tolist() == [1, 2, 3]
+
+
+# ---------------------------------------------------------------------- RLDS
+
+
+def feature(dtype: str) -> dict[str, Any]:
+    """A feature of one number."""
+    tensor = {"dtype": dtype, "encoding": "none", "shape": {}}
+    return {"pythonClassName": CORE + "tensor_feature.Tensor", "tensor": tensor}
+
+
+def write_rlds(
+    path: Path, *, dtype: str = "float32", actions: Any = (1, 2, 0), **more: Any
+) -> Path:
+    """A data set of TensorFlow Datasets' of one episode of two steps; its file of records."""
+    names = {"observation": "float32", "action": dtype, "reward": "float32"}
+    flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), "bool")
+    kinds = {**names, **flags, **dict.fromkeys(more, "float32")}
+    steps: Any = {"featuresDict": {"features": {name: feature(kinds[name]) for name in kinds}}}
+    found = {"featuresDict": {"features": {"steps": {"sequence": {"feature": steps}}}}}
+    path.mkdir()
+    (path / "features.json").write_text(json.dumps(found))
+    values: dict[str, Any] = {
+        "observation": np.arange(3, dtype=np.float32),
+        "action": np.array(actions, np.float32),
+        "reward": np.ones(3, np.float32),
+        "is_first": np.arange(3) == 0,
+        "is_last": np.arange(3) == 2,
+        "is_terminal": np.arange(3) == 2,
+        **more,
+    }
+    file = path / "x-train.tfrecord-00000-of-00001"
+    with file.open("wb") as out:
+        example = {f"steps/{name}": np.asarray(value) for name, value in values.items()}
+        _tfrecord.write(out, _tfrecord.dump_example(example))
+    return file
+
+
+def test_splits_are_not_read_as_one(tmp_path: Path) -> None:
+    """Those of a test would be trained on; shards of one split are one data set."""
+    file = write_rlds(tmp_path / "x")
+    shutil.copy(file, file.with_name("x-train.tfrecord-00001-of-00002"))
+    assert describe(tmp_path / "x").rows == 4
+    shutil.copy(file, file.with_name("x-test.tfrecord-00000-of-00001"))
+    with pytest.raises(ValueError, match=r"one split, got those of \['test', 'train'\]"):
+        describe(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "actions", "got"),
+    [
+        ("uint8", [0.5, 1.5, 300], r"\[0.5, 1.5, 300.0\]"),
+        ("uint8", [1, 2, -1], r"\[-1.0\]"),
+        ("int64", [1, np.nan, 2], r"\[nan\]"),
+        ("bool", [0, 1, 2], r"\[2.0\]"),
+        ("float16", [0, 1, 1e6], r"\[1000000.0\]"),
+    ],
+)
+def test_numbers_that_a_feature_cannot_hold_are_refused(
+    dtype: str, actions: list[float], got: str, tmp_path: Path
+) -> None:
+    """Nothing wraps, and nothing is cut off."""
+    write_rlds(tmp_path / "x", dtype=dtype, actions=actions)
+    match = rf"x-train.*: steps/action: expected numbers of {dtype}, got {got}"
+    with pytest.raises(ValueError, match=match):
+        ReplayBuffer.from_dataset(tmp_path / "x")
+
+
+def test_numbers_that_a_feature_can_hold_are_read(tmp_path: Path) -> None:
+    """A list of floats may hold integers; nan is one of the floats."""
+    write_rlds(tmp_path / "x", dtype="uint8", actions=[3, 255, 0])
+    rows = ReplayBuffer.from_dataset(tmp_path / "x").get_all_transitions()
+    assert rows["act"].tolist() == [3, 255]
+    write_rlds(tmp_path / "y", dtype="float64", actions=[np.nan, np.inf, 0])
+    rows = ReplayBuffer.from_dataset(tmp_path / "y").get_all_transitions()
+    np.testing.assert_array_equal(rows["act"], [np.nan, np.inf])
+
+
+def test_of_two_features_of_one_name_that_of_rlds_is_read(tmp_path: Path) -> None:
+    """The other is told."""
+    ones = np.full(3, 7, np.float32)
+    write_rlds(tmp_path / "x", rew=ones, terminated=ones, next_obs=ones)
+
+    with pytest.warns(DataLossWarning, match=r": 3 data sets .*rew .*terminated .*next_obs "):
+        rb = ReplayBuffer.from_dataset(tmp_path / "x")
+
+    rows = rb.get_all_transitions()
+    assert rows["rew"].tolist() == [1, 1]
+    assert rows["next_obs"].tolist() == [1, 2]
+    assert rows["terminated"].tolist() == [False, True]
+
+
+# ---------------------------------------------------------------------- DreamerV3
+
+
+def chunk(path: Path, uuid: str = UUID, **flags: list[int]) -> Path:
+    """A chunk of a stream whose steps count up."""
+    n = len(flags["is_first"])
+    steps = np.arange(n, dtype=np.float32)
+    marks = {name: np.array(values, bool) for name, values in flags.items()}
+    file = path / f"20260101T000000F00000{uuid[0]}-{uuid}-{'0' * 22}-{n}.npz"
+    np.savez_compressed(file, vec=steps[:, None], action=steps[:, None], reward=steps, **marks)
+    return file
+
+
+def test_what_follows_an_end_is_another_episode(tmp_path: Path) -> None:
+    """Told by is_first or not: no transition goes over a reset."""
+    ends = [0, 0, 1, 0, 0, 1]
+    chunk(tmp_path, is_first=[1, 0, 0, 0, 0, 0], is_last=ends, is_terminal=ends)
+
+    rb = ReplayBuffer.from_dataset(tmp_path)
+
+    rows = rb.get_all_transitions()
+    assert rows["obs.vec"].ravel().tolist() == [0, 1, 3, 4]
+    assert rows["next_obs.vec"].ravel().tolist() == [1, 2, 4, 5]
+    assert [(one.length, one.terminated) for one in rb.episodes.list()] == [(2, True), (2, True)]
+
+
+def test_nothing_is_allocated_because_a_directory_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes cannot unpack to many times as many."""
+    none = [0] * 5000
+    chunk(tmp_path, is_first=none, is_last=none, is_terminal=none)
+    monkeypatch.setattr(_dreamerv3, "MOST_RATIO", 2)
+    with pytest.raises(ValueError, match=r"'is_first': \d+ bytes cannot unpack to 5000"):
+        describe(tmp_path)
+
+
+# ---------------------------------------------------------------------- several environments
+
+
+def test_episodes_that_are_cut_do_not_become_complete(tmp_path: Path) -> None:
+    """A buffer of one environment can tell it of its oldest episode only."""
+    number: Any = {"shape": ()}
+    fields: Any = {"obs": number, "act": number, "rew": number, "done": number}
+    rb = ReplayBuffer(20, fields, n_envs=2, next_of="obs")
+    for t in range(14):
+        ends = [t % 6 == 5, t % 7 == 6]
+        rb.add(obs=[t, t], next_obs=[t + 1, t + 1], act=[0, 0], rew=[t, t], done=ends)
+    path = tmp_path / "x"
+    rb.export(path, "dreamerv3")
+    assert [one.complete for one in rb.episodes.list()].count(False) > 1
+
+    with pytest.raises(ValueError, match=r"n_envs: expected 2, as 1 episodes .* got 1"):
+        ReplayBuffer.from_dataset(path, n_envs=1)
+
+    assert len(ReplayBuffer.from_dataset(path)) == len(rb)
