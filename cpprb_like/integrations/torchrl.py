@@ -7,7 +7,7 @@ batch field by field in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,12 @@ except ImportError as error:
 
 __all__ = ["TensorDictReplayBuffer"]
 
+Array = NDArray[Any]
 Path = tuple[str, ...]
 NEXT = "next"
 FLAGS = ("done", "terminated", "truncated")  # these end episodes, and so are stored as they are
+ENDS = ("next_terminated", "next_truncated")
+TRAJECTORY = "collector.traj_ids"
 WEIGHTS, INDEXES, PRIORITY = "priority_weight", "index", "td_error"
 
 
@@ -78,6 +81,12 @@ class TensorDictReplayBuffer:
     -----
     In a loop over a collector, ``extend(data)`` takes what the collector gives.
 
+    Episodes end by ``("next", "terminated")`` and ``("next", "truncated")``; where one of these is
+    missing it follows from ``("next", "done")``, which alone terminates. They also end, as
+    truncated, where an environment was reset without such a mark: where
+    ``("collector", "traj_ids")`` changes, and where the first observation of a call is not the next
+    one of the call before. n-step returns do not reach across it.
+
     Examples
     --------
     >>> import torch
@@ -116,6 +125,8 @@ class TensorDictReplayBuffer:
         self.buffer: buffers.ReplayBuffer | None = None
         self._sampler, self._seed = sampler, seed
         self._paths: dict[str, Path] = {}
+        self._chained: list[str] = []  # fields whose next value is that of the following step
+        self._last: dict[str, list[bytes]] = {}  # what is to follow, by field and environment
 
     # ------------------------------------------------------------------ steps
 
@@ -125,8 +136,8 @@ class TensorDictReplayBuffer:
         Raises
         ------
         TypeError, ValueError
-            Another shape, or entries of other names, shapes or types than those of the first call;
-            nothing was added.
+            Another shape, or entries of other names, shapes or types than those of the first call,
+            or two entries that would be one field; nothing was added.
         """
         if self.n_envs > 1:
             if data.ndim != 2 or data.shape[0] != self.n_envs:
@@ -137,28 +148,81 @@ class TensorDictReplayBuffer:
             data = data[0]
         elif data.ndim != 1:
             raise ValueError(f"extend: expected shape (T,), got {tuple(data.shape)}")
-        values = {_field(path): value for path, value in _entries(data)}
+        paths, values = _read(data)
         if self.buffer is None:
-            paths = {_field(path): path for path, _ in _entries(data)}
-            self.buffer = self._make(values, data.ndim)
-            self._paths = paths
-        self.buffer.add(**{name: value.numpy(force=True) for name, value in values.items()})
+            self.buffer, self._paths = self._make(values, data.ndim), paths
+        if len(data) == 0:
+            self.buffer.add(**values)
+            return
+        resets = self._find_resets(values)
+        if resets:  # the call is refused as a whole, or not at all
+            self.buffer.schema.check_names(values)
+            for field in self.buffer.schema.fields:
+                field.convert(values[field.name], self.n_envs)
+        start = 0
+        for stop in (*sorted(resets), len(data)):
+            if stop > start:
+                self.buffer.add(**{name: value[start:stop] for name, value in values.items()})
+            for env in resets.get(stop, ()):
+                self.buffer.on_episode_end(env)
+            start = stop
+        self._last = {
+            name: self._bytes(values[following][-1]) for name, following in self._followed(values)
+        }
 
     def add(self, data: TensorDictBase) -> None:
         """Add one step of each environment, a tensordict of shape ``()`` or ``(n_envs,)``."""
         self.extend(data.unsqueeze(-1))
 
-    def _make(self, values: dict[str, torch.Tensor], ndim: int) -> buffers.ReplayBuffer:
+    def _followed(self, values: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
+        """Fields that a call should begin with, and those that say what the one before ended with.
+
+        Not rewards and flags; and of entries as ``_ou_prev_noise``, which belong to modules of
+        TorchRL, the next values need not be those that follow.
+        """
+        for name in self._chained:
+            last = name.rpartition(".")[2]
+            if last != "reward" and last not in FLAGS and not last.startswith("_"):
+                yield name, f"next_{name}"
+        if TRAJECTORY in values:
+            yield TRAJECTORY, TRAJECTORY
+
+    def _bytes(self, step: Array) -> list[bytes]:
+        """The bytes of each environment's value of a step."""
+        return [step.tobytes()] if self.n_envs == 1 else [value.tobytes() for value in step]
+
+    def _find_resets(self, values: Mapping[str, Array]) -> dict[int, list[int]]:
+        """Environments whose episodes end before a step, by the number of the step."""
+        rows = self._rows()
+        found: dict[int, list[int]] = {}
+        for name, expected in self._last.items():
+            if name not in values:
+                continue
+            for env, value in enumerate(self._bytes(values[name][0])):
+                if value != expected[env] and rows.get_current_episode_len(env):
+                    found.setdefault(0, []).append(env)
+        if TRAJECTORY in values:
+            ids = values[TRAJECTORY].reshape(-1, self.n_envs)
+            changed = ids[1:] != ids[:-1]
+            for name in ENDS:
+                if name in values:
+                    changed &= ~values[name][:-1].reshape(changed.shape).astype(bool)
+            for time, env in np.argwhere(changed).tolist():
+                found.setdefault(time + 1, []).append(env)
+        return found
+
+    def _make(self, values: dict[str, Array], ndim: int) -> buffers.ReplayBuffer:
         """The buffer for steps such as these."""
         specs: dict[str, FieldSpec] = {
-            name: {"shape": tuple(value.shape[ndim:]), "dtype": _dtype(value)}
+            name: {"shape": value.shape[ndim:], "dtype": value.dtype}
             for name, value in values.items()
         }
-        chained = [
+        self._chained = [
             name
             for name, spec in specs.items()
-            if self.compress and name not in FLAGS and specs.get(f"next_{name}") == spec
+            if name not in FLAGS and specs.get(f"next_{name}") == spec
         ]
+        chained = self._chained if self.compress else []
         nstep: Any = {
             "size": self.n_steps,
             "gamma": self.gamma,
@@ -168,7 +232,7 @@ class TensorDictReplayBuffer:
         }
         prioritized = isinstance(self._sampler, PrioritySampler)
         make: Any = buffers.PrioritizedReplayBuffer if prioritized else buffers.ReplayBuffer
-        ends = {name: f"next_{name}" if f"next_{name}" in specs else False for name in FLAGS[1:]}
+        ends = {name[5:]: name if name in specs else False for name in ENDS}
         names = {f"next_{name}" for name in chained}
         made: buffers.ReplayBuffer = make(
             self.size,
@@ -246,6 +310,7 @@ class TensorDictReplayBuffer:
 
     def empty(self) -> None:
         """Forget all steps."""
+        self._last = {}
         if self.buffer is not None:
             self.buffer.clear()
 
@@ -262,7 +327,23 @@ def _field(path: Path) -> str:
     return f"next_{'.'.join(path[1:])}" if path[0] == NEXT else ".".join(path)
 
 
-def _dtype(value: torch.Tensor) -> np.dtype[Any]:
-    """NumPy's dtype for a tensor."""
-    found: NDArray[Any] = value[:0].numpy(force=True)
-    return found.dtype
+def _read(data: TensorDictBase) -> tuple[dict[str, Path], dict[str, Array]]:
+    """The paths of the entries, and their values, by field; with the flags that are missing.
+
+    Raises ``ValueError`` if two entries would be one field.
+    """
+    paths: dict[str, Path] = {}
+    values: dict[str, Array] = {}
+    for path, value in _entries(data):
+        name = _field(path)
+        if name in paths:
+            raise ValueError(f"extend: {paths[name]} and {path} would both be the field {name!r}")
+        paths[name], values[name] = path, value.numpy(force=True)
+    if "next_done" in values:
+        done = values["next_done"].astype(bool)
+        for name, other in (ENDS, ENDS[::-1]):
+            if name not in values:
+                of_other = values.get(other)
+                values[name] = done if of_other is None else done & ~of_other.astype(bool)
+                break
+    return paths, values

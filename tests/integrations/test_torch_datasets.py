@@ -13,7 +13,7 @@ from optional import need
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Mixture
-from cpprb_like.views import NStep
+from cpprb_like.views import Hindsight, NStep
 
 torch = need("torch", "make test-torch")
 from torch.utils.data import DataLoader
@@ -108,6 +108,38 @@ def test_views_and_fields() -> None:
     batch = next(iter(DataLoader(dataset, batch_size=None)))
     assert list(batch) == ["rew"]
     assert batch["rew"][0] == pytest.approx(0 + 0.99 + 2 * 0.99**2)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("start", STARTS)
+def test_layers_draw_anew_in_each_epoch_and_worker(start: str, persistent: bool) -> None:
+    """A worker has a copy of its parent's generator, which drew the same goals each time."""
+    fields: dict[str, Any] = {
+        name: {"shape": ()} for name in ("achieved_goal", "desired_goal", "rew", "done")
+    }
+    rb = ReplayBuffer(100, fields, next_of="achieved_goal", seed=0)
+    at = np.arange(50.0)
+    rb.add(achieved_goal=at, next_achieved_goal=at + 1, desired_goal=-at - 1, rew=at, done=at == 49)
+    dataset = EpochDataset(rb.view(Hindsight(reached)), 50, shuffle=False)
+    loader: Any = DataLoader(
+        dataset, batch_size=None, num_workers=2, multiprocessing_context=start,
+        persistent_workers=persistent,
+    )  # fmt: skip
+    goals = []
+    for epoch in (0, 1, 0):
+        dataset.set_epoch(epoch)
+        batches = sorted(loader, key=lambda batch: float(batch["achieved_goal"][0]))
+        goals.append([batch["desired_goal"].tolist() for batch in batches])
+    assert goals[0] == goals[2]
+    for one, other in zip(goals[0], goals[1], strict=True):
+        assert one != other
+    relabelled = [[goal > 0 for goal in worker] for worker in goals[0]]
+    assert relabelled[0] != relabelled[1]
+
+
+def reached(achieved: Any, goal: Any, *_: Any) -> Any:
+    """1 where the goal is reached; a function that workers can be sent."""
+    return (achieved == goal).astype(np.float32)
 
 
 def test_a_data_set_is_pickled_and_copied() -> None:

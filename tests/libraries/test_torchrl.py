@@ -88,6 +88,141 @@ def test_n_step_returns() -> None:
     torch.testing.assert_close(batch["gamma"].ravel(), gamma)
 
 
+def plain(start: int, stop: int, **flags: Any) -> Any:
+    """Numbered steps with these flags, or entries, and a reward of 1."""
+    number = torch.arange(float(start), float(stop))[:, None]
+    following = {"observation": number + 1, "reward": torch.ones_like(number), **flags}
+    return TensorDict({"observation": number, "next": following}, [len(number)])
+
+
+def windows(rb: Any) -> set[tuple[float, ...]]:
+    """The rows that can be drawn: observation, the next one, return and discount factor."""
+    batch = rb.sample(1000)
+    columns = batch["observation"], batch["next", "observation"], batch["next", "reward"]
+    rows = torch.stack([*(column.ravel() for column in columns), batch["gamma"].ravel()], 1)
+    return {tuple(row) for row in rows.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("names", "factor"),
+    [
+        (("done",), 0.0),
+        (("done", "terminated"), 0.0),
+        (("done", "truncated"), 0.25),
+        (("truncated",), 0.25),
+        (("terminated",), 0.0),
+    ],
+)
+@pytest.mark.parametrize("compress", [False, True])
+def test_episodes_end_by_the_flags_that_there_are(
+    names: Any, factor: float, compress: bool
+) -> None:
+    """``done`` was stored and ended nothing where ``terminated`` was missing."""
+    ended = (torch.arange(10) == 4)[:, None]
+    rb = TensorDictReplayBuffer(100, n_steps=2, gamma=0.5, compress=compress, seed=0)
+    rb.extend(plain(0, 10, **dict.fromkeys(names, ended)))
+    found = windows(rb)
+    assert (3, 5, 1.5, factor) in found
+    assert (4, 5, 1, 2 * factor) in found
+    assert {at for at, *_ in found} == set(range(9))
+    assert {f for at, *_, f in found if at not in (3, 4)} == {0.25}
+    stored = {("next", name) for name in names}
+    assert set(rb.sample(2).keys(True, True)) == {
+        "observation", "gamma", ("next", "observation"), ("next", "reward"), *stored
+    }  # fmt: skip
+
+
+def test_done_beside_terminated_truncates() -> None:
+    """Where ``truncated`` is missing, what is done and not terminated was truncated."""
+    rb = TensorDictReplayBuffer(100, n_steps=2, gamma=0.5, seed=0)
+    done = (torch.arange(10) == 4)[:, None]
+    rb.extend(plain(0, 10, done=done, terminated=torch.zeros_like(done)))
+    assert {(3, 5, 1.5, 0.25), (4, 5, 1, 0.5)} < windows(rb)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_reset_between_two_calls_ends_the_episode(compress: bool) -> None:
+    """Returns reached from the rows of one call to those of the next, whatever lay between."""
+    flag = torch.zeros(5, 1, dtype=torch.bool)
+    rb = TensorDictReplayBuffer(100, n_steps=3, gamma=0.5, compress=compress, seed=0)
+    for start in (0, 5, 50):
+        rb.extend(plain(start, start + 5, terminated=flag))
+    found = {(at, to) for at, to, *_ in windows(rb)}
+    expected = {(at, at + 3) for at in (*range(8), 50, 51, 52)} | {(8, 10), (9, 10)}
+    assert found == expected
+    with pytest.raises(TypeError, match="more"):  # which does not follow either
+        rb.extend(plain(70, 75, terminated=flag, more=flag))
+    rb.extend(plain(55, 60, terminated=flag))
+    assert (54.0, 57.0) in {(at, to) for at, to, *_ in windows(rb)}
+    rb.empty()
+    assert rb._last == {}
+    for at in (0, 1, 2, 7, 8, 9):
+        rb.add(plain(at, at + 1, terminated=flag[:1])[0])
+    assert {(at, to) for at, to, *_ in windows(rb)} == {(0, 3), (1, 3), (2, 3), (7, 10)}
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_another_trajectory_is_another_episode(n_envs: int) -> None:
+    """In the middle of a call too, of each environment by itself."""
+    rb = TensorDictReplayBuffer(100, n_envs=n_envs, n_steps=2, seed=0)
+    data = plain(0, 6, terminated=torch.zeros(6, 1, dtype=torch.bool))
+    data["collector", "traj_ids"] = torch.tensor([0, 0, 0, 1, 1, 1])
+    if n_envs == 2:
+        other = plain(100, 106, terminated=torch.zeros(6, 1, dtype=torch.bool))
+        other["collector", "traj_ids"] = torch.tensor([2, 2, 2, 2, 3, 3])
+        data = torch.stack([data, other])
+    rb.extend(data)
+    found = {(at, to) for at, to, *_ in windows(rb)}
+    expected = {(0, 2), (1, 3), (2, 3), (3, 5), (4, 6)}
+    if n_envs == 2:
+        expected |= {(100, 102), (101, 103), (102, 104), (103, 104), (104, 106)}
+    assert found == expected
+
+
+def test_a_refused_call_with_resets_changes_nothing() -> None:
+    """Its first part is not added when a later one cannot be, and no episode ends."""
+    flag = torch.zeros(6, 1, dtype=torch.bool)
+    rb = TensorDictReplayBuffer(100, n_steps=2, seed=0)
+    data = plain(0, 6, terminated=flag)
+    data["collector", "traj_ids"] = torch.arange(6)
+    data["number"] = torch.arange(6, dtype=torch.int32)
+    rb.extend(data)
+    data["number"] = torch.arange(6) + (torch.arange(6) == 5) * 2**40
+    with pytest.raises(ValueError, match="number"):
+        rb.extend(data)
+    assert rb.write_count == 6
+    assert rb.buffer is not None
+    assert rb.buffer.get_current_episode_len() == 1
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_collectors_may_reset_at_each_iteration(n_envs: int) -> None:
+    """They mark no end then: returns went from the end of a batch to the start of the next."""
+
+    def make() -> Any:
+        return TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
+
+    env: Any = make() if n_envs == 1 else SerialEnv(n_envs, make)
+    collector = Collector(env, None, frames_per_batch=8, total_frames=80, reset_at_each_iter=True)
+    rb = TensorDictReplayBuffer(1000, n_envs=n_envs, n_steps=3, seed=0)
+    for data in collector:
+        rb.extend(data if n_envs == 1 else data.exclude("collector"))
+    collector.shutdown()
+    batch = rb.sample(2000)
+    steps_on = batch["next", "step_count"] - batch["step_count"]
+    assert steps_on.min() >= 1
+    assert steps_on.max() == 3
+
+
+def test_two_entries_of_one_field_are_refused() -> None:
+    """The value of one of them was lost."""
+    rb = TensorDictReplayBuffer(30, seed=0)
+    data = plain(0, 3).set("next_observation", torch.zeros(3, 1))
+    with pytest.raises(ValueError, match="would both be the field"):
+        rb.extend(data)
+    assert rb.buffer is None
+
+
 def test_priorities_come_back() -> None:
     """By index, from the entry that a loss writes; without priorities nothing happens."""
     rb = TensorDictReplayBuffer(30, batch_size=64, sampler=Prioritized(alpha=1.0, eps=0.0), seed=0)
