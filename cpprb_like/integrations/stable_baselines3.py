@@ -112,7 +112,9 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     optimize_memory_usage : bool
         Keep a next observation only where it is not the observation that follows. Other than in
         Stable-Baselines3 this goes together with ``handle_timeout_termination``, with n-step
-        returns and with Dict observations, and loses nothing.
+        returns and with Dict observations, and loses nothing. So batches are those that
+        Stable-Baselines3's buffer gives without the option; with it, theirs leaves out the oldest
+        step once it is full, draws other rows then, and has other observations after an end.
     handle_timeout_termination : bool
         ``dones`` of a batch are 0 where a time limit ended the episode, so that the target
         bootstraps from the last observation.

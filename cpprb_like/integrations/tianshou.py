@@ -57,7 +57,11 @@ class VectorReplayBuffer(TheirVectorReplayBuffer):  # type: ignore[misc]
     Notes
     -----
     It is pickled by value. Tianshou's ``save_hdf5``, ``load_hdf5``, ``from_data`` and ``set_batch``
-    would miss the observations and raise ``NotImplementedError``.
+    would miss the observations and raise ``NotImplementedError``. So do ``update`` of another
+    buffer by it, which may have moved the indices of that one, and observations asked of a part,
+    as ``buffer.buffers[0]``: index this buffer.
+
+    A slot in which no step was stored is an ``IndexError``, where Tianshou gives zeros.
 
     Examples
     --------
@@ -102,8 +106,11 @@ class VectorReplayBuffer(TheirVectorReplayBuffer):  # type: ignore[misc]
         before, after = (_read(values, rings[0]) for values in (before, after))
         light = Batch(**{key: batch[key] for key in batch.get_keys() if key not in OBSERVED})
         ids = range(self.buffer_num) if buffer_ids is None else buffer_ids
-        light.obs = np.zeros(len(ids), np.uint8)  # a place, as Tianshou asks for one
+        light.obs = np.full(len(ids), np.nan, np.float16)  # a place, as Tianshou asks for one
         found: tuple[Array, Array, Array, Array] = super().add(light, buffer_ids)
+        if not isinstance(self._meta.obs, _Elsewhere):
+            self._meta.__dict__["obs"] = self._meta.obs.view(_Elsewhere)
+            self._set_batch_for_children()
         self._rings = rings
         for place, number in enumerate(ids):
             step = {name: values[place] for name, values in before.items()}
@@ -132,6 +139,14 @@ class VectorReplayBuffer(TheirVectorReplayBuffer):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ rows
 
+    def _of_mask(self, index: Any) -> Any:
+        """The indices that a mask stands for; anything else as it is."""
+        if isinstance(index, slice) or np.asarray(index).dtype != bool:
+            return index
+        if np.shape(index) != (self.maxsize,):
+            raise IndexError(f"expected a mask of shape ({self.maxsize},), got {np.shape(index)}")
+        return np.flatnonzero(index)
+
     def _rows(self, index: Any) -> dict[str, Array]:
         """Observations and next ones of some indices, of any shape."""
         indices = np.asarray(index)
@@ -155,6 +170,7 @@ class VectorReplayBuffer(TheirVectorReplayBuffer):  # type: ignore[misc]
         self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None
     ) -> Any:
         """The values of a key at some indices, stacked if ``stack_num`` says so: see Tianshou."""
+        index = self._of_mask(index)
         if key not in OBSERVED or not self._rings:
             return super().get(index, key, default_value, stack_num)
         indices = np.asarray(index)
@@ -170,6 +186,7 @@ class VectorReplayBuffer(TheirVectorReplayBuffer):  # type: ignore[misc]
 
     def __getitem__(self, index: Any) -> Any:
         """A batch of the rows of some indices, or of a slice: see Tianshou."""
+        index = self._of_mask(index)
         if self.stack_num > 1 or not self._rings:
             return super().__getitem__(index)
         if isinstance(index, slice):
@@ -213,6 +230,30 @@ class VectorReplayBuffer(TheirVectorReplayBuffer):  # type: ignore[misc]
     def set_batch(self, batch: Any) -> None:
         """Not there: ``add`` the steps."""
         raise NotImplementedError("set_batch would miss the observations; add the steps")
+
+
+class _Elsewhere(np.ndarray):
+    """In place of the observations in Tianshou's arrays: whoever would read it is told so."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):  # as Tianshou shares an array among parts of a buffer
+            return super().__getitem__(index)
+        return self._refuse()
+
+    def __array_ufunc__(self, *args: Any, **options: Any) -> Any:
+        return self._refuse()
+
+    def __array_function__(self, *args: Any, **options: Any) -> Any:
+        return self._refuse()
+
+    def __repr__(self) -> str:
+        return "<observations, which are read from the VectorReplayBuffer itself>"
+
+    def _refuse(self) -> Any:
+        raise NotImplementedError(
+            "the observations are not in Tianshou's arrays: index the VectorReplayBuffer itself, "
+            "and not a part of it; and add its steps to another buffer one by one"
+        )
 
 
 def _parts(values: Any, name: str) -> dict[str, Array]:

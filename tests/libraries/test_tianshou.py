@@ -22,6 +22,7 @@ with warnings.catch_warnings():
     from tianshou.algorithm.modelfree.dqn import DQN, DiscreteQLearningPolicy
     from tianshou.algorithm.optim import AdamOptimizerFactory
     from tianshou.data import Batch, Collector
+    from tianshou.data import ReplayBuffer as TheirReplayBuffer
     from tianshou.data import VectorReplayBuffer as TheirVectorReplayBuffer
     from tianshou.env import DummyVectorEnv
     from tianshou.utils.net.common import Net
@@ -125,6 +126,59 @@ def test_what_is_refused_changes_nothing() -> None:
     for method in ("save_hdf5", "load_hdf5", "from_data", "set_batch"):
         with pytest.raises(NotImplementedError, match="would miss the observations"):
             getattr(ours, method)("")
+
+
+@pytest.mark.parametrize("kind", ["array", "dict"])
+@pytest.mark.parametrize("stack_num", [1, 3])
+def test_masks_stand_for_their_rows(kind: str, stack_num: int) -> None:
+    """A mask was read as the slots 0 and 1."""
+    theirs = TheirVectorReplayBuffer(60, N_ENVS, stack_num=stack_num)
+    ours = VectorReplayBuffer(60, N_ENVS, stack_num=stack_num)
+    steps = Steps(kind)
+    for _ in range(8):
+        batch, ids = steps()
+        theirs.add(copy.deepcopy(batch), buffer_ids=ids)
+        ours.add(batch, buffer_ids=ids)
+    mask = np.zeros(60, bool)
+    mask[[1, 3, 22, 41]] = True
+    assert_same(theirs[np.flatnonzero(mask)], ours[mask])
+    for key in ("obs", "obs_next", "info"):
+        one, other = theirs.get(np.flatnonzero(mask), key), ours.get(mask, key)
+        assert_same(Batch(found=one), Batch(found=other))
+    if stack_num == 1:
+        assert_same(theirs[mask], ours[mask])
+    for wrong in (mask[:59], [True]):
+        with pytest.raises(IndexError):
+            ours[wrong]
+    with pytest.raises(IndexError, match="rows"):
+        ours[19]
+
+
+@pytest.mark.parametrize("kind", ["array", "dict"])
+def test_nothing_else_passes_for_observations(kind: str) -> None:
+    """Tianshou's own array of them, which is read past this class, came out as zeros."""
+    ours, steps = VectorReplayBuffer(60, N_ENVS), Steps(kind)
+    for _ in range(3):
+        for _ in range(8):
+            batch, ids = steps()
+            ours.add(batch, buffer_ids=ids)
+        for buffer in (ours, pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
+            part = buffer.buffers[1]
+            for read in (
+                lambda part=part: part[:],
+                lambda part=part: part.sample(3),
+                lambda part=part: part.get(0, "obs"),
+                lambda part=part: part.obs[0],
+                lambda part=part: np.ravel(part.obs),
+                lambda part=part: part.obs + 1,
+                lambda part=part: TheirReplayBuffer(50).update(part),
+                lambda buffer=buffer: TheirReplayBuffer(50).update(buffer),
+            ):
+                with pytest.raises(NotImplementedError, match="not in Tianshou's arrays"):
+                    read()
+            assert "<observations" in repr(buffer)
+            assert len(part.rew) == 20
+        ours.reset()
 
 
 def test_a_collector_fills_it_and_training_is_the_same() -> None:
