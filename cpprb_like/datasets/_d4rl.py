@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _hdf5
-from cpprb_like.datasets._files import begins_with
+from cpprb_like.datasets._files import begins_with, warn
 from cpprb_like.datasets._model import (
     Array,
     Ends,
@@ -183,9 +183,9 @@ class D4rlReader:
         has_next = NEXT in {path[0] for path in found}
         for path, data in sorted(found.items(), key=lambda item: item[0][0] not in PLACES):
             name = ".".join((PLACES.get(path[0], path[0]), *path[1:]))
-            following = {} if has_next else groups["observations"]
-            made = {"has_next"} if following else set()
-            if is_taken(name, made | self._columns.keys(), following):
+            chained = {} if has_next else groups["observations"]
+            made = {"has_next"} if chained else set()
+            if is_taken(name, made | self._columns.keys(), chained):
                 self.left_out.append(f"{'/'.join(path)} (another data set is {name!r})")
                 continue
             field = None
@@ -210,6 +210,12 @@ class D4rlReader:
         ends = Ends(*(name if name in known else None for name in ("terminated", "truncated")))
         header = Header(tuple(fields), (), 1, groups["observations"], groups["actions"], ends=ends)
         self.header = replace(header, episodes=tuple(self._episodes(header, rows)))
+        if ends.truncated is None:
+            warn(
+                f"{self._path}: without a data set timeouts nothing tells where a time limit ended "
+                "an episode: it and the one after it are read as one",
+                UserWarning,
+            )
 
     def _episodes(self, header: Header, rows: int) -> Iterator[EpisodeRecord]:
         """Where the end flags say that episodes end; what comes after the last end is open."""

@@ -351,6 +351,9 @@ class DreamerReader:
         chained = {name: f"next_{name}" for name in observations}
         nexts = [replace(field, name=chained[name]) for name, field in observations.items()]
         flags = [Field(name, FLAG, ()) for name in ("terminated", "truncated")]
+        cut = sum(is_cut for _, is_cut, _ in spans[1:])
+        if cut:  # a buffer of one environment tells it of its oldest episode only
+            self.left_out.append(f"that the first steps of {cut} episodes are lacking")
         last = len(spans) - 1
         self._spans = [span for span, _, _ in spans]
         self.header = Header(

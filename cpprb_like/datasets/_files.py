@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,16 @@ import numpy as np
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array, Field
 
-__all__ = ["as_bytes", "begins_with", "can_hold", "from_bytes", "is_native", "need", "new_place"]
+__all__ = [
+    "as_bytes",
+    "begins_with",
+    "can_hold",
+    "from_bytes",
+    "is_native",
+    "need",
+    "new_place",
+    "warn",
+]
 
 
 def need(package: str, format: str) -> Any:  # noqa: A002 (the argument of the user)
@@ -28,6 +39,15 @@ def need(package: str, format: str) -> Any:  # noqa: A002 (the argument of the u
             f"data sets of format {format!r} need {name}: pip install 'cpprb_like[datasets]' "
             f"({error})"
         ) from None
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn the caller of this package."""
+    level, frame = 1, sys._getframe()
+    ours = "cpprb_like", "contextlib"  # whose frames are between those of ours
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(ours):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
 
 
 def begins_with(path: Path, magic: bytes) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like.checkpoint._progress import Tell, shown
-from cpprb_like.datasets._files import new_place
+from cpprb_like.datasets._files import new_place, warn
 from cpprb_like.datasets._from_buffer import Names, Source
 from cpprb_like.datasets._into_buffer import fill, first_are_cut
 from cpprb_like.datasets._model import EpisodeRecord, Header, Reader, Writer
@@ -175,14 +173,6 @@ def describe(
         )
 
 
-def _warn(text: str) -> None:
-    """Warn the caller of this package."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, DataLossWarning, stacklevel=level)
-
-
 def export(
     buffer: Any,
     path: str | os.PathLike[str],
@@ -222,7 +212,7 @@ def export(
             _write(module.open_writer(place, header, dict(about or {})), source, header, count)
         count.finish()
     if source.left_out:
-        _warn(text)
+        warn(text, DataLossWarning)
 
 
 def _write(writer: Writer, source: Source, header: Header, count: _Count) -> None:
@@ -302,7 +292,7 @@ def from_dataset(
             fill(buffer, reader, count.add)
             count.finish()
     if reader.left_out:
-        _warn(text)
+        warn(text, DataLossWarning)
     return buffer
 
 

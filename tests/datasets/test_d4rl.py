@@ -71,11 +71,13 @@ def test_next_observations_of_the_file_are_taken(tmp_path: Path) -> None:
 
 
 def test_without_time_outs_an_episode_ends_at_terminals_only(tmp_path: Path) -> None:
-    """No end is invented."""
+    """No end is invented, and the user is told once that some may be lacking."""
     written(tmp_path / "theirs.hdf5", timeouts=False)
 
-    found = describe(tmp_path / "theirs.hdf5")
+    with pytest.warns(UserWarning, match="without a data set timeouts") as warned:
+        found = describe(tmp_path / "theirs.hdf5")
 
+    assert [warning.filename for warning in warned] == [__file__]
     assert [(one.length, one.is_open) for one in found.episodes] == [(4, False), (8, True)]
 
 

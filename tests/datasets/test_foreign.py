@@ -246,7 +246,7 @@ def chunk(path: Path, uuid: str = UUID, **flags: list[int]) -> Path:
     """A chunk of a stream whose steps count up."""
     n = len(flags["is_first"])
     steps = np.arange(n, dtype=np.float32)
-    marks = {name: np.array(values, bool) for name, values in flags.items()}
+    marks: Any = {name: np.array(values, bool) for name, values in flags.items()}
     file = path / f"20260101T000000F00000{uuid[0]}-{uuid}-{'0' * 22}-{n}.npz"
     np.savez_compressed(file, vec=steps[:, None], action=steps[:, None], reward=steps, **marks)
     return file
@@ -263,6 +263,17 @@ def test_what_follows_an_end_is_another_episode(tmp_path: Path) -> None:
     assert rows["obs.vec"].ravel().tolist() == [0, 1, 3, 4]
     assert rows["next_obs.vec"].ravel().tolist() == [1, 2, 4, 5]
     assert [(one.length, one.terminated) for one in rb.episodes.list()] == [(2, True), (2, True)]
+
+
+def test_streams_that_begin_within_an_episode_are_told(tmp_path: Path) -> None:
+    """But for the oldest one, whose episode is not complete in the buffer."""
+    for k in "12":
+        chunk(tmp_path, k * 22, is_first=[0, 0, 1, 0], is_last=[0, 1, 0, 1], is_terminal=[0] * 4)
+    with pytest.warns(DataLossWarning, match="that the first steps of 1 episodes are lacking"):
+        rb = ReplayBuffer.from_dataset(tmp_path)
+    assert [one.complete for one in rb.episodes.list()] == [False, True, True, True]
+    with pytest.raises(ValueError, match="first steps of 1 episodes"):
+        ReplayBuffer.from_dataset(tmp_path, strict=True)
 
 
 def test_nothing_is_allocated_because_a_directory_says_so(
