@@ -139,7 +139,7 @@ class Exchanged:
             are there.
         n_envs : int, optional
             Environments: those that the data set says, or 1, with the episodes of all one after
-            another, each ended.
+            another, each ended. 1 is refused if any but the oldest lacks its first rows.
         env_dict : dict, optional
             The fields that are read, each with its ``shape`` and ``dtype`` if these are not those
             of the data set; all. Numbers are converted, or refused, as by ``add``.
