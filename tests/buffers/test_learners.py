@@ -277,6 +277,9 @@ class FakeTensor:
     def __dlpack__(self, **options: Any) -> Any:
         return self.array.__dlpack__(**options)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.array  # which can be written to, as older versions of DLPack do not say
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
 
