@@ -318,9 +318,9 @@ def test_the_disk_in_memory_is_as_a_real_one(use: Use, tmp_path: Path) -> None:
         sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.name != "lock"}
         found = {name: len(data) for name, data in disk.files().items()}
         assert sizes.keys() == found.keys()
-        for name in sizes:
+        for name, size in sizes.items():
             # In a manifest is the entropy of a generator, of which NumPy 1.26 makes copies anew.
-            assert sizes[name] == found[name] or _manifest.NAME.fullmatch(name)
+            assert size == found[name] or _manifest.NAME.fullmatch(name)
         use(_disk.Disk(folder))  # type: ignore[arg-type]
         assert digest(load(folder)) == digest(twin)
 
