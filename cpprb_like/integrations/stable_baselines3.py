@@ -351,6 +351,9 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
             same = (
                 (before == after).all(axis=1) if before.shape == after.shape else self._none[:, 0]
             )
+            for field in self.buffer.schema.fields:  # a step that is refused ends nothing
+                if field.name in step:
+                    field.convert(step[field.name], self.n_envs)
             for env in np.flatnonzero(~same):
                 self.buffer.on_episode_end(int(env))
 

@@ -291,6 +291,20 @@ def test_n_step_returns_end_where_the_environment_was_reset() -> None:
     np.testing.assert_allclose(rows["rew"][4], 1 + 0.99 + 0.99**2, rtol=1e-6)
 
 
+def test_a_step_that_is_refused_ends_no_episode() -> None:
+    """Neither that of the environment which was reset, nor any other."""
+    space = spaces.Box(-1, 1, (2,), np.float32)
+    rb = ReplayBuffer(20, space, space, "cpu", n_steps=3)
+    obs = np.zeros((1, 2), np.float32)
+    for _ in range(4):
+        rb.add(obs, obs, obs, np.ones(1), np.zeros(1), [{}])
+    with pytest.raises(ValueError, match="rew"):
+        rb.add(obs + 1, obs, obs, np.array(["x"]), np.zeros(1), [{}])
+    assert rb.buffer.get_current_episode_len() == 4
+    rb.add(obs + 1, obs, obs, np.ones(1), np.zeros(1), [{}])
+    assert rb.buffer.get_current_episode_len() == 1
+
+
 def test_a_second_learn_with_compressed_observations() -> None:
     """Stable-Baselines3 then marks the last step as done, in an array that there is not."""
     model = DQN(
