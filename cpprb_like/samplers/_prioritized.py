@@ -32,9 +32,9 @@ __all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read
 
 Floats = NDArray[np.float64]
 
-TRIES = 64  # for each start, before all rows are looked at ...
+TRIES = 64  # that each start pays for, before all starts are looked at ...
+TRIES_PER_ROW = 1 / 8  # ... or all of them for each row, if that is more: the look takes longer
 SPARE_TRIES = 256
-TRIES_PER_ROW = 1 / 8  # ... or for each row, if that is more: a look at all takes longer than these
 
 
 class PrioritySampler(Sampler):
@@ -376,9 +376,9 @@ class ByPriority(PrioritySampler):
             starts.refuse(n)
         slots, weights = np.empty(0, np.intp), np.empty(0)
         tried = 0
-        tries = 0 if starts.few(TRIES * n) else n  # these weigh no more than so many tries
-        most = max(TRIES * n, int(TRIES_PER_ROW * rows.ring.stored)) + SPARE_TRIES
-        while len(slots) < n and tries:
+        tries = n
+        pay = max(TRIES, int(TRIES_PER_ROW * rows.ring.stored / max(n, 1)))
+        while len(slots) < n and tries > 0:
             # Strata only where all are kept: the first few of a stratified draw are no fair draw.
             stratified = self.stratified and replace and not tried
             drawn, _, weight, _, _ = rows.draw(tries, rng, True, stratified, False)
@@ -392,7 +392,8 @@ class ByPriority(PrioritySampler):
             slots, weights = slots[:n], weights[:n]
             tried += tries
             missing = n - len(slots)
-            tries = min(most - tried, SPARE_TRIES // 8 + 2 * missing * tried // (len(slots) + 1))
+            left = SPARE_TRIES + TRIES + pay * len(slots) - tried
+            tries = min(left, SPARE_TRIES // 8 + 2 * missing * tried // (len(slots) + 1))
         if len(slots) < n:
             more, weight = self._choose(starts, n - len(slots), rng, None if replace else slots)
             slots, weights = np.concatenate([slots, more]), np.concatenate([weights, weight])

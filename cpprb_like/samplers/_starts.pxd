@@ -20,10 +20,10 @@ cdef class Starts:
     cdef readonly intp_t before      # rows before a start that have to be there
     # Of starts that are kept, once they were rare; all belongs to a number of clears, and to the rows
     # before ``seen``:
-    cdef SlotSet kept                # all starts, and rows that were starts
+    cdef SlotSet kept                # all starts
     cdef int64_t clears              # of the ring
     cdef int64_t seen
-    cdef int64_t first               # the oldest row that was not left out
+    cdef int64_t first               # the oldest row at the last look
     cdef int64_t edits               # of the ring
     cdef ndarray streams             # what these point into; of each stream
     cdef int64_t* waiting            # the oldest row that may become a start, -1 if there is none
@@ -40,6 +40,8 @@ cdef class Starts:
     cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept
     cdef intp_t c_choose(self, intp_t* out, intp_t k, intp_t n, Bits* bits) noexcept
     cdef int c_follow(self) except -1
+    cdef void c_check_all(self) noexcept
+    cdef void c_check_oldest(self) noexcept
     cdef bint c_is_over(self) noexcept
     cdef void c_begin(self, ndarray memory, ndarray streams) noexcept
     cdef void c_see(self, int64_t row, intp_t stream, intp_t slot) noexcept

@@ -1,7 +1,9 @@
 """Which rows sequences can start at.
 
-Starts are found by trying rows as long as they are common. Where they are rare they are kept in a
-set, which follows the ring from then on. Compiled because it looks at every row that is tried, or
+Starts are found by trying rows as long as they are common. Where they are rare they are drawn from
+a set of all of them, which follows the ring from then on. Which of both it is, and what is drawn,
+depends on the rows and on the generator alone, never on what was asked for before: so a buffer goes
+on with the same draws after it was saved. Compiled because it looks at every row that is tried, or
 new. Not here: how sequences are read (``views._gather_sequences``), what they are good for
 (``views._sequences``), and starts by priority (``_prioritized``).
 """
@@ -26,7 +28,7 @@ from cpprb_like.errors import NotEnoughDataError
 cnp.import_array()
 
 cdef enum:
-    TRIES = 32               # for each start, and for each row from one to the next
+    TRIES = 32               # that each start pays for, and so many for each row from one to the next
     SPARE_TRIES = 256
     FETCHED = 32             # flags that are fetched before the first of them is looked at
     ROUNDS = 4               # of draws with replacement, before the rest comes from a list
@@ -204,7 +206,7 @@ cdef class Starts:
         each, and to the slots divided by 64.
         """
         self.c_follow()
-        cdef intp_t k, slot = 0, count = 0, n = self.kept.count
+        cdef intp_t k, slot = 0, n = self.kept.count
         cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(found)
         if n * SPARSE < self.kept.words:
@@ -220,18 +222,7 @@ cdef class Starts:
                     out[k] = slot
                     k += 1
                 slot += 1
-        for k in range(n):
-            if self.c_check(out[k]):
-                out[count] = out[k]
-                count += 1
-        return found[:count].copy()
-
-    def few(self, intp_t most):
-        """Whether it is known without a try that a sequence can start at no more slots than these."""
-        if self.kept.memory is None or self.kept.count > most:
-            return False
-        self.c_follow()
-        return self.kept.count <= most
+        return found
 
     def draw(self, intp_t n, rng):
         """Draw n slots at which a sequence can start, each with the same probability.
@@ -254,10 +245,10 @@ cdef class Starts:
 
         Notes
         -----
-        Slots are tried until a sequence can start there; if that takes some dozens of tries for each
-        of them, the rest is drawn from a set of all starts. Both give the same distribution. The
-        first call for which starts are too rare looks at all rows; one after it at those that have
-        come since, some 20 ns each.
+        Slots are tried until a sequence can start there; as soon as that has taken some dozens of
+        tries for each of them, the rest is drawn from a set of all starts. Both give the same
+        distribution. The first call for which starts are too rare looks at all rows; one after it
+        at those that have come since, some 20 ns each, and at all starts if steps were deleted.
         """
         bit_generator = rng.bit_generator
         cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
@@ -270,10 +261,9 @@ cdef class Starts:
         lock = bit_generator.lock
         self.c_prepare()
         # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
-        if not self.few(self.ring.c_stored() // TRIES // self.stride):
-            lock.acquire()
-            k = self.c_try(out, n, &bits)
-            lock.release()
+        lock.acquire()
+        k = self.c_try(out, n, &bits)
+        lock.release()
         if k < n:
             self.c_follow()
             lock.acquire()
@@ -302,10 +292,9 @@ cdef class Starts:
         return np.concatenate([drawn, rng.permutation(others)[: n - len(drawn)]])
 
     cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept:
-        """Try slots until there are n starts, or that takes too long; how many there are."""
+        """Try slots until there are n starts, or these are too rare; how many there are."""
         cdef intp_t k = 0, stored = self.ring.c_stored()
-        # A look at all rows costs about as much as so many tries.
-        cdef intp_t left = SPARE_TRIES + min(stored, TRIES * n * min(stored, self.stride))
+        cdef intp_t pay = TRIES * max(1, min(stored, self.stride)), left = SPARE_TRIES + pay
         cdef intp_t[FETCHED] tried
         cdef int8_t[FETCHED] told
         cdef intp_t i, count
@@ -320,6 +309,7 @@ cdef class Starts:
                 if k < n and told[i] == STARTS:
                     out[k] = tried[i]
                     k += 1
+                    left += pay
         return k
 
     cdef intp_t c_choose(self, intp_t* out, intp_t k, intp_t n, Bits* bits) noexcept:
@@ -334,11 +324,13 @@ cdef class Starts:
 
     # ------------------------------------------------------------------ starts that are kept
 
-    # No start is ever missing from the set. What is in it and was overwritten, hidden, or is no
-    # start any more for another reason, is found out, and removed, when it is drawn.
+    # After ``c_follow`` these are all starts and nothing else, whenever it was called before: a set
+    # that is made anew draws as one that has followed the ring for long.
 
     cdef int c_follow(self) except -1:
-        """Look at the rows that have come since the last call, the first time at all."""
+        """Look at the rows that have come since the last call, the first time at all, and at those
+        that may be starts no more.
+        """
         cdef Ring ring = self.ring
         cdef int64_t row, first
         cdef intp_t stream, slot
@@ -361,13 +353,50 @@ cdef class Starts:
             row += 1
             stream = stream + 1 if stream + 1 < ring.n_envs else 0
             slot = slot + 1 if slot + 1 < ring.capacity else 0
-        self.seen, self.first = row, first
+        self.seen = row
+        row = max(self.first, row - ring.capacity)
+        while row < first:  # is in its slot, and left out of the ring
+            if c_has(self.kept, <intp_t> (row % ring.capacity)):
+                self.kept.c_remove(<intp_t> (row % ring.capacity))
+            row += 1
         if self.edits != ring.state[EDITS]:
             self.edits = ring.state[EDITS]
             for stream in range(0 if self.across else ring.n_envs):
                 if self.waiting[stream] >= 0 and ring.state[EPISODE_LENS + stream] == 0:
                     self.c_end(stream)
+            if ring.c_absent():
+                self.c_check_all()
+        if self.first != first:
+            self.first = first
+            if self.before or self.stride > 1:
+                self.c_check_oldest()
         return 0
+
+    cdef void c_check_all(self) noexcept:
+        """Rows were hidden, so any of those that are kept may be no start, and fewer may wait."""
+        cdef intp_t stream, k = self.kept.count
+        for stream in range(self.ring.n_envs):
+            if self.waiting[stream] >= 0:
+                self.c_wait_from(stream, max(self.waiting[stream], self.ring.c_first()))
+        while k > 0:
+            k -= 1
+            self.c_check(self.kept.c_at(k))
+
+    cdef void c_check_oldest(self) noexcept:
+        """The oldest rows of each stream have lost those before them."""
+        cdef Ring ring = self.ring
+        cdef int64_t row
+        cdef intp_t stream, count
+        for stream in range(ring.n_envs):
+            row = ring.c_first() + stream  # any ``n_envs`` rows in a row are one of each stream
+            if row < ring.state[WRITTEN] and ring.c_is_absent(<intp_t> (row % ring.capacity)):
+                row = ring.c_next(row, ring.state[WRITTEN])
+            for count in range(self.before + 1):
+                if not 0 <= row < ring.state[WRITTEN]:
+                    break
+                if c_has(self.kept, <intp_t> (row % ring.capacity)):
+                    self.c_check(<intp_t> (row % ring.capacity))
+                row = ring.c_next(row, ring.state[WRITTEN])
 
     cdef bint c_is_over(self) noexcept:
         """Whether what is kept is of no use."""
@@ -441,7 +470,7 @@ cdef class Starts:
 
     cdef void c_keep(self, int64_t row) noexcept:
         """Keep a row that has enough others behind it."""
-        if self.c_is_on_stride(row):
+        if self.c_is_on_stride(row) and self.c_has_before(row):
             self.kept.c_add(<intp_t> (row % self.ring.capacity))
 
     cdef bint c_check(self, intp_t slot) noexcept:

@@ -21,6 +21,7 @@ from views import sample_sequences, update_sequence_priorities
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.samplers import Prioritized, RankBased, Uniform
 from cpprb_like.samplers._starts import Starts, choose
+from cpprb_like.views import FrameStacks, Sequences
 
 Array = npt.NDArray[Any]
 
@@ -168,13 +169,55 @@ def test_starts_that_are_kept_are_all_there_are(
         expected = starts_of(history, rows, least=least, **shape)
         slots = {step.row % capacity for step in history.alive() if step.x in expected}
         assert set(starts.slots().tolist()) == slots
-        assert starts.few(len(slots))
-        assert not starts.few(len(slots) - 1)
         if slots:
             assert set(starts.draw(20, history.rng).tolist()) <= slots
         else:
             with pytest.raises(NotEnoughDataError):
                 starts.draw(1, history.rng)
+
+
+@given(CASES, st.integers(1, 3), st.sampled_from([0.1, 0.6]), st.floats(0.05, 1.0))
+def test_starts_that_are_kept_have_the_rows_before_them(
+    case: dict[str, Any], before: int, p_absent: float, share: float
+) -> None:
+    """Also where these were overwritten or deleted: the set is what a look at each row finds."""
+    capacity = max(case["capacity"], case["n_envs"])
+    rb = ReplayBuffer(capacity, FIELDS, n_envs=case["n_envs"], next_of="obs", seed=0)
+    history = History(rb, np.random.default_rng(case["seed"]), case["p_end"], p_absent)
+    rows = min(case["length"], capacity // case["n_envs"])
+    starts = Starts(
+        rb._episodes, rows=rows, least=1, across=False, stride=case["stride"], before=before
+    )
+    for _ in range(60):
+        history.play(1)
+        if history.rng.random() < share:
+            told = starts.tell(np.arange(rb.ring.stored))
+            assert starts.slots().tolist() == np.flatnonzero(told == 1).tolist()
+
+
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized])
+@pytest.mark.parametrize("layer", [Sequences(9), Sequences(30, stride=7), FrameStacks({"x": 4})])
+def test_draws_do_not_depend_on_what_was_asked_before(sampler: Any, layer: Any) -> None:
+    """A view that has followed the buffer for long draws what a view of a copy of it draws, where
+    starts are rare and where steps were deleted too.
+    """
+    options = {} if sampler is Uniform else {"sampler": sampler()}
+    rb = episodes_of([3] * 1200 + [40, 9], capacity=4000, **options)
+    view = rb.view(layer)
+    rng = np.random.default_rng(0)
+    for turn in range(60):
+        kind = turn % 4
+        if kind == 0:
+            n = int(rng.choice([1, 3, 12, 50]))
+            rb.add(x=np.arange(n), done=np.arange(n) == n - 1)
+        elif kind == 1 and turn > 30:
+            rb.episodes.delete(int(rng.integers(len(rb.episodes))))
+        elif kind == 2:
+            next(iter(view.epoch(64, seed=0)))
+        copy = pickle.loads(pickle.dumps(view))  # noqa: S301 (our own)
+        n = int(rng.choice([1, 40, 5000]))
+        ours, theirs = view.sample(n), copy.sample(n)
+        assert all((ours[name] == theirs[name]).all() for name in ours), (turn, n)
 
 
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized])
