@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.checks import as_int
-from cpprb_like._c.drawn_ahead import States
+from cpprb_like._c.drawn_ahead import States, halted
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like.buffers._batches import Batch, Batches
 from cpprb_like.buffers._tensors import Conversion, To, conversion
@@ -305,6 +305,51 @@ class Source(Checkpointed):
     ) -> Iterator[Batch]:
         """The batches of an epoch, in the order of ``rng``, or of a generator of its own."""
         raise NotImplementedError
+
+    def reseed(self, seed: int | np.random.SeedSequence) -> None:
+        """Have the draws from now on follow from a seed.
+
+        Parameters
+        ----------
+        seed : int or SeedSequence
+            At least 0. A buffer then draws as a new one of this ``seed`` does. Of a source with
+            several generators, as a mixture has, each gets a seed that follows from this one.
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``seed`` is no such seed; nothing was changed.
+
+        Notes
+        -----
+        Batches that wait, as with ``prefetch``, are given up, and count as drawn: the next one
+        follows from the seed. The place of a sampler such as ``Recency`` stays. ``LegacyUniform`` draws
+        from NumPy's global state, which stays too. A generator that sources share is that of all.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
+        >>> rb.add(rew=[1, 2, 3, 4, 5])
+        0
+        >>> rb.reseed(1)
+        >>> first = rb.sample(4)["rew"].tolist()
+        >>> rb.reseed(1)
+        >>> rb.sample(4)["rew"].tolist() == first
+        True
+        """
+        if not isinstance(seed, np.random.SeedSequence):
+            seed = np.random.SeedSequence(as_int("seed", seed, 0))
+        elements = {id(element): element for element, _ in self._draw_states()}
+        drawing = [one for one in elements.values() if isinstance(one, np.random.Generator)]
+        seeds = [seed] if len(drawing) == 1 else seed.spawn(len(drawing))
+        states = [
+            type(rng.bit_generator)(one).state for rng, one in zip(drawing, seeds, strict=True)
+        ]
+        with halted(elements.values()):
+            for rng, state in zip(drawing, states, strict=True):
+                with rng.bit_generator.lock:
+                    rng.bit_generator.state = state
 
     def _draw_states(self) -> States:
         """What a draw changes: each object, with its state or the attributes that do."""

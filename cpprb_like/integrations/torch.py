@@ -114,23 +114,12 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
             to="torch",
         )
 
-    def _reseed(self, worker: int) -> None:
-        """Seed what the source draws in a worker, whose copy of it would draw the same each time.
-
-        A worker begins with the generator of its parent, which no epoch of workers moves on.
-        """
-        seeds = np.random.SeedSequence([self.seed, int(self._epoch), *self.shard, worker])
-        for element, _ in self.source._draw_states():
-            if isinstance(element, np.random.Generator):
-                bits = element.bit_generator
-                with bits.lock:
-                    bits.state = type(bits)(seeds.spawn(1)[0]).state
-
     def __iter__(self) -> Iterator[Any]:
         """The batches of this worker, or of all where there are none."""
         info = get_worker_info()
-        if info is not None:
-            self._reseed(info.id)
+        if info is not None:  # a copy of the parent's generator, which no epoch of workers moves on
+            numbers = [self.seed, int(self._epoch), *self.shard, info.id]
+            self.source.reseed(np.random.SeedSequence(numbers))
         batches: Iterator[Any] = self._batches(
             0 if info is None else info.id, 1 if info is None else info.num_workers
         )

@@ -166,3 +166,49 @@ def test_a_mixture_has_no_epoch() -> None:
     """Each row once would leave no shares to choose."""
     with pytest.raises(TypeError, match="a mixture has no epoch"):
         mixture().epoch(4)
+
+
+# ---- reseed ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_draws_follow_from_the_seed_of_reseed(name: str) -> None:
+    """Sources that drew different numbers of batches before draw the same ones after it."""
+    one = SOURCES[name]()
+    other = copy.deepcopy(one)
+    if name != "recency":  # whose place moves with each batch
+        other.sample(7)
+    for source in (one, other):
+        source.reseed(11)
+    assert listed(one.sample(16)) == listed(other.sample(16))
+    other.reseed(12)
+    assert listed(one.sample(16)) != listed(other.sample(16))
+
+
+def test_a_reseeded_buffer_draws_as_a_new_one() -> None:
+    """Of one generator it is the seed itself, as ``seed=`` takes it."""
+    rb = filled()
+    rb.sample(3)
+    rb.reseed(3)
+    assert listed(rb.sample(9)) == listed(filled().sample(9))
+    rb.reseed(np.random.SeedSequence([1, 2]))
+    twin = np.random.default_rng([1, 2])
+    assert rb.rng.integers(0, 1 << 40, 5).tolist() == twin.integers(0, 1 << 40, 5).tolist()
+
+
+def test_reseed_keeps_the_kind_of_generator() -> None:
+    """The state of another bit generator is its own."""
+    rb = filled()
+    rb.rng = np.random.Generator(np.random.MT19937(0))
+    rb.reseed(5)
+    twin = np.random.Generator(np.random.MT19937(np.random.SeedSequence(5)))
+    assert rb.rng.integers(0, 99, 5).tolist() == twin.integers(0, 99, 5).tolist()
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1", None, True])
+def test_wrong_seeds_of_reseed_are_refused(seed: Any) -> None:
+    """And nothing has changed then."""
+    rb, twin = filled(), filled()
+    with refused(rb, (TypeError, ValueError), "seed"):
+        rb.reseed(seed)
+    assert listed(rb.sample(9)) == listed(twin.sample(9))

@@ -217,6 +217,21 @@ def test_restoring_gives_up_what_waits(name: str, tmp_path: Path) -> None:
         assert [listed(next(batches)) for _ in range(6)] == expected
 
 
+@pytest.mark.parametrize("name", ["plain", "n-step", "of one generator"])
+def test_reseeding_gives_up_what_waits(name: str) -> None:
+    """The batch after ``reseed`` is the first of the seed, however many were drawn ahead."""
+    one, other = MORE[name](), MORE[name]()
+    with one.batches(4, prefetch=3) as batches:
+        next(batches)
+        until_full(batches)
+        one.reseed(9)
+        ahead = [listed(next(batches))["x"] for _ in range(5)]
+    for _ in range(4 if name == "of one generator" else 0):  # the times of its schedule
+        other.sample(4)
+    other.reseed(9)
+    assert ahead == [listed(other.sample(4))["x"] for _ in range(5)]
+
+
 class Walk(Sampler):
     """Rows one after another, from a place of its own."""
 
