@@ -119,6 +119,7 @@ class Exchanged:
         path: str | os.PathLike[str],
         *,
         format: str | None = None,  # noqa: A002 (the word that users know)
+        split: str | None = None,
         capacity: float | None = None,
         n_envs: int | None = None,
         env_dict: Mapping[str, FieldSpec] | None = None,
@@ -134,6 +135,8 @@ class Exchanged:
             The file or folder; of format ``"minari"`` also the name of a local data set.
         format : str, optional
             One of ``cpprb_like.datasets.FORMATS``; told from the files.
+        split : str, optional
+            The split that is read, of format ``"rlds"``, where a folder has several.
         capacity : int, optional
             Rows that the buffer holds; by default those of the data set. If it is less, the newest
             are there.
@@ -202,6 +205,7 @@ class Exchanged:
             cls,
             path,
             format,
+            split=split,
             capacity=capacity,
             n_envs=n_envs,
             env_dict=env_dict,

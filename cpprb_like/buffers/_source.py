@@ -323,8 +323,9 @@ class Source(Checkpointed):
         Notes
         -----
         Batches that wait, as with ``prefetch``, are given up, and count as drawn: the next one
-        follows from the seed. The place of a sampler such as ``Recency`` stays. ``LegacyUniform`` draws
-        from NumPy's global state, which stays too. A generator that sources share is that of all.
+        follows from the seed. The place of a sampler such as ``Recency`` stays; ``LegacyUniform``
+        draws from NumPy's global state, which stays too. Sources that share a generator share what
+        it draws.
 
         Examples
         --------

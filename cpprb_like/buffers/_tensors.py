@@ -64,14 +64,23 @@ class TensorBatch(dict[str, Any]):
         TensorBatch
             A new one. Columns that are NumPy arrays are those of this one.
         """
-        return TensorBatch({name: _moved(value, device, options) for name, value in self.items()})
+        return type(self)(
+            (name, value if isinstance(value, np.ndarray) else self._move(value, device, options))
+            for name, value in self.items()
+        )
+
+    def _move(self, value: Any, device: Any, options: dict[str, Any]) -> Any:
+        """A tensor on another device."""
+        return value.to(device, **options)
 
 
-def _moved(value: Any, device: Any, options: dict[str, Any]) -> Any:
-    if isinstance(value, np.ndarray):
-        return value
-    move = value.to if hasattr(value, "to") else value.to_device
-    return move(device, **options)
+class JaxBatch(TensorBatch):
+    """A batch of arrays of JAX, which name the move between devices otherwise."""
+
+    __slots__ = ()
+
+    def _move(self, value: Any, device: Any, options: dict[str, Any]) -> Any:
+        return value.to_device(device, **options)
 
 
 class Conversion:
@@ -93,15 +102,20 @@ class Conversion:
 class Columns(Conversion):
     """Each column by itself; None leaves it the array that it is."""
 
-    def __init__(self, convert: Callable[[NDArray[Any]], Any] | None) -> None:
+    def __init__(
+        self,
+        convert: Callable[[NDArray[Any]], Any] | None,
+        kind: type[TensorBatch] = TensorBatch,
+    ) -> None:
         self._convert = convert
+        self._kind = kind
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> TensorBatch:
         """A batch of what the columns are made into."""
         convert = self._convert
         if convert is None:
-            return TensorBatch(batch)
-        return TensorBatch({name: convert(values) for name, values in batch.items()})
+            return self._kind(batch)
+        return self._kind({name: convert(values) for name, values in batch.items()})
 
 
 class Called(Conversion):
@@ -193,12 +207,13 @@ def _by_torch(given: Any) -> Conversion:
 
 @cache
 def _make_pytree(jax: Any) -> None:
-    """Tell JAX that a ``TensorBatch`` is a container, as dicts are: ``jax.jit`` takes it."""
-    jax.tree_util.register_pytree_node(
-        TensorBatch,
-        lambda batch: (list(batch.values()), tuple(batch)),
-        lambda names, values: TensorBatch(zip(names, values, strict=True)),
-    )
+    """Tell JAX that such batches are containers, as dicts are: ``jax.jit`` takes them."""
+    for kind in (TensorBatch, JaxBatch):
+        jax.tree_util.register_pytree_node(
+            kind,
+            lambda batch: (list(batch.values()), tuple(batch)),
+            lambda names, values, kind=kind: kind(zip(names, values, strict=True)),
+        )
 
 
 def _by_jax(given: Any) -> Conversion:
@@ -221,4 +236,4 @@ def _by_jax(given: Any) -> Conversion:
             return array
         return found if device is None else jax.device_put(found, device)
 
-    return Columns(convert)
+    return Columns(convert, JaxBatch)

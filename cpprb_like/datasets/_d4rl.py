@@ -19,6 +19,7 @@ import numpy as np
 
 from cpprb_like.datasets import _hdf5
 from cpprb_like.datasets._files import begins_with, warn
+from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._model import (
     Array,
     Ends,
@@ -32,11 +33,9 @@ from cpprb_like.datasets._model import (
 )
 from cpprb_like.datasets._model import Path as Parts
 
-__all__ = ["IS_FILE", "NAME", "D4rlReader", "D4rlWriter", "check", "told_by"]
+__all__ = ["FORMAT", "D4rlReader", "D4rlWriter"]
 
 NAME = "d4rl"
-IS_FILE = True
-SUFFIXES = (".hdf5", ".h5")
 MAGIC = b"\x89HDF\r\n\x1a\n"
 METADATA = "cpprb_like"
 NEXT = "next_observations"
@@ -51,15 +50,6 @@ PLACES = {
 }
 FLAG = np.dtype(np.bool_)
 FLAGS_AT_ONCE = 1 << 20
-
-
-def told_by(path: Path) -> bool:
-    """Whether a path is one of this format."""
-    return begins_with(path, MAGIC) or (path.is_file() and path.suffix in SUFFIXES)
-
-
-def check(header: Header) -> None:
-    """Raise ``ValueError`` if the format has no place for what there must be: none."""
 
 
 def _places(header: Header) -> dict[str, str]:
@@ -80,7 +70,7 @@ def _places(header: Header) -> dict[str, str]:
     return places
 
 
-class D4rlWriter:
+class D4rlWriter(Writer):
     """Writes a file of D4RL."""
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
@@ -127,7 +117,7 @@ class D4rlWriter:
     abandon = close
 
 
-class D4rlReader:
+class D4rlReader(Reader):
     """Reads a file of D4RL, ours or another."""
 
     header: Header
@@ -259,16 +249,24 @@ class D4rlReader:
         self._file.close()
 
 
-def open_writer(path: Path, header: Header, about: Mapping[str, Any]) -> D4rlWriter:
-    """A writer of this format."""
-    return D4rlWriter(path, header, about)
+class D4rl(Format):
+    """See ``Format``."""
+
+    name = NAME
+    is_file = True
+    suffixes = (".hdf5", ".h5")
+
+    def told_by(self, path: Path) -> bool:
+        """Whether a path is one of this format."""
+        return begins_with(path, MAGIC) or (path.is_file() and path.suffix in self.suffixes)
+
+    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> D4rlWriter:
+        """A writer of this format."""
+        return D4rlWriter(path, header, about)
+
+    def open_reader(self, path: Path) -> D4rlReader:
+        """A reader of this format."""
+        return D4rlReader(path)
 
 
-def open_reader(path: Path) -> D4rlReader:
-    """A reader of this format."""
-    return D4rlReader(path)
-
-
-def find(name: str) -> None:
-    """Where a data set of this name is: files have paths, and no names."""
-    del name
+FORMAT = D4rl()

@@ -25,6 +25,7 @@ import numpy as np
 
 from cpprb_like.checkpoint._npz import Archive, read_header
 from cpprb_like.datasets._files import as_bytes, from_bytes, is_native
+from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._model import (
     Array,
@@ -38,10 +39,9 @@ from cpprb_like.datasets._model import (
     load_json,
 )
 
-__all__ = ["IS_FILE", "NAME", "DreamerReader", "DreamerWriter", "check", "told_by"]
+__all__ = ["FORMAT", "DreamerReader", "DreamerWriter"]
 
 NAME = "dreamerv3"
-IS_FILE = False
 METADATA = "cpprb_like.json"
 FILE = re.compile(r"([0-9TF]+)-([0-9A-Za-z]+)-([0-9A-Za-z]+)-([0-9]{1,9})\.npz")
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -53,16 +53,6 @@ FLAGS = ("is_first", "is_last", "is_terminal")
 LOG = "log_"
 FLAG = np.dtype(np.bool_)
 PLAIN = re.compile(r"[<>|=]?[biuf][0-9]{1,2}")
-
-
-def told_by(path: Path) -> bool:
-    """Whether a path is one of this format."""
-    return path.is_dir() and any(FILE.fullmatch(name) for name in os.listdir(path))  # noqa: PTH208
-
-
-def check(header: Header) -> None:
-    """Raise ``ValueError`` if something is lacking that the format must have."""
-    check_steps(header, NAME)
 
 
 def _keys(header: Header) -> dict[str, str]:
@@ -86,7 +76,7 @@ def _keys(header: Header) -> dict[str, str]:
 # ---------------------------------------------------------------------- writing
 
 
-class DreamerWriter:
+class DreamerWriter(Writer):
     """Writes a folder of DreamerV3's chunks."""
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
@@ -154,9 +144,6 @@ class DreamerWriter:
             "cpprb_like_streams": {stream.first: env for env, stream in self._streams.items()},
         }
         (self._folder / METADATA).write_text(json.dumps(found), encoding="utf-8")
-
-    def abandon(self) -> None:
-        """Nothing is open."""
 
 
 class _Stream:
@@ -252,7 +239,7 @@ def _array(archive: Archive, key: str, length: int) -> Array:
     return values[:length]
 
 
-class DreamerReader:
+class DreamerReader(Reader):
     """Reads a folder of DreamerV3's chunks, ours or another."""
 
     header: Header
@@ -428,7 +415,7 @@ class DreamerReader:
             yield rows
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Forget the chunks that were read."""
         self._cached.clear()
 
 
@@ -477,16 +464,26 @@ def _chains(folder: Path) -> Iterator[list[_Chunk]]:
         raise ValueError(f"{folder}: expected chunks in a row, got a circle of {sorted(left)}")
 
 
-def open_writer(path: Path, header: Header, about: Mapping[str, Any]) -> DreamerWriter:
-    """A writer of this format."""
-    return DreamerWriter(path, header, about)
+class DreamerV3(Format):
+    """See ``Format``."""
+
+    name = NAME
+
+    def told_by(self, path: Path) -> bool:
+        """Whether a path is one of this format."""
+        return path.is_dir() and any(FILE.fullmatch(name) for name in os.listdir(path))  # noqa: PTH208
+
+    def check(self, header: Header) -> None:
+        """Observations with final ones, actions and rewards are needed."""
+        check_steps(header, NAME)
+
+    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> DreamerWriter:
+        """A writer of this format."""
+        return DreamerWriter(path, header, about)
+
+    def open_reader(self, path: Path) -> DreamerReader:
+        """A reader of this format."""
+        return DreamerReader(path)
 
 
-def open_reader(path: Path) -> DreamerReader:
-    """A reader of this format."""
-    return DreamerReader(path)
-
-
-def find(name: str) -> None:
-    """Where a data set of this name is: folders have paths, and no names."""
-    del name
+FORMAT = DreamerV3()

@@ -21,6 +21,7 @@ __all__ = [
     "check_dataset",
     "create",
     "field_of",
+    "is_group",
     "member",
     "members",
     "opened",
@@ -53,6 +54,11 @@ def reading(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
     except (OSError, RuntimeError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: expected a sound HDF5 file: {error}") from error
+
+
+def is_group(found: Any) -> bool:
+    """Whether this is a group, and no data set and not None."""
+    return isinstance(found, need("h5py", HDF5).Group)
 
 
 def member(group: Any, name: str) -> Any:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like.datasets._format import Reader
 from cpprb_like.datasets._from_buffer import rows_in_chunk
-from cpprb_like.datasets._model import Field, Header, Reader, Rows
+from cpprb_like.datasets._model import Field, Header, Rows
 
 __all__ = ["fill", "first_are_cut"]
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need
+from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._lerobot_features import (
     DEFAULTS,
@@ -45,9 +46,8 @@ from cpprb_like.datasets._model import (
 from cpprb_like.datasets._model import Path as Parts
 from cpprb_like.datasets._video import Video
 
-__all__ = ["IS_FILE", "NAME", "LerobotReader", "LerobotWriter", "check", "told_by"]
+__all__ = ["FORMAT", "LerobotReader", "LerobotWriter"]
 
-IS_FILE = False
 VERSION = "v3.0"
 INFO, STATS = "meta/info.json", "meta/stats.json"
 TASKS, EPISODES = "meta/tasks.parquet", "meta/episodes"
@@ -72,15 +72,6 @@ NAMES = {
     TERMINATED: "terminated",
     TRUNCATED: "truncated",
 }
-
-
-def told_by(path: Path) -> bool:
-    """Whether a path is one of this format."""
-    return path.is_dir() and (path / INFO).is_file()
-
-
-def check(header: Header) -> None:
-    """Raise ``ValueError`` if something is lacking that the format must have: nothing is."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -130,7 +121,7 @@ class _File:
             self._writer.close()
 
 
-class LerobotWriter:
+class LerobotWriter(Writer):
     """Writes a folder of LeRobot's."""
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
@@ -390,7 +381,7 @@ class _Clip(NamedTuple):
     start: float
 
 
-class LerobotReader:
+class LerobotReader(Reader):
     """Reads a folder of LeRobot's, ours or another."""
 
     header: Header
@@ -699,16 +690,22 @@ def _name_of(column: str, *, is_alone: bool) -> tuple[str, str]:
     return NAMES.get(column, column), ""
 
 
-def open_writer(path: Path, header: Header, about: Mapping[str, Any]) -> LerobotWriter:
-    """A writer of this format."""
-    return LerobotWriter(path, header, about)
+class LeRobot(Format):
+    """See ``Format``."""
+
+    name = NAME
+
+    def told_by(self, path: Path) -> bool:
+        """Whether a path is one of this format."""
+        return path.is_dir() and (path / INFO).is_file()
+
+    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> LerobotWriter:
+        """A writer of this format."""
+        return LerobotWriter(path, header, about)
+
+    def open_reader(self, path: Path) -> LerobotReader:
+        """A reader of this format."""
+        return LerobotReader(path)
 
 
-def open_reader(path: Path) -> LerobotReader:
-    """A reader of this format."""
-    return LerobotReader(path)
-
-
-def find(name: str) -> None:
-    """Where a data set of this name is: folders have paths, and no names."""
-    del name
+FORMAT = LeRobot()

@@ -17,14 +17,14 @@ import numpy as np
 
 from cpprb_like.datasets import _hdf5, _minari_metadata
 from cpprb_like.datasets._files import need
-from cpprb_like.datasets._minari_metadata import Leaf, find, is_tuple
+from cpprb_like.datasets._format import Format, Reader, Writer
+from cpprb_like.datasets._minari_metadata import Leaf, is_tuple
 from cpprb_like.datasets._model import (
     Array,
     Ends,
     EpisodeRecord,
     Field,
     Header,
-    Reader,
     Rows,
     check_steps,
     is_taken,
@@ -33,25 +33,14 @@ from cpprb_like.datasets._model import (
 )
 from cpprb_like.datasets._model import Path as Parts
 
-__all__ = ["IS_FILE", "NAME", "MinariReader", "MinariWriter", "check", "find", "told_by"]
+__all__ = ["FORMAT", "MinariReader", "MinariWriter"]
 
 NAME = "minari"
-IS_FILE = False
 FILE = "main_data.hdf5"
 OURS = "cpprb_like"
 FLAG = np.dtype(np.bool_)
 INFOS = "infos"
 COLUMNS = {"rewards": "rew", "terminations": "terminated", "truncations": "truncated"}
-
-
-def told_by(path: Path) -> bool:
-    """Whether a path is one of this format."""
-    return path.is_dir() and _minari_metadata.storage_of(path) == "hdf5"
-
-
-def check(header: Header) -> None:
-    """Raise ``ValueError`` if something is lacking that the format must have."""
-    check_steps(header, NAME)
 
 
 def places(group: str, parts: Mapping[str, Parts]) -> dict[str, Parts]:
@@ -84,7 +73,7 @@ class _Layout:
                 self.columns[field.name] = (OURS, key_of(field.name))
 
 
-class MinariWriter:
+class MinariWriter(Writer):
     """Writes a folder of Minari's."""
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
@@ -141,7 +130,7 @@ class MinariWriter:
         self._file.close()
 
 
-class MinariReader:
+class MinariReader(Reader):
     """Reads a folder of Minari's, ours or another."""
 
     header: Header
@@ -249,14 +238,14 @@ class MinariReader:
 
     def _group(self, name: str) -> Any:
         group = _hdf5.member(self._file, name)
-        if group is None or not hasattr(group, "keys"):
+        if not _hdf5.is_group(group):
             raise ValueError(f"{name}: expected a group, got {group!r}")
         return group
 
     def _find(self, group: Any, place: Parts, n: int, field: Field) -> Any:
         found = group
         for key in place:
-            found = _hdf5.member(found, key) if hasattr(found, "keys") else None
+            found = _hdf5.member(found, key) if _hdf5.is_group(found) else None
         name = f"{group.name}/{'/'.join(place)}"
         if field.name in self._jpeg:
             if found is None or found.ndim not in (1, 2) or len(found) != n:
@@ -349,15 +338,34 @@ def decoded(data: bytes, shape: tuple[int, ...], name: str) -> Array:
         raise ValueError(f"field {name!r}: expected a JPEG image: {error}") from None
 
 
-def open_writer(path: Path, header: Header, about: Mapping[str, Any]) -> MinariWriter:
-    """A writer of this format."""
-    return MinariWriter(path, header, about)
+class Minari(Format):
+    """See ``Format``."""
+
+    name = NAME
+
+    def told_by(self, path: Path) -> bool:
+        """Whether a path is one of this format."""
+        return path.is_dir() and _minari_metadata.storage_of(path) == "hdf5"
+
+    def check(self, header: Header) -> None:
+        """Observations with final ones, actions and rewards are needed."""
+        check_steps(header, NAME)
+
+    def find(self, name: str) -> Path | None:
+        """Where Minari keeps a local data set of this name, if it does."""
+        return _minari_metadata.find(name)
+
+    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> MinariWriter:
+        """A writer of this format."""
+        return MinariWriter(path, header, about)
+
+    def open_reader(self, path: Path) -> Reader:
+        """A reader of this format, whatever its storage."""
+        if _minari_metadata.storage_of(path) in ("arrow", "parquet"):
+            from cpprb_like.datasets import _minari_arrow  # noqa: PLC0415 (it needs this module)
+
+            return _minari_arrow.FORMAT.open_reader(path)
+        return MinariReader(path)
 
 
-def open_reader(path: Path) -> Reader:
-    """A reader of this format, whatever its storage."""
-    if _minari_metadata.storage_of(path) in ("arrow", "parquet"):
-        from cpprb_like.datasets import _minari_arrow  # noqa: PLC0415 (it needs this module)
-
-        return _minari_arrow.open_reader(path)
-    return MinariReader(path)
+FORMAT = Minari()

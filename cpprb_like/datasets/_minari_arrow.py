@@ -18,8 +18,9 @@ import numpy as np
 
 from cpprb_like.datasets import _arrow, _minari_metadata
 from cpprb_like.datasets._files import need
+from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._minari import COLUMNS, INFOS, OURS, decoded, foreign_header
-from cpprb_like.datasets._minari_metadata import Leaf, find
+from cpprb_like.datasets._minari_metadata import Leaf
 from cpprb_like.datasets._model import (
     Array,
     EpisodeRecord,
@@ -33,25 +34,14 @@ from cpprb_like.datasets._model import (
 )
 from cpprb_like.datasets._model import Path as Parts
 
-__all__ = ["IS_FILE", "NAME", "MinariArrowReader", "MinariArrowWriter", "check", "find", "told_by"]
+__all__ = ["FORMAT", "MinariArrowReader", "MinariArrowWriter"]
 
 NAME = "minari-arrow"
-IS_FILE = False
 FILE = "part-0.arrow"
 METADATA = "metadata.json"
 STORAGES = ("arrow", "parquet")
 
 Place = tuple[str, Parts]  # a column, and the path in it
-
-
-def told_by(path: Path) -> bool:
-    """Whether a path is one of this format."""
-    return path.is_dir() and _minari_metadata.storage_of(path) in STORAGES
-
-
-def check(header: Header) -> None:
-    """Raise ``ValueError`` if something is lacking that the format must have."""
-    check_steps(header, NAME)
 
 
 def _places(header: Header) -> dict[str, Place]:
@@ -65,7 +55,7 @@ def _places(header: Header) -> dict[str, Place]:
     return places | {name: (f"{OURS}.{key_of(name)}", ()) for name in extras}
 
 
-class MinariArrowWriter:
+class MinariArrowWriter(Writer):
     """Writes a folder of Minari's."""
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
@@ -117,11 +107,8 @@ class MinariArrowWriter:
         """Write the metadata."""
         _minari_metadata.write(self._folder, self._header, "arrow", self._nbytes, self._about)
 
-    def abandon(self) -> None:
-        """Nothing is open."""
 
-
-class MinariArrowReader:
+class MinariArrowReader(Reader):
     """Reads a folder of Minari's, ours or another."""
 
     header: Header
@@ -272,14 +259,11 @@ class MinariArrowReader:
         shape = self._jpeg[name].shape
         return np.stack([decoded(value.as_py() or b"", shape, name) for value in found])
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 def _whole(table: Any, column: str) -> Any:
     """A column as one array."""
-    found = table.column(column).combine_chunks()
-    return found.chunk(0) if hasattr(found, "chunks") and found.num_chunks else found
+    pyarrow, found = need("pyarrow", NAME), table.column(column)
+    return pyarrow.concat_arrays(found.chunks or [pyarrow.array([], found.type)])
 
 
 def _shape(kind: Any, path: Parts) -> tuple[int, ...] | None:
@@ -295,11 +279,32 @@ def _shape(kind: Any, path: Parts) -> tuple[int, ...] | None:
     return tuple(int(text) for text in lengths) if all(map(str.isdigit, lengths)) else None
 
 
-def open_writer(path: Path, header: Header, about: Mapping[str, Any]) -> MinariArrowWriter:
-    """A writer of this format."""
-    return MinariArrowWriter(path, header, about)
+class MinariArrow(Format):
+    """See ``Format``."""
+
+    name = NAME
+
+    def told_by(self, path: Path) -> bool:
+        """Whether a path is one of this format."""
+        return path.is_dir() and _minari_metadata.storage_of(path) in STORAGES
+
+    def check(self, header: Header) -> None:
+        """Observations with final ones, actions and rewards are needed."""
+        check_steps(header, NAME)
+
+    def find(self, name: str) -> Path | None:
+        """Where Minari keeps a local data set of this name, if it does."""
+        return _minari_metadata.find(name)
+
+    def open_writer(
+        self, path: Path, header: Header, about: Mapping[str, Any]
+    ) -> MinariArrowWriter:
+        """A writer of this format."""
+        return MinariArrowWriter(path, header, about)
+
+    def open_reader(self, path: Path) -> MinariArrowReader:
+        """A reader of this format."""
+        return MinariArrowReader(path)
 
 
-def open_reader(path: Path) -> MinariArrowReader:
-    """A reader of this format."""
-    return MinariArrowReader(path)
+FORMAT = MinariArrow()

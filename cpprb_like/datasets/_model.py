@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -26,9 +26,7 @@ __all__ = [
     "Field",
     "Header",
     "Path",
-    "Reader",
     "Rows",
-    "Writer",
     "check_steps",
     "is_taken",
     "key_of",
@@ -394,36 +392,3 @@ def check_steps(header: Header, format: str) -> None:  # noqa: A002 (the word th
             f"and shape as {lacking}, as each episode has its final observation; formats 'd4rl', "
             "'rllib' and 'lerobot' need none"
         )
-
-
-class Writer(Protocol):
-    """Writes a data set, episode by episode; each format has one."""
-
-    def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
-        """Write the rows of an episode, which come in chunks."""
-
-    def close(self) -> None:
-        """Write what is left, when all episodes are written."""
-
-    def abandon(self) -> None:
-        """Let go of all files, whatever is written."""
-
-
-class Reader(Protocol):
-    """Reads a data set; each format has one.
-
-    Attributes
-    ----------
-    header : Header
-    left_out : list of str
-        What is in the files and cannot be in a buffer.
-    """
-
-    header: Header
-    left_out: list[str]
-
-    def rows(self, number: int, most: int) -> Iterator[Rows]:
-        """The rows of an episode, at most so many at a time, with all fields."""
-
-    def close(self) -> None:
-        """Let go of all files."""

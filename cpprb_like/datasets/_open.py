@@ -13,9 +13,10 @@ import numpy as np
 
 from cpprb_like.checkpoint._progress import Tell, shown
 from cpprb_like.datasets._files import new_place, warn
+from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import Names, Source
 from cpprb_like.datasets._into_buffer import fill, first_are_cut
-from cpprb_like.datasets._model import EpisodeRecord, Header, Reader, Writer
+from cpprb_like.datasets._model import EpisodeRecord, Header
 from cpprb_like.errors import DataLossWarning
 
 __all__ = ["FORMATS", "Description", "describe", "export", "from_dataset", "told"]
@@ -60,10 +61,11 @@ class Description(NamedTuple):
     left_out: list[str]
 
 
-def _module(name: str) -> Any:
+def _format(name: str) -> Format:
     if name not in MODULES:
         raise ValueError(f"format: expected one of {list(FORMATS)}, got {name!r}")
-    return importlib.import_module(f"cpprb_like.datasets.{MODULES[name]}")
+    found: Format = importlib.import_module(f"cpprb_like.datasets.{MODULES[name]}").FORMAT
+    return found
 
 
 def told(path: str | os.PathLike[str], *, is_new: bool = False) -> str | None:
@@ -88,8 +90,8 @@ def told(path: str | os.PathLike[str], *, is_new: bool = False) -> str | None:
     """
     place = Path(os.fsdecode(path))
     for name in FORMATS:
-        module = _module(name)
-        if place.suffix in getattr(module, "SUFFIXES", ()) if is_new else module.told_by(place):
+        found = _format(name)
+        if place.suffix in found.suffixes if is_new else found.told_by(place):
             return name
     return None
 
@@ -98,11 +100,12 @@ def told(path: str | os.PathLike[str], *, is_new: bool = False) -> str | None:
 def _reading(
     path: str | os.PathLike[str],
     format: str | None,  # noqa: A002 (the word that users know)
+    split: str | None,
 ) -> Iterator[tuple[str, Reader]]:
-    """The reader of a data set."""
+    """The reader of a data set, or of a split of it."""
     place = Path(os.fsdecode(path))
     if format is not None and not place.exists():
-        place = _module(format).find(os.fsdecode(path)) or place
+        place = _format(format).find(os.fsdecode(path)) or place
     if format is None and not place.exists():
         raise FileNotFoundError(f"{place}: there is no such file or folder")
     name = told(place) if format is None else format
@@ -110,10 +113,10 @@ def _reading(
         raise ValueError(
             f"{place}: expected a data set of one of {list(FORMATS)}, found none of them"
         )
-    module = _module(name)
+    found = _format(name)
     if not place.exists():
         raise FileNotFoundError(f"{place}: there is no such file or folder")
-    reader: Reader = module.open_reader(place)
+    reader = found.open_reader(place) if split is None else found.open_split(place, split)
     try:
         yield name, reader
     finally:
@@ -124,6 +127,7 @@ def describe(
     path: str | os.PathLike[str],
     *,
     format: str | None = None,  # noqa: A002 (the word that users know)
+    split: str | None = None,
 ) -> Description:
     """What a data set holds, without its rows.
 
@@ -133,6 +137,8 @@ def describe(
         The file or folder; of format ``"minari"`` also the name of a local data set.
     format : str, optional
         One of ``FORMATS``; told from the files.
+    split : str, optional
+        The split that is meant, of format ``"rlds"``.
 
     Returns
     -------
@@ -165,7 +171,7 @@ def describe(
     >>> found.format, found.rows, [episode.is_open for episode in found.episodes]
     ('dreamerv3', 2, [False, True])
     """
-    with _reading(path, format) as (name, reader):
+    with _reading(path, format, split) as (name, reader):
         header = reader.header
         fields = {field.name: (field.dtype, field.shape) for field in header.fields}
         return Description(
@@ -192,7 +198,7 @@ def export(
     name = told(path, is_new=True) if format is None else format
     if name is None:
         raise ValueError(f"format: expected one of {list(FORMATS)}, as {path} tells none")
-    module = _module(name)
+    found = _format(name)
     source = Source(buffer, observation, action, reward)
     if source.left_out:
         lost = ", ".join(f"{field.name!r} ({field.dtype})" for field in source.left_out)
@@ -202,14 +208,14 @@ def export(
         )
         if strict:
             raise ValueError(text)
-    module.check(source.header)
+    found.check(source.header)
     if not source.header.rows:
         raise ValueError("expected a buffer with rows, got an empty one")
     with shown(progress) as tell:
         count = _Count(tell, 2 * source.header.rows * source.header.row_nbytes)
         header = source.look(count.add)
-        with new_place(path, is_file=module.IS_FILE) as place:
-            _write(module.open_writer(place, header, dict(about or {})), source, header, count)
+        with new_place(path, is_file=found.is_file) as place:
+            _write(found.open_writer(place, header, dict(about or {})), source, header, count)
         count.finish()
     if source.left_out:
         warn(text, DataLossWarning)
@@ -258,6 +264,7 @@ def from_dataset(
     path: str | os.PathLike[str],
     format: str | None,  # noqa: A002 (the word that users know)
     *,
+    split: str | None,
     capacity: float | None,
     n_envs: int | None,
     env_dict: Mapping[str, Any] | None,
@@ -266,7 +273,7 @@ def from_dataset(
     options: Mapping[str, Any],
 ) -> Any:
     """A buffer with the rows of a data set: see ``ReplayBuffer.from_dataset``."""
-    with _reading(path, format) as (_, reader):
+    with _reading(path, format, split) as (_, reader):
         header = reader.header
         if reader.left_out:
             text = f"{path}: {len(reader.left_out)} data sets have no place in a buffer: " + (

@@ -20,6 +20,7 @@ import numpy as np
 
 from cpprb_like.datasets import _tfrecord
 from cpprb_like.datasets._files import as_bytes, from_bytes, is_native
+from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._minari import foreign_header
 from cpprb_like.datasets._model import (
     Array,
@@ -35,10 +36,9 @@ from cpprb_like.datasets._model import (
 )
 from cpprb_like.datasets._model import Path as Parts
 
-__all__ = ["IS_FILE", "NAME", "RldsReader", "RldsWriter", "check", "told_by"]
+__all__ = ["FORMAT", "RldsReader", "RldsWriter"]
 
 NAME = "rlds"
-IS_FILE = False
 FEATURES, INFO, METADATA = "features.json", "dataset_info.json", "cpprb_like.json"
 DATASET, SPLIT, VERSION = "cpprb_like", "train", "1.0.0"
 OURS = "cpprb_like"
@@ -47,16 +47,6 @@ FLAGS = ("is_first", "is_last", "is_terminal")
 SHARD = re.compile(r"(?:.*-)?(\w+)\.tfrecord-[0-9]+(?:-of-[0-9]+)?")
 FLAG = np.dtype(np.bool_)
 FLOAT = np.dtype(np.float32)
-
-
-def told_by(path: Path) -> bool:
-    """Whether a path is one of this format."""
-    return path.is_dir() and (path / FEATURES).is_file() and any(path.glob("*.tfrecord*"))
-
-
-def check(header: Header) -> None:
-    """Raise ``ValueError`` if something is lacking that the format must have."""
-    check_steps(header, NAME)
 
 
 def _places(header: Header) -> dict[str, Parts]:
@@ -120,7 +110,7 @@ def _is_tensor(dtype: np.dtype[Any]) -> bool:
     return is_native(dtype) and dtype != np.uint32
 
 
-class RldsWriter:
+class RldsWriter(Writer):
     """Writes a folder of TensorFlow Datasets."""
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
@@ -210,7 +200,7 @@ class _Leaf(NamedTuple):
     encoding: str
 
 
-class RldsReader:
+class RldsReader(Reader):
     """Reads a folder of TensorFlow Datasets, ours or another."""
 
     header: Header
@@ -351,9 +341,6 @@ class RldsReader:
                     rows[flag] = found[start + 1 : stop + 1].reshape(-1, *header[flag].shape)
             yield rows
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 def _walk(node: Any, path: Parts = ()) -> Iterator[tuple[Parts, Any]]:
     if "featuresDict" in node and len(path) < 32:
@@ -381,16 +368,26 @@ def _leaf(node: Any) -> _Leaf | None:
     return _Leaf(Field("", dtype, tuple(int(text) for text in lengths)), encoding)
 
 
-def open_writer(path: Path, header: Header, about: Mapping[str, Any]) -> RldsWriter:
-    """A writer of this format."""
-    return RldsWriter(path, header, about)
+class Rlds(Format):
+    """See ``Format``."""
+
+    name = NAME
+
+    def told_by(self, path: Path) -> bool:
+        """Whether a path is one of this format."""
+        return path.is_dir() and (path / FEATURES).is_file() and any(path.glob("*.tfrecord*"))
+
+    def check(self, header: Header) -> None:
+        """Observations with final ones, actions and rewards are needed."""
+        check_steps(header, NAME)
+
+    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> RldsWriter:
+        """A writer of this format."""
+        return RldsWriter(path, header, about)
+
+    def open_reader(self, path: Path) -> RldsReader:
+        """A reader of this format."""
+        return RldsReader(path)
 
 
-def open_reader(path: Path) -> RldsReader:
-    """A reader of this format."""
-    return RldsReader(path)
-
-
-def find(name: str) -> None:
-    """Where a data set of this name is: folders have paths, and no names."""
-    del name
+FORMAT = Rlds()

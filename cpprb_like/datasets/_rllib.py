@@ -19,6 +19,7 @@ import numpy as np
 
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import begins_with, need
+from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._model import (
     Array,
@@ -33,11 +34,9 @@ from cpprb_like.datasets._model import (
 )
 from cpprb_like.datasets._model import Path as Parts
 
-__all__ = ["IS_FILE", "NAME", "RllibReader", "RllibWriter", "check", "told_by"]
+__all__ = ["FORMAT", "RllibReader", "RllibWriter"]
 
 NAME = "rllib"
-IS_FILE = True
-SUFFIXES = (".parquet",)
 MAGIC = b"PAR1"
 OURS = "cpprb_like"
 EPISODE, TIME, AGENT = "eps_id", "t", "agent_id"
@@ -52,17 +51,6 @@ COLUMNS = {
 RESERVED = {*COLUMNS, EPISODE, TIME, AGENT, "module_id", "infos", "dones", "unroll_id"}
 FLAG = np.dtype(np.bool_)
 BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
-
-
-def told_by(path: Path) -> bool:
-    """Whether a path is one of this format."""
-    if path.is_dir():
-        return any(path.glob("*.parquet"))
-    return begins_with(path, MAGIC) or (path.is_file() and path.suffix in SUFFIXES)
-
-
-def check(header: Header) -> None:
-    """Raise ``ValueError`` if something is lacking that the format must have: nothing is."""
 
 
 Place = tuple[str, Parts]  # a column, and the path in it
@@ -90,7 +78,7 @@ def _places(header: Header) -> dict[str, Place]:
     return places
 
 
-class RllibWriter:
+class RllibWriter(Writer):
     """Writes a Parquet file, a group of rows whenever there are enough."""
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
@@ -221,7 +209,7 @@ def _follows(before: int | None, time: int | None) -> bool:
     return before is not None and time is not None and time == before + 1
 
 
-class RllibReader:
+class RllibReader(Reader):
     """Reads a Parquet file, ours or another, or a folder of them."""
 
     header: Header
@@ -399,16 +387,26 @@ class RllibReader:
             file.close()
 
 
-def open_writer(path: Path, header: Header, about: Mapping[str, Any]) -> RllibWriter:
-    """A writer of this format."""
-    return RllibWriter(path, header, about)
+class Rllib(Format):
+    """See ``Format``."""
+
+    name = NAME
+    is_file = True
+    suffixes = (".parquet",)
+
+    def told_by(self, path: Path) -> bool:
+        """Whether a path is one of this format."""
+        if path.is_dir():
+            return any(path.glob("*.parquet"))
+        return begins_with(path, MAGIC) or (path.is_file() and path.suffix in self.suffixes)
+
+    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> RllibWriter:
+        """A writer of this format."""
+        return RllibWriter(path, header, about)
+
+    def open_reader(self, path: Path) -> RllibReader:
+        """A reader of this format."""
+        return RllibReader(path)
 
 
-def open_reader(path: Path) -> RllibReader:
-    """A reader of this format."""
-    return RllibReader(path)
-
-
-def find(name: str) -> None:
-    """Where a data set of this name is: files have paths, and no names."""
-    del name
+FORMAT = Rllib()

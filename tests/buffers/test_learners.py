@@ -471,6 +471,7 @@ def test_jitted_functions_of_jax_take_batches() -> None:
     total = jax.jit(lambda given: given["rew"].sum() + given["obs"].sum())(batch)
     assert float(total) == float(batch.rew.sum()) + 16
     twice = jax.tree.map(lambda values: 2 * values, batch)
-    assert type(twice) is TensorBatch
+    assert type(twice) is type(batch)
+    assert isinstance(twice, TensorBatch)
     assert list(twice) == ["obs", "rew"]
     assert (twice.obs == 2).all()

@@ -214,7 +214,7 @@ def test_draws_do_not_depend_on_what_was_asked_before(sampler: Any, layer: Any) 
             rb.episodes.delete(int(rng.integers(len(rb.episodes))))
         elif kind == 2:
             next(iter(view.epoch(64, seed=0)))
-        copy = pickle.loads(pickle.dumps(view))  # noqa: S301 (our own)
+        copy = pickle.loads(pickle.dumps(view))
         n = int(rng.choice([1, 40, 5000]))
         ours, theirs = view.sample(n), copy.sample(n)
         assert all((ours[name] == theirs[name]).all() for name in ours), (turn, n)

@@ -1,0 +1,95 @@
+"""``Format``: what a format of data sets is, and how its files are told, written and read.
+
+Each format has a module with a ``Writer``, a ``Reader`` and a ``Format``, its ``FORMAT``. Not here:
+which formats there are (``_open``), and what a data set is, whatever its format (``_model``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from cpprb_like.datasets._model import EpisodeRecord, Header, Rows
+
+__all__ = ["Format", "Reader", "Writer"]
+
+
+class Writer:
+    """Writes a data set, episode by episode."""
+
+    def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
+        """Write the rows of an episode, which come in chunks."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Write what is left, when all episodes are written."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Let go of all files, whatever is written. By default none is open."""
+
+
+class Reader:
+    """Reads a data set.
+
+    Attributes
+    ----------
+    header : Header
+    left_out : list of str
+        What is in the files and cannot be in a buffer.
+    """
+
+    header: Header
+    left_out: list[str]
+
+    def rows(self, number: int, most: int) -> Iterator[Rows]:
+        """The rows of an episode, at most so many at a time, with all fields."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of all files. By default none is open."""
+
+
+class Format:
+    """A format of data sets.
+
+    Attributes
+    ----------
+    name : str
+        As users say it.
+    is_file : bool
+        Whether a data set is one file, and not a folder.
+    suffixes : tuple of str
+        Of paths, from which it is told what is to be written there.
+    """
+
+    name: ClassVar[str]
+    is_file: ClassVar[bool] = False
+    suffixes: ClassVar[tuple[str, ...]] = ()
+
+    def told_by(self, path: Path) -> bool:
+        """Whether what is at a path is of this format."""
+        raise NotImplementedError
+
+    def find(self, name: str) -> Path | None:  # noqa: ARG002 (for subclasses)
+        """Where a data set of this name is; by default they have paths, and no names."""
+        return None
+
+    def check(self, header: Header) -> None:
+        """Raise ``ValueError`` if something is lacking that it must have; by default nothing is."""
+
+    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> Writer:
+        """A writer, with entries of the format's own metadata."""
+        raise NotImplementedError
+
+    def open_reader(self, path: Path) -> Reader:
+        """A reader of all that there is."""
+        raise NotImplementedError
+
+    def open_split(self, path: Path, split: str) -> Reader:
+        """A reader of one part of a data set that has parts by name; by default it has none."""
+        raise ValueError(
+            f"split: expected none, as data sets of format {self.name!r} have no splits; "
+            f"got {split!r} for {path}"
+        )
