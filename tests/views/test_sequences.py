@@ -198,8 +198,9 @@ def test_starts_that_are_kept_have_the_rows_before_them(
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized])
 @pytest.mark.parametrize("layer", [Sequences(9), Sequences(30, stride=7), FrameStacks({"x": 4})])
 def test_draws_do_not_depend_on_what_was_asked_before(sampler: Any, layer: Any) -> None:
-    """A view that has followed the buffer for long draws what a view of a copy of it draws, where
-    starts are rare and where steps were deleted too.
+    """A view that has followed the buffer for long draws what a view of a copy of it draws.
+
+    Where starts are rare and where steps were deleted too.
     """
     options = {} if sampler is Uniform else {"sampler": sampler()}
     rb = episodes_of([3] * 1200 + [40, 9], capacity=4000, **options)
