@@ -570,6 +570,7 @@ class Layout:
             (
                 [(field.name, field.dtype.str, repr(field.dtype), field.shape) for field in fields],
                 (self.offsets, self.strides, self.record, self.capacity, self.size, self.n_envs),
+                N_STATE_WORDS,
                 self.blocks,
                 self.schema.end_fields(),
             )

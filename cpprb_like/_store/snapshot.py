@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.checks import as_int
-from cpprb_like._core import Ring
+from cpprb_like._core import WORD_WRITTEN, Ring
 from cpprb_like._store.chained import load as load_chain
 from cpprb_like._store.column import load_objects
 from cpprb_like._store.schema import Layout, read_n_envs, read_size
@@ -63,9 +63,9 @@ def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
     layout: Layout = saved["layout"]
     state = layout.state(arena)
     _fill("state", state, saved["state"])
-    stored = min(int(state[0]), layout.capacity)
+    stored = min(int(state[WORD_WRITTEN]), layout.capacity)
     if stored < 0:
-        raise ValueError(f"rows written: expected a number, got {state[0]}")
+        raise ValueError(f"rows written: expected a number, got {stored}")
     _fill("records", layout.records(arena)[:stored], saved["records"])
     for number, rows in _beside_records(layout, arena, ring):
         values, column = saved["columns"][number], ring.columns[number]

@@ -21,6 +21,10 @@ from cpprb_like._core import (
     FLAG_TERMINATED,
     FLAG_TRUNCATED,
     WORD_ABSENT_ROWS,
+    WORD_CLEARS,
+    WORD_EDITS,
+    WORD_HANDLE_BASE,
+    WORD_RESERVED,
     WORD_WRITTEN,
     Ring,
 )
@@ -181,7 +185,9 @@ def _count_absent(layout: Layout, arena: NDArray[np.uint8]) -> int:
 
 def _check_words(layout: Layout, arena: NDArray[np.uint8]) -> None:
     """Raise unless the words of the header are sound by themselves."""
-    written, _, clears, base, edits, reserved, *_ = layout.state(arena).tolist()
+    words = layout.state(arena).tolist()
+    written, reserved = words[WORD_WRITTEN], words[WORD_RESERVED]
+    clears, base, edits = words[WORD_CLEARS], words[WORD_HANDLE_BASE], words[WORD_EDITS]
     several = f" that is a multiple of {layout.n_envs}" if layout.n_envs > 1 else ""
     sound = 0 <= written < MOST and written % layout.n_envs == 0
     _expect(sound, "rows written", f"a number{several}", written)
@@ -195,7 +201,7 @@ def _check_words(layout: Layout, arena: NDArray[np.uint8]) -> None:
 def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Raise unless the header counts the absent rows. Returns the flags of the slots in use."""
     _check_words(layout, arena)
-    written, absent, *_ = layout.state(arena).tolist()
+    written, absent = (int(layout.state(arena)[k]) for k in (WORD_WRITTEN, WORD_ABSENT_ROWS))
     stored = np.ascontiguousarray(layout.flags(arena)[: min(written, layout.capacity)])
     is_absent = stored & FLAG_ABSENT != 0
     counted = int(np.count_nonzero(is_absent))

@@ -13,7 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TRUNCATED, WORD_ABSENT_ROWS, Ring
+from cpprb_like._core import (
+    FLAG_ABSENT,
+    FLAG_END,
+    FLAG_TRUNCATED,
+    N_STATE_WORDS,
+    WORD_ABSENT_ROWS,
+    WORD_CLEARS,
+    WORD_EDITS,
+    WORD_HANDLE_BASE,
+    WORD_RESERVED,
+    WORD_WRITTEN,
+    Ring,
+)
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.chained import load as load_chain
 from cpprb_like._store.column import Column, load_objects
@@ -528,8 +540,12 @@ def ring_header(
 ) -> None:
     """Set the words of a fresh header; absent rows are counted later."""
     state = layout.state(arena)
-    state[:6] = written, 0, clears, handle_base, edits, written
-    state[len(state) - layout.n_envs :] = episode_lens
+    state[:] = 0
+    state[WORD_WRITTEN] = state[WORD_RESERVED] = written
+    state[WORD_CLEARS] = clears
+    state[WORD_HANDLE_BASE] = handle_base
+    state[WORD_EDITS] = edits
+    state[N_STATE_WORDS:] = episode_lens
 
 
 def read_objects(

@@ -93,8 +93,8 @@ class Sequences(Layer):
     at each environment, 1 ns. The set takes a quarter of a byte a row.
 
     With priorities a try takes 0.1 us, and each sequence takes (weights of all rows) / (weights of
-    the starts) tries. Where the tries would exceed 64 for each sequence and an eighth of the rows,
-    or starts are known to be few, all starts are looked at instead, 20 ns each.
+    the starts) tries. Where the tries exceed 64 for each sequence and an eighth of the rows, all
+    starts are looked at instead, 20 ns each.
 
     Source: Kapturowski, Ostrovski, Quan, Munos and Dabney (2019), "Recurrent Experience Replay in
     Distributed Reinforcement Learning" (R2D2), section 2.3 and section 3 on stored states and
