@@ -60,6 +60,14 @@ cdef class Ring:
     cdef intp_t in_record            # so many rows of the table lie in the record
     cdef intp_t record_offset
     cdef intp_t record_stride
+    cdef uint8_t* flag_data          # flag byte of slot 0, ...
+    cdef intp_t flag_stride          # ... and from slot to slot
+    cdef ndarray own_flags           # where these are if not in the records: of a ring that follows another
+    cdef const volatile int64_t* live  # header of the process that writes the rows, or NULL
+    cdef ndarray live_state          # the same
+    cdef int64_t live_edits          # its edits that this ring has followed
+    cdef const volatile int64_t* changes  # word beside the header: see ``_store.follower``
+    cdef int64_t seen                # of these changes
     cdef readonly intp_t row_nbytes  # of one drawn row, all columns
     cdef Pool pool                   # memory for large batches
     cdef Undo undo                   # log of what a killed process leaves half-done, or None on the heap
@@ -102,6 +110,8 @@ cdef class Ring:
     cdef Moment c_now(self)
     cdef bint c_is_now(self, Moment moment) noexcept
     cdef bint c_holds(self, Moment moment, ndarray slots) noexcept
+    cdef int64_t c_bound(self) noexcept nogil
+    cdef bint c_still_lives(self, ndarray slots) noexcept
     cdef int c_expect_absent(self) except -1
     cdef int c_check_writable(self) except -1
     cdef void c_reserve(self, int64_t written, intp_t n) noexcept nogil

@@ -54,6 +54,7 @@ class Ring:
         lookahead: int = 0,
         undo: Undo | None = None,
         frozen: str | None = None,
+        flags: NDArray[np.uint8] | None = None,
     ) -> Self: ...
     @property
     def written(self) -> int: ...

@@ -16,7 +16,7 @@ from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._store.chained cimport Chain, Rows
 from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_scatter, c_swap
-from cpprb_like._c.fences cimport c_fence
+from cpprb_like._c.fences cimport c_fence, c_read_fence
 from cpprb_like._c.pool cimport Pool
 from cpprb_like._store.slot_set cimport SlotSet, c_has
 from cpprb_like._store.tracker cimport Tracker
@@ -94,11 +94,15 @@ cdef class Ring:
         that a process may be killed at any time.
     frozen : str, optional
         Why nothing may be written.
+    flags : ndarray of uint8, shape (capacity,), optional
+        Memory for the flags, of a ring that follows one in another process (``_store.follower``): what
+        that process writes next must not change what this one has derived. Then ``state`` is memory of
+        its own as well.
     """
 
     def __cinit__(
         self, columns, cnp.ndarray arena, cnp.ndarray state, record, ends, *, capacity, n_envs,
-        chains=(), lookahead=0, Undo undo=None, str frozen=None,
+        chains=(), lookahead=0, Undo undo=None, str frozen=None, cnp.ndarray flags=None,
     ):
         self.capacity = capacity
         self.n_envs = n_envs
@@ -116,6 +120,12 @@ cdef class Ring:
         self.undo = undo
         self.lens_before = NULL if undo is None else &undo.lens[0]
         self.frozen = frozen
+        self.flag_stride = self.record_stride
+        self.flag_data = self.c_record(0) + self.record_stride - 1
+        if flags is not None:
+            c_check_array(flags, "flags", cnp.NPY_UINT8, capacity)
+            self.own_flags, self.flag_stride = flags, 1
+            self.flag_data = <uint8_t*> cnp.PyArray_DATA(flags)
         self.pool = Pool()
         self.chains = tuple(chains)
         self.grows = undo is not None and len(self.chains) > 0
@@ -134,7 +144,7 @@ cdef class Ring:
             if column.name in chained:
                 (<Chain> chained[column.name]).place = place
         self.ends = np.array(
-            [((<Column> self.columns[number]).place, byte, flags) for number, byte, flags in ends],
+            [((<Column> self.columns[number]).place, byte, bits) for number, byte, bits in ends],
             np.intp,
         ).reshape(len(ends), 3)
         self.in_record = sum(map(self._in_record, plain))
@@ -281,7 +291,7 @@ cdef class Ring:
         return &self.arena[self.record_offset + slot * self.record_stride]
 
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil:
-        return self.c_record(slot) + self.record_stride - 1
+        return self.flag_data + slot * self.flag_stride
 
     # ------------------------------------------------------------------ writing
 
@@ -365,7 +375,7 @@ cdef class Ring:
         given.first = self.state[WRITTEN]
         given.oldest = given.first + n - self.capacity
         given.flags = self.c_flags(0)
-        given.flag_stride = self.record_stride
+        given.flag_stride = self.flag_stride
         given.absent = ABSENT
         given.base = self.state[HANDLE_BASE]
         return given
@@ -556,7 +566,7 @@ cdef class Ring:
                         base + row[OFFSET] + slot * row[STRIDE], row[STRIDE], row[NBYTES],
                         rows[number] + start * row[NBYTES], count,
                     )
-                c_scatter(<char*> self.c_flags(slot), self.record_stride, 1, <char*> flags, count)
+                c_scatter(<char*> self.c_flags(slot), self.flag_stride, 1, <char*> flags, count)
                 for k in range(count if any_flag & ABSENT else 0):
                     if flags[k] & ABSENT:
                         self.c_join_run(self.state[WRITTEN] + start + k, True)
@@ -774,7 +784,36 @@ cdef class Ring:
             self.state[CLEARS] == moment.clears
             and self.state[EDITS] == moment.edits
             and not self.c_overwritten(slots, moment.written)
+            and (self.live == NULL or self.c_still_lives(slots))
         )
+
+    cdef int64_t c_bound(self) noexcept nogil:
+        """The oldest row whose bytes another process has not begun to write over."""
+        c_read_fence()
+        cdef int64_t reserved = self.live[RESERVED], written = self.live[WRITTEN]
+        return max(reserved, written) - self.capacity
+
+    cdef bint c_still_lives(self, cnp.ndarray slots) noexcept:
+        """Whether what was read of these slots is as it was when another process was followed."""
+        cdef int64_t bound = self.c_bound()
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef Chain chain
+        cdef intp_t k
+        if (
+            self.live[EDITS] != self.live_edits
+            or self.live[CLEARS] != self.state[CLEARS]
+            or self.changes[0] != self.seen
+        ):
+            return False
+        for chain in self.chains:
+            if not chain.c_promises_hold():
+                return False
+        if bound <= self.state[WRITTEN] - self.c_stored():
+            return True
+        for k in range(cnp.PyArray_DIM(slots, 0)):
+            if self.c_row_at(values[k]) < bound:
+                return False
+        return True
 
     # ------------------------------------------------------------------ reading
 
@@ -895,15 +934,19 @@ cdef class Ring:
 
     def flags(self):
         """Copy of the flags of the slots in use: 1 end, 2 terminated, 4 truncated, 8 absent."""
+        return self._flags()[: self.c_stored()].copy()
+
+    def _flags(self):
+        """The flags of all slots: a view."""
+        if self.own_flags is not None:
+            return self.own_flags
         last = self.record_offset + self.record_stride - 1
-        return np.array(np.asarray(self.arena)[last :: self.record_stride][: self.c_stored()])
+        return np.asarray(self.arena)[last :: self.record_stride][: self.capacity]
 
     def flags_at(self, cnp.ndarray slots):
         """The flags of the given slots, which are in use; see ``flags``."""
         self.c_check_slots(slots)
-        return np.asarray(self.arena)[
-            self.record_offset + (slots + 1) * self.record_stride - 1
-        ]
+        return self._flags()[slots]
 
     def absent_at(self, cnp.ndarray slots):
         """Whether the row in each of the given slots, which are in use, cannot be drawn."""

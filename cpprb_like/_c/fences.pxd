@@ -1,13 +1,15 @@
 """Order of stores: what is written before a fence is in memory before what is written after it.
 
 A process that is killed stops between two stores, and another one may read the same memory at any
-time. Neither may find the second of two stores without the first. On x86 such a fence only binds the compiler.
+time. Neither may find the second of two stores without the first: the one who reads has a fence between its loads,
+too. On x86 such a fence only binds the compiler.
 """
 
 cdef extern from *:
     """
     #if defined(__GNUC__)
     #define CPPRB_FENCE() __atomic_thread_fence(__ATOMIC_RELEASE)
+    #define CPPRB_READ_FENCE() __atomic_thread_fence(__ATOMIC_ACQUIRE)
     #elif defined(_MSC_VER)
     #include <intrin.h>
     #if defined(_M_ARM64)
@@ -15,9 +17,12 @@ cdef extern from *:
     #else
     #define CPPRB_FENCE() _ReadWriteBarrier()
     #endif
+    #define CPPRB_READ_FENCE() CPPRB_FENCE()
     #else
     #include <stdatomic.h>
     #define CPPRB_FENCE() atomic_thread_fence(memory_order_release)
+    #define CPPRB_READ_FENCE() atomic_thread_fence(memory_order_acquire)
     #endif
     """
     void c_fence "CPPRB_FENCE"() noexcept nogil
+    void c_read_fence "CPPRB_READ_FENCE"() noexcept nogil

@@ -97,6 +97,11 @@ class OneProcess:
         self._refusal = refusal
         watch(self._lock, BUFFER)
 
+    def close(self, refusal: str) -> None:
+        """Let nobody take it any more."""
+        with self._lock:
+            self._process, self._refusal = -1, refusal
+
     def __enter__(self) -> bool:
         if os.getpid() != self._process:
             raise RuntimeError(self._refusal)

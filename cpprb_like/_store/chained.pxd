@@ -30,6 +30,8 @@ cdef class Chain:
     cdef int64_t* tags               # in a file: ``base`` + rows written, for the values in each of the two places
     cdef intp_t which                # of the two places has these
     cdef ndarray seen                # whether there is one
+    cdef int64_t promise             # of a ring that follows another: the tag of the values in ``latest_data``
+    cdef bint is_promise_read        # ... and whether one of them was read since
     cdef readonly tuple asides       # Overflow of what is kept aside
 
     cdef int c_reserve(self, Rows* rows) except -1
@@ -37,6 +39,9 @@ cdef class Chain:
     cdef int c_gather(self, const int64_t* rows, intp_t n, int64_t written, char* to) except -1
     cdef void c_clear(self, int64_t base) noexcept nogil
     cdef bint c_lacks_room(self) noexcept
+    cdef bint c_promises_hold(self) noexcept
+    cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept
+    cdef bint c_find_promises(self, int64_t tag) noexcept
     cdef const char* c_before(self, Rows* rows, intp_t k, const char* values) noexcept nogil
     cdef void c_keep_latest(self, Rows* rows, const char* values) noexcept nogil
 

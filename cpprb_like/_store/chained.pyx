@@ -86,6 +86,32 @@ cdef class Chain:
                 return True
         return False
 
+    cdef bint c_find_promises(self, int64_t tag) noexcept:
+        """Read the newest values where the process that writes had them at ``tag``; false if they are gone."""
+        cdef char* data = <char*> self.tags + 2 * sizeof(int64_t)
+        cdef intp_t size = (self.n_envs * self.nbytes + 7) // 8 * 8
+        self.which = 1 if self.tags[1] == tag else 0
+        self.latest_data = data + self.which * size
+        self.promise = tag
+        self.is_promise_read = False
+        return self.tags[self.which] == tag
+
+    cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
+        """Follow what another process has kept aside for the rows from ``oldest`` to ``written``.
+
+        False if it has to be tried again.
+        """
+        cdef Overflow aside
+        cdef bint complete = True
+        for aside in self.asides:
+            complete = aside.c_follow(base, oldest, written) and complete
+        self.c_find_promises(base + written)
+        return complete
+
+    cdef bint c_promises_hold(self) noexcept:
+        """Whether the newest values that were read were there; of a ring that follows another."""
+        return not self.is_promise_read or self.tags[self.which] == self.promise
+
     cdef void c_clear(self, int64_t base) noexcept nogil:
         """Forget all rows; ``base`` rows and more have been written so far."""
         cdef intp_t stream
@@ -134,6 +160,15 @@ cdef class Chain:
     def save(self):
         """The state besides the memory that was passed to the constructor."""
         return *self.newest(), [aside.save() for aside in self.asides]
+
+
+def follow_file(Chain chain not None, cnp.ndarray memory not None):
+    """Read the value of the newest row of each stream from memory that another process keeps them in.
+
+    See ``use_file`` for ``memory``. Whoever follows the rows says by ``c_find_promises`` which are the newest.
+    """
+    chain.latest, chain.tags = memory, <int64_t*> cnp.PyArray_DATA(memory)
+    chain.c_find_promises(0)
 
 
 def use_file(Chain chain not None, cnp.ndarray memory not None, int64_t tag, cnp.ndarray seen not None, bint is_new):
@@ -228,6 +263,9 @@ cdef class FrameStack(Chain):
     cdef void c_clear(self, int64_t base) noexcept nogil:
         Chain.c_clear(self, base)
         self.older.c_clear(base)
+
+    cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
+        return Chain.c_follow(self, base, written, oldest - (self.depth - 1) * self.n_envs)
 
     cdef void c_write(self, Rows* rows) noexcept nogil:
         cdef const char* values = rows.values[self.place]
@@ -504,6 +542,7 @@ cdef class NextOf(Chain):
         below = None if self.stack is None else self.stack.older.values
         for k in range(n):
             if rows[k] + self.n_envs >= written:  # the next row will overwrite it: copied at once
+                self.is_promise_read = True
                 values[k] = to + k * self.nbytes
                 memcpy(to + k * self.nbytes, self.c_promised(rows[k]), self.nbytes)
                 continue

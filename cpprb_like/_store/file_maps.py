@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.forks import OneProcess
 from cpprb_like._core import (
     FLAG_ABSENT,
     WORD_CLEARS,
@@ -68,12 +69,19 @@ INCARNATION_NBYTES = 16
 FIRST_NBYTES = 1 << 16  # of values that are kept aside: room for so many at first, ...
 FIRST_ROOM = 1024  # ... for at most so many values
 BOOT_NBYTES = 36
+CHANGES_AT = (
+    40  # of the word, in the line of the start, that a process raises for those that follow
+)
 LOG_NBYTES = 1 << 20  # of a log of flushes that is not written anew yet, ...
 LOG_NBYTES_PER_ROW = 64  # ... and for each row: one takes 22 bytes or more
 NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
 NO_BYTES: Arena = np.empty(0, np.uint8)
 TRIES = 100  # to copy a file whose rows are being edited
 PAUSE = 0.01  # seconds between two tries
+SHARED_FILE = (
+    "the rows lie in a file that the parent process writes to; a forked process can only read "
+    "them. Copy the buffer (copy.deepcopy) for rows of its own"
+)
 READ_ONLY = "the buffer was opened with mmap_mode='r', to be read and not written"
 WRITES_ELSEWHERE = (
     "another buffer has this file open, in this process or another; two that write to one file "
@@ -197,6 +205,8 @@ class Files:
         self._log_nbytes = 0
         self._edited = NO_SLOTS
         self._is_copy = False  # of files that somebody else writes to
+        self.gate = OneProcess(SHARED_FILE)
+        """Who may write: this process alone."""
         try:
             if mode in ("r", "r+"):
                 memory = self._read() if mode == "r" else self._open()
@@ -611,9 +621,13 @@ class Files:
 
     def _open(self) -> Arena:
         with self.path.open("r+b") as file:
-            _lock(file, self.path)
+            self._lock(file, self.path)
             self._check(file)
             return _array(mmap.mmap(file.fileno(), self._places.nbytes))
+
+    def _lock(self, file: BinaryIO, path: Path) -> None:
+        """Keep other writers out, as long as the memory lives."""
+        _lock(file, path)
 
     def _read(self) -> Arena:
         """The bytes of the file, to be read: those of the file itself, or of a copy.
@@ -732,7 +746,7 @@ class Files:
         with _locked(self.path) as there:
             try:
                 with unfinished.open("xb+") as file:
-                    _lock(file, unfinished)
+                    self._lock(file, unfinished)
                     memory = _map_new(file, self._places.nbytes)
                 incarnation = secrets.token_bytes(INCARNATION_NBYTES)
                 for queue in (queue for asides in self._asides for queue in asides):

@@ -16,6 +16,14 @@ class Overflow:
     def load(self, saved: tuple[NDArray[np.int64], NDArray[np.uint8]]) -> None: ...
     def part(self, first: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]: ...
 
+def follow_file(
+    overflow: Overflow,
+    keys: NDArray[np.int64],
+    values: NDArray[np.uint8],
+    base: int,
+    oldest: int,
+    stop: int,
+) -> None: ...
 def use_file(
     overflow: Overflow, keys: NDArray[np.int64], values: NDArray[np.uint8], base: int
 ) -> None: ...

@@ -119,6 +119,32 @@ cdef class Overflow:
         self.head = self.count = 0
         self.base = base
 
+    cdef bint c_follow(self, int64_t base, int64_t oldest, int64_t stop) noexcept nogil:
+        """Find the values that another process has written for rows before ``stop``, in the same file.
+
+        Forget those of the rows before ``oldest``. False if the keys are in no order that the other
+        process can have left, which is so if it has written over some meanwhile.
+        """
+        cdef int64_t* rows = <int64_t*> cnp.PyArray_DATA(self.rows)
+        cdef int64_t key, last = -1
+        cdef intp_t place
+        if self.key_data == NULL:
+            return True
+        if base != self.base:
+            self.c_clear(base)
+        if self.count:
+            last = rows[self.c_place(self.count - 1)]
+        while True:
+            self.c_drop(oldest)
+            if self.count == self.room:
+                return True
+            place = self.c_place(self.count)
+            key = self.key_data[place] - self.base
+            if key <= last or key >= stop:
+                return True
+            rows[place] = last = key
+            self.count += 1
+
     def save(self):
         """Row ids and values, oldest first."""
         places = (self.head + np.arange(self.count)) % max(self.room, 1)
@@ -172,6 +198,34 @@ def use_file(Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray 
     overflow.base = base
     overflow.wanted = 0
     overflow.room, overflow.head, overflow.count = room, head, len(ids)
+
+
+def follow_file(
+    Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray values not None, int64_t base,
+    int64_t oldest, int64_t stop,
+):
+    """Read values that another process keeps in a file: those of the rows from ``oldest`` to ``stop``.
+
+    See ``use_file``. ``c_follow`` goes on from here.
+    """
+    cdef cnp.ndarray seen = np.array(keys)
+    cdef intp_t room = len(seen), newest = int(seen.argmax()) if room else 0
+    overflow.rows = np.full(room, -1, np.int64)
+    overflow.values, overflow.keys = values, keys
+    overflow.key_data = <int64_t*> cnp.PyArray_DATA(keys)
+    overflow.base, overflow.room, overflow.wanted = base, room, 0
+    overflow.head = overflow.count = 0
+    if room and seen[newest] >= base:  # its circle goes on behind this one
+        order = (newest + 1 + np.arange(room)) % room
+        ids = seen[order] - base
+        there = np.flatnonzero((ids >= oldest) & (ids < stop))
+        if len(there):
+            overflow.head = order[there[0]]
+            overflow.count = len(there)
+            overflow.rows[order[there]] = ids[there]
+        else:  # those behind ``stop`` come next
+            later = np.flatnonzero(ids >= stop)
+            overflow.head = order[later[0]] if len(later) else (newest + 1) % room
 
 
 def set_base(Overflow overflow not None, int64_t base):

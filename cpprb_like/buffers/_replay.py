@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._c.drawn_ahead import States, live_state, settled, settled_generator
 from cpprb_like._c.foreign_arrays import read_array
-from cpprb_like._c.forks import BUFFER, GENERATOR, OneProcess, tell, watch
+from cpprb_like._c.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._core import Ring, rebuild
 from cpprb_like._store import arenas, file_maps, snapshot
@@ -88,10 +88,6 @@ Found = TypeVar("Found")
 REBUILT = (
     "_layout", "_arena", "_files", "_rows", "_take", "_episodes", "_starts", "_updatable", "_saves",
 )  # fmt: skip
-SHARED_FILE = (
-    "the rows lie in a file that the parent process writes to; a forked process can only read "
-    "them. Copy the buffer (copy.deepcopy) for rows of its own"
-)
 SHAPES = 8  # of sequences, whose starts are kept where they are rare
 MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
 
@@ -232,32 +228,34 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             raise TypeError(
                 f"unknown options {given}; {type(self).__name__} has {', '.join(OPTIONS)}"
             )
-        capacity = read_size(size)
-        fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
-        schema = Schema(fields, terminated, truncated)
-        schema.end_fields()
-        schema = derive(schema, next_of, stack_compress)
         if mmap_prefix is not None:
             file_maps.check_mode(mmap_mode)
         opens = mmap_mode in ("r", "r+") and mmap_prefix is not None
         sampler = Uniform() if sampler is None else sampler
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler: expected a Sampler, got {sampler!r}")
+        layout, nstep = self._lay_out(
+            size,
+            env_dict,
+            sampler,
+            default_dtype=default_dtype,
+            n_envs=n_envs,
+            terminated=terminated,
+            truncated=truncated,
+            next_of=next_of,
+            stack_compress=stack_compress,
+            Nstep=Nstep,
+        )
         if opens and sampler.keeps_rows and not sampler.maps_rows:
             raise ValueError(
                 f"mmap_mode={mmap_mode!r}: the file holds the rows, not what {sampler!r} keeps for "
                 "each, such as its priority; pickle the buffer instead"
             )
-        streams = read_n_envs(n_envs, capacity)
-        nstep = read_nstep(Nstep, schema)
-        incomplete = 0 if nstep is None else (nstep.size - 1) * streams
-        sampler_nbytes = sampler.nbytes_for(capacity + incomplete)
-        layout = Layout.of(schema, capacity, streams, sampler_nbytes, incomplete)
-        _warn_of_near_ends(schema)
+        _warn_of_near_ends(layout.schema)
         rng = generator(seed)
         files = None
         if mmap_prefix is not None:
-            files = file_maps.Files(layout, mmap_prefix, mmap_mode)
+            files = self._files_of(layout, mmap_prefix, mmap_mode)
         arena = arenas.open_arena(layout) if files is None else files.arena
         if files is not None and opens:
             try:
@@ -283,17 +281,52 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         )
 
     @staticmethod
+    def _lay_out(
+        size: float,
+        env_dict: Mapping[str, FieldSpec],
+        sampler: Sampler,
+        *,
+        default_dtype: DTypeLike | None = None,
+        n_envs: int = 1,
+        terminated: str | Literal[False] | None = None,
+        truncated: str | Literal[False] | None = None,
+        next_of: str | Iterable[str] | None = None,
+        stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
+        Nstep: NstepSpec | Literal[False] | None = None,  # noqa: N803 (cpprb's name)
+    ) -> tuple[Layout, NStepReturns | None]:
+        """The memory of a buffer with these options, and its n-step returns."""
+        capacity = read_size(size)
+        fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
+        schema = Schema(fields, terminated, truncated)
+        schema.end_fields()
+        schema = derive(schema, next_of, stack_compress)
+        streams = read_n_envs(n_envs, capacity)
+        nstep = read_nstep(Nstep, schema)
+        incomplete = 0 if nstep is None else (nstep.size - 1) * streams
+        sampler_nbytes = sampler.nbytes_for(capacity + incomplete)
+        return Layout.of(schema, capacity, streams, sampler_nbytes, incomplete), nstep
+
+    @staticmethod
+    def _files_of(layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> file_maps.Files:
+        """The files of a buffer that is not on the heap."""
+        return file_maps.Files(layout, prefix, mode)
+
+    @staticmethod
     def _make_ring(
         layout: Layout,
         arena: NDArray[np.uint8],
         nstep: NStepReturns | None,
         files: file_maps.Files | None = None,
+        *,
+        state: NDArray[np.int64] | None = None,
+        flags: NDArray[np.uint8] | None = None,
+        frozen: str | None = None,
     ) -> Ring:
         columns = layout.columns()
         return Ring(
             columns,
             arena,
-            layout.state(arena),
+            layout.state(arena) if state is None else state,
             layout.record,
             layout.schema.end_fields(),
             capacity=layout.capacity,
@@ -301,7 +334,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             chains=layout.chains(arena, columns),
             lookahead=0 if nstep is None else nstep.size - 1,
             undo=None if files is None else files.undo,
-            frozen=None if files is None else files.frozen,
+            frozen=frozen if files is None else files.frozen,
+            flags=flags,
         )
 
     def _open(
@@ -338,7 +372,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         else:
             sampler.open_in_file(ring, files.floats)
         watch(others["rng"].bit_generator.lock, GENERATOR)
-        gate: Any = threading.RLock() if files is None else OneProcess(SHARED_FILE)
+        gate: Any = threading.RLock() if files is None else files.gate
         if files is None:
             watch(gate, BUFFER)
         self._attach(ring, gate, _further(nstep), others | attributes)

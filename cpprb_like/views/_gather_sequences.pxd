@@ -29,6 +29,8 @@ cdef struct Plan:            # of a batch
     const uint8_t* flags     # of slot 0
     const int32_t* onward    # of an absent row, how many are absent from it on
     intp_t stride            # of the flags
+    const char* records      # that of slot 0, ...
+    intp_t record_stride     # ... and from slot to slot
     intp_t capacity
     intp_t n_envs
     int64_t written

@@ -119,7 +119,8 @@ cdef class Sequences:
             plan.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
         plan.flags = ring.c_flags(0)
         plan.onward = ring.runs.onward
-        plan.stride = ring.record_stride
+        plan.stride = ring.flag_stride
+        plan.records, plan.record_stride = <const char*> ring.c_record(0), ring.record_stride
         plan.capacity = ring.capacity
         plan.n_envs = ring.n_envs
         plan.written = ring.state[WRITTEN]
@@ -265,17 +266,18 @@ cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept
     cdef const intp_t* starts = plan.starts
     cdef intp_t k, _, slot, most, count, number = first * plan.rows
     cdef int64_t last = plan.written - 1
-    cdef const char* records = <const char*> plan.flags - (plan.stride - 1)
+    cdef const char* records = plan.records
+    cdef intp_t stride = plan.record_stride
     cdef Place start
     for k in range(first, stop):
         # Not in a function of its own: gcc leaves out calls of those that only prefetch.
         slot = starts[k + 1 if k + 1 < stop else k]
         most = min(plan.rows, FETCHED_ROWS, (plan.capacity - 1 - slot) // plan.n_envs + 1)
         if plan.n_envs == 1:
-            c_prefetch_rows(records, plan.stride, most * plan.stride, &slot, 1)
+            c_prefetch_rows(records, stride, most * stride, &slot, 1)
         else:
             for _ in range(most):
-                c_prefetch_rows(records, plan.stride, plan.stride, &slot, 1)
+                c_prefetch_rows(records, stride, stride, &slot, 1)
                 slot += plan.n_envs
         start.slot = starts[k]
         start.row = last - (last - starts[k]) % plan.capacity

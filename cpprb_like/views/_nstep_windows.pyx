@@ -38,7 +38,7 @@ cdef enum:  # what a batch holds of a column
 cdef inline Walk c_walk_of(Ring ring) noexcept nogil:
     cdef Walk walk
     walk.flags = ring.c_flags(0)
-    walk.stride = ring.record_stride
+    walk.stride = ring.flag_stride
     walk.capacity = ring.capacity
     walk.n_envs = ring.n_envs
     walk.head = <intp_t> (ring.state[WRITTEN] % ring.capacity)

@@ -1,0 +1,25 @@
+"""Attributes and C signatures of ``Follower``."""
+
+from numpy cimport ndarray
+
+from cpprb_like._core cimport Ring
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+
+
+cdef class Follower:
+    cdef readonly Ring ring              # over the same rows, with a header and flags of its own
+    cdef const volatile int64_t* live    # header of the process that writes
+    cdef const uint8_t* live_flags       # its flags: that of slot 0
+    cdef intp_t live_stride              # ... and from slot to slot
+    cdef ndarray memory                  # of these, kept
+    cdef ndarray changes_memory
+    cdef readonly object reopen          # called when the files beside the rows may be others
+    cdef bint is_inside                  # a call is under way
+
+    cdef bint c_is_behind(self) noexcept nogil
+    cdef int c_sync(self) except -1
+    cdef int c_try(self) except -1
+    cdef int c_forget(self, int64_t clears, int64_t base) except -1
+    cdef void c_follow_ends(self) noexcept
+    cdef int c_follow_rows(self, int64_t written) except -1
+    cdef int c_reread(self, int64_t written) except -1

@@ -1,0 +1,271 @@
+"""``Follower``: a ring over rows that another process writes.
+
+The rows are shared; what is derived of them is not. The ring that follows has a header, flags and an
+index of its own, and ``sync`` moves these on, as if the rows that have come since had been added in
+this process. So between two calls nothing changes but bytes of rows, and whether those that were
+read were still there says ``Ring.holds``: a row may be read as long as the other process has not
+reserved its place for a newer one.
+
+Nothing is written to the shared memory, and nobody is waited for: a writer that was stopped or
+killed leaves its rows to be read. Compiled because every draw asks whether rows have come. Not here:
+where the memory is from (``processes``), and what the one who writes does for it (``_core``).
+"""
+
+cimport cython
+cimport numpy as cnp
+
+from cpprb_like._c.arrays cimport c_check_array
+from cpprb_like._c.copying cimport c_scatter
+from cpprb_like._c.fences cimport c_read_fence
+from cpprb_like._core cimport (
+    ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Ring,
+)
+from cpprb_like._store.chained cimport Chain
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    CHUNK = 32               # rows that are followed at once
+    BUSY = 1                 # rows are being edited
+    REREAD = 2               # more has changed than rows that came: the caller looks again at all
+    TRIES = 16               # to read words of a header that belong together
+
+
+@cython.final
+cdef class Follower:
+    """Has a ring follow the one that another process writes to, over the same memory.
+
+    Parameters
+    ----------
+    ring : Ring
+        Empty, made with ``flags`` and a ``state`` of its own.
+    state : ndarray of int64
+        The header of the other one, in shared memory.
+    flags : ndarray of uint8, shape (capacity,)
+        The flags of the other one: a view of its records.
+    changes : ndarray of int64, shape (1,)
+        A word that the other one raises by two when it did what nobody can follow row by row: it hid
+        rows, or set right what another process left half-done, or keeps values in other files. The
+        word is odd meanwhile.
+    reopen : callable
+        ``reopen(base, oldest, stop)`` opens the files beside the rows anew.
+    """
+
+    def __cinit__(
+        self, Ring ring not None, cnp.ndarray state not None, cnp.ndarray flags not None,
+        cnp.ndarray changes not None, reopen,
+    ):
+        c_check_array(state, "state", cnp.NPY_INT64, EPISODE_LENS + ring.n_envs)
+        c_check_array(changes, "changes", cnp.NPY_INT64, 1)
+        if ring.own_flags is None or ring.live != NULL or ring.state[WRITTEN]:
+            raise ValueError("ring: expected an empty one with flags of its own")
+        if cnp.PyArray_TYPE(flags) != cnp.NPY_UINT8 or flags.shape[0] != ring.capacity:
+            raise ValueError(f"flags: expected {ring.capacity} bytes")
+        self.ring = ring
+        self.memory = flags
+        self.live = <const volatile int64_t*> cnp.PyArray_DATA(state)
+        self.live_flags = <const uint8_t*> cnp.PyArray_DATA(flags)
+        self.live_stride = cnp.PyArray_STRIDE(flags, 0)
+        self.changes_memory = changes
+        self.reopen = reopen
+        ring.changes = <const volatile int64_t*> cnp.PyArray_DATA(changes)
+        ring.seen = -1
+        ring.live, ring.live_state = self.live, state
+        ring.live_edits = -1
+
+    cdef bint c_is_behind(self) noexcept nogil:
+        """Whether anything has happened since the last ``sync``."""
+        return (
+            self.live[WRITTEN] != self.ring.state[WRITTEN]
+            or self.live[EDITS] != self.ring.live_edits
+            or self.ring.changes[0] != self.ring.seen
+        )
+
+    def sync(self):
+        """Follow what has happened since; see ``c_sync`` for what is returned."""
+        return self.c_sync()
+
+    @property
+    def written(self):
+        """Rows that the other process has written since its last clear."""
+        return self.live[WRITTEN]
+
+    @property
+    def bound(self):
+        """The oldest row that the other process does not write over."""
+        return self.ring.c_bound()
+
+    @property
+    def is_busy(self):
+        """Whether the other process is editing rows; so it was, if it is dead."""
+        return (self.live[EDITS] | self.ring.changes[0]) & 1 != 0
+
+    cdef int c_sync(self) except -1:
+        """Follow what has happened since.
+
+        Returns 0; or ``BUSY``, and what was followed is older, while rows are being edited; or
+        ``REREAD`` if all rows were looked at anew. Cost: in proportion to the rows that came; then to
+        all.
+        """
+        cdef intp_t attempt
+        cdef int found = BUSY
+        if self.is_inside:  # a thread that opens files
+            return BUSY
+        if not self.c_is_behind():
+            return 0
+        self.is_inside = True
+        try:
+            for attempt in range(TRIES):
+                found = self.c_try()
+                if found != BUSY:
+                    break
+        finally:
+            self.is_inside = False
+        return found
+
+    cdef int c_try(self) except -1:
+        """As ``c_sync``, once."""
+        cdef Ring ring = self.ring
+        cdef Chain chain
+        cdef int64_t changes = ring.changes[0], edits, written, clears, base
+        c_read_fence()
+        edits = self.live[EDITS]
+        c_read_fence()
+        written, clears, base = self.live[WRITTEN], self.live[CLEARS], self.live[HANDLE_BASE]
+        c_read_fence()
+        if (edits | changes) & 1 or self.live[EDITS] != edits or ring.changes[0] != changes:
+            return BUSY
+        cdef bint anew = changes != ring.seen, complete = True
+        if clears != ring.state[CLEARS] or written < ring.state[WRITTEN]:
+            self.c_forget(clears, base)
+        elif edits != ring.live_edits and not anew:
+            self.c_follow_ends()
+        ring.live_edits = edits
+        if anew or written - ring.state[WRITTEN] >= ring.capacity:
+            self.c_reread(written)
+        else:
+            self.c_follow_rows(written)
+        if anew:
+            self.reopen(base, ring.c_bound(), written)
+        ring.seen = changes
+        for chain in ring.chains:
+            complete = chain.c_follow(base, written, ring.c_bound()) and complete
+        return BUSY if not complete else REREAD if anew else 0
+
+    cdef int c_forget(self, int64_t clears, int64_t base) except -1:
+        """The other process has forgotten all rows."""
+        cdef Ring ring = self.ring
+        if ring.out.count:
+            ring.out.c_forget(ring.out.c_allocate())
+        ring.state[CLEARS], ring.state[HANDLE_BASE] = clears, base
+        ring.state[WRITTEN] = ring.state[RESERVED] = ring.state[ABSENT_ROWS] = 0
+        ring.state[EPISODE_LENS:] = 0
+        ring.kept_from = ring.n_open = 0
+        ring.counts[:] = 0
+        return 0
+
+    cdef void c_follow_ends(self) noexcept:
+        """Rows were edited: the newest of each stream, which we know, may be the last of its episode.
+
+        No other flag changes without ``changes``.
+        """
+        cdef Ring ring = self.ring
+        cdef intp_t stream, slot
+        cdef int64_t row
+        cdef uint8_t flags
+        ring.c_begin_edit()
+        for stream in range(ring.n_envs):
+            row = ring.c_newest_of(stream)
+            if row < 0:
+                continue
+            slot = <intp_t> (row % ring.capacity)
+            flags = self.live_flags[slot * self.live_stride]
+            if row < ring.c_bound() or flags == ring.c_flags(slot)[0]:
+                continue
+            ring.c_flags(slot)[0] = flags
+            if flags & END:
+                while ring.counts[stream]:
+                    ring.c_complete(stream)
+                ring.state[EPISODE_LENS + stream] = 0
+        if ring.lookahead:
+            ring.c_drop(ring.state[WRITTEN])
+        ring.c_end_edit()
+
+    cdef int c_follow_rows(self, int64_t written) except -1:
+        """Follow the rows before ``written``: as ``Ring.c_write_records``, whose flags are there."""
+        cdef Ring ring = self.ring
+        cdef uint8_t[CHUNK] flags
+        cdef uint8_t any_flag
+        cdef int64_t first = ring.state[WRITTEN]
+        cdef intp_t slot = <intp_t> (first % ring.capacity), n = <intp_t> (written - first)
+        cdef intp_t start = 0, count, k, stored = ring.c_stored()
+        while start < n:
+            count = min(min(n - start, CHUNK), ring.capacity - slot)
+            any_flag = 0
+            for k in range(count):
+                flags[k] = self.live_flags[(slot + k) * self.live_stride]
+                any_flag |= flags[k]
+            if any_flag & ABSENT:
+                ring.c_expect_absent()
+            ring.c_count_steps(flags, start, count, any_flag)
+            if ring.lookahead:
+                for k in range(count):
+                    ring.c_follow(first + start + k, slot + k, flags[k])
+            if any_flag & ABSENT or ring.state[ABSENT_ROWS]:
+                ring.c_count_absent(flags, slot, count, stored)
+            c_scatter(<char*> ring.c_flags(slot), ring.flag_stride, 1, <char*> flags, count)
+            for k in range(count if any_flag & ABSENT else 0):
+                if flags[k] & ABSENT:
+                    ring.c_join_run(first + start + k, True)
+            slot = slot + count if slot + count < ring.capacity else 0
+            start += count
+        ring.state[WRITTEN] = ring.state[RESERVED] = written
+        return 0
+
+    cdef int c_reread(self, int64_t written) except -1:
+        """Look at all rows: as if a buffer with them had been opened."""
+        cdef Ring ring = self.ring
+        cdef intp_t slot
+        ring.c_begin_edit()
+        ring.state[WRITTEN] = ring.state[RESERVED] = written
+        ring.own_flags[...] = self.memory
+        ring.state[ABSENT_ROWS] = 0
+        for slot in range(ring.c_stored()):
+            ring.state[ABSENT_ROWS] += (ring.c_flags(slot)[0] & ABSENT) != 0
+        for slot in range(ring.n_envs):
+            ring.state[EPISODE_LENS + slot] = self.live[EPISODE_LENS + slot]
+        ring.c_rebuild()
+        ring.c_end_edit()
+        return 0
+
+    def leave_out(self, int64_t row):
+        """Leave out the rows before this one, as if they were absent: those that can be drawn.
+
+        Returns their slots. Of rows that another process is about to write over, a reader that was
+        too slow for them once.
+        """
+        cdef Ring ring = self.ring
+        cdef int64_t first = ring.state[WRITTEN] - ring.c_stored(), other
+        cdef intp_t slot
+        cdef list slots = []
+        row = min(row, ring.state[WRITTEN])
+        if ring.lookahead:
+            while ring.kept_from < row:
+                slots.append(<intp_t> (ring.kept_from % ring.capacity))
+                ring.c_drop_oldest()
+            return np.array(slots, np.intp)
+        ring.c_expect_absent()
+        ring.c_begin_edit()
+        for other in range(first, row):
+            slot = <intp_t> (other % ring.capacity)
+            if not ring.c_is_absent(slot):
+                ring.c_join_run(other, False)
+                ring.c_flags(slot)[0] |= ABSENT
+                ring.state[ABSENT_ROWS] += 1
+                ring.out.c_add(slot)
+                slots.append(slot)
+        ring.c_end_edit()
+        return np.array(slots, np.intp)

@@ -1,0 +1,425 @@
+"""``SharedReplay``: a replay in shared memory, which processes add to and draw from.
+
+It makes the folder and says what is in it, and hands out the ends: actors, which add, and learners,
+which draw. Not here: who is alive (``_folder``), rows (``_shards``), and batches (``_learner``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from cpprb_like._c.checks import as_int
+from cpprb_like._c.generators import Seed
+from cpprb_like._core import WORD_WRITTEN
+from cpprb_like._store.schema import read_env_dict, read_size
+from cpprb_like.buffers._replay import ReplayBuffer
+from cpprb_like.processes._folder import FileLock, Folder, is_locked, said_by
+from cpprb_like.processes._learner import Learner
+from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles
+from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers._uniform import Uniform
+from cpprb_like.typing import FieldSpec, NstepSpec
+
+__all__ = ["Member", "SharedReplay"]
+
+FORMAT = 1
+MOST_LEARNERS = 64
+NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process that adds to a shared replay, or draws from it; or the last that did.
+
+    Attributes
+    ----------
+    kind : {"actor", "learner"}
+        Which end it has.
+    number : int
+        Of its shard, or of the learner, from 0 on.
+    pid : int
+        Its process, or that of the last one that was here.
+    alive : bool
+        Whether it holds its lock: a process that was stopped does.
+    since : float
+        When it began, in seconds as ``time.time`` gives them.
+    rows : int
+        Rows of the shard that were written and not overwritten; of a learner 0.
+    age : float or None
+        Seconds since the last row was seen to come, of an actor that added one; else None.
+    """
+
+    kind: Literal["actor", "learner"]
+    number: int
+    pid: int
+    alive: bool
+    since: float
+    rows: int
+    age: float | None
+
+
+class SharedReplay:
+    """A replay in shared memory: processes of one machine add to it and draw from it.
+
+    There is no server, and no lock that rows wait for: each process that adds has a part of the
+    memory of its own, a *shard*, and learners read all shards while rows come. So a process may be stopped or
+    killed at any time, and nobody waits for it.
+
+    Parameters
+    ----------
+    capacity : int
+        Steps that are kept in all: each of the writers keeps its newest ``capacity // writers``.
+    env_dict, default_dtype, n_envs, terminated, truncated, next_of, stack_compress, Nstep
+        As for ``ReplayBuffer``, of each writer. Fields of Python objects are refused.
+    writers : int
+        Processes, or threads, that add at the same time, at most.
+    name : str, optional
+        Name for ``attach``: letters, digits, ``-`` and ``_``. By default a random one.
+    reserve : bool
+        Whether the memory of all writers is reserved now; if not, that of a shard is when it is first
+        taken.
+
+    Raises
+    ------
+    MemoryError
+        Shared memory has no room; the message says how much is needed and how to enlarge it.
+        Nothing is left behind.
+    FileExistsError
+        There is a replay of this name.
+    TypeError, ValueError
+        A parameter is of a wrong type or value.
+
+    Notes
+    -----
+    The memory is a folder in ``/dev/shm``, or in the temporary folder where there is no such file
+    system. It is removed when the last process that has the replay open has ended. If all were
+    killed, the next ``SharedReplay`` that is made removes it.
+
+    The object is pickled by its name: hand it to a process that is forked, spawned or served by a
+    forkserver.
+
+    Examples
+    --------
+    >>> from cpprb_like.processes import SharedReplay
+    >>> fields = {"obs": {"shape": 4}, "done": {"shape": (), "dtype": bool}}
+    >>> replay = SharedReplay(1000, fields, writers=2)
+    >>> with replay.actor() as actor:           # in a process of its own
+    ...     actor.add(obs=[1, 2, 3, 4], done=False)
+    0
+    >>> learner = replay.learner(seed=0)        # in another one
+    >>> learner.sample(8)["obs"].shape
+    (8, 4)
+    """
+
+    def __init__(
+        self,
+        capacity: float,
+        env_dict: Mapping[str, FieldSpec],
+        *,
+        writers: int,
+        default_dtype: DTypeLike | None = None,
+        n_envs: int = 1,
+        terminated: str | Literal[False] | None = None,
+        truncated: str | Literal[False] | None = None,
+        next_of: str | Iterable[str] | None = None,
+        stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
+        Nstep: NstepSpec | Literal[False] | None = None,  # noqa: N803 (cpprb's name)
+        name: str | None = None,
+        reserve: bool = True,
+    ) -> None:
+        self.writers = as_int("writers", writers, 1)
+        size = read_size(capacity) // self.writers
+        if size < 1:
+            raise ValueError(f"capacity: expected a row for each writer, got {capacity}")
+        options: dict[str, Any] = {
+            "size": size,
+            "env_dict": _fields_to_json(env_dict, default_dtype),
+            "n_envs": n_envs,
+            "terminated": terminated,
+            "truncated": truncated,
+            "next_of": _names(next_of),
+            "stack_compress": _names(stack_compress),
+            "Nstep": dict(Nstep) if isinstance(Nstep, Mapping) else Nstep,
+        }
+        if name is not None and (not name or not NAME_LETTERS.issuperset(name)):
+            raise ValueError(f"name: expected letters, digits, '-' and '_', got {name!r}")
+        description = {"format": FORMAT, "writers": self.writers, "options": options}
+        try:
+            json.dumps(description)
+        except TypeError as error:
+            raise TypeError(
+                f"an option is no plain value, as a file can have it: {error}"
+            ) from None
+        self._options = _options_from_json(options)
+        ReplayBuffer._lay_out(sampler=Uniform(), **self._options)  # refuses what no buffer takes
+        self._folder, path = Folder.make(name, description)
+        try:
+            for number in range(self.writers):
+                self._shard(number).mkdir()
+                if reserve:
+                    self._make(number)
+            (self._folder.path / "learners").mkdir()
+            self._folder.publish(path)
+        except BaseException:
+            self._folder.close()
+            raise
+
+    @classmethod
+    def attach(cls, name: str) -> SharedReplay:
+        """Open the replay of this name, which another process has made.
+
+        Raises ``FileNotFoundError`` if there is none: nobody made it, or all its processes ended.
+        """
+        replay = cls.__new__(cls)
+        replay._open(Folder.open(name))
+        return replay
+
+    def _open(self, folder: Folder) -> None:
+        description = folder.description()
+        if description["format"] != FORMAT:
+            raise ValueError(
+                f"the replay {folder.path.name} was made by another version of cpprb_like"
+            )
+        self._folder = folder
+        self.writers = int(description["writers"])
+        self._options = _options_from_json(description["options"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).attach, (self.name,)
+
+    @property
+    def name(self) -> str:
+        """What ``attach`` takes."""
+        return self._folder.path.name
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self._folder.path
+
+    @property
+    def capacity(self) -> int:
+        """Steps that are kept in all."""
+        return int(self._options["size"]) * self.writers
+
+    # ------------------------------------------------------------------ actors
+
+    def actor(self, writer: int | None = None) -> Actor:
+        """The end that adds: a ``ReplayBuffer`` over a shard that no other process writes to.
+
+        Parameters
+        ----------
+        writer : int, optional
+            The shard to take; by default one that is free, and first one that nobody has had.
+
+        Raises
+        ------
+        BlockingIOError
+            The shard, or each of them, is taken; the message says by whom.
+        MemoryError
+            Shared memory is full; of a replay that was made with ``reserve=False``.
+
+        Notes
+        -----
+        A shard is free when the process that had it has ended, or called ``close``. Its rows stay,
+        and the next ones come behind them. What was half-done when its process was killed is set
+        right, and episodes that were open are ended as truncated.
+        """
+        self._check_open()
+        if writer is not None:
+            number = as_int("writer", writer, 0)
+            if number >= self.writers:
+                raise IndexError(f"writer: expected 0 to {self.writers - 1}, got {number}")
+            return self._take(number)
+        free = [number for number in range(self.writers) if not is_locked(self._lock_path(number))]
+        free.sort(key=lambda number: bool(said_by(self._lock_path(number))))
+        for number in free:
+            try:
+                return self._take(number)
+            except BlockingIOError:  # another process was faster
+                continue
+        raise BlockingIOError(f"all {self.writers} writers are taken: {self._holders()}")
+
+    def _make(self, number: int) -> None:
+        """Reserve the memory of a shard."""
+        lock = FileLock(self._lock_path(number))
+        lock.take(create=True)
+        Actor(self._shard(number), number, lock, self._options).close()
+
+    def _take(self, number: int) -> Actor:
+        lock = FileLock(self._lock_path(number))
+        if not lock.take(_about_us(), create=True):
+            raise BlockingIOError(f"writer {number} is taken: {self._holders(number)}")
+        try:
+            return Actor(self._shard(number), number, lock, self._options)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _holders(self, number: int | None = None) -> str:
+        found = [
+            f"writer {member.number} by process {member.pid}, {time.time() - member.since:.1f} s"
+            for member in self.members()
+            if member.kind == "actor" and member.alive and number in (None, member.number)
+        ]
+        return "; ".join(found) or "by a process that has just begun"
+
+    def _shard(self, number: int) -> Path:
+        return self._folder.path / f"shard-{number}"
+
+    def _lock_path(self, number: int) -> Path:
+        return self._shard(number) / "writer"
+
+    # ------------------------------------------------------------------ learners
+
+    def learner(self, sampler: Sampler | None = None, *, seed: Seed = None) -> Learner:
+        """The end that draws: a ``Source`` of batches from the rows of all actors.
+
+        Parameters
+        ----------
+        sampler : Sampler, optional
+            ``Uniform()``, which is the default.
+        seed : int, SeedSequence, BitGenerator, Generator, optional
+            Of the draws.
+
+        Raises
+        ------
+        BlockingIOError
+            There are 64 learners.
+        """
+        self._check_open()
+        base = self._folder.path / "learners"
+        for number in range(MOST_LEARNERS):
+            lock = FileLock(base / str(number))
+            if lock.take(_about_us(), create=True):
+                return Learner(
+                    self._folder,
+                    [self._shard(shard) for shard in range(self.writers)],
+                    number,
+                    lock,
+                    Uniform() if sampler is None else sampler,
+                    seed,
+                    self._options,
+                )
+        raise BlockingIOError(f"there are {MOST_LEARNERS} learners, and no more can be")
+
+    # ------------------------------------------------------------------ who is there
+
+    def members(self) -> list[Member]:
+        """The processes that add and draw, and those that did: actors by number, then learners."""
+        self._check_open()
+        found = []
+        for number in range(self.writers):
+            about = said_by(self._lock_path(number))
+            if about:
+                found.append(self._member("actor", number, self._lock_path(number), about))
+        learners = self._folder.path / "learners"
+        for path in sorted(learners.iterdir(), key=lambda path: int(path.name)):
+            about = said_by(path)
+            if about:
+                found.append(self._member("learner", int(path.name), path, about))
+        return found
+
+    def _member(
+        self, kind: Literal["actor", "learner"], number: int, path: Path, about: dict[str, Any]
+    ) -> Member:
+        rows, age = 0, None
+        if kind == "actor":
+            rows, age = self._rows_of(number)
+        return Member(kind, number, about["pid"], is_locked(path), about["since"], rows, age)
+
+    def _rows_of(self, number: int) -> tuple[int, float | None]:
+        """How many rows a shard holds, and how old the last is; as far as it is known."""
+        layout, _ = ReplayBuffer._lay_out(sampler=Uniform(), **self._options)
+        try:
+            files = FollowedFiles(layout, self._shard(number) / ROWS, "r+")
+        except FileNotFoundError:
+            return 0, None
+        written = int(layout.state(files.arena)[WORD_WRITTEN])
+        return min(written, layout.size), None
+
+    # ------------------------------------------------------------------ the end
+
+    def _check_open(self) -> None:
+        if not self._folder.is_open:
+            raise RuntimeError("the replay was closed in this process")
+
+    def close(self) -> None:
+        """Let go of the replay in this process; the last process that does removes its memory.
+
+        Actors and learners of this process keep the rows that they have mapped.
+        """
+        self._folder.close()
+
+    def __enter__(self) -> SharedReplay:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SharedReplay(capacity={self.capacity}, writers={self.writers}, name={self.name!r})"
+
+
+def _about_us() -> dict[str, Any]:
+    return {"pid": os.getpid(), "since": time.time()}
+
+
+def _names(given: Any) -> Any:
+    """Names of fields as a file has them."""
+    if given is None or isinstance(given, str):
+        return given
+    return dict(given) if isinstance(given, Mapping) else list(given)
+
+
+def _fields_to_json(env_dict: Any, default_dtype: DTypeLike | None) -> dict[str, Any]:
+    """Fields with their dtypes."""
+    fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
+    boxed = [field.name for field in fields if field.dtype.hasobject]
+    if boxed:
+        raise ValueError(f"env_dict: fields {boxed} hold Python objects, which no process shares")
+    return {
+        field.name: {
+            "shape": list(field.shape),
+            "dtype": np.lib.format.dtype_to_descr(field.dtype),
+        }
+        for field in fields
+    }
+
+
+def _options_from_json(saved: dict[str, Any]) -> dict[str, Any]:
+    fields = {
+        name: {
+            "shape": tuple(spec["shape"]),
+            "dtype": np.lib.format.descr_to_dtype(_tuples(spec["dtype"])),
+        }
+        for name, spec in saved["env_dict"].items()
+    }
+    return saved | {"env_dict": fields}
+
+
+def _tuples(descr: Any) -> Any:
+    """A description of a dtype, whose tuples became lists in the file."""
+    if isinstance(descr, str):
+        return descr
+    return [
+        tuple(
+            tuple(part)
+            if isinstance(part, list) and place == 2
+            else _tuples(part)
+            if place == 1
+            else part
+            for place, part in enumerate(entry)
+        )
+        for entry in descr
+    ]

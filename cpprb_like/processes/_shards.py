@@ -1,0 +1,252 @@
+"""One writer's rows in shared memory: the file, the buffer that writes it, and one that follows it.
+
+A shard is a buffer in a file, as ``mmap_prefix`` makes it, on memory. One process at a time writes
+to it, without a lock; any number of processes read it meanwhile. Not here: which process writes to
+which shard, and batches from several (``_replay``, ``_learner``).
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import N_STATE_WORDS, FLAG_ABSENT
+from cpprb_like._store import chained, file_maps, overflow
+from cpprb_like._store.follower import Follower
+from cpprb_like._store.row_handles import handles
+from cpprb_like._store.schema import Layout
+from cpprb_like.buffers._replay import ReplayBuffer
+from cpprb_like.processes._folder import FileLock
+from cpprb_like.samplers._base import Sampler, Slots
+from cpprb_like.samplers._prioritized import ByPriority
+
+__all__ = ["Actor", "Reader", "ShardFiles"]
+
+Found = TypeVar("Found")
+
+ROWS = "rows"  # prefix of the files of a shard
+READ_ONLY = "this is the learner's end of a shared replay: it reads rows, and actors write them"
+CLOSED = "the actor was closed: its shard belongs to whoever takes it next"
+FORKED = "the actor belongs to the parent process; take one in this process: replay.actor()"
+BUSY, REREAD = 1, 2  # see ``Follower.sync``
+TRIES = 1000  # to read rows that are written over meanwhile
+
+
+class ShardFiles(file_maps.Files):
+    """The files of a shard: they end with the machine, so nothing is ever flushed.
+
+    Who may write is known by a lock of its own, which no fork hands on.
+    """
+
+    def __init__(self, layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> None:
+        super().__init__(layout, prefix, mode)
+        self.gate = file_maps.OneProcess(FORKED)
+
+    @property
+    def changes(self) -> NDArray[np.int64]:
+        """The word that says to those who follow that they have to look at all rows again."""
+        place = self._places.boot[0] + file_maps.CHANGES_AT
+        return self._memory[place : place + 8].view(np.int64)
+
+    def _lock(self, file: BinaryIO, path: Path) -> None:
+        """The lock of the shard is held already."""
+
+    def _recover(self) -> None:
+        self.changes[:] |= 1  # those who follow wait; so they did if the last one ended here
+        super()._recover()
+
+    def keep(self, ring: Any) -> None:
+        """See ``Files.keep``; from here on others may follow."""
+        super().keep(ring)
+        self.changes[:] = (self.changes | 1) + 1
+
+    def grow(self, ring: Any) -> None:
+        """See ``Files.grow``."""
+        super().grow(ring)
+        self.changes[:] += 2
+
+    def flush(self, hold: Callable[..., Any]) -> None:
+        """Nothing is on a disk."""
+
+    def flush_at_the_end(self) -> None:
+        """As ``flush``."""
+
+
+class FollowedFiles(ShardFiles):
+    """The files of a shard, mapped to be read while another process writes."""
+
+    def _open(self) -> NDArray[np.uint8]:
+        with self.path.open("r+b") as file:
+            self._check(file)
+            return np.frombuffer(mmap.mmap(file.fileno(), self._places.nbytes), np.uint8)
+
+    def _recover(self) -> None:
+        """Only who writes does."""
+
+    def _make_undo(self) -> Any:
+        return None
+
+    def latest(self) -> list[NDArray[np.uint8]]:
+        """Where the newest values of each chained field are."""
+        return [self._part(place) for place in self._places.latest]
+
+    def follow_sides(self, ring: Any, base: int, oldest: int, stop: int) -> None:
+        """Read what chained fields keep aside from the files that they are in now."""
+        while True:
+            try:
+                opened = [
+                    (
+                        aside,
+                        queue,
+                        self._open_side(queue, self._map_side) if queue.nbytes else None,
+                    )
+                    for chain, asides in zip(ring.chains, self._asides, strict=True)
+                    for aside, queue in zip(chain.asides, asides, strict=True)
+                ]
+                break
+            except FileNotFoundError:  # a larger one has just taken its place
+                if not self.path.exists():
+                    raise
+        for aside, queue, side in opened:
+            if side is not None:
+                reach = queue.reach - self.layout.capacity
+                overflow.follow_file(aside, side.keys, side.values, base, oldest - reach, stop)
+
+
+class Actor(ReplayBuffer):
+    """The end of a shared replay that adds: ``SharedReplay.actor``.
+
+    A ``ReplayBuffer`` over one shard, with all that belongs to one: ``add``, ``add_where``,
+    ``on_episode_end``, recorders of environments, ``update``, ``clear``, and reading its own rows. No other
+    process writes to the shard as long as this object lives, or until ``close``.
+
+    Attributes
+    ----------
+    number : int
+        Of the shard, from 0 on.
+    """
+
+    number: int
+    _lock_of_shard: FileLock
+
+    def __init__(
+        self, folder: Path, number: int, lock: FileLock, options: Mapping[str, Any]
+    ) -> None:
+        is_new = not (folder / f"{ROWS}.dat").exists()
+        super().__init__(**options, mmap_prefix=folder / ROWS, mmap_mode="w" if is_new else "r+")
+        self.number = number
+        self._lock_of_shard = lock
+        self.on_episode_end()
+
+    @staticmethod
+    def _files_of(layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> file_maps.Files:
+        try:
+            return ShardFiles(layout, prefix, mode)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
+                raise
+            raise MemoryError(no_room(Path(prefix).parent, layout.nbytes)) from error
+
+    def close(self) -> None:
+        """Give the shard back; its rows stay. Writing raises ``RuntimeError`` from now on."""
+        assert self._files is not None
+        self._files.gate.close(CLOSED)
+        self._have_writers_ask()
+        self._lock_of_shard.release()
+
+    def __enter__(self) -> Actor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("an actor belongs to its process; hand on the SharedReplay instead")
+
+
+def no_room(folder: Path, nbytes: int) -> str:
+    """What to say where shared memory is full."""
+    free = shutil.disk_usage(folder).free
+    return (
+        f"the replay needs {nbytes:,} bytes of shared memory for each writer, and {free:,} are free "
+        f"on {folder.anchor}dev/shm: enlarge it (mount -o remount,size=8G /dev/shm; in a container "
+        "docker run --shm-size=8g), or make capacity smaller"
+    )
+
+
+class Reader(ReplayBuffer):
+    """The rows of a shard, followed while another process writes them.
+
+    It is a buffer that nobody can write to: what is new comes by ``follow``.
+    """
+
+    def __init__(
+        self, folder: Path, sampler: Sampler, rng: Any, options: Mapping[str, Any]
+    ) -> None:
+        layout, nstep = self._lay_out(sampler=sampler, **options)
+        files = FollowedFiles(layout, folder / ROWS, "r+")
+        ring = self._make_ring(
+            layout,
+            files.arena,
+            nstep,
+            state=np.zeros(N_STATE_WORDS + layout.n_envs, np.int64),
+            flags=np.zeros(layout.capacity, np.uint8),
+            frozen=READ_ONLY,
+        )
+        for chain, memory in zip(ring.chains, files.latest(), strict=True):
+            chained.follow_file(chain, memory)
+        self._open(layout, files.arena, ring, nstep, sampler, rng=rng, _files=None)
+        self._have_writers_ask()
+        self.follower = Follower(
+            ring,
+            layout.state(files.arena),
+            layout.flags(files.arena),
+            files.changes,
+            lambda base, oldest, stop: files.follow_sides(ring, base, oldest, stop),
+        )
+
+    def follow(self) -> bool:
+        """Have the rows that have come since; false while what there is of them is being edited."""
+        found = self.follower.sync()
+        if found == REREAD:
+            self._weigh_nothing(np.flatnonzero(self.ring.flags() & FLAG_ABSENT))
+        return found != BUSY
+
+    def _weigh_nothing(self, slots: Slots) -> None:
+        """Rows have become absent: a sampler that keeps weights has none for them."""
+        if len(slots) == 0:
+            return
+        if isinstance(self.sampler, ByPriority):
+            zeros = np.zeros(len(slots))
+            named = handles(self.ring, slots)
+            self.sampler.rows.update(named, zeros, zeros + self.sampler.NO_WEIGHT, True)
+        else:
+            self.sampler.forget(slots, self.ring.now())
+
+    def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
+        """Read rows again that were written over meanwhile: newer ones, as no writer waits."""
+        margin = 0
+        for _ in range(TRIES):
+            before = self.follower.bound
+            self.follow()
+            if self.follower.bound + margin > self.ring.first:
+                self._weigh_nothing(self.follower.leave_out(self.follower.bound + margin))
+            found = attempt()
+            if found is not None:
+                return found
+            margin = min(2 * margin + self.follower.bound - before, self.ring.capacity // 2)
+        raise RuntimeError(
+            f"{TRIES} times rows were written over while they were read: capacity is too small for "
+            "as many rows a second, or the process that edits them was stopped"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a learner's rows belong to its process; hand on the SharedReplay instead")
