@@ -6,13 +6,11 @@ Not here: the rows of a shard (``_shards``), and who writes them (``_replay``).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cpprb_like._c.aligned import empty
 from cpprb_like._c.drawn_ahead import States, live_state
@@ -31,8 +29,8 @@ __all__ = ["Learner"]
 class Learner(Source):
     """The end of a shared replay that draws: ``SharedReplay.learner``.
 
-    A ``Source`` of the rows of all actors: what is drawn has the distribution of one buffer that holds
-    them all.
+    A ``Source`` of the rows of all actors: what is drawn has the distribution of one buffer that
+    holds them all.
     """
 
     def __init__(
@@ -73,11 +71,11 @@ class Learner(Source):
     def sample(
         self,
         batch_size: int,
-        beta: float | Schedule | None = None,
+        beta: float | Schedule | None = None,  # noqa: ARG002
         *,
         replace: bool = True,
-        out: dict[str, Any] | None = None,
-        indexes: bool = False,
+        out: dict[str, Any] | None = None,  # noqa: ARG002
+        indexes: bool = False,  # noqa: ARG002
         fields: str | Iterable[str] | None = None,
     ) -> Batch:
         """Draw rows of all shards: see ``ReplayBuffer.sample``."""

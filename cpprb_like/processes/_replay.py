@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -29,6 +28,9 @@ from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.typing import FieldSpec, NstepSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Member", "SharedReplay"]
 
@@ -72,8 +74,8 @@ class SharedReplay:
     """A replay in shared memory: processes of one machine add to it and draw from it.
 
     There is no server, and no lock that rows wait for: each process that adds has a part of the
-    memory of its own, a *shard*, and learners read all shards while rows come. So a process may be stopped or
-    killed at any time, and nobody waits for it.
+    memory of its own, a *shard*, and learners read all shards while rows come. So a process may be
+    stopped or killed at any time, and nobody waits for it.
 
     Parameters
     ----------
@@ -86,8 +88,8 @@ class SharedReplay:
     name : str, optional
         Name for ``attach``: letters, digits, ``-`` and ``_``. By default a random one.
     reserve : bool
-        Whether the memory of all writers is reserved now; if not, that of a shard is when it is first
-        taken.
+        Whether the memory of all writers is reserved now; if not, that of a shard is when it is
+        first taken.
 
     Raises
     ------
@@ -246,7 +248,7 @@ class SharedReplay:
         for number in free:
             try:
                 return self._take(number)
-            except BlockingIOError:  # another process was faster
+            except BlockingIOError:  # noqa: PERF203 (another process was faster)
                 continue
         raise BlockingIOError(f"all {self.writers} writers are taken: {self._holders()}")
 
@@ -361,7 +363,7 @@ class SharedReplay:
         """
         self._folder.close()
 
-    def __enter__(self) -> SharedReplay:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import N_STATE_WORDS, FLAG_ABSENT
+from cpprb_like._core import FLAG_ABSENT, N_STATE_WORDS
 from cpprb_like._store import chained, file_maps, overflow
 from cpprb_like._store.follower import Follower
 from cpprb_like._store.row_handles import handles
@@ -27,6 +26,9 @@ from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.processes._folder import FileLock
 from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._prioritized import ByPriority
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Actor", "Reader", "ShardFiles"]
 
@@ -125,8 +127,8 @@ class Actor(ReplayBuffer):
     """The end of a shared replay that adds: ``SharedReplay.actor``.
 
     A ``ReplayBuffer`` over one shard, with all that belongs to one: ``add``, ``add_where``,
-    ``on_episode_end``, recorders of environments, ``update``, ``clear``, and reading its own rows. No other
-    process writes to the shard as long as this object lives, or until ``close``.
+    ``on_episode_end``, recorders of environments, ``update``, ``clear``, and reading its own rows.
+    No other process writes to the shard as long as this object lives, or until ``close``.
 
     Attributes
     ----------
@@ -162,7 +164,7 @@ class Actor(ReplayBuffer):
         self._have_writers_ask()
         self._lock_of_shard.release()
 
-    def __enter__(self) -> Actor:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -176,8 +178,8 @@ def no_room(folder: Path, nbytes: int) -> str:
     """What to say where shared memory is full."""
     free = shutil.disk_usage(folder).free
     return (
-        f"the replay needs {nbytes:,} bytes of shared memory for each writer, and {free:,} are free "
-        f"on {folder.anchor}dev/shm: enlarge it (mount -o remount,size=8G /dev/shm; in a container "
+        f"the replay needs {nbytes:,} bytes of shared memory for each writer, and {free:,} are "
+        f"free on {folder.anchor}dev/shm: enlarge it (mount -o remount,size=8G /dev/shm; in a container "
         "docker run --shm-size=8g), or make capacity smaller"
     )
 
