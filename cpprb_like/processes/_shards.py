@@ -23,7 +23,7 @@ from cpprb_like._store.follower import Follower
 from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import Layout
 from cpprb_like.buffers._replay import ReplayBuffer
-from cpprb_like.processes._folder import FileLock
+from cpprb_like.processes._folder import MEMORY, FileLock
 from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._prioritized import ByPriority
 
@@ -176,11 +176,11 @@ class Actor(ReplayBuffer):
 
 def no_room(folder: Path, nbytes: int) -> str:
     """What to say where shared memory is full."""
-    free = shutil.disk_usage(folder).free
+    where = MEMORY if MEMORY in folder.parents else folder
     return (
-        f"the replay needs {nbytes:,} bytes of shared memory for each writer, and {free:,} are "
-        f"free on {folder.anchor}dev/shm: enlarge it (mount -o remount,size=8G /dev/shm; in a container "
-        "docker run --shm-size=8g), or make capacity smaller"
+        f"the replay needs {nbytes:,} bytes of shared memory for each writer, and on {where} there "
+        f"are {shutil.disk_usage(folder).free:,} left: enlarge it (mount -o remount,size=8G "
+        "/dev/shm; in a container docker run --shm-size=8g), or make capacity smaller"
     )
 
 
