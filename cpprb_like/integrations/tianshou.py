@@ -1,8 +1,8 @@
-"""``VectorReplayBuffer``: a replay buffer for Tianshou that keeps each observation once.
+"""``VectorReplayBuffer`` and ``PrioritizedVectorReplayBuffer``: Tianshou's, with less memory.
 
-Tianshou's own does what it does with indices, rewards, episodes and returns; observations, which
-are nearly all of the bytes, lie in buffers of this package, one for each environment, whose slots
-are Tianshou's indices. Not here: which rows are drawn, and n-step returns, which Tianshou computes.
+Indices, rewards, episodes and priorities are Tianshou's own; observations, which are nearly all of
+the bytes, lie once each in buffers of this package, one for each environment, whose slots are
+Tianshou's indices. Not here: n-step returns, which Tianshou computes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,231 @@ from numpy.typing import NDArray
 
 import cpprb_like.buffers as buffers
 from cpprb_like.integrations._missing import missing
+from cpprb_like.samplers import Sampler
 from cpprb_like.typing import FieldSpec
 
 try:
-    from tianshou.data import Batch
+    from tianshou.data import Batch, ReplayBufferManager
+    from tianshou.data import PrioritizedVectorReplayBuffer as TheirPrioritizedVectorReplayBuffer
     from tianshou.data import VectorReplayBuffer as TheirVectorReplayBuffer
 except ImportError as error:
     raise missing(__name__, "Tianshou", "tianshou", error) from error
 
-__all__ = ["VectorReplayBuffer"]
+__all__ = ["PrioritizedVectorReplayBuffer", "VectorReplayBuffer"]
 
 Array = NDArray[Any]
 OBSERVED = ("obs", "obs_next")
 
 
-class VectorReplayBuffer(TheirVectorReplayBuffer):  # type: ignore[misc]
+class _Given(Sampler):
+    """Draws the rows that it was given, which Tianshou has drawn."""
+
+    def __init__(self) -> None:
+        self.slots = np.zeros(0, np.intp)
+
+    def draw(
+        self,
+        ring: Any,  # noqa: ARG002
+        n: int,  # noqa: ARG002
+        rng: np.random.Generator,  # noqa: ARG002
+        *,
+        replace: bool,  # noqa: ARG002
+    ) -> tuple[Array, dict[str, Array]]:
+        """See ``Sampler.draw``."""
+        return self.slots, {}
+
+
+class _Observations(ReplayBufferManager):  # type: ignore[misc]
+    """A buffer of Tianshou's whose observations lie in a buffer of ours for each environment."""
+
+    _rings: list[buffers.ReplayBuffer]  # none before the first step
+    _columns: Mapping[str, buffers.ColumnSpec]  # theirs, from the first step on
+    _stack_compress: bool
+
+    # ------------------------------------------------------------------ steps
+
+    def add(self, batch: Any, buffer_ids: Any = None) -> tuple[Array, Array, Array, Array]:
+        """Add a step of each environment, or of those of ``buffer_ids``: see Tianshou.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Observations of another shape or type than the first ones; nothing was added.
+        """
+        before, after = _parts(batch.obs, "obs"), _parts(batch.obs_next, "obs")
+        rings = self._rings or self._open(before)
+        before, after = (_read(values, rings[0]) for values in (before, after))
+        ids = range(self.buffer_num) if buffer_ids is None else buffer_ids
+        light = Batch()  # entries as they are: its constructor would look into each
+        light.__dict__.update((key, batch[key]) for key in batch.get_keys() if key not in OBSERVED)
+        light.__dict__["obs"] = np.full(len(ids), np.nan, np.float16)  # as Tianshou asks for it
+        found: tuple[Array, Array, Array, Array] = super().add(light, buffer_ids)
+        if not isinstance(self._meta.obs, _Elsewhere):
+            self._meta.__dict__["obs"] = self._meta.obs.view(_Elsewhere)
+            self._set_batch_for_children()
+        if not self._rings:
+            self._rings = rings
+            self._columns = rings[0].columns
+        steps = {**before, **{f"next_{name}": values for name, values in after.items()}}
+        for place, number in enumerate(ids):
+            rings[number].add(**{name: values[place] for name, values in steps.items()})
+        return found
+
+    def _open(self, parts: Mapping[str, Array]) -> list[buffers.ReplayBuffer]:
+        """A buffer for each environment, for observations such as these."""
+        fields: dict[str, FieldSpec] = {
+            name: {"shape": values.shape[1:], "dtype": values.dtype}
+            for name, values in parts.items()
+        }
+        stacks = list(fields) if self._stack_compress else None
+        return [
+            buffers.ReplayBuffer(
+                self._part,
+                fields,
+                next_of=list(fields),
+                stack_compress=stacks,
+                sampler=_Given(),
+                seed=0,
+            )
+            for _ in range(self.buffer_num)
+        ]
+
+    def reset(self, keep_statistics: bool = False) -> None:
+        """Forget all steps."""
+        super().reset(keep_statistics)
+        for ring in self._rings:
+            ring.clear()
+
+    # ------------------------------------------------------------------ rows
+
+    def _of_mask(self, index: Any) -> Any:
+        """The indices that a mask stands for; anything else as it is."""
+        if isinstance(index, slice) or np.asarray(index).dtype != bool:
+            return index
+        if np.shape(index) != (self.maxsize,):
+            raise IndexError(f"expected a mask of shape ({self.maxsize},), got {np.shape(index)}")
+        return np.flatnonzero(index)
+
+    def _numbers(self, index: Any) -> Any:
+        """The indices that a slice stands for; others as they are."""
+        if not isinstance(index, slice):
+            return index
+        return self.sample_indices(0) if index == slice(None) else self._indices[: len(self)][index]
+
+    def _rows(self, index: Any) -> dict[str, Array]:
+        """Observations and next ones of some indices, of any shape."""
+        indices = np.asarray(index, np.intp)
+        flat, order = indices.ravel(), None
+        numbers = flat // self._part
+        if (numbers[1:] < numbers[:-1]).any():
+            order = np.argsort(numbers, kind="stable")
+            flat, numbers = flat[order], numbers[order]
+        if flat.size and -self.buffer_num <= numbers[0] < 0:  # they count from the end
+            return self._rows(np.where(indices < 0, indices + self.maxsize, indices))
+        rows = self._gather(flat)
+        if order is not None:
+            for name, values in rows.items():
+                rows[name] = np.empty_like(values)
+                rows[name][order] = values
+        return {
+            name: values.reshape(*indices.shape, *values.shape[1:]) for name, values in rows.items()
+        }
+
+    @property
+    def _part(self) -> int:
+        """Indices of each environment."""
+        part: int = self.buffers[0].maxsize
+        return part
+
+    def _gather(self, indices: Array) -> dict[str, Array]:
+        """The rows of indices in the order of environments: each reads its own into its place."""
+        n = len(indices)
+        stops = indices.searchsorted(self._extend_offset)
+        if stops[0] != 0 or stops[-1] != n:
+            raise IndexError(f"expected indices from 0 to {self.maxsize - 1}, got {indices}")
+        rows = {
+            name: np.empty((n, *column.shape), column.dtype)
+            for name, column in self._columns.items()
+        }
+        start = 0
+        for ring, offset, stop in zip(
+            self._rings, self._offset.tolist(), stops[1:].tolist(), strict=True
+        ):
+            if stop > start:
+                if not len(ring):
+                    raise IndexError(f"expected indices of steps, got {indices[start:stop]}")
+                ring.sampler.slots = indices[start:stop] - offset
+                ring.sample(stop - start, out={k: v[start:stop] for k, v in rows.items()})
+                start = stop
+        return rows
+
+    def get(
+        self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None
+    ) -> Any:
+        """The values of a key at some indices, stacked if ``stack_num`` says so: see Tianshou."""
+        index = self._of_mask(index)
+        if key not in OBSERVED or not self._rings:
+            return super().get(index, key, default_value, stack_num)
+        indices = np.asarray(index)
+        found: list[Any] = []
+        for _ in range(self.stack_num if stack_num is None else stack_num):
+            found.insert(0, _nest(self._rows(indices), key))
+            indices = np.asarray(self.prev(indices if indices.ndim else int(indices)))
+        if len(found) == 1:
+            return found[0]
+        if isinstance(found[0], Batch):
+            return Batch.stack(found, axis=indices.ndim)
+        return np.stack(found, axis=indices.ndim)
+
+    def __getitem__(self, index: Any) -> Any:
+        """A batch of the rows of some indices, or of a slice: see Tianshou."""
+        index = self._of_mask(index)
+        if self.stack_num > 1 or not self._rings:
+            return super().__getitem__(index)
+        index = self._numbers(index)
+        rows = self._rows(index)
+        found = {key: _nest(rows, key) for key in OBSERVED}
+        for key in ("info", "policy"):
+            found[key] = super().get(index, key, Batch())
+        for key, values in self._meta.items():
+            if key not in found:
+                found[key] = values[index]
+        batch = Batch()  # its constructor would look into each
+        batch.__dict__.update(found)
+        return batch
+
+    @property
+    def obs(self) -> Any:
+        """All observations, a copy: those of the indices in use, in their order."""
+        return self[:].obs
+
+    @property
+    def obs_next(self) -> Any:
+        """All next observations, a copy."""
+        return self[:].obs_next
+
+    # ------------------------------------------------------------------ what it does not have
+
+    def save_hdf5(self, path: str, compression: str | None = None) -> None:
+        """Not there: pickle the buffer."""
+        raise NotImplementedError("save_hdf5 would miss the observations; pickle the buffer")
+
+    @classmethod
+    def load_hdf5(cls, path: str, device: str | None = None) -> Any:
+        """Not there: pickle the buffer."""
+        raise NotImplementedError("load_hdf5 would miss the observations; pickle the buffer")
+
+    @classmethod
+    def from_data(cls, *args: Any, **options: Any) -> Any:
+        """Not there: ``add`` the steps."""
+        raise NotImplementedError("from_data would miss the observations; add the steps")
+
+    def set_batch(self, batch: Any) -> None:
+        """Not there: ``add`` the steps."""
+        raise NotImplementedError("set_batch would miss the observations; add the steps")
+
+
+class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignore[misc]
     """A replay buffer for the collectors and algorithms of Tianshou.
 
     An observation is stored once, and not again as the next one of the step before; those that
@@ -91,145 +301,119 @@ class VectorReplayBuffer(TheirVectorReplayBuffer):  # type: ignore[misc]
         self._stack_compress = bool(stack_compress)
         self._rings: list[buffers.ReplayBuffer] = []
 
-    # ------------------------------------------------------------------ steps
-
-    def add(self, batch: Any, buffer_ids: Any = None) -> tuple[Array, Array, Array, Array]:
-        """Add a step of each environment, or of those of ``buffer_ids``: see Tianshou.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Observations of another shape or type than the first ones; nothing was added.
-        """
-        before, after = _parts(batch.obs, "obs"), _parts(batch.obs_next, "obs")
-        rings = self._rings or self._open(before)
-        before, after = (_read(values, rings[0]) for values in (before, after))
-        light = Batch(**{key: batch[key] for key in batch.get_keys() if key not in OBSERVED})
-        ids = range(self.buffer_num) if buffer_ids is None else buffer_ids
-        light.obs = np.full(len(ids), np.nan, np.float16)  # a place, as Tianshou asks for one
-        found: tuple[Array, Array, Array, Array] = super().add(light, buffer_ids)
-        if not isinstance(self._meta.obs, _Elsewhere):
-            self._meta.__dict__["obs"] = self._meta.obs.view(_Elsewhere)
-            self._set_batch_for_children()
-        self._rings = rings
-        for place, number in enumerate(ids):
-            step = {name: values[place] for name, values in before.items()}
-            step |= {f"next_{name}": values[place] for name, values in after.items()}
-            rings[number].add(**step)
+    def sample_indices(self, batch_size: int | None) -> Array:
+        """Draw indices: those of Tianshou's buffer, in less calls of NumPy."""
+        lengths = self._lengths
+        if not batch_size or batch_size < 0 or not lengths.any():
+            found: Array = super().sample_indices(batch_size)
+            return found
+        shares = (lengths / lengths.sum()).cumsum()
+        shares /= shares[-1]
+        numbers = shares.searchsorted(self._random_state.random_sample(batch_size), side="right")
+        counts = np.bincount(numbers, minlength=self.buffer_num)
+        found = np.concatenate(
+            [
+                part._random_state.randint(0, part._size, count)
+                for part, count in zip(self.buffers, counts.tolist(), strict=True)
+                if count
+            ]
+        )
+        found += np.repeat(self._offset, counts)
         return found
 
-    def _open(self, parts: Mapping[str, Array]) -> list[buffers.ReplayBuffer]:
-        """A buffer for each environment, for observations such as these."""
-        fields: dict[str, FieldSpec] = {
-            name: {"shape": values.shape[1:], "dtype": values.dtype}
-            for name, values in parts.items()
-        }
-        stacks = list(fields) if self._stack_compress else None
-        size = self.buffers[0].maxsize
-        return [
-            buffers.ReplayBuffer(size, fields, next_of=list(fields), stack_compress=stacks, seed=0)
-            for _ in range(self.buffer_num)
-        ]
+
+class PrioritizedVectorReplayBuffer(  # type: ignore[misc]
+    _Observations, TheirPrioritizedVectorReplayBuffer
+):
+    """The same with prioritized experience replay.
+
+    Priorities, draws and importance-sampling weights are those of Tianshou's
+    ``PrioritizedVectorReplayBuffer``, with ``update_weight``, ``get_weight`` and ``set_beta``: with
+    the same ``np.random.seed`` batches are the same.
+
+    Parameters
+    ----------
+    total_size, buffer_num, stack_num, stack_compress, random_seed
+        As for ``VectorReplayBuffer``.
+    alpha : float
+        Prioritization exponent, greater than 0.
+    beta : float
+        Importance-sampling exponent, at least 0.
+    weight_norm : bool
+        Divide the weights of a batch by their greatest.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of a wrong type or value.
+
+    Notes
+    -----
+    As for ``VectorReplayBuffer``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tianshou.data import Batch
+    >>> from cpprb_like.integrations.tianshou import PrioritizedVectorReplayBuffer
+    >>> buffer = PrioritizedVectorReplayBuffer(1000, buffer_num=2, alpha=0.6, beta=0.4)
+    >>> for t in range(10):
+    ...     step = {"obs": np.full((2, 4), t), "obs_next": np.full((2, 4), t + 1)}
+    ...     flags = {"terminated": np.zeros(2, bool), "truncated": np.zeros(2, bool)}
+    ...     _ = buffer.add(Batch(**step, **flags, act=np.zeros(2), rew=np.ones(2)))
+    >>> batch, indices = buffer.sample(32)
+    >>> buffer.update_weight(indices, np.full(32, 0.5))
+    >>> batch.weight.shape
+    (32,)
+    """
+
+    def __init__(
+        self,
+        total_size: int,
+        buffer_num: int,
+        *,
+        alpha: float,
+        beta: float,
+        weight_norm: bool = True,
+        stack_num: int = 1,
+        stack_compress: bool = False,
+        random_seed: int = 42,
+    ) -> None:
+        for name, value, is_right in (("alpha", alpha, alpha > 0), ("beta", beta, beta >= 0)):
+            if not is_right:
+                least = "more than 0" if name == "alpha" else "at least 0"
+                raise ValueError(f"{name}: expected {least}, got {value}")
+        super().__init__(
+            total_size, buffer_num, alpha=alpha, beta=beta, weight_norm=weight_norm,
+            stack_num=stack_num, random_seed=random_seed,
+        )  # fmt: skip
+        self._stack_compress = bool(stack_compress)
+        self._rings = []
 
     def reset(self, keep_statistics: bool = False) -> None:
-        """Forget all steps."""
+        """Forget all steps, and their priorities."""
         super().reset(keep_statistics)
-        for ring in self._rings:
-            ring.clear()
+        self.weight[self._indices] = 0.0
 
-    # ------------------------------------------------------------------ rows
+    def sample_indices(self, batch_size: int | None) -> Array:
+        """Draw indices by priority: those of Tianshou's buffer."""
+        found: Array = super().sample_indices(batch_size)
+        while batch_size and (wrong := np.flatnonzero(self.weight[found] == 0)).size:
+            found[wrong] = super().sample_indices(wrong.size)  # a sum that was rounded led past all
+        return found
 
-    def _of_mask(self, index: Any) -> Any:
-        """The indices that a mask stands for; anything else as it is."""
-        if isinstance(index, slice) or np.asarray(index).dtype != bool:
-            return index
-        if np.shape(index) != (self.maxsize,):
-            raise IndexError(f"expected a mask of shape ({self.maxsize},), got {np.shape(index)}")
-        return np.flatnonzero(index)
-
-    def _rows(self, index: Any) -> dict[str, Array]:
-        """Observations and next ones of some indices, of any shape."""
-        indices = np.asarray(index)
-        numbers, slots = np.divmod(indices.ravel(), self.buffers[0].maxsize)
-        if self.buffer_num == 1 or (numbers == numbers[:1]).all():
-            number = int(numbers[0]) if numbers.size else 0
-            rows: dict[str, Array] = self._rings[number][slots]
-        else:
-            rows = {}
-            for number in np.unique(numbers):
-                here = np.flatnonzero(numbers == number)
-                for name, values in self._rings[number][slots[here]].items():
-                    if name not in rows:
-                        rows[name] = np.empty((numbers.size, *values.shape[1:]), values.dtype)
-                    rows[name][here] = values
-        return {
-            name: values.reshape(*indices.shape, *values.shape[1:]) for name, values in rows.items()
-        }
-
-    def get(
-        self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None
-    ) -> Any:
-        """The values of a key at some indices, stacked if ``stack_num`` says so: see Tianshou."""
-        index = self._of_mask(index)
-        if key not in OBSERVED or not self._rings:
-            return super().get(index, key, default_value, stack_num)
-        indices = np.asarray(index)
-        found: list[Any] = []
-        for _ in range(self.stack_num if stack_num is None else stack_num):
-            found.insert(0, _nest(self._rows(indices), key))
-            indices = np.asarray(self.prev(indices if indices.ndim else int(indices)))
-        if len(found) == 1:
-            return found[0]
-        if isinstance(found[0], Batch):
-            return Batch.stack(found, axis=indices.ndim)
-        return np.stack(found, axis=indices.ndim)
+    def set_beta(self, beta: float) -> None:
+        """Set the importance-sampling exponent of the batches from now on."""
+        super().set_beta(beta)
+        self._beta = beta  # Tianshou sets that of its parts alone, which weigh nothing
 
     def __getitem__(self, index: Any) -> Any:
-        """A batch of the rows of some indices, or of a slice: see Tianshou."""
-        index = self._of_mask(index)
-        if self.stack_num > 1 or not self._rings:
-            return super().__getitem__(index)
-        if isinstance(index, slice):
-            every = index == slice(None)
-            index = self.sample_indices(0) if every else self._indices[: len(self)][index]
-        rows = self._rows(index)
-        found = {key: _nest(rows, key) for key in OBSERVED}
-        for key in ("info", "policy"):
-            found[key] = self.get(index, key, Batch())
-        for key in self._meta.get_keys():
-            if key not in found:
-                found[key] = self._meta[key][index]
-        return Batch(found)
-
-    @property
-    def obs(self) -> Any:
-        """All observations, a copy: those of the indices in use, in their order."""
-        return self[:].obs
-
-    @property
-    def obs_next(self) -> Any:
-        """All next observations, a copy."""
-        return self[:].obs_next
-
-    # ------------------------------------------------------------------ what it does not have
-
-    def save_hdf5(self, path: str, compression: str | None = None) -> None:
-        """Not there: pickle the buffer."""
-        raise NotImplementedError("save_hdf5 would miss the observations; pickle the buffer")
-
-    @classmethod
-    def load_hdf5(cls, path: str, device: str | None = None) -> Any:
-        """Not there: pickle the buffer."""
-        raise NotImplementedError("load_hdf5 would miss the observations; pickle the buffer")
-
-    @classmethod
-    def from_data(cls, *args: Any, **options: Any) -> Any:
-        """Not there: ``add`` the steps."""
-        raise NotImplementedError("from_data would miss the observations; add the steps")
-
-    def set_batch(self, batch: Any) -> None:
-        """Not there: ``add`` the steps."""
-        raise NotImplementedError("set_batch would miss the observations; add the steps")
+        """A batch of the rows of some indices, or of a slice, with their weights: see Tianshou."""
+        index = self._numbers(self._of_mask(index))
+        batch = super().__getitem__(index)
+        weight = self.get_weight(index)
+        batch.weight = weight / np.max(weight) if self._weight_norm else weight
+        return batch
 
 
 class _Elsewhere(np.ndarray):
@@ -278,19 +462,17 @@ def _nest(rows: Mapping[str, Array], key: str) -> Any:
 
 def _read(parts: Mapping[str, Array], ring: buffers.ReplayBuffer) -> dict[str, Array]:
     """Arrays that a ring takes without fail, so that it stays in step with Tianshou's indices."""
-    columns = {column.name: column for column in ring.ring.columns}
+    fields = {field.name: field for field in ring.schema.fields}
     for name, values in parts.items():
-        if name not in columns:
+        if name not in fields:
             raise TypeError(f"add: unknown part {name!r} of an observation")
-        if values.shape[1:] != columns[name].shape:
+        if values.shape[1:] != fields[name].shape:
             raise ValueError(
-                f"add: {name!r}: expected shape {columns[name].shape}, got {values.shape[1:]}"
+                f"add: {name!r}: expected shape {fields[name].shape}, got {values.shape[1:]}"
             )
-    if len(parts) * 2 != len(columns):
-        raise TypeError(
-            f"add: expected observations of {len(columns) // 2} parts, got {len(parts)}"
-        )
+    if len(parts) * 2 != len(fields):
+        raise TypeError(f"add: expected observations of {len(fields) // 2} parts, got {len(parts)}")
     return {
-        name: values.astype(columns[name].dtype, casting="same_kind", copy=False)
+        name: values if values.dtype == fields[name].dtype else fields[name].convert(values, 1)
         for name, values in parts.items()
     }

@@ -22,12 +22,13 @@ with warnings.catch_warnings():
     from tianshou.algorithm.modelfree.dqn import DQN, DiscreteQLearningPolicy
     from tianshou.algorithm.optim import AdamOptimizerFactory
     from tianshou.data import Batch, Collector
+    from tianshou.data import PrioritizedVectorReplayBuffer as TheirPrioritizedVectorReplayBuffer
     from tianshou.data import ReplayBuffer as TheirReplayBuffer
     from tianshou.data import VectorReplayBuffer as TheirVectorReplayBuffer
     from tianshou.env import DummyVectorEnv
     from tianshou.utils.net.common import Net
 
-    from cpprb_like.integrations.tianshou import VectorReplayBuffer
+    from cpprb_like.integrations.tianshou import PrioritizedVectorReplayBuffer, VectorReplayBuffer
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore")  # Tianshou's own
@@ -110,13 +111,90 @@ def test_batches_are_those_of_their_own_buffer(kind: str, stack_num: int) -> Non
     ours.add(*steps())
 
 
+@pytest.mark.parametrize("kind", ["array", "dict"])
+@pytest.mark.parametrize("stack_num", [1, 3])
+@pytest.mark.parametrize("weight_norm", [True, False])
+def test_prioritized_batches_are_those_of_their_own_buffer(
+    kind: str, stack_num: int, weight_norm: bool
+) -> None:
+    """The same draws, weights and updates, with NumPy's state at the same place."""
+    options: Any = {"alpha": 0.6, "beta": 0.4, "weight_norm": weight_norm, "stack_num": stack_num}
+    theirs = TheirPrioritizedVectorReplayBuffer(60, N_ENVS, **options)
+    ours = PrioritizedVectorReplayBuffer(60, N_ENVS, **options)
+    steps, rng = Steps(kind), np.random.default_rng(1)
+    for t in range(120):
+        batch, ids = steps()
+        theirs.add(copy.deepcopy(batch), buffer_ids=ids)
+        ours.add(batch, buffer_ids=ids)
+        if t % 20 == 5:
+            np.random.seed(t)
+            one, indices = theirs.sample(16)
+            np.random.seed(t)
+            other, same = ours.sample(16)
+            np.testing.assert_array_equal(indices, same)
+            assert_same(one, other)
+            errors = rng.random(16)
+            for buffer in (theirs, ours):
+                buffer.update_weight(indices, errors)
+            for rows in (slice(None), slice(2, 5), int(indices[0]), indices[::-1]):
+                assert_same(theirs[rows], ours[rows])
+    again = pickle.loads(pickle.dumps(ours))
+    np.testing.assert_array_equal(again[indices].weight, ours[indices].weight)
+    ours.set_beta(0.0)
+    assert (ours.sample(9)[0].weight == 1).all()
+    ours.reset()
+    assert ours.weight.reduce() == 0
+    batch, ids = steps()
+    ours.add(batch, buffer_ids=ids)
+    assert set(ours.sample(9)[1] // 20) <= set(ids)
+
+
+@pytest.mark.parametrize(("option", "value"), [("alpha", 0.0), ("alpha", -1), ("beta", -0.1)])
+def test_wrong_exponents_are_refused(option: str, value: float) -> None:
+    """With the name of the option."""
+    with pytest.raises(ValueError, match=f"{option}: expected"):
+        PrioritizedVectorReplayBuffer(60, N_ENVS, **{"alpha": 0.6, "beta": 0.4, option: value})
+
+
+def test_rows_in_any_order_are_those_of_their_own_buffer() -> None:
+    """Negative numbers count from the end; others are an error."""
+    theirs, ours = TheirVectorReplayBuffer(30, N_ENVS), VectorReplayBuffer(30, N_ENVS)
+    steps = Steps("array")
+    for _ in range(60):
+        batch, ids = steps()
+        theirs.add(copy.deepcopy(batch), buffer_ids=ids)
+        ours.add(batch, buffer_ids=ids)
+    for rows in ([29, 0, 15, 3, 3, 12], [-1, 2, -30], [[5, 28], [11, 0]], [], -1):
+        indices = np.array(rows, np.int64)
+        assert_same(Batch(found=theirs[indices].obs_next), Batch(found=ours[indices].obs_next))
+    for wrong in ([30], [0, -31], [5, 100, 2]):
+        with pytest.raises(IndexError):
+            ours[np.array(wrong)]
+
+
+def test_numbers_that_would_change_are_refused() -> None:
+    """Integers of 64 bits were cast to those of 32 by their last bits."""
+    ours = VectorReplayBuffer(60, 1)
+    step: dict[str, Any] = {
+        "act": np.zeros(1), "rew": np.ones(1), "terminated": np.zeros(1, bool),
+        "truncated": np.zeros(1, bool),
+    }  # fmt: skip
+    small, large = np.array([[7]], np.int32), np.array([[2**32 + 7]])
+    ours.add(Batch(obs=small, obs_next=small, **step))
+    with pytest.raises(ValueError, match="'obs'"):
+        ours.add(Batch(obs=large, obs_next=small, **step))
+    assert len(ours) == 1
+    ours.add(Batch(obs=small.astype(np.int64), obs_next=small, **step))
+    assert ours[:].obs.tolist() == [[7], [7]]
+
+
 def test_what_is_refused_changes_nothing() -> None:
     """Observations of another shape, or of other parts."""
     ours, steps = VectorReplayBuffer(60, N_ENVS), Steps("array")
     batch, ids = steps()
     ours.add(batch, ids)
     size = len(ours)
-    for wrong in (batch.obs[:, :2], batch.obs.astype(complex), {"at": batch.obs}):
+    for wrong in (batch.obs[:, :2], batch.obs + 1j, {"at": batch.obs}):
         bad = Batch(**{key: batch[key] for key in batch.get_keys()})
         bad.obs = wrong
         with pytest.raises((TypeError, ValueError)):
@@ -150,7 +228,7 @@ def test_masks_stand_for_their_rows(kind: str, stack_num: int) -> None:
     for wrong in (mask[:59], [True]):
         with pytest.raises(IndexError):
             ours[wrong]
-    with pytest.raises(IndexError, match="rows"):
+    with pytest.raises(IndexError, match="slots"):
         ours[19]
 
 
@@ -181,8 +259,10 @@ def test_nothing_else_passes_for_observations(kind: str) -> None:
         ours.reset()
 
 
-def test_a_collector_fills_it_and_training_is_the_same() -> None:
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_a_collector_fills_it_and_training_is_the_same(prioritized: bool) -> None:
     """DQN on CartPole, three-step returns: the same parameters as with their own buffer."""
+    options = {"alpha": 0.6, "beta": 0.4} if prioritized else {}
 
     def train(make: Any) -> Any:
         np.random.seed(0)
@@ -199,7 +279,7 @@ def test_a_collector_fills_it_and_training_is_the_same() -> None:
             n_step_return_horizon=3, target_update_freq=100,
         )  # fmt: skip
         collector = Collector(
-            algorithm, envs, make(5000, 4, random_seed=1), exploration_noise=True,
+            algorithm, envs, make(5000, 4, random_seed=1, **options), exploration_noise=True,
             raise_on_nan_in_buffer=False,
         )  # fmt: skip
         collector.reset()
@@ -210,4 +290,9 @@ def test_a_collector_fills_it_and_training_is_the_same() -> None:
                     algorithm.update(collector.buffer, 64)
         return torch.cat([values.detach().ravel() for values in net.parameters()])
 
-    assert torch.equal(train(TheirVectorReplayBuffer), train(VectorReplayBuffer))
+    theirs, ours = (
+        (TheirPrioritizedVectorReplayBuffer, PrioritizedVectorReplayBuffer)
+        if prioritized
+        else (TheirVectorReplayBuffer, VectorReplayBuffer)
+    )
+    assert torch.equal(train(theirs), train(ours))
