@@ -1,6 +1,11 @@
 """Exceptions of this package, beside Python's ``TypeError``, ``ValueError`` and ``IndexError``."""
 
-__all__ = ["DataLossWarning", "FieldNameError", "NotEnoughDataError"]
+__all__ = [
+    "DataLossWarning",
+    "FieldNameError",
+    "NotEnoughDataError",
+    "RateLimitTimeoutError",
+]
 
 
 class DataLossWarning(UserWarning):
@@ -16,6 +21,13 @@ class NotEnoughDataError(ValueError, RuntimeError):
 
     It is a ``ValueError`` and a ``RuntimeError``, which other replay buffers raise here, so that
     their callers' ``except`` clauses work.
+    """
+
+
+class RateLimitTimeoutError(TimeoutError):
+    """A rate limiter did not allow a call within its time-out.
+
+    The message says how long it waited and for whom, and what is there. Nothing was added or drawn.
     """
 
 

@@ -1,4 +1,5 @@
 """Order of stores: what is written before a fence is in memory before what is written after it.
+A full fence also keeps what is read after it behind what is written before it.
 
 A process that is killed stops between two stores, and another one may read the same memory at any
 time. Neither may find the second of two stores without the first: the one who reads has a fence between its loads,
@@ -10,19 +11,24 @@ cdef extern from *:
     #if defined(__GNUC__)
     #define CPPRB_FENCE() __atomic_thread_fence(__ATOMIC_RELEASE)
     #define CPPRB_READ_FENCE() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+    #define CPPRB_FULL_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #elif defined(_MSC_VER)
     #include <intrin.h>
     #if defined(_M_ARM64)
     #define CPPRB_FENCE() __dmb(_ARM64_BARRIER_ISH)
+    #define CPPRB_FULL_FENCE() __dmb(_ARM64_BARRIER_ISH)
     #else
     #define CPPRB_FENCE() _ReadWriteBarrier()
+    #define CPPRB_FULL_FENCE() do { _ReadWriteBarrier(); __faststorefence(); } while (0)
     #endif
     #define CPPRB_READ_FENCE() CPPRB_FENCE()
     #else
     #include <stdatomic.h>
     #define CPPRB_FENCE() atomic_thread_fence(memory_order_release)
     #define CPPRB_READ_FENCE() atomic_thread_fence(memory_order_acquire)
+    #define CPPRB_FULL_FENCE() atomic_thread_fence(memory_order_seq_cst)
     #endif
     """
     void c_fence "CPPRB_FENCE"() noexcept nogil
     void c_read_fence "CPPRB_READ_FENCE"() noexcept nogil
+    void c_full_fence "CPPRB_FULL_FENCE"() noexcept nogil

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "cpprb_like"
 # Each room, from the bottom up; a room may import those before it.
-INNER = ("_c", "_store", "samplers", "views", "checkpoint", "buffers", "processes")
+INNER = ("_c", "_store", "samplers", "views", "checkpoint", "buffers", "limiters", "processes")
 LEAVES = ("integrations", "compat", "datasets", "cli")
 ROOMS = (*INNER, *LEAVES)
 # Modules that stand at the top of the package, and the rooms that they belong to.

@@ -1,0 +1,260 @@
+"""Rate limiters with the semantics of Reverb: when may rows be inserted, when may items be sampled?
+
+They are values: they hold no counters (``_counters``) and do not wait (``_gates``).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cpprb_like._c.checks import as_int
+
+__all__ = ["Bounds", "MinSize", "Queue", "RateLimiter", "SampleToInsertRatio"]
+
+TIMEOUT = 60.0  # seconds
+
+
+class Bounds(NamedTuple):
+    """The four numbers that every limiter comes down to: see ``RateLimiter``."""
+
+    samples_per_insert: float
+    min_size: float
+    min_diff: float
+    max_diff: float
+
+
+class RateLimiter:
+    """Base class of rate limiters: ``MinSize``, ``SampleToInsertRatio``, ``Queue``.
+
+    With ``inserts``, ``samples`` and ``deletes`` so far, n items may be sampled if ::
+
+        inserts - deletes >= min_size
+        inserts * samples_per_insert - samples - n >= min_diff
+
+    and n rows may be inserted if one of these holds ::
+
+        inserts + n - deletes <= min_size
+        (inserts + n) * samples_per_insert - samples <= max_diff
+
+    Attributes
+    ----------
+    bounds : Bounds
+        The numbers of these formulas.
+    timeout : float or None
+        Seconds that a call waits, before it raises ``RateLimitTimeoutError``; None for no end.
+
+    Notes
+    -----
+    Source: Cassirer et al. (2021), "Reverb: A Framework for Experience Replay", section 3.3, and
+    the formulas of its implementation. Other than there, the default time-out is finite.
+    """
+
+    timeout: float | None
+
+    @property
+    def bounds(self) -> Bounds:
+        """The numbers of the formulas."""
+        raise NotImplementedError
+
+    def can_insert(self, n: int, *, inserts: int, samples: int, deletes: int) -> bool:
+        """Whether n rows may be inserted.
+
+        Examples
+        --------
+        >>> from cpprb_like.limiters import Queue
+        >>> Queue(10).can_insert(3, inserts=8, samples=1, deletes=0)
+        True
+        >>> Queue(10).can_insert(4, inserts=8, samples=1, deletes=0)
+        False
+        """
+        ratio, min_size, _, max_diff = self.bounds
+        return inserts + n - deletes <= min_size or (inserts + n) * ratio - samples <= max_diff
+
+    def can_sample(self, n: int, *, inserts: int, samples: int, deletes: int) -> bool:
+        """Whether n items may be sampled.
+
+        Examples
+        --------
+        >>> from cpprb_like.limiters import MinSize
+        >>> MinSize(100).can_sample(32, inserts=99, samples=0, deletes=0)
+        False
+        """
+        ratio, min_size, min_diff, _ = self.bounds
+        return inserts - deletes >= min_size and inserts * ratio - samples - n >= min_diff
+
+
+def _check_timeout(timeout: object) -> None:
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
+        raise TypeError(f"timeout: expected seconds or None, got {timeout!r}")
+    if not 0 <= float(timeout) < math.inf:
+        raise ValueError(f"timeout: expected seconds of at least 0, or None, got {timeout}")
+
+
+def _as_number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name}: expected a finite number, got {value}")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class MinSize(RateLimiter):
+    """Nothing is drawn before so many rows are there; after that nobody waits.
+
+    Parameters
+    ----------
+    min_size : int
+        Rows that are held when the first item is drawn, at least 1.
+    timeout : float or None
+        Seconds that a call waits at most; None for no end.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or value; the message names it.
+
+    Examples
+    --------
+    >>> from cpprb_like.limiters import MinSize
+    >>> MinSize(1000).can_sample(256, inserts=1000, samples=0, deletes=0)
+    True
+    """
+
+    min_size: int
+    timeout: float | None = field(default=TIMEOUT, kw_only=True)
+
+    def __post_init__(self) -> None:
+        as_int("min_size", self.min_size, 1)
+        _check_timeout(self.timeout)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The numbers of the formulas."""
+        return Bounds(1.0, self.min_size, -math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class SampleToInsertRatio(RateLimiter):
+    """Each inserted row is drawn so many times, on average.
+
+    Until ``min_size_to_sample`` rows are held nothing is drawn, and everything is inserted. From
+    then on ``inserts * samples_per_insert - samples`` stays within ``error_buffer`` of what it is
+    where both begin: actors wait if the learner lags, and the learner waits if they do.
+
+    Parameters
+    ----------
+    samples_per_insert : float
+        Items drawn for each row inserted, above 0. Usual: 0.5 for DQN (a batch of 32 each 64
+        frames), 1 for IMPALA, 4 for R2D2, 32 for D4PG, 256 for SAC and TD3.
+    min_size_to_sample : int
+        Rows that are held when the first item is drawn, at least 1.
+    error_buffer : float or (float, float)
+        By how many samples ``inserts * samples_per_insert - samples`` may be off, at least
+        ``max(1, samples_per_insert)``; or the least and the greatest value of that difference. A
+        batch counts as all its items at once, so take several batches' worth.
+    timeout : float or None
+        Seconds that a call waits at most; None for no end.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or value, or nobody could go on once ``min_size_to_sample``
+        rows are there; the message names it.
+
+    Examples
+    --------
+    >>> from cpprb_like.limiters import SampleToInsertRatio
+    >>> limiter = SampleToInsertRatio(4, 100, 64)
+    >>> limiter.can_sample(64, inserts=100, samples=0, deletes=0)
+    True
+    >>> limiter.can_sample(1, inserts=100, samples=64, deletes=0)
+    False
+    >>> limiter.can_insert(17, inserts=100, samples=0, deletes=0)
+    False
+    """
+
+    samples_per_insert: float
+    min_size_to_sample: int
+    error_buffer: float | tuple[float, float]
+    timeout: float | None = field(default=TIMEOUT, kw_only=True)
+
+    def __post_init__(self) -> None:
+        ratio = _as_number("samples_per_insert", self.samples_per_insert)
+        if ratio <= 0:
+            raise ValueError(f"samples_per_insert: expected above 0, got {ratio}")
+        as_int("min_size_to_sample", self.min_size_to_sample, 1)
+        if isinstance(self.error_buffer, tuple | list):
+            if len(self.error_buffer) != 2:
+                raise ValueError(f"error_buffer: expected two numbers, got {self.error_buffer}")
+            low, high = (_as_number("error_buffer", value) for value in self.error_buffer)
+            object.__setattr__(self, "error_buffer", (low, high))
+        else:
+            _as_number("error_buffer", self.error_buffer)
+        _check_timeout(self.timeout)
+        _, _, low, high = self.bounds
+        least, start = 2 * max(1.0, ratio), ratio * self.min_size_to_sample
+        if high - low < least:
+            raise ValueError(
+                f"error_buffer: expected a range of at least {least:g}, twice the greater of 1 and "
+                f"samples_per_insert, or nobody could go on; got {high - low:g}"
+            )
+        if low > start:
+            raise ValueError(
+                f"error_buffer: expected a least difference of at most {start:g}, "
+                f"samples_per_insert * min_size_to_sample, or nothing could be drawn; got {low:g}"
+            )
+
+    @property
+    def bounds(self) -> Bounds:
+        """The numbers of the formulas."""
+        start = float(self.samples_per_insert) * self.min_size_to_sample
+        if isinstance(self.error_buffer, tuple):
+            low, high = self.error_buffer
+        else:
+            low, high = start - self.error_buffer, start + self.error_buffer
+        return Bounds(float(self.samples_per_insert), self.min_size_to_sample, low, high)
+
+
+@dataclass(frozen=True)
+class Queue(RateLimiter):
+    """As many items are drawn as rows are inserted, which are ahead by at most ``size``.
+
+    It limits how many; which rows are drawn is for the sampler to say: with ``Recency`` or a
+    capacity near ``size`` they are recent ones, as on-policy methods such as IMPALA want them.
+
+    Parameters
+    ----------
+    size : int
+        Rows that are inserted and not drawn yet, at most; at least 1.
+    timeout : float or None
+        Seconds that a call waits at most; None for no end.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or value; the message names it.
+
+    Examples
+    --------
+    >>> from cpprb_like.limiters import Queue
+    >>> Queue(8).can_sample(8, inserts=7, samples=0, deletes=0)
+    False
+    """
+
+    size: int
+    timeout: float | None = field(default=TIMEOUT, kw_only=True)
+
+    def __post_init__(self) -> None:
+        as_int("size", self.size, 1)
+        _check_timeout(self.timeout)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The numbers of the formulas."""
+        return Bounds(1.0, 1, 0.0, self.size)

@@ -1,0 +1,339 @@
+"""``RateLimited``: a buffer that threads share, with a limiter before ``add`` and ``sample``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._c.drawn_ahead import States
+from cpprb_like._store.schema import Field
+from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source
+from cpprb_like.limiters._gates import (
+    InsertGate,
+    LimiterStats,
+    SampleGate,
+    begin_balanced,
+    open_counters,
+    stats,
+    words_for,
+)
+from cpprb_like.limiters._policies import RateLimiter
+from cpprb_like.schedules import Schedule
+from cpprb_like.views._layer import Layer
+
+__all__ = ["LimitedSource", "RateLimited", "StepCounter"]
+
+
+class StepCounter:
+    """How many rows a call of ``add`` would add: by the size of the smallest field of numbers."""
+
+    def __init__(self, fields: Iterable[Field], n_envs: int) -> None:
+        numbers = [field for field in fields if field.dtype.kind in "biufc"]
+        smallest = min(numbers, key=lambda field: field.nbytes, default=None)
+        self._n_envs = n_envs
+        self._name = "" if smallest is None else smallest.name
+        self._size = 1 if smallest is None else max(1, int(np.prod(smallest.shape)))
+
+    def __call__(self, fields: Mapping[str, Any]) -> int:
+        """The rows of a call; of one that lacks the field, those of a step."""
+        value = fields.get(self._name)
+        kind = type(value)
+        if kind is float or kind is int or kind is bool or value is None:
+            return self._n_envs
+        if kind is not np.ndarray:
+            try:
+                value = np.asarray(value)
+            except (TypeError, ValueError, RuntimeError):
+                return self._n_envs  # and ``add`` says what is wrong with it
+        return int(value.size) // self._size
+
+
+class LimitedSource(Source):
+    """A source whose ``sample`` waits until its limiter allows the batch."""
+
+    def __init__(self, source: Source, gate: SampleGate) -> None:
+        self._source = source
+        self._gate = gate
+
+    def sample(
+        self,
+        batch_size: int,
+        beta: float | Schedule | None = None,
+        *,
+        replace: bool = True,
+        out: dict[str, Any] | None = None,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+    ) -> Batch:
+        """Draw a batch when the limiter allows it.
+
+        Parameters
+        ----------
+        batch_size, beta, replace, out, indexes, fields
+            As for ``sample`` of what is limited. A sequence counts as one item.
+
+        Returns
+        -------
+        dict of ndarray
+            As there.
+
+        Raises
+        ------
+        RateLimitTimeoutError
+            The limiter did not allow it within its time-out: too few rows, or inserts lag. It is a
+            ``TimeoutError``.
+        ValueError
+            The limiter can never allow so many items at once; or as ``sample`` raises there.
+        TypeError, MemoryError
+            As ``sample`` raises there. Whatever is raised, nothing counts as sampled.
+        """
+        n, _ = self._source._read_batch_size(batch_size, fields)
+        gate = self._gate
+        gate.begin(n)
+        try:
+            options: dict[str, Any] = {} if beta is None else {"beta": beta}
+            batch = self._source.sample(
+                n, replace=replace, out=out, indexes=indexes, fields=fields, **options
+            )
+        except BaseException:
+            gate.cancel(n)
+            raise
+        gate.end(n)
+        return batch
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of drawn rows, by ``batch["indexes"]``."""
+        self._source.update_priorities(indexes, priorities)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return self._source.fields
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether rows are drawn by priority."""
+        return self._source.has_priorities
+
+    @property
+    def columns(self) -> Mapping[str, ColumnSpec]:
+        """The columns of a batch: see ``Source.columns``."""
+        return self._source.columns
+
+    def __len__(self) -> int:
+        """Rows that can be drawn, whatever the limiter says."""
+        return len(self._source)
+
+    def __bool__(self) -> bool:
+        """It is a thing and not its rows: always true."""
+        return True
+
+    def _epoch(
+        self,
+        n: int,
+        fields: tuple[str, ...] | None,
+        shuffle: bool,
+        drop_last: bool,
+        shard: tuple[int, int],
+        rng: np.random.Generator | None,
+    ) -> Iterator[Batch]:
+        return self._source._epoch(n, fields, shuffle, drop_last, shard, rng)
+
+    def _draw_states(self) -> States:
+        return self._source._draw_states()
+
+    def _read_batch_size(
+        self, batch_size: int, fields: str | Iterable[str] | None = None
+    ) -> tuple[int, tuple[str, ...] | None]:
+        return self._source._read_batch_size(batch_size, fields)
+
+    def _can_draw(self) -> bool:
+        return self._source._can_draw()
+
+    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
+        self._source._check_draw(n, replace=replace, beta=beta)
+
+    def _check_update(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        return self._source._check_update(indexes, priorities)
+
+
+class RateLimited(LimitedSource):
+    """A buffer whose ``add`` and ``sample`` wait for one another, as a rate limiter says.
+
+    For threads that add and threads that draw; for processes see ``SharedReplay``.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        Any buffer, empty or not. From now on add and draw by this object alone.
+    limiter : RateLimiter
+        ``MinSize``, ``SampleToInsertRatio`` or ``Queue``.
+
+    Attributes
+    ----------
+    buffer, limiter
+        As given. Everything that does not add or draw, such as ``update`` or the sampler, is there.
+
+    Raises
+    ------
+    TypeError
+        ``buffer`` is no buffer, or ``limiter`` no limiter.
+
+    Notes
+    -----
+    A limiter that is made over rows that are there already, or that was pickled or saved, begins in
+    the middle of what it allows: counts are not kept, as those of a moment at which one side waited
+    would hold it for ever.
+
+    Waiting is a sleep of up to 2 ms and another look. ``close`` of batches with ``prefetch`` waits for
+    a draw that waits. An ``epoch`` is not limited, and does not count.
+
+    Examples
+    --------
+    >>> import threading
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.limiters import MinSize, RateLimited
+    >>> rb = RateLimited(ReplayBuffer(1000, {"x": {"shape": ()}}, seed=0), MinSize(100))
+    >>> def act():
+    ...     for step in range(200):
+    ...         rb.add(x=step)
+    >>> actor = threading.Thread(target=act)
+    >>> actor.start()
+    >>> rb.sample(32)["x"].shape  # waits until 100 rows are there
+    (32,)
+    >>> actor.join()
+    >>> rb.stats().samples
+    32
+    """
+
+    buffer: ReplayBuffer
+
+    def __init__(self, buffer: ReplayBuffer, limiter: RateLimiter) -> None:
+        if not isinstance(buffer, ReplayBuffer):
+            raise TypeError(f"buffer: expected a ReplayBuffer, got {type(buffer).__name__}")
+        if not isinstance(limiter, RateLimiter):
+            raise TypeError(f"limiter: expected a RateLimiter, got {limiter!r}")
+        counters = open_counters(limiter, np.zeros(words_for(1, 1), np.int64), 1)
+        begin_balanced(limiter, counters, len(buffer))
+        counters.set_rows(0, len(buffer))
+        super().__init__(buffer, SampleGate(limiter, counters, 1))
+        self.buffer = buffer
+        self.limiter = limiter
+        self._inserts = InsertGate(limiter, counters, 0)
+        self._steps = StepCounter(buffer.schema.fields, buffer.n_envs)
+
+    def add(self, **fields: Any) -> int | None:
+        """Add one step, or several, when the limiter allows them.
+
+        Parameters
+        ----------
+        **fields
+            As for ``add`` of the buffer.
+
+        Returns
+        -------
+        int or None
+            As there.
+
+        Raises
+        ------
+        RateLimitTimeoutError
+            The limiter did not allow it within its time-out: samples lag. It is a ``TimeoutError``.
+        ValueError
+            The limiter can never allow so many rows at once; or as ``add`` of the buffer.
+        TypeError
+            As ``add`` of the buffer. Whatever is raised, nothing was added.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> from cpprb_like.limiters import Queue, RateLimited
+        >>> rb = RateLimited(ReplayBuffer(10, {"x": {"shape": ()}}), Queue(2, timeout=0.01))
+        >>> rb.add(x=[1, 2])
+        0
+        >>> rb.add(x=3)
+        Traceback (most recent call last):
+            ...
+        cpprb_like.errors.RateLimitTimeoutError: add of 1: waited ...
+        """
+        n = self._steps(fields)
+        self._inserts.begin(n)
+        try:
+            slot = self.buffer.add(**fields)
+        except BaseException:
+            self._inserts.cancel(n)
+            raise
+        self._count(n)
+        return slot
+
+    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
+        """As ``add``, where only some environments have a step: see ``ReplayBuffer.add_where``.
+
+        The steps that are there count.
+        """
+        mask = np.array(present)
+        n = int(np.count_nonzero(mask))
+        self._inserts.begin(n)
+        try:
+            slot = self.buffer.add_where(mask, **fields)
+        except BaseException:
+            self._inserts.cancel(n)
+            raise
+        self._count(n)
+        return slot
+
+    def _count(self, n: int) -> None:
+        """So many rows were added."""
+        self._inserts.counters.set_rows(0, len(self.buffer))
+        self._inserts.end(n)
+
+    def on_episode_end(self, *arguments: Any) -> None:
+        """End the open episodes as truncated: see ``ReplayBuffer.on_episode_end``."""
+        self.buffer.on_episode_end(*arguments)
+        self._inserts.counters.set_rows(0, len(self.buffer))
+
+    def clear(self) -> None:
+        """Forget all rows; the limiter begins anew."""
+        self.buffer.clear()
+        counters = self._inserts.counters
+        counters.set_rows(0, 0)
+        counters.set_base(0, 0)
+
+    def view(self, *layers: Layer) -> LimitedSource:
+        """The rows, read in another way, with the same limiter: see ``ReplayBuffer.view``.
+
+        What the view draws counts as what this object draws.
+        """
+        return LimitedSource(self.buffer.view(*layers), self._gate)
+
+    def stats(self) -> LimiterStats:
+        """What was inserted and sampled so far, and for how long each side waited for the other.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> from cpprb_like.limiters import MinSize, RateLimited
+        >>> rb = RateLimited(ReplayBuffer(10, {"x": {"shape": ()}}), MinSize(2))
+        >>> rb.add(x=[1, 2, 3])
+        0
+        >>> _ = rb.sample(8)
+        >>> stats = rb.stats()
+        >>> stats.inserts, stats.samples, stats.rows, stats.seconds_waiting_for_inserts
+        (3, 8, 3, 0.0)
+        """
+        return stats(self._inserts.counters)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"buffer": self.buffer, "limiter": self.limiter}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["buffer"], state["limiter"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"RateLimited({self.limiter!r}, {self.stats()!r}) of\n{self.buffer!r}"

@@ -1,0 +1,195 @@
+"""Rate limiters: Reverb's formulas, compiled and in Python, against their twin."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference_limiter import ReferenceLimiter
+
+from cpprb_like.limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
+from cpprb_like.limiters._counters import Counters
+from cpprb_like.limiters._gates import open_counters, words_for
+
+eighths = st.integers(1, 80).map(lambda k: k / 8)  # products of these are exact in float64
+
+
+@st.composite
+def limiters(draw: st.DrawFn) -> RateLimiter:
+    """Any limiter."""
+    kind = draw(st.sampled_from(["min", "queue", "ratio", "range"]))
+    size = draw(st.integers(1, 30))
+    if kind == "min":
+        return MinSize(size)
+    if kind == "queue":
+        return Queue(size)
+    ratio = draw(eighths)
+    least = max(1.0, ratio)
+    if kind == "ratio":
+        return SampleToInsertRatio(ratio, size, least + draw(eighths))
+    low = ratio * size - draw(eighths)
+    return SampleToInsertRatio(ratio, size, (low, low + 2 * least + draw(eighths)))
+
+
+def twin_of(limiter: RateLimiter) -> ReferenceLimiter:
+    """The twin, by the numbers of the limiter."""
+    ratio, min_size, low, high = limiter.bounds
+    return ReferenceLimiter(
+        Fraction(ratio),
+        int(min_size),
+        None if math.isinf(low) else Fraction(low),
+        None if math.isinf(high) else Fraction(high),
+    )
+
+
+def counters_of(limiter: RateLimiter, writers: int = 1, readers: int = 1) -> Counters:
+    """Counters that nobody has used."""
+    return open_counters(limiter, np.zeros(words_for(writers, readers), np.int64), writers)
+
+
+@given(
+    limiters(),
+    st.lists(st.tuples(st.sampled_from("isd"), st.integers(0, 40), st.integers(0, 2)), max_size=40),
+)
+def test_limits_are_those_of_the_twin(
+    limiter: RateLimiter, calls: list[tuple[str, int, int]]
+) -> None:
+    """Whatever is inserted, sampled and deleted by whom, the same calls are allowed."""
+    twin, counters = twin_of(limiter), counters_of(limiter, 3, 3)
+    rows = [0, 0, 0]
+    for kind, n, who in calls:
+        counts: Any = {"inserts": twin.i, "samples": twin.s, "deletes": twin.d}
+        if kind == "i":
+            expected = twin.can_insert(n)
+            assert limiter.can_insert(n, **counts) == expected
+            assert counters.begin_insert(who, n) == expected
+            if expected:
+                twin.i += n
+                rows[who] += n
+                counters.set_rows(who, rows[who])
+                counters.end(who, n, 1)
+        elif kind == "s":
+            expected = twin.can_sample(n)
+            assert limiter.can_sample(n, **counts) == expected
+            assert counters.begin_sample(3 + who, n) == expected
+            if expected:
+                twin.s += n
+                counters.end(3 + who, n, 1)
+        else:
+            gone = min(n, rows[who])
+            rows[who] -= gone
+            twin.d += gone
+            counters.set_rows(who, rows[who])
+        assert counters.totals() == (twin.i, twin.i - twin.d, twin.s)
+
+
+@pytest.mark.parametrize(
+    ("limiter", "bounds"),
+    [
+        (MinSize(7), (1, 7, -math.inf, math.inf)),
+        (Queue(7), (1, 1, 0, 7)),
+        (SampleToInsertRatio(4, 100, 10), (4, 100, 390, 410)),
+        (SampleToInsertRatio(0.5, 10, (2, 9)), (0.5, 10, 2, 9)),
+    ],
+)
+def test_the_numbers_are_those_of_reverb(limiter: RateLimiter, bounds: tuple[float, ...]) -> None:
+    """As in the constructors of its classes."""
+    assert limiter.bounds == bounds
+
+
+def test_a_call_that_is_at_work_counts_for_the_others() -> None:
+    """Announced inserts leave no room for more, and cannot be sampled yet."""
+    counters = counters_of(Queue(2), 2, 2)
+    assert counters.begin_insert(0, 2)
+    assert not counters.begin_insert(1, 1)
+    assert not counters.begin_sample(2, 1)
+    counters.set_rows(0, 2)
+    counters.end(0, 2, 1)
+    assert counters.begin_sample(2, 2)
+    assert not counters.begin_sample(3, 1)
+    assert not counters.begin_insert(1, 1)  # not before the draw has ended
+    counters.end(2, 2, 1)
+    assert counters.begin_insert(1, 1)
+
+
+def test_a_call_that_failed_does_not_count() -> None:
+    """As if it had never begun."""
+    counters = counters_of(Queue(2))
+    assert counters.begin_insert(0, 2)
+    counters.cancel(0, 2)
+    assert counters.begin_insert(0, 2)
+
+
+def test_what_a_dead_call_announced_is_void() -> None:
+    """For those who are told of it, and for all when its line is taken over."""
+    counters = counters_of(Queue(2), 2)
+    assert counters.begin_insert(0, 2)
+    assert not counters.begin_insert(1, 1)
+    assert counters.begin_insert(1, 1, counters.announced(0))
+    counters.cancel(1, 1)
+    counters.take_over(0)
+    assert counters.begin_insert(1, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: MinSize(0),
+        lambda: Queue(0),
+        lambda: SampleToInsertRatio(0, 1, 10),
+        lambda: SampleToInsertRatio(math.inf, 1, 10),
+        lambda: SampleToInsertRatio(4, 0, 10),
+        lambda: SampleToInsertRatio(4, 10, 3.9),  # 2 * 3.9 < 2 * max(1, 4)
+        lambda: SampleToInsertRatio(0.5, 10, 0.9),
+        lambda: SampleToInsertRatio(1, 10, (11, 20)),  # above 1 * 10: nothing would be drawn
+        lambda: SampleToInsertRatio(1, 10, (1, 2, 3)),  # type: ignore[arg-type]
+        lambda: MinSize(1, timeout=-1),
+        lambda: MinSize(1, timeout=math.inf),
+    ],
+)
+def test_limits_that_nobody_can_keep_are_refused(wrong: Any) -> None:
+    """When they are made, with the name of the argument."""
+    with pytest.raises(ValueError, match=r"^(min_size|size|samples_per|error_buffer|timeout)"):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: MinSize(1.5),  # type: ignore[arg-type]
+        lambda: Queue("7"),  # type: ignore[arg-type]
+        lambda: SampleToInsertRatio("4", 1, 10),  # type: ignore[arg-type]
+        lambda: SampleToInsertRatio(4, 1, "10"),  # type: ignore[arg-type]
+        lambda: MinSize(1, timeout="1"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_number_is_refused(wrong: Any) -> None:
+    """By type."""
+    with pytest.raises(TypeError, match="expected"):
+        wrong()
+
+
+def test_limiters_are_values() -> None:
+    """They compare, print, pickle, and cannot be changed."""
+    limiter = SampleToInsertRatio(4, 100, (390, 410), timeout=3)
+    assert pickle.loads(pickle.dumps(limiter)) == limiter
+    assert eval(repr(limiter)) == limiter
+    with pytest.raises(AttributeError):
+        limiter.timeout = 4.0  # type: ignore[misc]
+
+
+def test_wrong_lines_are_refused() -> None:
+    """Compiled code checks what it is given."""
+    counters = counters_of(MinSize(1))
+    with pytest.raises(IndexError, match="line"):
+        counters.begin_insert(2, 1)
+    with pytest.raises(ValueError, match="at least 0"):
+        counters.begin_insert(0, -1)
+    with pytest.raises(ValueError, match="expected shape"):
+        Counters(np.zeros((2, 3), np.int64), 1, 1, 1, 1, 1)

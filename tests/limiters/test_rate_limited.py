@@ -1,0 +1,265 @@
+"""``RateLimited``: threads that add and threads that draw wait for one another, and not for ever."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer, Sequences
+from cpprb_like.errors import RateLimitTimeoutError
+from cpprb_like.limiters import MinSize, Queue, RateLimited, RateLimiter, SampleToInsertRatio
+
+FIELDS = {"x": {"shape": ()}, "obs": {"shape": 3}}
+PATIENCE = 20.0
+
+
+def limited(limiter: RateLimiter, rows: int = 0, size: int = 1000, **options: Any) -> RateLimited:
+    """A buffer with a limiter, and with rows that were there before."""
+    buffer = ReplayBuffer(size, FIELDS, seed=0, **options)
+    if rows:
+        buffer.add(x=np.arange(rows), obs=np.zeros((rows, 3)))
+    return RateLimited(buffer, limiter)
+
+
+def step(n: int = 1) -> dict[str, Any]:
+    """Values of n steps."""
+    return {"x": np.arange(n), "obs": np.zeros((n, 3))}
+
+
+def beside(job: Any) -> threading.Thread:
+    """A thread that does a job."""
+    thread = threading.Thread(target=job, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_draw_waits_until_there_are_enough_rows() -> None:
+    """And not longer; the wait is counted."""
+    rb = limited(MinSize(10, timeout=PATIENCE))
+    batches: list[Any] = []
+    learner = beside(lambda: batches.append(rb.sample(4)))
+    while rb.stats().waits_for_inserts == 0:
+        time.sleep(0.001)
+    for _ in range(9):
+        rb.add(x=1, obs=[1, 2, 3])
+    assert batches == []
+    rb.add(x=1, obs=[1, 2, 3])
+    learner.join(PATIENCE)
+    assert len(batches[0]["x"]) == 4
+    stats = rb.stats()
+    assert (stats.inserts, stats.samples, stats.rows) == (10, 4, 10)
+    assert (stats.waits_for_inserts, stats.waits_for_samples) == (1, 0)
+    assert 0 < stats.seconds_waiting_for_inserts < PATIENCE
+    assert stats.seconds_waiting_for_samples == 0
+
+
+def test_actors_wait_for_the_learner() -> None:
+    """The ratio is kept at each moment, with several actors and learners."""
+    ratio, start, buffer = 4.0, 50, 100.0
+    rb = limited(SampleToInsertRatio(ratio, start, buffer, timeout=PATIENCE))
+    differences: list[float] = []
+
+    def act() -> None:
+        for _ in range(300):
+            rb.add(x=0, obs=[0, 0, 0])
+
+    def learn() -> None:
+        for _ in range(68):
+            rb.sample(16)
+            stats = rb.stats()
+            differences.append(stats.inserts * ratio - stats.samples)
+
+    jobs = [beside(act), beside(learn)] + [beside(act), beside(learn)]
+    for job in jobs:
+        job.join(PATIENCE)
+        assert not job.is_alive()
+    middle = ratio * start
+    assert middle - buffer <= min(differences)
+    assert max(differences) <= middle + buffer + 16  # an insert between two reads of the counts
+    assert rb.stats().inserts == 600
+    assert rb.stats().samples == 2 * 68 * 16
+
+
+def test_a_queue_lets_through_what_it_holds() -> None:
+    """Each row that is inserted lets one item be drawn, and no more."""
+    rb = limited(Queue(8, timeout=0.01))
+    rb.add(**step(8))
+    with pytest.raises(RateLimitTimeoutError):
+        rb.add(**step())
+    rb.sample(8)
+    with pytest.raises(RateLimitTimeoutError):
+        rb.sample(1)
+    rb.add(**step())
+    rb.sample(1)
+
+
+def test_the_error_says_for_whom_for_how_long_and_what_is_there() -> None:
+    """So that a program that stands still can be understood."""
+    rb = limited(MinSize(1000, timeout=0.05))
+    with pytest.raises(TimeoutError, match=r"none came so far; 0 of 1000 rows; MinSize"):
+        rb.sample(32)
+    rb.add(**step(212))
+    with pytest.raises(
+        RateLimitTimeoutError,
+        match=r"^sample of 32: waited 0\.\d s for inserts, of which the last came 0\.\d s ago; "
+        r"212 of 1000 rows; MinSize\(min_size=1000, timeout=0\.05\)$",
+    ):
+        rb.sample(32)
+    rb = limited(SampleToInsertRatio(1, 4, 4, timeout=0.05))
+    rb.add(**step(8))
+    with pytest.raises(
+        RateLimitTimeoutError, match=r"^add of 1: .* for samples, .* would be 9, of at most 8"
+    ):
+        rb.add(**step())
+    rb.sample(8)
+    with pytest.raises(RateLimitTimeoutError, match=r"would be -1, of at least 0"):
+        rb.sample(1)
+
+
+def test_a_batch_that_can_never_be_allowed_is_refused_at_once() -> None:
+    """Without a wait: no time would be long enough."""
+    rb = limited(SampleToInsertRatio(1, 10, 8, timeout=PATIENCE))
+    rb.add(**step(10))
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"sample of 17 items .* can never allow"):
+        rb.sample(17)
+    with pytest.raises(ValueError, match=r"add of 17 rows .* can never allow"):
+        rb.add(**step(17))
+    assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_both_sides_that_wait_are_told_so() -> None:
+    """Batches that do not fit the range block both sides; the error names the reason."""
+    rb = limited(SampleToInsertRatio(3, 10, 4, timeout=0.5))  # 26 <= difference <= 34
+    rb.add(**step(11))  # 33: three more would be 36
+    errors: list[Exception] = []
+
+    def learn() -> None:
+        try:
+            rb.sample(8)  # would be 25
+        except TimeoutError as error:
+            errors.append(error)
+
+    learner = beside(learn)
+    with pytest.raises(RateLimitTimeoutError):
+        rb.add(**step())
+    learner.join(PATIENCE)
+    assert "the other side waits too" in str(errors[0])
+
+
+@pytest.mark.parametrize("again", [pickle.dumps, copy.deepcopy, "save"])
+def test_a_restored_limiter_lets_both_sides_go_on(again: Any, tmp_path: Path) -> None:
+    """Its counts were those of a moment when one side waited: they would hold it for ever.
+
+    Reverb's issue 118: 100073 inserts * 256 - 25503488 samples is min_diff exactly.
+    """
+    limiter = SampleToInsertRatio(256, 100, 1024, timeout=0.05)
+    rb = limited(limiter)
+    rb.add(**step(100))
+    while True:
+        try:
+            rb.sample(256)
+        except RateLimitTimeoutError:
+            break
+    if again == "save":
+        rb.save(tmp_path)
+        restored = RateLimited.load(tmp_path)
+    else:
+        restored = pickle.loads(again(rb)) if again is pickle.dumps else again(rb)
+    assert restored.limiter == limiter
+    assert len(restored) == 100
+    restored.sample(256)  # nobody adds any more
+    restored.add(**step())
+    rb = limited(SampleToInsertRatio(256, 1000, (115_200, 371_200), timeout=0.05), 2000, 5000)
+    rb.sample(256)
+    rb.add(**step())
+
+
+def test_a_ring_that_wraps_deletes_what_it_overwrites() -> None:
+    """The rows that are held are at most the capacity; inserts go on counting."""
+    rb = limited(MinSize(5), size=8)
+    rb.add(**step(20))
+    assert rb.stats().inserts == 20
+    assert rb.stats().rows == 8
+
+
+def test_after_a_clear_the_limiter_begins_anew() -> None:
+    """Inserts are free until its least size is there, and draws wait for that."""
+    rb = limited(SampleToInsertRatio(1, 10, 10, timeout=0.01))
+    rb.add(**step(20))
+    rb.sample(10)
+    rb.clear()
+    with pytest.raises(RateLimitTimeoutError, match="0 of 10 rows"):
+        rb.sample(1)
+    rb.add(**step(20))
+    rb.sample(20)
+
+
+def test_calls_that_fail_do_not_count() -> None:
+    """A refused step, and a refused draw, change nothing."""
+    rb = limited(Queue(2, timeout=0.01))
+    for wrong in ({"x": 1}, {"x": 1, "obs": [1, 2]}, {"x": [[1, 2]], "obs": 1}):
+        with pytest.raises((TypeError, ValueError)):
+            rb.add(**wrong)
+    rb.add(**step(2))
+    with pytest.raises(ValueError, match="distinct"):
+        limited(MinSize(1), 1).sample(2, replace=False)
+    with pytest.raises(ValueError, match="fields"):
+        rb.sample(2, fields="no such field")
+    assert rb.stats().inserts == 2
+    rb.sample(2)
+    assert rb.stats().samples == 2
+
+
+def test_blocks_and_missing_environments_count_their_steps() -> None:
+    """With several environments a call inserts as many rows as it has steps."""
+    buffer = ReplayBuffer(100, {"x": {"shape": ()}}, n_envs=3)
+    rb = RateLimited(buffer, MinSize(1))
+    rb.add(x=[1, 2, 3])
+    rb.add(x=[[1, 2, 3], [4, 5, 6]])
+    rb.add_where([True, False, True], x=[1, 2, 3])
+    assert rb.stats().inserts == 11
+    assert rb.stats().rows == len(buffer) == 11
+    objects = RateLimited(
+        ReplayBuffer(10, {"o": {"shape": (), "dtype": object}}, n_envs=2), MinSize(1)
+    )
+    objects.add(o=["a", "b"])
+    assert objects.stats().inserts == 2
+
+
+def test_it_is_a_source() -> None:
+    """Priorities, views, batches, epochs and mixtures work through it, and count."""
+    inner = PrioritizedReplayBuffer(100, {"x": {"shape": ()}}, seed=0)
+    rb = RateLimited(inner, MinSize(10, timeout=0.01))
+    rb.add(x=np.arange(10), priorities=np.arange(10))
+    batch = rb.sample(4, beta=0.5, fields="x")
+    rb.update_priorities(batch["indexes"], [20.0] * 4)
+    assert inner.get_max_priority() == 20
+    assert rb.fields == ("x",)
+    assert rb.has_priorities
+    assert set(rb.columns) == {"x", "weights", "indexes"}
+    assert rb.view(Sequences(2)).sample(3)["x"].shape == (3, 2)
+    with rb.batches(5, prefetch=2) as batches:
+        assert len(next(batches)["x"]) == 5
+    assert sum(len(batch["x"]) for batch in rb.epoch(3)) == 10
+    assert rb.stats().samples >= 12
+    rb.on_episode_end()
+    mixture = Mixture({"a": rb}, {"a": 1.0}, seed=0)
+    assert len(mixture.sample(2)["x"]) == 2
+    assert "MinSize" in repr(rb)
+    assert bool(rb)
+
+
+def test_wrong_parts_are_refused() -> None:
+    """With the name of the argument."""
+    with pytest.raises(TypeError, match="limiter"):
+        limited(1000)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="buffer"):
+        RateLimited(object(), MinSize(1))  # type: ignore[arg-type]
