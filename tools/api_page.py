@@ -25,6 +25,7 @@ MODULES = (
     "cpprb_like.buffers",
     "cpprb_like.samplers",
     "cpprb_like.views",
+    "cpprb_like.limiters",
     "cpprb_like.schedules",
     "cpprb_like.datasets",
     "cpprb_like.errors",

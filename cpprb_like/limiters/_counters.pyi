@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 def n_words() -> int: ...
+
 @final
 class Counters:
     memory: Any

@@ -101,17 +101,17 @@ cdef class Counters:
         A writer raises ROWS before DONE, and DONE is read before ROWS: a row that is being added
         may count twice, and none is missed.
         """
-        cdef intp_t line
+        cdef intp_t _
         cdef volatile int64_t* words = self.words
         sums[INSERTS_BEGUN] = sums[INSERTS] = sums[HELD] = 0
         sums[SAMPLES_BEGUN] = sums[SAMPLES] = 0
-        for line in range(self.writers):
+        for _ in range(self.writers):
             sums[INSERTS] += words[DONE]
             c_read_fence()
             sums[HELD] += words[ROWS]
             sums[INSERTS_BEGUN] += words[BEGUN]
             words += WORDS
-        for line in range(self.writers, self.lines):
+        for _ in range(self.writers, self.lines):
             sums[SAMPLES] += words[DONE]
             sums[SAMPLES_BEGUN] += words[BEGUN]
             words += WORDS

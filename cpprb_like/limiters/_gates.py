@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -253,7 +252,7 @@ def stats(counters: Counters) -> LimiterStats:
     writers = [counters.waits(line, now) for line in range(counters.writers)]
     readers = [counters.waits(line, now) for line in range(counters.writers, counters.lines)]
 
-    def seconds(lines: list[Any]) -> float:
+    def seconds(lines: list[tuple[int, int, int, int]]) -> float:
         return sum(waited for _, waited, _, _ in lines) / 1e9
 
     return LimiterStats(

@@ -1,4 +1,4 @@
-"""Rate limiters with the semantics of Reverb: when may rows be inserted, when may items be sampled?
+"""Rate limiters with the semantics of Reverb: which inserts and which draws are allowed.
 
 They are values: they hold no counters (``_counters``) and do not wait (``_gates``).
 """
