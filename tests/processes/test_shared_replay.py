@@ -44,7 +44,7 @@ def drawn(learner: Learner, times: int = 40) -> set[int]:
 @pytest.mark.parametrize("method", METHODS)
 @replays(PLAIN)
 def test_all_rows_of_all_actors_are_drawn(replay: SharedReplay, method: str) -> None:
-    """And nothing else, however the processes were started: fields of all kinds, and uneven shards."""
+    """And nothing else, however the processes were started, of fields of all kinds."""
     finish(
         method,
         [

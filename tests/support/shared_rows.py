@@ -98,7 +98,7 @@ def check(batch: dict[str, Array], make: Callable[[Array], dict[str, Array]] = p
 
 
 def check_returns(batch: dict[str, Array], size: int) -> None:
-    """n-step returns over up to ``size`` steps, as far as the episode goes, of rewards that are ids."""
+    """Sums of up to ``size`` rewards that are numbers of steps, as far as the episode goes."""
     step = batch["id"] % EACH
     steps = np.minimum(size, EPISODE - step % EPISODE)
     wanted = sum(np.where(k < steps, GAMMA**k * (step + k), 0.0) for k in range(size))
