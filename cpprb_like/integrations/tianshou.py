@@ -154,7 +154,7 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
     def _gather(self, indices: Array) -> dict[str, Array]:
         """The rows of indices in the order of environments: each reads its own into its place."""
         n = len(indices)
-        stops = indices.searchsorted(self._extend_offset)
+        stops: Array = indices.searchsorted(np.asarray(self._extend_offset))
         if stops[0] != 0 or stops[-1] != n:
             raise IndexError(f"expected indices from 0 to {self.maxsize - 1}, got {indices}")
         rows = {
@@ -168,7 +168,8 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
             if stop > start:
                 if not len(ring):
                     raise IndexError(f"expected indices of steps, got {indices[start:stop]}")
-                ring.sampler.slots = indices[start:stop] - offset
+                sampler: Any = ring.sampler
+                sampler.slots = indices[start:stop] - offset
                 ring.sample(stop - start, out={k: v[start:stop] for k, v in rows.items()})
                 start = stop
         return rows
@@ -322,8 +323,9 @@ class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignor
         return found
 
 
-class PrioritizedVectorReplayBuffer(  # type: ignore[misc]
-    _Observations, TheirPrioritizedVectorReplayBuffer
+class PrioritizedVectorReplayBuffer(
+    _Observations,
+    TheirPrioritizedVectorReplayBuffer,  # type: ignore[misc]
 ):
     """The same with prioritized experience replay.
 

@@ -110,7 +110,7 @@ class Learner(Source):
         return self._model._read_batch_size(batch_size, fields)
 
     def _draw_states(self) -> States:
-        yield live_state(self.rng)
+        yield self.rng, live_state(self.rng)
 
     @property
     def fields(self) -> tuple[str, ...]:

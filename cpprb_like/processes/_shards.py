@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.forks import OneProcess
 from cpprb_like._core import FLAG_ABSENT, N_STATE_WORDS
 from cpprb_like._store import chained, file_maps, overflow
 from cpprb_like._store.follower import Follower
@@ -50,7 +51,7 @@ class ShardFiles(file_maps.Files):
 
     def __init__(self, layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> None:
         super().__init__(layout, prefix, mode)
-        self.gate = file_maps.OneProcess(FORKED)
+        self.gate = OneProcess(FORKED)
 
     @property
     def changes(self) -> NDArray[np.int64]:

@@ -152,8 +152,9 @@ def test_prioritized_batches_are_those_of_their_own_buffer(
 @pytest.mark.parametrize(("option", "value"), [("alpha", 0.0), ("alpha", -1), ("beta", -0.1)])
 def test_wrong_exponents_are_refused(option: str, value: float) -> None:
     """With the name of the option."""
+    options: dict[str, Any] = {"alpha": 0.6, "beta": 0.4, option: value}
     with pytest.raises(ValueError, match=f"{option}: expected"):
-        PrioritizedVectorReplayBuffer(60, N_ENVS, **{"alpha": 0.6, "beta": 0.4, option: value})
+        PrioritizedVectorReplayBuffer(60, N_ENVS, **options)
 
 
 def test_rows_in_any_order_are_those_of_their_own_buffer() -> None:

@@ -142,7 +142,8 @@ def add_for_ever(replay: SharedReplay, number: int, pause: float) -> None:
 @contextmanager
 def started(method: str, job: Callable[..., object], *arguments: Any) -> Iterator[BaseProcess]:
     """A process that runs a job; it is gone afterwards."""
-    process = multiprocessing.get_context(method).Process(target=job, args=arguments)
+    context: Any = multiprocessing.get_context(method)
+    process = context.Process(target=job, args=arguments)
     process.start()
     try:
         yield process
@@ -154,7 +155,7 @@ def started(method: str, job: Callable[..., object], *arguments: Any) -> Iterato
 
 def finish(method: str, jobs: list[tuple[Any, ...]]) -> None:
     """Run jobs in a process each, until all have ended well."""
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     processes = [context.Process(target=job, args=arguments) for job, *arguments in jobs]
     for process in processes:
         process.start()
