@@ -110,7 +110,7 @@ cdef class Follower:
         ``REREAD`` if all rows were looked at anew. Cost: in proportion to the rows that came; then to
         all.
         """
-        cdef intp_t attempt
+        cdef intp_t _
         cdef int found = BUSY
         if self.is_inside:  # a thread that opens files
             return BUSY
@@ -118,7 +118,7 @@ cdef class Follower:
             return 0
         self.is_inside = True
         try:
-            for attempt in range(TRIES):
+            for _ in range(TRIES):
                 found = self.c_try()
                 if found != BUSY:
                     break

@@ -386,12 +386,12 @@ cdef class Starts:
         """The oldest rows of each stream have lost those before them."""
         cdef Ring ring = self.ring
         cdef int64_t row
-        cdef intp_t stream, count
+        cdef intp_t stream, _
         for stream in range(ring.n_envs):
             row = ring.c_first() + stream  # any ``n_envs`` rows in a row are one of each stream
             if row < ring.state[WRITTEN] and ring.c_is_absent(<intp_t> (row % ring.capacity)):
                 row = ring.c_next(row, ring.state[WRITTEN])
-            for count in range(self.before + 1):
+            for _ in range(self.before + 1):
                 if not 0 <= row < ring.state[WRITTEN]:
                     break
                 if c_has(self.kept, <intp_t> (row % ring.capacity)):
