@@ -2,12 +2,12 @@
 
 It has the calls that TorchRL's collectors, losses and training loops make of one, and rows as every
 buffer of this package. Not here: TorchRL's storages, samplers and writers, which would gather a
-batch field by field in Python.
+batch field by field in Python; and its transforms, which are applied as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ except ImportError as error:
 __all__ = ["TensorDictReplayBuffer"]
 
 Array = NDArray[Any]
+Call = Callable[[Any], Any]
 Path = tuple[str, ...]
 NEXT = "next"
 FLAGS = ("done", "terminated", "truncated")  # these end episodes, and so are stored as they are
@@ -79,7 +80,9 @@ class TensorDictReplayBuffer:
 
     Notes
     -----
-    In a loop over a collector, ``extend(data)`` takes what the collector gives.
+    In a loop over a collector, ``extend(data)`` takes what the collector gives; a ``Collector``
+    with ``replay_buffer=`` calls it itself, after ``start`` in a thread of its own. The rows are
+    those of one process: what collectors of several give is for the learner to extend.
 
     Episodes end by ``("next", "terminated")`` and ``("next", "truncated")``; where one of these is
     missing it follows from ``("next", "done")``, which alone terminates. They also end, as
@@ -127,6 +130,7 @@ class TensorDictReplayBuffer:
         self._paths: dict[str, Path] = {}
         self._chained: list[str] = []  # fields whose next value is that of the following step
         self._last: dict[str, list[bytes]] = {}  # what is to follow, by field and environment
+        self._transforms: list[tuple[Call | None, Call | None]] = []  # of draws, and of steps
 
     # ------------------------------------------------------------------ steps
 
@@ -139,6 +143,11 @@ class TensorDictReplayBuffer:
             Another shape, or entries of other names, shapes or types than those of the first call,
             or two entries that would be one field; nothing was added.
         """
+        for _, inverse in reversed(self._transforms):
+            if inverse is not None:
+                data = inverse(data)
+                if data is None:  # it waits for more steps
+                    return
         if self.n_envs > 1:
             if data.ndim != 2 or data.shape[0] != self.n_envs:
                 expected = f"({self.n_envs}, T)"
@@ -270,9 +279,12 @@ class TensorDictReplayBuffer:
         for name, key in (("weights", WEIGHTS), ("indexes", INDEXES), ("discount", "gamma")):
             if name in batch and name not in self._paths:
                 found[key] = torch.from_numpy(batch[name])
-        if self.device.type == "cpu":
-            return TensorDict(found, [n])
-        return TensorDict(found, [n], device=self.device)
+        device = None if self.device.type == "cpu" else self.device
+        drawn = TensorDict(found, [n], device=device)
+        for transform, _ in self._transforms:
+            if transform is not None:
+                drawn = transform(drawn)
+        return drawn
 
     def __iter__(self) -> Any:
         """Batches without end."""
@@ -293,6 +305,48 @@ class TensorDictReplayBuffer:
             self.update_priority(data[INDEXES], data[self.priority_key])
 
     # ------------------------------------------------------------------ the rest
+
+    def append_transform(self, transform: Any, *, invert: bool = False) -> TensorDictReplayBuffer:
+        """Apply a transform to batches, after those that are there, as TorchRL's buffers do.
+
+        Parameters
+        ----------
+        transform : torchrl.envs.Transform or callable
+            What ``sample`` applies to the tensordicts that it draws. The inverse of a transform is
+            applied by ``extend`` and ``add`` to steps before they are stored, of the last one
+            first; a function has none.
+        invert : bool
+            The other way round: applied to steps, and its inverse to batches.
+
+        Returns
+        -------
+        TensorDictReplayBuffer
+            The buffer itself.
+
+        Raises
+        ------
+        TypeError
+            It is neither.
+        """
+        from torchrl.envs import Transform  # noqa: PLC0415 (the rest needs tensordict alone)
+
+        if not callable(transform):
+            kind = type(transform).__name__
+            raise TypeError(f"transform: expected a transform or a function, got {kind}")
+        inverse: Call | None = None
+        if isinstance(transform, Transform):
+            transform.eval()
+            inverse = transform.inv
+        self._transforms.append((inverse, transform) if invert else (transform, inverse))
+        return self
+
+    @property
+    def _storage(self) -> Any:
+        """None: TorchRL's collectors of several processes ask for it, to share its memory."""
+        raise AttributeError(
+            "the rows of this buffer are those of one process, and in no storage of TorchRL: leave "
+            "replay_buffer= of a collector of several away, and hand what it gives to extend()"
+        )
 
     def _rows(self) -> buffers.ReplayBuffer:
         if self.buffer is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 import warnings
 from typing import Any
 
@@ -18,8 +19,17 @@ from tensordict import TensorDict
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TorchRL's imports warn of TorchRL
-    from torchrl.collectors import Collector
-    from torchrl.envs import GymEnv, SerialEnv, StepCounter, TransformedEnv
+    from torchrl.collectors import Collector, MultiSyncCollector
+    from torchrl.envs import (
+        Compose,
+        DTypeCastTransform,
+        GymEnv,
+        MultiStepTransform,
+        RewardScaling,
+        SerialEnv,
+        StepCounter,
+        TransformedEnv,
+    )
     from torchrl.modules import EGreedyModule, QValueActor
     from torchrl.objectives import DQNLoss, SoftUpdate
 
@@ -195,14 +205,127 @@ def test_a_refused_call_with_resets_changes_nothing() -> None:
     assert rb.buffer.get_current_episode_len() == 1
 
 
+def cartpole() -> Any:
+    """CartPole, whose steps are counted."""
+    return TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
+
+
+def cartpoles(n_envs: int) -> Any:
+    """One or several of them, one behind the other."""
+    return cartpole() if n_envs == 1 else SerialEnv(n_envs, cartpole)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("extend", [True, False])
+@pytest.mark.parametrize("compress", [True, False])
+def test_a_collector_fills_it(n_envs: int, extend: bool, compress: bool) -> None:
+    """With ``replay_buffer=``: batch by batch, or step by step; the rows are those of the episodes.
+
+    Random at first, as long as ``write_count`` says.
+    """
+    rb = TensorDictReplayBuffer(
+        1000, batch_size=256, n_envs=n_envs, sampler=Prioritized(), compress=compress, seed=0
+    )
+    collector = Collector(
+        cartpoles(n_envs), None, frames_per_batch=12, total_frames=240, init_random_frames=24,
+        replay_buffer=rb, extend_buffer=extend,
+    )  # fmt: skip
+    assert all(given is None for given in collector)
+    collector.shutdown()
+    assert len(rb) == rb.write_count == 240
+    batch = rb.sample()
+    assert (batch["next", "step_count"] == batch["step_count"] + 1).all()
+    assert batch["next", "done"].any()
+    rows = rb.buffer.get_all_transitions() if rb.buffer is not None else {}
+    following = rows["observation"].reshape(-1, n_envs, 4)[1:]
+    goes_on = ~rows["next_done"].reshape(-1, n_envs)[:-1]
+    said = rows["next_observation"].reshape(-1, n_envs, 4)[:-1]
+    assert (following == said)[goes_on].all()
+    assert (following != said)[~goes_on].any(axis=-1).all()
+
+
+def test_a_collector_fills_it_from_a_thread() -> None:
+    """``start`` returns at once, and the learner draws meanwhile."""
+    rb = TensorDictReplayBuffer(1000, batch_size=32, sampler=Prioritized(), seed=0)
+    collector = Collector(
+        cartpole(), None, frames_per_batch=8, total_frames=-1, replay_buffer=rb, extend_buffer=True
+    )
+    collector.start()
+    try:
+        end = time.monotonic() + 60
+        while rb.write_count < 200 and time.monotonic() < end:
+            if len(rb):
+                batch = rb.sample()
+                assert (batch["next", "step_count"] == batch["step_count"] + 1).all()
+                rb.update_priority(batch["index"], torch.rand(32))
+    finally:
+        collector.async_shutdown()
+    assert rb.write_count >= 200
+
+
+def test_collectors_of_several_processes_are_told_what_to_do() -> None:
+    """Their processes would each fill a buffer that nobody draws from."""
+    rb = TensorDictReplayBuffer(100, seed=0)
+    with pytest.raises(AttributeError, match=r"hand what it gives to extend\(\)"):
+        MultiSyncCollector(
+            [cartpole], None, frames_per_batch=8, total_frames=16, replay_buffer=rb
+        ).shutdown()
+
+
+def test_transforms() -> None:
+    """Those of TorchRL, and functions: of batches in order, of steps the other way round."""
+    rb = TensorDictReplayBuffer(30, batch_size=20, sampler=Prioritized(), seed=0)
+    scaled = RewardScaling(loc=1.0, scale=2.0, in_keys=[("next", "reward")])
+    assert rb.append_transform(scaled) is rb
+    rb.append_transform(lambda data: data.set("seen", data["next", "reward"] + 1))
+    rb.extend(steps(20))
+    batch = rb.sample()
+    assert (batch["next", "reward"] == 2 * batch["observation"] + 1).all()
+    assert (batch["seen"] == 2 * batch["observation"] + 2).all()
+    batch["td_error"] = batch["seen"].squeeze(-1)
+    rb.update_tensordict_priority(batch)
+    again = pickle.loads(pickle.dumps(TensorDictReplayBuffer(3).append_transform(scaled)))
+    assert len(again._transforms) == 1
+    with pytest.raises(TypeError, match="expected a transform or a function, got int"):
+        rb.append_transform(3)
+
+
+def test_transforms_of_steps() -> None:
+    """The inverse is what is stored; with ``invert`` batches have it, and a function is no part."""
+    cast = DTypeCastTransform(torch.float64, torch.float32, in_keys_inv=["observation"])
+    rb = TensorDictReplayBuffer(30, batch_size=8, seed=0).append_transform(Compose(cast))
+    data = steps(20)
+    rb.extend(data)
+    assert rb.buffer is not None
+    assert rb.buffer.get_all_transitions()["observation"].dtype == np.float64
+    assert data["observation"].dtype == torch.float32  # as it was handed over
+
+    other = TensorDictReplayBuffer(30, batch_size=8, seed=0)
+    other.append_transform(lambda data: data.set("action", data["action"] + 100), invert=True)
+    other.extend(steps(20))
+    batch = other.sample()
+    assert (batch["action"] == batch["observation"].long() + 100).all()
+
+
+def test_a_transform_that_keeps_steps_back() -> None:
+    """TorchRL's n-step transform returns nothing until it has so many steps."""
+    rb = TensorDictReplayBuffer(30, batch_size=30, seed=0)
+    rb.append_transform(MultiStepTransform(n_steps=3, gamma=0.5))
+    rb.extend(steps(2))
+    assert len(rb) == 0
+    for start in range(2, 22, 2):
+        rb.extend(steps(2, 1, start))
+    batch = rb.sample()
+    number = batch["observation"].ravel()
+    left = (4 - number % 5).clamp(max=2)
+    expected = sum(0.5**k * (number + k) * (k <= left) for k in range(3))
+    torch.testing.assert_close(batch["next", "reward"].ravel(), expected)
+
+
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_collectors_may_reset_at_each_iteration(n_envs: int) -> None:
     """They mark no end then: returns went from the end of a batch to the start of the next."""
-
-    def make() -> Any:
-        return TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
-
-    env: Any = make() if n_envs == 1 else SerialEnv(n_envs, make)
+    env = cartpoles(n_envs)
     collector = Collector(env, None, frames_per_batch=8, total_frames=80, reset_at_each_iter=True)
     rb = TensorDictReplayBuffer(1000, n_envs=n_envs, n_steps=3, seed=0)
     for data in collector:
