@@ -13,8 +13,22 @@ from optional import need
 need("torch")
 need("jax")
 need("gymnasium")
+need("stable_baselines3")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+BEFORE = Path(__file__).parent / "scripts"  # with Stable-Baselines3's buffer
+THEIRS = "from stable_baselines3.common.buffers import ReplayBuffer"
+OURS = "from cpprb_like.integrations.stable_baselines3 import ReplayBuffer"
+
+
+def run(script: Path, steps: int) -> float:
+    """The mean return that a script comes to."""
+    command = [sys.executable, str(script), "--total-timesteps", str(steps)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"mean return (-?\d+) over 10 episodes", done.stdout)
+    assert found is not None, done.stdout
+    return float(found[1])
 
 
 @pytest.mark.parametrize(
@@ -27,9 +41,13 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 )
 def test_a_script_learns(script: str, steps: int, least: float) -> None:
     """To a mean return that a random policy is far from: 20 in CartPole, -1200 in Pendulum."""
-    command = [sys.executable, str(EXAMPLES / script), "--total-timesteps", str(steps)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"mean return (-?\d+) over 10 episodes", done.stdout)
-    assert found is not None, done.stdout
-    assert float(found[1]) > least
+    assert run(EXAMPLES / script, steps) > least
+
+
+@pytest.mark.parametrize(("script", "steps"), [("dqn_before.py", 6_000), ("td3_before.py", 2_500)])
+def test_one_line_is_enough(script: str, steps: int, tmp_path: Path) -> None:
+    """With the import of our class alone a script draws the same batches, so it learns the same."""
+    text = (BEFORE / script).read_text(encoding="utf-8")
+    assert THEIRS in text
+    (tmp_path / script).write_text(text.replace(THEIRS, OURS), encoding="utf-8")
+    assert run(tmp_path / script, steps) == run(BEFORE / script, steps)
