@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpprb_like._c.machine_memory import require
 from cpprb_like.checkpoint._npz import Archive, read_header
 from cpprb_like.datasets._files import as_bytes, from_bytes, is_native
 from cpprb_like.datasets._format import Format, Reader, Writer
@@ -49,6 +50,7 @@ NOBODY = "0" * 22
 CHUNK_STEPS = 1024
 MOST_KEYS = 10_000
 MOST_RATIO = 1100  # of what zlib unpacks to, and some
+UNCHECKED_NBYTES = 1 << 26  # are read without asking whether there is room
 FLAGS = ("is_first", "is_last", "is_terminal")
 LOG = "log_"
 FLAG = np.dtype(np.bool_)
@@ -232,11 +234,15 @@ def _array(archive: Archive, key: str, length: int) -> Array:
         raise ValueError(f"{key!r}: expected {nbytes} bytes, got {member.nbytes}")
     if nbytes > MOST_RATIO * member.packed_nbytes:
         raise ValueError(f"{key!r}: {member.packed_nbytes} bytes cannot unpack to {nbytes}")
-    values = np.empty(found.shape, dtype)
+    kept = nbytes // found.shape[0] * length if found.shape[0] else 0
+    if kept > UNCHECKED_NBYTES:  # zlib packs a gigabyte of zeros into a megabyte
+        require(kept, f"{key!r} of {length} steps")
+    values = np.empty((length, *found.shape[1:]), dtype)
     if values.size:
         member.read_into(values.reshape(-1).view(np.uint8).data)
+    member.skip(nbytes - kept)
     member.finish()
-    return values[:length]
+    return values
 
 
 class DreamerReader(Reader):

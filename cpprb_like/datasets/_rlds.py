@@ -201,21 +201,15 @@ class _Leaf(NamedTuple):
 
 
 class RldsReader(Reader):
-    """Reads a folder of TensorFlow Datasets, ours or another."""
+    """Reads a folder of TensorFlow Datasets, ours or another: all of it, or one split."""
 
     header: Header
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, split: str | None = None) -> None:
         self._folder = path
         self.left_out: list[str] = []
         self._leaves = dict(self._read_features())
-        files = sorted(path.glob("*.tfrecord*"))
-        splits = sorted({match[1] for found in files if (match := SHARD.fullmatch(found.name))})
-        if len(splits) > 1:
-            raise ValueError(
-                f"{path}: expected the files of one split, got those of {splits}: put {FEATURES} "
-                "and the files of one split into a folder of their own"
-            )
+        files = _files(path, split)
         self._records = [record for found in files for record in _tfrecord.records(found)]
         metadata = path / METADATA
         if metadata.is_file():
@@ -368,6 +362,22 @@ def _leaf(node: Any) -> _Leaf | None:
     return _Leaf(Field("", dtype, tuple(int(text) for text in lengths)), encoding)
 
 
+def _files(path: Path, split: str | None) -> list[Path]:
+    """The files of a split; of all there are, if no split is named and there is only one."""
+    files = sorted(path.glob("*.tfrecord*"))
+    named = [match[1] if (match := SHARD.fullmatch(found.name)) else "" for found in files]
+    splits = sorted({name for name in named if name})
+    if split is not None:
+        if split not in splits:
+            raise ValueError(f"{path}: split: expected one of {splits}, got {split!r}")
+        return [found for found, name in zip(files, named, strict=True) if name == split]
+    if len(splits) > 1:
+        raise ValueError(
+            f"{path}: expected the files of one split, got those of {splits}: say split="
+        )
+    return files
+
+
 class Rlds(Format):
     """See ``Format``."""
 
@@ -388,6 +398,10 @@ class Rlds(Format):
     def open_reader(self, path: Path) -> RldsReader:
         """A reader of this format."""
         return RldsReader(path)
+
+    def open_split(self, path: Path, split: str) -> RldsReader:
+        """A reader of the files of one split."""
+        return RldsReader(path, split)
 
 
 FORMAT = Rlds()

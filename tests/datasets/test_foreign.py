@@ -12,6 +12,7 @@ import pytest
 from optional import need
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._c import machine_memory
 from cpprb_like.datasets import _dreamerv3, _tfrecord, describe
 from cpprb_like.errors import DataLossWarning
 
@@ -191,8 +192,22 @@ def test_splits_are_not_read_as_one(tmp_path: Path) -> None:
     shutil.copy(file, file.with_name("x-train.tfrecord-00001-of-00002"))
     assert describe(tmp_path / "x").rows == 4
     shutil.copy(file, file.with_name("x-test.tfrecord-00000-of-00001"))
-    with pytest.raises(ValueError, match=r"one split, got those of \['test', 'train'\]"):
+    with pytest.raises(
+        ValueError, match=r"one split, got those of \['test', 'train'\]: say split="
+    ):
         describe(tmp_path / "x")
+    assert describe(tmp_path / "x", split="train").rows == 4
+    assert len(ReplayBuffer.from_dataset(tmp_path / "x", split="test")) == 2
+    with pytest.raises(ValueError, match=r"split: expected one of \['test', 'train'\], got 'dev'"):
+        describe(tmp_path / "x", split="dev")
+
+
+def test_other_formats_have_no_splits(tmp_path: Path) -> None:
+    """So none can be asked for."""
+    none = [0] * 4
+    chunk(tmp_path, is_first=none, is_last=none, is_terminal=none)
+    with pytest.raises(ValueError, match="'dreamerv3' have no splits; got 'train'"):
+        ReplayBuffer.from_dataset(tmp_path, split="train")
 
 
 @pytest.mark.parametrize(
@@ -285,6 +300,28 @@ def test_nothing_is_allocated_because_a_directory_says_so(
     monkeypatch.setattr(_dreamerv3, "MOST_RATIO", 2)
     with pytest.raises(ValueError, match=r"'is_first': \d+ bytes cannot unpack to 5000"):
         describe(tmp_path)
+
+
+def test_a_chunk_that_the_memory_has_no_room_for_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros pack to a thousandth, so a small folder may want more than the machine has."""
+    none = [0] * 5000
+    chunk(tmp_path, is_first=none, is_last=none, is_terminal=none)
+    monkeypatch.setattr(_dreamerv3, "UNCHECKED_NBYTES", 6000)
+    monkeypatch.setattr(machine_memory, "available_nbytes", lambda: 10_000)
+    with pytest.raises(MemoryError, match=r"'vec' of 5000 steps needs 19.5 KiB of memory"):
+        ReplayBuffer.from_dataset(tmp_path)
+
+
+def test_steps_behind_those_that_count_take_no_memory(tmp_path: Path) -> None:
+    """The name says how many steps count."""
+    file = chunk(tmp_path, is_first=[1, 0, 0, 1], is_last=[0, 0, 1, 0], is_terminal=[0] * 4)
+    file.rename(file.with_name(file.name.replace("-4.npz", "-3.npz")))
+    rb = ReplayBuffer.from_dataset(tmp_path)
+    assert rb.get_all_transitions()["obs.vec"].ravel().tolist() == [0, 1]
+    with _dreamerv3._opened(next(tmp_path.glob("*.npz"))) as archive:
+        assert _dreamerv3._array(archive, "vec", 3).base is None
 
 
 # ---------------------------------------------------------------------- several environments

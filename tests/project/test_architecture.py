@@ -29,10 +29,11 @@ AT_THE_TOP = {
     "typing": "buffers",
 }
 # Of what is private, the outer rooms may take what reads arguments, as they read the same ones,
-# what writes files, and what stacks frames.
+# what asks for memory, what writes files, and what stacks frames.
 FOR_ALL = (
     "cpprb_like._c.checks.",
     "cpprb_like._c.generators.",
+    "cpprb_like._c.machine_memory.require",
     "cpprb_like._store.casting.as_array",
     "cpprb_like.checkpoint._disk.Disk",
     "cpprb_like.checkpoint._npz.",
