@@ -339,7 +339,16 @@ class Source(Checkpointed):
         >>> rb.sample(4)["rew"].tolist() == first
         True
         """
-        if not isinstance(seed, np.random.SeedSequence):
+        if isinstance(
+            seed, np.random.SeedSequence
+        ):  # a copy, as that of the caller would be spawned
+            seed = np.random.SeedSequence(
+                seed.entropy,
+                spawn_key=seed.spawn_key,
+                pool_size=seed.pool_size,
+                n_children_spawned=seed.n_children_spawned,
+            )
+        else:
             seed = np.random.SeedSequence(as_int("seed", seed, 0))
         elements = {id(element): element for element, _ in self._draw_states()}
         drawing = [one for one in elements.values() if isinstance(one, np.random.Generator)]

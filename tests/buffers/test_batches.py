@@ -196,6 +196,19 @@ def test_a_reseeded_buffer_draws_as_a_new_one() -> None:
     assert rb.rng.integers(0, 1 << 40, 5).tolist() == twin.integers(0, 1 << 40, 5).tolist()
 
 
+def test_reseed_leaves_the_seed_of_the_caller_as_it_is() -> None:
+    """A mixture spawned from it: the same seed gave other draws the second time."""
+    source = mixture()
+    seed = np.random.SeedSequence(7)
+    seed.spawn(3)
+    draws = []
+    for _ in range(2):
+        source.reseed(seed)
+        draws.append(listed(source.sample(16)))
+    assert draws[0] == draws[1]
+    assert seed.n_children_spawned == 3
+
+
 def test_reseed_keeps_the_kind_of_generator() -> None:
     """The state of another bit generator is its own."""
     rb = filled()

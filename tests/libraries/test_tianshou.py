@@ -85,6 +85,30 @@ def assert_same(theirs: Any, ours: Any) -> None:
             np.testing.assert_array_equal(one, other, err_msg=key)
 
 
+@pytest.mark.parametrize("size", [64, 160])
+@pytest.mark.parametrize("length", [1, 4])
+def test_many_environments_may_end_at_once(size: int, length: int) -> None:
+    """Each episode ends in its own part of the buffer, of whose rows it may take all."""
+    envs = 16
+    options: Any = {"stack_num": 3, "random_seed": 5}
+    theirs = TheirVectorReplayBuffer(size, envs, **options)
+    ours = VectorReplayBuffer(size, envs, **options)
+    rng = np.random.default_rng(0)
+    for t in range(30):
+        after = rng.random((envs, 4)).astype(np.float32)
+        ended = np.full(envs, t % length == length - 1)
+        step = Batch(
+            obs=after - 1, obs_next=after, act=np.arange(envs), rew=rng.random(envs),
+            terminated=ended & (t % 2 == 0), truncated=ended & (t % 2 == 1), info=Batch(),
+        )  # fmt: skip
+        for one, other in zip(theirs.add(step), ours.add(copy.deepcopy(step)), strict=True):
+            np.testing.assert_array_equal(one, other)
+        drawn, rows = theirs.sample(40)
+        own, own_rows = ours.sample(40)
+        np.testing.assert_array_equal(rows, own_rows)
+        assert_same(drawn, own)
+
+
 @pytest.mark.parametrize("kind", ["array", "dict"])
 @pytest.mark.parametrize("stack_num", [1, 3])
 def test_batches_are_those_of_their_own_buffer(kind: str, stack_num: int) -> None:
