@@ -1,0 +1,56 @@
+"""The file operations of saving, on a real folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpprb_like.checkpoint import _disk
+from cpprb_like.checkpoint._disk import Disk, Output
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The bytes that the system was asked to put on the disk: from where, and how many."""
+    found: list[tuple[int, int]] = []
+
+    def start(file: int, begin: int, nbytes: int, what: int) -> None:
+        assert what == 2  # begin, and do not wait
+        found.append((begin, nbytes))
+
+    monkeypatch.setattr(_disk, "STARTED_NBYTES", 1000)
+    monkeypatch.setattr(_disk, "_of_linux", lambda: start)
+    return found
+
+
+def test_the_disk_begins_while_a_file_is_written(
+    tmp_path: Path, started: list[tuple[int, int]]
+) -> None:
+    """Each byte is asked for once, in order; the rest is left to ``sync``."""
+    output = Disk(tmp_path).create("x")
+    for nbytes in (400, 700, 10, 2500, 999):
+        output.write(bytes(nbytes))
+    assert started == [(0, 1100), (1100, 2510)]
+    output.sync()
+    output.close()
+    assert (tmp_path / "x").stat().st_size == 4609
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_files_are_the_same_with_and_without_it(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call of the C library itself, and a system that has none."""
+    monkeypatch.setattr(_disk, "STARTED_NBYTES", 1000)
+    if not there:
+        monkeypatch.setattr(_disk, "_of_linux", lambda: None)
+    data: Any = np.random.default_rng(0).integers(0, 256, 5000, np.uint8)
+    output = Output(tmp_path / "x")
+    for start in range(0, 5000, 700):
+        output.write(data[start : start + 700].data)
+    output.sync()
+    output.close()
+    assert (tmp_path / "x").read_bytes() == data.tobytes()
