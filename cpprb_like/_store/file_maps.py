@@ -14,7 +14,6 @@ import hashlib
 import mmap
 import os
 import secrets
-import subprocess
 import sys
 import threading
 import time
@@ -806,6 +805,8 @@ def _boot_id() -> bytes:
     """What names the time since the machine was started; empty if the system does not tell."""
     with contextlib.suppress(OSError):
         if sys.platform == "darwin":
+            import subprocess  # noqa: PLC0415 (nobody else needs it)
+
             command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
             return subprocess.run(command, capture_output=True, check=False).stdout.strip()[:36]
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:BOOT_NBYTES]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from types import MappingProxyType
@@ -602,6 +601,8 @@ def _ends(shares: tuple[float, ...]) -> list[int]:
     So counts of rows come from whole numbers, and are never off by the rounding of a sum of floats.
     A share is the number that its shortest decimal says: 1/10 for 0.1.
     """
+    from fractions import Fraction  # noqa: PLC0415 (imports decimal, and few programs need it)
+
     parts = [Fraction(repr(share)) for share in shares]
     unit = math.lcm(*(part.denominator for part in parts))
     return [0, *accumulate(part.numerator * (unit // part.denominator) for part in parts)]

@@ -59,7 +59,6 @@ from cpprb_like.buffers._exchange import Exchanged
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
 from cpprb_like.buffers._view import View
-from cpprb_like.checkpoint._cpprb_files import File, load_transitions, save_transitions
 from cpprb_like.checkpoint._load import Target
 from cpprb_like.checkpoint._rows_back import RingReader, schema_of
 from cpprb_like.checkpoint._save import Rows, Saves, layout_to_json
@@ -79,6 +78,8 @@ from cpprb_like.views._stacking import stack_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from cpprb_like.checkpoint._cpprb_files import File
 
 __all__ = ["ReplayBuffer"]
 
@@ -1110,7 +1111,9 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         >>> rb.get_all_transitions()["rew"].tolist()
         [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]
         """
-        save_transitions(self, file, safe=safe)
+        from cpprb_like.checkpoint import _cpprb_files  # noqa: PLC0415 (few programs need it)
+
+        _cpprb_files.save_transitions(self, file, safe=safe)
 
     def load_transitions(self, file: File) -> None:
         """Add the rows of a file that this or cpprb's ``save_transitions`` wrote.
@@ -1162,7 +1165,9 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         >>> sorted(other.get_all_transitions()["rew"].tolist())
         [2.0, 3.0]
         """
-        load_transitions(self, file)
+        from cpprb_like.checkpoint import _cpprb_files  # noqa: PLC0415 (few programs need it)
+
+        _cpprb_files.load_transitions(self, file)
 
     def __copy__(self) -> ReplayBuffer:
         """A buffer is copied whole: nothing of it can be shared."""

@@ -21,15 +21,22 @@ May import: ``views`` and what is below it. What holds rows derives from ``_valu
 nothing here knows the buffers.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from cpprb_like.checkpoint._arrays import DamagedError
-from cpprb_like.checkpoint._copy import AS_IT_IS, copy
-from cpprb_like.checkpoint._cpprb_files import Transitions, describe_transitions
-from cpprb_like.checkpoint._look import Field, Held, Look, Rows, rows_of, states
 from cpprb_like.checkpoint._progress import CancelledError
 from cpprb_like.checkpoint._save import Saving
 from cpprb_like.checkpoint._saved import Checkpointed, load, save
 from cpprb_like.checkpoint._values import Savable
-from cpprb_like.checkpoint._verify import Damage, Verdict, verify
+
+if TYPE_CHECKING:
+    from cpprb_like.checkpoint._copy import AS_IT_IS, copy
+    from cpprb_like.checkpoint._cpprb_files import Transitions, describe_transitions
+    from cpprb_like.checkpoint._look import Field, Held, Look, Rows, rows_of, states
+    from cpprb_like.checkpoint._verify import Damage, Verdict, verify
 
 __all__ = [
     "AS_IT_IS",
@@ -53,3 +60,34 @@ __all__ = [
     "states",
     "verify",
 ]
+
+# What the command line is made of is imported when it is asked for: buffers need none of it.
+_LATER = {
+    "AS_IT_IS": "_copy",
+    "Damage": "_verify",
+    "Field": "_look",
+    "Held": "_look",
+    "Look": "_look",
+    "Rows": "_look",
+    "Transitions": "_cpprb_files",
+    "Verdict": "_verify",
+    "copy": "_copy",
+    "describe_transitions": "_cpprb_files",
+    "rows_of": "_look",
+    "states": "_look",
+    "verify": "_verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """The public names, those that are imported later too."""
+    return sorted(__all__)

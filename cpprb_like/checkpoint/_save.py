@@ -9,8 +9,8 @@ need not wait. The manifest comes last. Not here: what the files look like (``_a
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -585,7 +585,7 @@ class _Begun:
             for path, values in self._objects
         ]
         _holding(job._holders, partial(self._settle, rings, files, job._encode))
-        name = uuid.uuid4().hex
+        name = secrets.token_hex(16)
         manifest = {
             "format": _manifest.FORMAT,
             "version": _manifest.VERSION,

@@ -11,6 +11,11 @@ from optional import need
 import cpprb_like
 
 LATER = ("cpprb_like.compat", "cpprb_like.integrations", "gymnasium", "torch")
+# What few programs need, and takes a tenth of the time of an import together.
+RARE = (
+    *(f"cpprb_like.checkpoint.{name}" for name in ("_copy", "_cpprb_files", "_look", "_verify")),
+    *("decimal", "fractions", "pickletools", "subprocess", "uuid", "zipfile"),
+)
 
 
 def run(source: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +51,25 @@ def test_importing_loads_only_what_most_programs_need() -> None:
     """Modules of rarer names, and other packages than NumPy, wait until they are asked for."""
     done = run(f"import sys, cpprb_like; print([name for name in {LATER} if name in sys.modules])")
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_what_few_programs_need_is_imported_by_those() -> None:
+    """Not with the package, unless NumPy has imported it."""
+    done = run(
+        "import sys, numpy.random; before = set(sys.modules); import cpprb_like\n"
+        f"print([name for name in {RARE} if name in set(sys.modules) - before])"
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("name", cpprb_like.checkpoint.__all__)
+def test_names_of_checkpoints_are_there(name: str) -> None:
+    """Those that are imported later too."""
+    found = getattr(cpprb_like.checkpoint, name)
+    assert getattr(cpprb_like.checkpoint, name) is found
+    assert name in dir(cpprb_like.checkpoint)
+    with pytest.raises(AttributeError, match=r"checkpoint' has no attribute 'verity'"):
+        cpprb_like.checkpoint.verity  # noqa: B018
 
 
 @pytest.mark.slow
