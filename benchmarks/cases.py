@@ -33,6 +33,8 @@ class Effort:
     saved_nbytes: int  # of the buffers of images that are saved
     growth: tuple[int, ...]
     batches: tuple[int, ...]
+    learner_rows: int  # of pairs of stacked images, that a learner waits for
+    learner_steps: int  # with batches of 32
     whole: bool = True  # else without old systems' fronts, the memory of images, and imports
 
     def rows_of(self, kind: str) -> int:
@@ -53,6 +55,8 @@ EFFORTS = {
         saved_nbytes=2_000_000_000,
         growth=(10_000, 100_000, 1_000_000, 10_000_000, HUNDRED_MILLION),
         batches=(32, 256, 1024, 16384),
+        learner_rows=4_000,
+        learner_steps=60,
     ),
     "quick": Effort(
         rounds=9,
@@ -66,6 +70,8 @@ EFFORTS = {
         saved_nbytes=2_000_000_000,
         growth=(10_000, 1_000_000),
         batches=(32, 256),
+        learner_rows=2_000,
+        learner_steps=20,
         whole=False,
     ),
     # To see that everything runs: the numbers say nothing.
@@ -81,6 +87,8 @@ EFFORTS = {
         saved_nbytes=5_000_000,
         growth=(10_000,),
         batches=(32, 256),
+        learner_rows=200,
+        learner_steps=4,
     ),
 }
 

@@ -1,7 +1,8 @@
-"""Write what ``benchmarks/results/full.json`` says into the pages of the project.
+"""Write what the files in ``benchmarks/results`` say into the pages of the project.
 
-``make bench-report`` runs it: the table of the README, that of docs/performance.md, and pictures.
-With ``--check`` it writes nothing, and exits with 1 if one of them is of other results.
+``make bench-report`` runs it: the tables of the README, of docs/performance.md and of
+docs/learners.md, and pictures. With ``--check`` it writes nothing, and exits with 1 if one of them
+is of other results.
 """
 
 from __future__ import annotations
@@ -15,12 +16,18 @@ from reports.findings import Results
 from reports.plots import PLOTS
 from reports.summary import summary
 from reports.tables import page
+from reports.waits import waits_table
 
 __all__ = ["BEGIN", "END", "outdated", "update"]
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "benchmarks/results"
-PAGES = {"README.md": summary, "docs/performance.md": page}
+FULL = "full.json"
+PAGES = {
+    "README.md": (FULL, summary),
+    "docs/performance.md": (FULL, page),
+    "docs/learners.md": ("waiting-full.json", waits_table),
+}
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 
 
@@ -30,23 +37,23 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, see if all is written")
     if parser.parse_args().check:
         names = ", ".join(outdated(ROOT))
-        sys.exit(f"{FOLDER}/full.json says other than {names}: make bench-report" if names else 0)
+        sys.exit(f"{FOLDER} says other than {names}: make bench-report" if names else 0)
     update(ROOT)
 
 
 def update(root: Path) -> None:
     """Write the tables and the pictures of a tree."""
-    results = _results(root)
+    results = _results(root, FULL)
     for name in PAGES:
-        (root / name).write_text(_page(root, name, results), encoding="utf-8")
+        (root / name).write_text(_page(root, name), encoding="utf-8")
     for name, plot in PLOTS.items():
         (root / FOLDER / name).write_text(plot.svg(results), encoding="utf-8")
 
 
 def outdated(root: Path) -> list[str]:
     """The pages and the pictures of a tree that are not of its results."""
-    results = _results(root)
-    pages = [name for name in PAGES if _read(root / name) != _page(root, name, results)]
+    results = _results(root, FULL)
+    pages = [name for name in PAGES if _read(root / name) != _page(root, name)]
     pictures = {f"{FOLDER}/{name}": plot for name, plot in PLOTS.items()}
     return pages + [
         name
@@ -55,18 +62,19 @@ def outdated(root: Path) -> list[str]:
     ]
 
 
-def _results(root: Path) -> Results:
-    results: Results = json.loads(_read(root / FOLDER / "full.json"))
+def _results(root: Path, file: str) -> Results:
+    results: Results = json.loads(_read(root / FOLDER / file))
     return results
 
 
-def _page(root: Path, name: str, results: Results) -> str:
+def _page(root: Path, name: str) -> str:
     """A page with the table that it should have. Raises ValueError without a place for it."""
     before, begin, rest = _read(root / name).partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"{name} has no lines '{BEGIN}' and '{END}', between which the table goes")
-    return f"{before}{BEGIN}\n\n{PAGES[name](results)}\n\n{END}{after}"
+    file, told = PAGES[name]
+    return f"{before}{BEGIN}\n\n{told(_results(root, file))}\n\n{END}{after}"
 
 
 def _read(path: Path) -> str:

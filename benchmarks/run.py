@@ -1,7 +1,8 @@
 """Measure the package against floors and peers, print the table, and write the results.
 
 ``make bench`` runs it. Each peer has an environment of its own, which is made at the first run, and
-a process of its own; all take turns on one core. Exits with 1 if a promise was not held.
+a process of its own; all take turns on one core. What a learner waits for its batches is measured
+first, on all cores (``--only waiting``: nothing else). Exits with 1 if a promise was not held.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from cases import EFFORTS, Case, cases
+from cases import EFFORTS, Case, Effort, cases
 from contest import Answer, Contest, Party, use_one_core
 from environments import PEERS, Environment
 from reports.tables import missed, table
+from reports.waits import waits_table
 from tqdm import tqdm
+from waits import waits
 
 import cpprb_like
 
@@ -41,6 +44,7 @@ OURS = tuple(
 )
 WITH_TORCH = ("contenders.with_torch", "contenders.fronts_reagent")  # in the environment of a peer
 HAS_TORCH = "stable_baselines3"
+WAITING = "waiting"
 
 
 def main() -> None:
@@ -48,9 +52,13 @@ def main() -> None:
     options = _options()
     effort = EFFORTS[options.effort]
     chosen = [case for case in cases(effort) if options.only in case.name]
-    if not chosen:
+    if not chosen and options.only != WAITING:
         sys.exit(f"no case has '{options.only}' in its name; they are in benchmarks/cases.py")
     peers, absent = _environments(options.peers, options.environments)
+    if HAS_TORCH in peers and options.only in ("", WAITING):
+        _measure_waits(effort, peers, options)
+    if options.only == WAITING:
+        return
     ours = [Party(Path(sys.executable), OURS)]
     if HAS_TORCH in peers:
         ours.append(Party(peers[HAS_TORCH].python, WITH_TORCH))
@@ -113,6 +121,17 @@ def _options() -> argparse.Namespace:
         name = options.effort if whole else "partial"
         options.output = ROOT / "benchmarks" / "results" / f"{name}.json"
     return options
+
+
+def _measure_waits(effort: Effort, peers: dict[str, Party], options: argparse.Namespace) -> None:
+    """How long a learner waits, into a file of its own."""
+    pythons = {name: party.python for name, party in peers.items()}
+    found = waits(pythons, steps=effort.learner_steps, rows=effort.learner_rows)
+    found["machine"] = _machine()
+    whole = options.peers == PEERS
+    path = options.output.with_name(f"waiting-{options.effort if whole else 'partial'}.json")
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(f"{waits_table(found)}\n\nwritten to {path}")
 
 
 def _peers(text: str) -> tuple[str, ...]:

@@ -2,17 +2,23 @@
 
 DQN on stacks of four frames of 84 x 84 pixels, on the CPU, with batches of this package drawn in
 the learner's turn, and ahead by a thread or by the workers of a ``DataLoader``; and with the
-buffers of Stable-Baselines3 and torchrl, if they are installed. It needs PyTorch, and prints a
-table. Not here: a draw by itself, which ``make bench`` measures (``sample_tensors``).
+buffers of Stable-Baselines3 and torchrl. Contenders that are installed are measured, by the
+interpreter that runs it: ``make bench`` runs it in the environments of both peers, and writes
+``results/waiting.json``, of which ``make bench-report`` makes the table of docs/learners.md. It
+needs PyTorch, and two cores: one for the learner, one for whoever draws ahead.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+import os
+import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -153,42 +159,54 @@ class Learner:
         self.optimizer.step()
 
 
-def measured(batches: Batches, number: int) -> tuple[float, float, float]:
+def waited(batches: Batches, number: int, learn: Callable[[Any], None]) -> dict[str, float]:
     """Seconds that a batch is waited for, least and median, and of a training step, median."""
-    learner = Learner()
     waits, wholes = [], []
     for step in range(number + 3):
         start = time.perf_counter()
         batch = next(batches)
         got = time.perf_counter()
-        learner.learn(batch)
+        learn(batch)
         if step >= 3:  # threads, workers and memory have begun
             waits.append(got - start)
             wholes.append(time.perf_counter() - start)
-    return min(waits), statistics.median(waits), statistics.median(wholes)
+    middle = statistics.median
+    return {"least": min(waits), "median": middle(waits), "whole": middle(wholes)}
+
+
+def measured(name: str, rows: int, n: int, steps: int) -> dict[str, Any]:
+    """What is found of a contender: beside a learner, and by itself."""
+    with ExitStack() as stack:
+        batches: Any = CONTENDERS[name][1](rows, n, stack)
+        if isinstance(batches, Generator):
+            stack.enter_context(closing(batches))
+        found = waited(batches, max(10, steps * 32 // n), Learner().learn)
+        alone = waited(batches, 100 if n < 100 else 30, lambda _: None)
+    return {"name": name, "batch": n, **found, "alone": alone["median"]}
 
 
 def main() -> None:
     """Measure all that is installed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--rows", type=int, default=4_000)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[32, 256])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=60, help="with batches of 32")
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=[*CONTENDERS])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print("| batch | of | waited for: least | median | a training step | share |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for n in options.batch_sizes:
-        for name, (package, make) in CONTENDERS.items():
-            if importlib.util.find_spec(package) is None:
-                continue
-            with ExitStack() as stack:
-                batches: Any = make(options.rows, n, stack)
-                if hasattr(batches, "close"):
-                    stack.enter_context(closing(batches))
-                least, wait, whole = measured(batches, max(10, options.steps * 32 // n))
-            times = f"{least * 1e3:.2f} ms | {wait * 1e3:.2f} ms | {whole * 1e3:.0f} ms"
-            print(f"| {n} | {name} | {times} | {wait / whole:.1%} |", flush=True)
+    cases = [
+        measured(name, options.rows, n, options.steps)
+        for n in options.batch_sizes
+        for name in options.only
+        if importlib.util.find_spec(CONTENDERS[name][0]) is not None
+    ]
+    about = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "rows": options.rows,
+        "load": os.getloadavg() if sys.platform != "win32" else None,
+    }
+    print(json.dumps({"about": about, "cases": cases}))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from cases import EFFORTS, cases
 from reports.plots import PLOTS
 from reports.summary import summary
 from reports.tables import missed, page, table
+from reports.waits import waits_table
 from reports.wording import digits, quantity
 
 pytestmark = pytest.mark.slow
@@ -70,7 +71,21 @@ def tree(tmp_path: Path) -> Path:
         page.parent.mkdir(exist_ok=True)
         page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
     write_results(tmp_path, run())
+    path = tmp_path / report.FOLDER / "waiting-full.json"
+    path.write_text(json.dumps(waited()), encoding="utf-8")
     return tmp_path
+
+
+def waited() -> dict[str, Any]:
+    """How long a learner waited, as a run writes it."""
+    times = {"least": 1e-3, "median": 2e-3, "whole": 0.1, "alone": 1.5e-3}
+    about = {"python": "3.11.7", "torch": "2.13.0", "rows": 4000, "load": [1.0, 1.0, 1.0]}
+    return {
+        "about": {"stable_baselines3": about},
+        "cases": [{"name": name, "batch": n, **times} for n in (256, 32) for name in (OURS, PEER)],
+        "failed": {"torchrl": "does not run"},
+        "machine": run()["machine"],
+    }
 
 
 def write_results(tree: Path, results: dict[str, Any]) -> None:
@@ -252,8 +267,9 @@ def test_the_report_is_written_where_it_belongs(tree: Path) -> None:
     for text in texts:
         assert text.startswith(f"before\n{report.BEGIN}\n\n")
         assert text.endswith(f"\n\n{report.END}\nafter\n")
-        assert ADD in text
         assert "\nold\n" not in text
+    assert [ADD in text for text in texts] == [True, True, False]
+    assert "waited for" in texts[2]
     report.update(tree)
     assert texts == [page.read_text(encoding="utf-8") for page in pages]
 
@@ -273,7 +289,7 @@ def test_other_results_are_noticed(tree: Path, monkeypatch: pytest.MonkeyPatch) 
     report.update(tree)
     assert report.outdated(tree) == []
     write_results(tree, run({ADD: {PEER: took(4e-3)}}))
-    assert report.outdated(tree) == everything[:3]  # growth is of other cases
+    assert report.outdated(tree) == [*everything[:2], everything[3]]  # growth is of other cases
     monkeypatch.setattr(sys, "argv", ["report.py", "--check"])
     with pytest.raises(SystemExit, match=r"README\.md, docs/performance\.md, .*ratios\.svg"):
         report.main()
@@ -296,3 +312,12 @@ def test_a_picture_is_small_and_always_the_same(name: str) -> None:
     assert f">{PEER}</text>" in text
     assert UNABLE not in text
     assert text == PLOTS[name].svg(run())
+
+
+def test_how_long_a_learner_waits_is_told_with_its_share() -> None:
+    """Small batches first; who could not be measured, and why."""
+    text = waits_table(waited())
+    assert [line.split()[1] for line in text.splitlines()[2:6]] == ["32", "32", "256", "256"]
+    assert "| 1.50 ms   | 1.00 ms           | 2.00 ms | 100 ms          | 2.0%        |" in text
+    assert "PyTorch 2.13.0 for ours and stable_baselines3; 4,000 rows; 2026-11-21" in text
+    assert text.endswith("torchrl was not measured: does not run.")
