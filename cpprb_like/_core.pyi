@@ -22,6 +22,7 @@ FLAG_TRUNCATED: Final[int]
 FLAG_DONE: Final[int]
 FLAG_END: Final[int]
 FLAG_ABSENT: Final[int]
+STOPS: Final[dict[str, int]]
 
 @final
 class Moment:
@@ -101,4 +102,5 @@ class Ring:
     def row_ids(self, slots: NDArray[np.intp]) -> NDArray[np.int64]: ...
 
 def rebuild(ring: Ring) -> None: ...
+def stop_at(place: str | None, signal: int) -> None: ...
 def track(ring: Ring, trackers: tuple[Tracker, ...]) -> None: ...

@@ -16,8 +16,12 @@ from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._store.chained cimport Chain, Rows
 from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_scatter, c_swap
+from cpprb_like._c.clock cimport c_clock
 from cpprb_like._c.fences cimport c_fence, c_read_fence
 from cpprb_like._c.pool cimport Pool
+from cpprb_like._c.stops cimport (
+    NOWHERE, STOP_AMID, STOP_EDITING, STOP_RESERVED, STOP_WRITTEN, c_come_to, c_stop_at,
+)
 from cpprb_like._store.slot_set cimport SlotSet, c_has
 from cpprb_like._store.tracker cimport Tracker
 from cpprb_like._store.undo cimport Undo
@@ -55,6 +59,12 @@ FLAG_TRUNCATED = END | TRUNCATED
 FLAG_DONE = DONE
 FLAG_END = END
 FLAG_ABSENT = ABSENT
+STOPS = {
+    "reserved": STOP_RESERVED,
+    "amid": STOP_AMID,
+    "written": STOP_WRITTEN,
+    "editing": STOP_EDITING,
+}
 
 
 @cython.final
@@ -323,6 +333,8 @@ cdef class Ring:
                 self.c_follow(written, slot, self.c_flags(slot)[0])
         else:
             self.c_write_records(rows, n, skip, slot, present)
+        if self.lens_before != NULL:
+            c_come_to(STOP_AMID)
         for number in range(self.in_record, self.table.shape[0]):
             row = &self.table[number, 0]
             memcpy(
@@ -342,6 +354,8 @@ cdef class Ring:
             c_swap(objects, values + run * column.nbytes, (n - skip - run) * column.nbytes)
         if self.chains:
             self.c_write_chains(rows, n)
+        if self.lens_before != NULL:
+            c_come_to(STOP_WRITTEN)
         c_fence()
         self.state[WRITTEN] = written + n
         if skip and self.lens_before != NULL:
@@ -357,6 +371,9 @@ cdef class Ring:
         if n > self.capacity:  # then two words change at the end
             self.c_save_state()
             self.undo.c_begin()
+        if self.undo.added_at != NULL:
+            self.undo.added_at[0] = c_clock()
+        c_come_to(STOP_RESERVED)
 
     cdef int c_prepare(self, char** rows, intp_t n) except -1:
         """Make room in the overflow for n rows, before anything is written; 1 if files have to grow."""
@@ -405,6 +422,7 @@ cdef class Ring:
         """Rows that are there are about to change."""
         self.state[EDITS] += 1
         c_fence()
+        c_come_to(STOP_EDITING)
 
     cdef void c_end_edit(self) noexcept nogil:
         c_fence()
@@ -1117,6 +1135,15 @@ def rebuild(Ring ring not None):
     """
     ring.state[RESERVED] = ring.state[WRITTEN]
     ring.c_rebuild()
+
+
+def stop_at(place, int signal):
+    """Have this process send itself a signal when it next comes to a place; for tests.
+
+    ``place`` is a key of ``STOPS``, or None for nowhere. The first three are passed by rows that
+    are added to a file or to shared memory, ``"editing"`` by what changes rows that are there.
+    """
+    c_stop_at(NOWHERE if place is None else STOPS[place], signal)
 
 
 def track(Ring ring not None, tuple trackers not None):

@@ -603,12 +603,15 @@ class Files:
         if not is_known or edits != self._flushed.state[WORD_EDITS]:  # which rows, nobody knows now
             self._edited = np.arange(self.layout.capacity)
         if len(torn):
-            warnings.warn(
-                f"{self.path}: {len(torn)} rows (ids {torn[0]} to {torn[-1]}) are left out: "
-                "somebody was writing newer ones in their place, and did not finish",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            self._tell_torn(torn)
+
+    def _tell_torn(self, torn: NDArray[np.int64]) -> None:
+        warnings.warn(
+            f"{self.path}: {len(torn)} rows (ids {torn[0]} to {torn[-1]}) are left out: "
+            "somebody was writing newer ones in their place, and did not finish",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def _map_side(self, path: Path) -> Arena:
         access = mmap.ACCESS_COPY if self.mode == "r" else mmap.ACCESS_WRITE
@@ -656,7 +659,7 @@ class Files:
         memory = allocate(self._places.nbytes)
         copied = self.layout.state(memory[: self.layout.nbytes])
         for attempt in range(TRIES):
-            before = state.copy()
+            before, edits = state.copy(), self._edits_in_place(state)
             memory[:] = live
             self._memory = memory
             try:
@@ -667,10 +670,10 @@ class Files:
                 time.sleep(PAUSE)  # one of them grew: the newer one is made, the older one is gone
                 continue
             after = state.copy()
-            same = before[[WORD_CLEARS, WORD_EDITS]] == after[[WORD_CLEARS, WORD_EDITS]]
+            same = before[WORD_CLEARS] == after[WORD_CLEARS]
             begun = max(before[WORD_RESERVED], after[WORD_RESERVED])
             lost = begun - before[WORD_WRITTEN]
-            is_sound = same.all() and before[WORD_EDITS] % 2 == 0
+            is_sound = same and edits % 2 == 0 and edits == self._edits_in_place(state)
             if is_sound and TRIES * lost <= attempt * self.layout.capacity:
                 copied[:] = before
                 copied[WORD_RESERVED] = begun
@@ -685,6 +688,10 @@ class Files:
             f"{self.path}: {WRITES_ELSEWHERE.partition(';')[0]}, and changes its rows faster than "
             "they can be read"
         )
+
+    def _edits_in_place(self, state: NDArray[np.int64]) -> int:
+        """A word that was raised if rows were edited, in the live file; odd meanwhile."""
+        return int(state[WORD_EDITS])
 
     def _copy_sides(self) -> None:
         self._is_copy = True

@@ -9,6 +9,8 @@ cdef class Undo:
     cdef readonly int64_t[::1] lens  # of the streams' episodes, before the rows that are being added
     cdef uint8_t[::1] log            # a word, the bytes in force, and then entries
     cdef public Tracker tracker      # of rows that were edited since the last flush
+    cdef int64_t[::1] added_memory   # the same
+    cdef int64_t* added_at           # time of the last row, and edits in place, for other processes; or NULL
     cdef intp_t used                 # bytes of entries that were saved since
 
     cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil

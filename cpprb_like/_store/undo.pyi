@@ -16,4 +16,7 @@ class Undo:
         lens: NDArray[np.int64],
         log: NDArray[np.uint8],
         tracker: Tracker,
+        added_at: NDArray[np.int64] | None = None,
     ) -> Self: ...
+
+def clock() -> int: ...

@@ -10,6 +10,7 @@ loop. Not here: who writes (``_core``, ``replace``), and what is undone when a f
 cimport cython
 from libc.string cimport memcpy
 
+from cpprb_like._c.clock cimport c_clock
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._store.tracker cimport Tracker
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
@@ -31,16 +32,21 @@ cdef class Undo:
         words.
     tracker : Tracker
         Is told which rows are edited.
+    added_at : ndarray of int64, shape (2,), optional
+        Memory for the time of the last row, as ``clock`` gives it, and for a word that is raised when
+        old bytes come into force, and again when they no longer are.
     """
 
     def __cinit__(
         self, uint8_t[::1] arena not None, int64_t[::1] lens not None, uint8_t[::1] log not None,
-        Tracker tracker not None,
+        Tracker tracker not None, int64_t[::1] added_at=None,
     ):
         self.arena = arena
         self.lens = lens
         self.log = log
         self.tracker = tracker
+        self.added_memory = added_at
+        self.added_at = NULL if added_at is None else &added_at[0]
 
     cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil:
         """Note bytes that are about to change; whoever made the log gave it room."""
@@ -52,6 +58,8 @@ cdef class Undo:
 
     cdef void c_begin(self) noexcept nogil:
         """From here on what was saved is restored when the file is opened."""
+        if self.added_at != NULL:
+            self.added_at[1] += 1
         c_fence()
         (<int64_t*> &self.log[0])[0] = self.used
         c_fence()
@@ -62,3 +70,10 @@ cdef class Undo:
         (<int64_t*> &self.log[0])[0] = 0
         c_fence()
         self.used = 0
+        if self.added_at != NULL:
+            self.added_at[1] += 1
+
+
+def clock():
+    """The time now, in nanoseconds from some moment on; the same in all processes of a machine."""
+    return c_clock()

@@ -17,11 +17,14 @@ import shutil
 import stat
 import sys
 import tempfile
+import threading
 import time
 import weakref
-from multiprocessing import parent_process, util
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
+
+from cpprb_like._c.forks import TREE, watch
 
 if sys.platform == "win32":
     import msvcrt
@@ -34,8 +37,19 @@ LIFE = "life"
 DESCRIPTION = "replay.json"
 MEMORY = Path("/dev/shm")  # of Linux: a file system that is memory
 UNFINISHED = ".new"
+GONE = ".gone"
 YOUNG = 60.0  # seconds that an unfinished folder without a lock may be at work
+NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 NAME_NBYTES = 6
+PAUSES = (
+    0.0,
+    0.001,
+    0.002,
+    0.004,
+    0.008,
+)  # seconds: others hold a lock to look at it, not to keep it
+TRIES = 100
+AFTER_CHILDREN = -100  # when a process ends: multiprocessing has ended its children before
 
 
 class FileLock:
@@ -52,6 +66,14 @@ class FileLock:
         self, about: dict[str, Any] | None = None, *, shared: bool = False, create: bool = False
     ) -> bool:
         """Take it if nobody has it, and say so in the file; with ``shared``, beside others."""
+        for pause in PAUSES:
+            time.sleep(pause)
+            with _no_fork:
+                if self._try_once(about, shared, create):
+                    return True
+        return False
+
+    def _try_once(self, about: dict[str, Any] | None, shared: bool, create: bool) -> bool:
         flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | (os.O_CREAT if create else 0)
         descriptor = os.open(self.path, flags, 0o600)
         try:
@@ -60,7 +82,7 @@ class FileLock:
                 return False
             if about is not None:
                 os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(about).encode(), 0)
+                os.write(descriptor, json.dumps(about).encode())
         except BaseException:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -82,7 +104,16 @@ class FileLock:
         return self._file is not None
 
     def release(self) -> None:
-        """Give it back."""
+        """Give it back; at once, although a child that was just forked still has the file open."""
+        descriptor, self._file = self._file, None
+        _open_locks.pop(id(self), None)
+        if descriptor is not None:
+            if sys.platform != "win32":
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def forget(self) -> None:
+        """Leave it to the parent, in a child."""
         descriptor, self._file = self._file, None
         _open_locks.pop(id(self), None)
         if descriptor is not None:
@@ -93,18 +124,22 @@ class FileLock:
 
 
 _open_locks: dict[int, weakref.ref[FileLock]] = {}
+# A child would keep a lock that was taken while its parent forked, and that nobody knows of yet.
+_no_fork = threading.RLock()
+watch(_no_fork, TREE)
 
 
 def is_locked(path: Path) -> bool:
     """Whether some process holds the lock of a file."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
-    except FileNotFoundError:
-        return False
-    try:
-        return not _try_lock(descriptor, shared=True)
-    finally:
-        os.close(descriptor)
+    with _no_fork:
+        try:
+            descriptor = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        except FileNotFoundError:
+            return False
+        try:
+            return not _try_lock(descriptor, shared=True)
+        finally:
+            os.close(descriptor)
 
 
 def said_by(path: Path) -> dict[str, Any]:
@@ -145,58 +180,85 @@ def memory_folder() -> Path:
     return folder
 
 
+def check_name(name: object) -> str:
+    """Raise unless this can be the name of a replay, which is that of a folder."""
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected a string, got {type(name).__name__}")
+    if not name or not NAME_LETTERS.issuperset(name):
+        raise ValueError(f"name: expected letters, digits, '-' and '_', got {name!r}")
+    return name
+
+
 class Folder:
     """A folder that is there as long as some process has it open."""
 
     def __init__(self, path: Path, life: FileLock) -> None:
         self.path = path
         self._life = life
-        self._finalizer = weakref.finalize(self, _leave, path, life, os.getpid())
-        _open_folders[str(path)] = self
-        _at_exit(self)
-        util.register_after_fork(self, _at_exit)  # a child forgets what its parent registered
+        self._finalizer: util.Finalize | None = None
+        self._keep()
+        # A child forgets what its parent registered.
+        util.register_after_fork(self, Folder._keep)
+
+    def _keep(self) -> None:
+        """Hold the folder of this path for this process, until it ends at the latest.
+
+        multiprocessing is told and not ``atexit``, as its children do not end as other processes
+        do; and after it has ended the children of this one, as the last that is left removes the
+        folder.
+        """
+        if self._finalizer is not None:
+            self._finalizer.cancel()
+        self._finalizer = util.Finalize(
+            self, _leave, (self.path, self._life, os.getpid()), exitpriority=AFTER_CHILDREN
+        )
+        _open_folders[str(self.path)] = self
 
     @classmethod
     def make(cls, name: str | None, description: dict[str, Any]) -> tuple[Folder, Path]:
         """A new folder, not yet under its name: ``publish`` gives it that."""
-        base = memory_folder()
-        remove_stale(base)
-        wanted = secrets.token_hex(NAME_NBYTES) if name is None else name
-        path = base / wanted
-        if path.exists():
-            raise FileExistsError(
-                f"name: there is a replay of the name {name!r}; SharedReplay.attach opens it"
-            )
-        unfinished = base / f"{wanted}.{secrets.token_hex(4)}{UNFINISHED}"
-        unfinished.mkdir(mode=0o700)
-        life = FileLock(unfinished / LIFE)
-        life.take(shared=True, create=True)
-        (unfinished / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
-        return cls(unfinished, life), path
+        wanted = secrets.token_hex(NAME_NBYTES) if name is None else check_name(name)
+        for _ in range(TRIES):
+            base = memory_folder()
+            remove_stale(base)
+            path = base / wanted
+            if path.exists():
+                raise FileExistsError(
+                    f"name: there is a replay of the name {name!r}; SharedReplay.attach opens it"
+                )
+            life = _new_folder(base / f"{wanted}.{secrets.token_hex(4)}{UNFINISHED}")
+            if life is not None:
+                break
+        else:
+            raise OSError(f"{base}: other processes remove what was just made there")
+        folder = cls(life.path.parent, life)
+        (folder.path / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
+        return folder, path
 
     def publish(self, path: Path) -> None:
         """Give a folder that is complete its name."""
-        try:
-            self.path.rename(path)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            raise FileExistsError(f"{path.name}: another process has just made it") from None
-        self._finalizer.detach()
-        _open_folders.pop(str(self.path), None)
-        self.path = path
-        self._life.path = path / LIFE
-        self._finalizer = weakref.finalize(self, _leave, path, self._life, os.getpid())
-        _open_folders[str(path)] = self
-        _at_exit(self)
+        with _no_fork:
+            try:
+                self.path.rename(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                raise FileExistsError(
+                    f"name: another process has just made a replay of the name {path.name!r}"
+                ) from None
+            _open_folders.pop(str(self.path), None)
+            self.path = path
+            self._life.path = path / LIFE
+            self._keep()
 
     @classmethod
     def open(cls, name: str) -> Folder:
         """The folder of this name, which some process has open."""
-        path = memory_folder() / name
+        path = memory_folder() / check_name(name)
         known = _open_folders.get(str(path))
         if known is not None and known.is_open:
             return known
+        _remove_if_left(path)
         life = FileLock(path / LIFE)
         try:
             taken = life.take(shared=True)
@@ -224,7 +286,8 @@ class Folder:
     def close(self) -> None:
         """Keep the folder no longer; the last process that does so removes it."""
         _open_folders.pop(str(self.path), None)
-        self._finalizer()
+        if self._finalizer is not None:
+            self._finalizer()
 
     def discard(self) -> None:
         """Remove a folder that was never published."""
@@ -250,26 +313,41 @@ def _remove_if_left(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     try:
+        gone = path.with_name(f"{path.name}.{secrets.token_hex(4)}{GONE}")
+        with contextlib.suppress(OSError):  # so that its name is free at once
+            path = path.rename(gone)
         shutil.rmtree(path, ignore_errors=True)
     finally:
         lock.release()
+    with contextlib.suppress(OSError):  # there are others in it
+        path.parent.rmdir()
+
+
+def _new_folder(path: Path) -> FileLock | None:
+    """Make a folder, and take its lock; None if somebody removed what is there meanwhile."""
+    life = FileLock(path / LIFE)
+    try:
+        path.mkdir(mode=0o700)
+        return life if life.take(shared=True, create=True) else None
+    except FileNotFoundError:
+        return None
 
 
 def remove_stale(base: Path) -> None:
     """Remove the folders whose processes have all ended without doing so: they were killed."""
-    for path in base.iterdir():
+    try:
+        there = list(base.iterdir())
+    except FileNotFoundError:
+        return
+    for path in there:
         if not path.is_dir():
             continue
         if (path / LIFE).exists():
             _remove_if_left(path)
-        elif time.time() - path.stat().st_mtime > YOUNG:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _at_exit(folder: Folder) -> None:
-    """Have a folder closed by multiprocessing too, whose children do not end as others do."""
-    if parent_process() is not None:
-        util.Finalize(folder, folder._finalizer, exitpriority=0)
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if path.suffix == GONE or time.time() - path.stat().st_mtime > YOUNG:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _in_child() -> None:
@@ -277,14 +355,16 @@ def _in_child() -> None:
     folders = list(_open_folders.values())
     for folder in folders:
         old, folder._life = folder._life, FileLock(folder.path / LIFE)
-        folder._life.take(shared=True)
-        old.release()
-        folder._finalizer.detach()
-        folder._finalizer = weakref.finalize(folder, _leave, folder.path, folder._life, os.getpid())
+        if old.is_held:
+            with contextlib.suppress(OSError):
+                folder._life.take(shared=True)
+        old.forget()
+        folder._keep()
+    lives = [folder._life for folder in folders]
     for ref in list(_open_locks.values()):
         lock = ref()
-        if lock is not None and id(lock) not in {id(folder._life) for folder in folders}:
-            lock.release()
+        if lock is not None and lock not in lives:
+            lock.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -24,7 +24,7 @@ from cpprb_like._store.schema import read_env_dict, read_size
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.processes._folder import FileLock, Folder, is_locked, said_by
 from cpprb_like.processes._learner import Learner
-from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles
+from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles, last_added
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.typing import FieldSpec, NstepSpec
@@ -36,7 +36,6 @@ __all__ = ["Member", "SharedReplay"]
 
 FORMAT = 1
 MOST_LEARNERS = 64
-NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Member:
     rows : int
         Rows of the shard that were written and not overwritten; of a learner 0.
     age : float or None
-        Seconds since the last row was seen to come, of an actor that added one; else None.
+        Seconds since the last row of the shard was added, within 10 ms; None if there is none.
     """
 
     kind: Literal["actor", "learner"]
@@ -153,8 +152,6 @@ class SharedReplay:
             "stack_compress": _names(stack_compress),
             "Nstep": dict(Nstep) if isinstance(Nstep, Mapping) else Nstep,
         }
-        if name is not None and (not name or not NAME_LETTERS.issuperset(name)):
-            raise ValueError(f"name: expected letters, digits, '-' and '_', got {name!r}")
         description = {"format": FORMAT, "writers": self.writers, "options": options}
         try:
             json.dumps(description)
@@ -263,7 +260,7 @@ class SharedReplay:
         if not lock.take(_about_us(), create=True):
             raise BlockingIOError(f"writer {number} is taken: {self._holders(number)}")
         try:
-            return Actor(self._shard(number), number, lock, self._options)
+            return Actor(self._shard(number), number, lock, self._options, self._folder)
         except BaseException:
             lock.release()
             raise
@@ -303,7 +300,7 @@ class SharedReplay:
         base = self._folder.path / "learners"
         for number in range(MOST_LEARNERS):
             lock = FileLock(base / str(number))
-            if lock.take(_about_us(), create=True):
+            if not is_locked(lock.path) and lock.take(_about_us(), create=True):
                 return Learner(
                     self._folder,
                     [self._shard(shard) for shard in range(self.writers)],
@@ -341,14 +338,14 @@ class SharedReplay:
         return Member(kind, number, about["pid"], is_locked(path), about["since"], rows, age)
 
     def _rows_of(self, number: int) -> tuple[int, float | None]:
-        """How many rows a shard holds, and how old the last is; as far as it is known."""
+        """How many rows a shard holds, and how old the last is."""
         layout, _ = ReplayBuffer._lay_out(sampler=Uniform(), **self._options)
         try:
             files = FollowedFiles(layout, self._shard(number) / ROWS, "r+")
         except FileNotFoundError:
             return 0, None
         written = int(layout.state(files.arena)[WORD_WRITTEN])
-        return min(written, layout.size), None
+        return min(written, layout.size), last_added(self._shard(number))
 
     # ------------------------------------------------------------------ the end
 

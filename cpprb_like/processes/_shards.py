@@ -23,8 +23,10 @@ from cpprb_like._store import chained, file_maps, overflow
 from cpprb_like._store.follower import Follower
 from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import Layout
+from cpprb_like._store.tracker import Tracker
+from cpprb_like._store.undo import Undo, clock
 from cpprb_like.buffers._replay import ReplayBuffer
-from cpprb_like.processes._folder import MEMORY, FileLock
+from cpprb_like.processes._folder import MEMORY, FileLock, Folder
 from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._prioritized import ByPriority
 
@@ -36,9 +38,11 @@ __all__ = ["Actor", "Reader", "ShardFiles"]
 Found = TypeVar("Found")
 
 ROWS = "rows"  # prefix of the files of a shard
+ADDED = "rows.added"  # file with the time of its last row
 READ_ONLY = "this is the learner's end of a shared replay: it reads rows, and actors write them"
 CLOSED = "the actor was closed: its shard belongs to whoever takes it next"
 FORKED = "the actor belongs to the parent process; take one in this process: replay.actor()"
+WORD = 8
 BUSY, REREAD = 1, 2  # see ``Follower.sync``
 TRIES = 1000  # to read rows that are written over meanwhile
 
@@ -53,6 +57,9 @@ class ShardFiles(file_maps.Files):
         super().__init__(layout, prefix, mode)
         self.gate = OneProcess(FORKED)
 
+    def _tell_torn(self, torn: NDArray[np.int64]) -> None:
+        """That a process may be killed is nothing that has to be told."""
+
     @property
     def changes(self) -> NDArray[np.int64]:
         """The word that says to those who follow that they have to look at all rows again."""
@@ -61,6 +68,19 @@ class ShardFiles(file_maps.Files):
 
     def _lock(self, file: BinaryIO, path: Path) -> None:
         """The lock of the shard is held already."""
+
+    def _make_undo(self) -> Undo:
+        lens = self._part(self._places.lens).view(np.int64)
+        log = self._part(self._places.log)
+        added = self._map_time()
+        added[1] += added[1] % 2  # what was left half-done was undone
+        return Undo(self.arena, lens, log, Tracker(self.layout.capacity), added)
+
+    def _map_time(self) -> NDArray[np.int64]:
+        """The time of the last row, and the edits in place: see ``Undo``."""
+        with self.path.with_name(ADDED).open("ab+") as file:
+            file.truncate(2 * WORD)
+            return np.frombuffer(mmap.mmap(file.fileno(), 2 * WORD), np.int64)
 
     def _recover(self) -> None:
         self.changes[:] |= 1  # those who follow wait; so they did if the last one ended here
@@ -124,6 +144,16 @@ class FollowedFiles(ShardFiles):
                 overflow.follow_file(aside, side.keys, side.values, base, oldest - reach, stop)
 
 
+def last_added(shard: Path) -> float | None:
+    """How many seconds ago the last row of a shard was added; None if that was never."""
+    try:
+        data = (shard / ADDED).read_bytes()
+    except FileNotFoundError:
+        return None
+    (then,) = np.frombuffer(data[:WORD].ljust(WORD, b"\0"), np.int64).tolist()
+    return max(0.0, (clock() - then) / 1e9) if then else None
+
+
 class Actor(ReplayBuffer):
     """The end of a shared replay that adds: ``SharedReplay.actor``.
 
@@ -139,14 +169,21 @@ class Actor(ReplayBuffer):
 
     number: int
     _lock_of_shard: FileLock
+    _folder: Folder | None
 
     def __init__(
-        self, folder: Path, number: int, lock: FileLock, options: Mapping[str, Any]
+        self,
+        folder: Path,
+        number: int,
+        lock: FileLock,
+        options: Mapping[str, Any],
+        kept: Folder | None = None,
     ) -> None:
         is_new = not (folder / f"{ROWS}.dat").exists()
         super().__init__(**options, mmap_prefix=folder / ROWS, mmap_mode="w" if is_new else "r+")
         self.number = number
         self._lock_of_shard = lock
+        self._folder = kept  # which is there as long as this object
         self.on_episode_end()
 
     @staticmethod
@@ -164,6 +201,7 @@ class Actor(ReplayBuffer):
         self._files.gate.close(CLOSED)
         self._have_writers_ask()
         self._lock_of_shard.release()
+        self._folder = None
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,34 @@
+"""Places where tests stop or kill a process that writes to memory that others read.
+
+A signal that comes from outside comes at a random moment, and most moments are harmless. So the few
+that matter have names, and ``_core.stop_at`` says at which of them the process signals itself. One
+load and a branch at each; only writers of files pass one when they add.
+"""
+
+cdef extern from *:
+    """
+    #include <signal.h>
+    static int cpprb_stop_place = 0, cpprb_stop_signal = 0;
+    static inline void cpprb_stop(int place)
+    {
+        if (cpprb_stop_place == place) {
+            cpprb_stop_place = 0;
+            raise(cpprb_stop_signal);
+        }
+    }
+    static inline void cpprb_stop_at(int place, int number)
+    {
+        cpprb_stop_signal = number;
+        cpprb_stop_place = place;
+    }
+    """
+    void c_come_to "cpprb_stop"(int place) noexcept nogil
+    void c_stop_at "cpprb_stop_at"(int place, int signal) noexcept nogil
+
+
+cdef enum:
+    NOWHERE = 0
+    STOP_RESERVED = 1   # rows were reserved, and no byte of them is written
+    STOP_AMID = 2       # the records are written, large and chained fields are not
+    STOP_WRITTEN = 3    # all is written, but not published
+    STOP_EDITING = 4    # an edit of rows that are there was announced

@@ -1,0 +1,204 @@
+"""Processes of a shared replay are stopped and killed: no row is torn, and nobody waits."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from dying_processes import CASES, Child, act, ended, learn, shared_memory, step, taken, torn
+
+from cpprb_like._core import STOPS, stop_at
+from cpprb_like.processes import Learner, SharedReplay
+from cpprb_like.samplers import Sampler, Uniform
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
+
+# Of all cases together; the long form has 1000.
+KILLS = int(os.environ.get("CPPRB_LIKE_PROCESS_KILLS", "120"))
+CAPACITY = 60
+
+
+@pytest.fixture(params=list(CASES))
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the replay is made with."""
+    return CASES[request.param]
+
+
+@pytest.fixture
+def replay(options: dict[str, Any]) -> Iterator[SharedReplay]:
+    """A replay of two writers, of which nothing is left afterwards."""
+    before = shared_memory()
+    with SharedReplay(2 * CAPACITY, **options, writers=2) as made:
+        yield made
+    assert shared_memory() <= before
+
+
+def stopping(
+    replay: SharedReplay, options: dict[str, Any], place: str, number: int, first: int
+) -> Callable[[Child], None]:
+    """A job: add so many time steps, and send a signal to itself in the next one."""
+
+    def job(child: Child) -> None:
+        actor = replay.actor(0)
+        for t in range(first):
+            actor.add(**step(options, t))
+        child.beat()
+        stop_at(place, number)
+        if place == "editing":
+            actor.update(
+                actor.sample(4, indexes=True)["indexes"], mark=np.zeros(4), same=np.zeros(4)
+            )
+        for t in range(first, first + 20):
+            actor.add(**step(options, t))
+        child.beat()
+        while True:
+            time.sleep(1)
+
+    return job
+
+
+def draw_whole(learner: Learner, options: dict[str, Any], n: int = 60) -> set[int]:
+    """Draw many batches; returns the time steps that were drawn."""
+    seen: set[int] = set()
+    begun = time.monotonic()
+    for _ in range(n):
+        batch = learner.sample(32)
+        assert torn(batch, options) is None
+        seen |= set(batch["t"].tolist())
+    assert time.monotonic() - begun < 10, "the learner waited"
+    return seen
+
+
+ADDING = sorted(set(STOPS) - {"editing"})
+
+
+@pytest.mark.parametrize("place", ADDING)
+@pytest.mark.parametrize("first", [7, CAPACITY + 22])
+def test_a_writer_that_is_stopped_within_a_row(
+    replay: SharedReplay, options: dict[str, Any], place: str, first: int
+) -> None:
+    """Nobody sees the row, or waits for it, and the writer counts as alive; then it goes on."""
+    child = Child("writer", stopping(replay, options, place, signal.SIGSTOP, first))
+    with ended([child]):
+        child.wait_until_stopped()
+        learner = replay.learner(seed=0)
+        seen = draw_whole(learner, options)
+        open_rows = min(2, first % 9) if "Nstep" in options else 0
+        assert max(seen) == first - 1 - open_rows
+        (member,) = [member for member in replay.members() if member.kind == "actor"]
+        assert (member.pid, member.alive) == (child.pid, True)
+        with pytest.raises(BlockingIOError, match=f"process {child.pid}"):
+            replay.actor(0)
+        child.signal(signal.SIGCONT)
+        until = time.monotonic() + 20
+        while child.beats < 2:
+            assert time.monotonic() < until, "it did not go on"
+            time.sleep(0.001)
+        assert max(draw_whole(learner, options)) > first
+
+
+@pytest.mark.parametrize("place", ADDING)
+@pytest.mark.parametrize("first", [7, CAPACITY + 22])
+def test_a_writer_that_is_killed_within_a_row(
+    replay: SharedReplay, options: dict[str, Any], place: str, first: int
+) -> None:
+    """Nobody sees the row, and the actor that takes the shard over goes on from the one before."""
+    child = Child("writer", stopping(replay, options, place, signal.SIGKILL, first))
+    with ended([child]):
+        assert child.end() == -signal.SIGKILL
+    learner = replay.learner(seed=0)
+    assert max(draw_whole(learner, options)) < first
+    (member,) = [member for member in replay.members() if member.kind == "actor"]
+    assert (member.pid, member.alive) == (child.pid, False)
+    with replay.actor(0) as actor:
+        actor.check()
+        assert torn(actor.get_all_transitions(), options) is None
+        assert max(draw_whole(learner, options)) == first - 1
+        for t in range(first, first + 2 * CAPACITY):
+            actor.add(**step(options, t))
+            learner.sample(1)
+        actor.check()
+        assert min(draw_whole(learner, options)) > first
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+def test_an_edit_that_is_never_ended(
+    replay: SharedReplay, options: dict[str, Any], number: int
+) -> None:
+    """The rows of other shards are drawn meanwhile; after a takeover, all are, whole."""
+    with replay.actor(1) as other:
+        for t in range(20):
+            other.add(**step(options, t))
+    child = Child("writer", stopping(replay, options, "editing", number, 30))
+    with ended([child]):
+        if number == signal.SIGKILL:
+            assert child.end() == -number
+        else:
+            child.wait_until_stopped()
+        learner = replay.learner(seed=0)
+        assert draw_whole(learner, options)
+    actor = taken(replay) if number == signal.SIGKILL else replay.actor(0)
+    with actor:
+        actor.check()
+        assert max(draw_whole(learner, options)) > 20
+
+
+def uniform() -> Sampler:
+    """A sampler for each learner."""
+    return Uniform()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
+    """Writers and learners are killed and started anew: all rows are whole, and nobody hangs.
+
+    Some are stopped for a while before, and count as alive.
+    """
+    chance = random.Random(f"{seed} {sorted(options)}")
+    before = shared_memory()
+    replay = SharedReplay(4 * CAPACITY, **options, writers=4)  # one more than there are actors
+    children: list[Child] = []
+
+    def start(kind: str) -> Child:
+        number = chance.randrange(1 << 30)
+        if kind == "writer":
+            return Child(kind, act(replay, options, number))
+        return Child(kind, learn(replay, options, number, uniform))
+
+    with replay, ended(children):
+        children += [start(kind) for kind in ("writer", "writer", "writer", "learner", "learner")]
+        for _ in range(-(-KILLS // (3 * len(CASES)))):
+            time.sleep(chance.random() * 0.02)
+            for child in children:
+                child.must_live()
+            place = chance.randrange(len(children))
+            child = children[place]
+            if chance.random() < 0.3:
+                child.wait_for_beat()
+                child.signal(signal.SIGSTOP)
+                child.wait_until_stopped()
+                alive = {member.pid for member in replay.members() if member.alive}
+                assert child.pid in alive
+                others = [other for other in children if other is not child]
+                for other in others:
+                    other.wait_for_beat()
+            child.kill()
+            assert child.pid not in {member.pid for member in replay.members() if member.alive}
+            children[place] = start(child.kind)
+        for child in children:
+            child.wait_for_beat(2)
+        for child in children:
+            child.kill()
+        children.clear()
+        for number in range(replay.writers):
+            with replay.actor(number) as actor:
+                actor.check()
+                assert torn(actor.get_all_transitions(), options) is None
+    assert shared_memory() <= before

@@ -1,0 +1,157 @@
+"""Who adds to a shared replay and draws from it: known by file locks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import pytest
+from dying_processes import Child, ended
+from forked import outcome
+
+from cpprb_like.processes import Member, SharedReplay
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is forked there")
+FIELDS: dict[str, Any] = {"x": {"shape": 4}}
+ROW = [1, 2, 3, 4]
+
+
+def of(replay: SharedReplay, kind: str) -> list[Member]:
+    """The members of a kind."""
+    return [member for member in replay.members() if member.kind == kind]
+
+
+def test_actors_and_learners() -> None:
+    """Each with its number, its process, its rows and their age; also when it has ended."""
+    with SharedReplay(100, FIELDS, writers=3) as replay:
+        assert replay.members() == []
+        begun = time.time()
+        actor = replay.actor(2)
+        (member,) = replay.members()
+        assert (member.kind, member.number, member.pid) == ("actor", 2, os.getpid())
+        assert (member.alive, member.rows, member.age) == (True, 0, None)
+        assert begun - 1 <= member.since <= time.time() + 1
+        actor.add(x=[ROW] * 5)
+        learner = replay.learner()
+        actor_member, learner_member = replay.members()
+        assert actor_member.rows == 5
+        assert actor_member.age is not None
+        assert 0 <= actor_member.age < 5
+        assert (learner_member.kind, learner_member.number) == ("learner", 0)
+        assert (learner_member.rows, learner_member.age, learner_member.alive) == (0, None, True)
+        actor.add(x=[ROW] * 100)
+        assert of(replay, "actor")[0].rows == 33
+        actor.close()
+        del learner
+        assert [member.alive for member in replay.members()] == [False, False]
+
+
+def test_the_age_of_the_last_row() -> None:
+    """It is the time since the last one was added, and any process may ask; a draw is no row."""
+    with SharedReplay(100, FIELDS, writers=1) as replay:
+        actor = replay.actor()
+        actor.add(x=ROW)
+        time.sleep(0.3)
+        replay.learner().sample(3)
+
+        def job() -> None:
+            (member, *_) = SharedReplay.attach(replay.name).members()
+            assert member.age is not None
+            assert 0.25 < member.age < 10
+
+        assert outcome(job) == 0
+        actor.add(x=ROW)
+        age = of(replay, "actor")[0].age
+        assert age is not None
+        assert age < 0.25
+        actor.close()
+
+
+def test_right_after_a_fork() -> None:
+    """The child has neither its parent's shard nor its learner; both live as long as the parent."""
+    with SharedReplay(100, FIELDS, writers=2) as replay:
+
+        def parent(child: Child) -> None:
+            actor, learner = replay.actor(), replay.learner()
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(60)
+                os._exit(0)
+            actor.add(x=ROW)
+            learner.sample(1)
+            child.beat()
+            time.sleep(60)
+
+        child = Child("parent", parent)
+        with ended([child]):
+            child.wait_for_beat()
+            assert {(member.pid, member.alive) for member in replay.members()} == {
+                (child.pid, True)
+            }
+            child.kill()
+            assert not any(member.alive for member in replay.members())
+            replay.actor(0).close()
+
+
+def test_a_process_id_that_is_used_again() -> None:
+    """A member is alive by its lock, and not because there is some process of its number."""
+    with SharedReplay(100, FIELDS, writers=1) as replay:
+        replay.actor().close()
+        (member,) = replay.members()
+        assert member.pid == os.getpid()  # which lives
+        assert not member.alive
+
+
+def test_after_a_takeover() -> None:
+    """It is the newest one that is named, with the rows of all."""
+    with SharedReplay(100, FIELDS, writers=1) as replay:
+
+        def job() -> None:
+            actor = replay.actor()
+            actor.add(x=[ROW] * 3)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert outcome(job) == -signal.SIGKILL
+        (dead,) = replay.members()
+        assert (dead.alive, dead.rows) == (False, 3)
+        with replay.actor() as actor:
+            actor.add(x=ROW)
+            (member,) = replay.members()
+            assert (member.pid, member.alive, member.rows) == (os.getpid(), True, 4)
+        first = replay.learner()
+        assert [member.number for member in of(replay, "learner")] == [0]
+        del first
+        second = replay.learner()
+        assert [(member.number, member.alive) for member in of(replay, "learner")] == [(0, True)]
+        del second
+
+
+def test_looking_disturbs_nobody() -> None:
+    """Whoever asks for the members takes no shard from others, not even for a moment."""
+    with SharedReplay(100, FIELDS, writers=1) as replay:
+
+        def job(child: Child) -> None:
+            while True:
+                replay.members()
+                child.beat()
+
+        children = [Child("reader", job) for _ in range(2)]
+        with ended(children):
+            for child in children:
+                child.wait_for_beat()
+            for _ in range(300):
+                replay.actor(0).close()
+
+
+def test_all_learners() -> None:
+    """There are 64, and no more; one that goes makes room."""
+    with SharedReplay(10, FIELDS, writers=1) as replay:
+        learners = [replay.learner() for _ in range(64)]
+        assert [member.number for member in of(replay, "learner")] == list(range(64))
+        with pytest.raises(BlockingIOError, match="64 learners"):
+            replay.learner()
+        learners.pop(17)
+        assert replay.learner().number == 17

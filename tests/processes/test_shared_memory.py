@@ -1,0 +1,390 @@
+"""The memory of a shared replay: reserved when made, found by name, gone with the last process."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dying_processes import Child, ended, shared_memory
+from forked import outcome
+
+from cpprb_like.processes import SharedReplay
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="folders in use are not renamed there, and nothing is forked"
+)
+linux = pytest.mark.skipif(
+    not Path("/dev/shm").is_dir(), reason="there is no file system in memory"
+)
+FIELDS: dict[str, Any] = {"x": {"shape": 4}}
+METHODS = ("fork", "forkserver", "spawn")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Any:
+    before = shared_memory()
+    yield
+    left = shared_memory() - before
+    assert not left
+
+
+def add(replay: SharedReplay, value: float) -> int:
+    """A task of another process: add a row, and say how many there are."""
+    with replay.actor() as actor:
+        actor.add(x=[value] * 4)
+        return len(actor)
+
+
+def test_it_is_gone_when_it_is_closed() -> None:
+    """The folder, and the folder of all replays of this user if there is no other."""
+    replay = SharedReplay(10, FIELDS, writers=1)
+    folder = replay.folder
+    assert folder.is_dir()
+    replay.close()
+    replay.close()
+    assert not folder.exists()
+    with pytest.raises(RuntimeError, match="closed"):
+        replay.actor()
+    with pytest.raises(FileNotFoundError, match="no replay of this name"):
+        SharedReplay.attach(replay.name)
+
+
+def test_an_actor_keeps_it() -> None:
+    """The memory is there as long as an actor or a learner is, whoever else forgets it."""
+    actor = SharedReplay(10, FIELDS, writers=1).actor()
+    (folder,) = shared_memory()
+    actor.add(x=[1, 2, 3, 4])
+    assert Path(folder).is_dir()
+    actor.close()
+    del actor
+
+
+@linux
+def test_memory_is_reserved() -> None:
+    """A replay for which there is no room is refused when it is made, and the message helps."""
+    total = shutil.disk_usage("/dev/shm").total
+    rows = total // 1_000_000 + 10
+    before = shutil.disk_usage("/dev/shm").free
+    with pytest.raises(MemoryError, match=r"enlarge it .*remount.*--shm-size"):
+        SharedReplay(rows, {"x": {"shape": 1_000_000, "dtype": "u1"}}, writers=1)
+    assert not shared_memory()
+    assert shutil.disk_usage("/dev/shm").free > before - (1 << 20) * 8
+    replay = SharedReplay(1000, {"x": {"shape": 1_000, "dtype": "u1"}}, writers=1)
+    used = sum(path.stat().st_blocks * 512 for path in replay.folder.glob("*/*"))
+    assert used > 1_000_000  # although nobody has written to it
+    replay.close()
+
+
+def test_memory_that_runs_out_for_a_later_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shards before it are given back; a writer that reserves later says it, too."""
+    calls = 0
+    reserve = os.posix_fallocate
+
+    def fail(file: int, offset: int, nbytes: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(file, offset, nbytes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", fail)
+        with pytest.raises(MemoryError, match="enlarge"):
+            SharedReplay(100, FIELDS, writers=4)
+        assert calls == 2
+        assert not shared_memory()
+        calls = 0
+        replay = SharedReplay(100, FIELDS, writers=2, reserve=False)
+        replay.actor(0).close()
+        with pytest.raises(MemoryError, match="enlarge"):
+            replay.actor(1)
+    replay.actor(1).close()  # there is room again
+    replay.close()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "é", "a.b", "x\0y"])
+def test_names_with_strange_characters(name: str) -> None:
+    """They are refused, as a name is that of a folder."""
+    with pytest.raises(ValueError, match="name: expected letters"):
+        SharedReplay(10, FIELDS, writers=1, name=name)
+
+
+@pytest.mark.parametrize("name", ["nobody-made-this", "..", "a/b", ".", ""])
+def test_attaching_to_nothing(name: str) -> None:
+    """It says that there is none."""
+    with pytest.raises((FileNotFoundError, ValueError), match="name"):
+        SharedReplay.attach(name)
+
+
+def test_two_programs_of_one_name() -> None:
+    """One makes it, and the other ones are told so; whoever is first."""
+    results: list[object] = []
+    barrier = threading.Barrier(4)
+
+    def make() -> None:
+        barrier.wait()
+        try:
+            results.append(SharedReplay(10, FIELDS, writers=1, name="twice"))
+        except FileExistsError as error:
+            results.append(error)
+
+    for _ in range(10):
+        results.clear()
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        made = [result for result in results if isinstance(result, SharedReplay)]
+        errors = [str(result) for result in results if isinstance(result, FileExistsError)]
+        assert (len(made), len(errors)) == (1, 3)
+        assert all("'twice'" in error for error in errors)
+        made[0].close()
+
+
+def test_programs_of_one_name_as_processes() -> None:
+    """The same for processes, which end at once: what one leaves is no obstacle for the next."""
+
+    def job(child: Child) -> None:
+        while True:
+            try:
+                with SharedReplay(10, FIELDS, writers=1, name="often") as replay:
+                    add(replay, 1)
+            except FileExistsError:
+                pass
+            child.beat()
+
+    children = [Child("program", job) for _ in range(3)]
+    with ended(children):
+        for child in children:
+            child.wait_for_beat(20)
+    SharedReplay(10, FIELDS, writers=1, name="often").close()
+
+
+def test_what_killed_processes_left() -> None:
+    """It is removed when the next replay is made, and only then."""
+
+    def job(child: Child) -> None:
+        replay = SharedReplay(10, FIELDS, writers=1, name="left")
+        add(replay, 1)
+        child.beat()
+        time.sleep(100)
+
+    child = Child("program", job)
+    with ended([child]):
+        child.wait_for_beat()
+        child.kill()
+    (left,) = shared_memory()
+    assert left.endswith("left")
+    with pytest.raises(FileNotFoundError, match="all its processes ended"):
+        SharedReplay.attach("left")
+    with SharedReplay(10, FIELDS, writers=1, name="left") as replay:
+        assert add(replay, 1) == 1
+        assert len(shared_memory()) == 1
+
+
+def test_folders_that_were_never_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process left that was killed while it made or removed one goes, too."""
+    from cpprb_like.processes import _folder  # noqa: PLC0415
+
+    base = tmp_path / "base"
+    base.mkdir()
+    for name in ("a.1.new", "b.2.gone", "c.3.new"):
+        (base / name).mkdir()
+    (base / "c.3.new" / "life").touch()
+    os.utime(base / "a.1.new", (0, 0))
+    (base / "d.4.new").mkdir()  # this one is just being made
+    _folder.remove_stale(base)
+    assert [path.name for path in base.iterdir()] == ["d.4.new"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_children_of_all_kinds(method: str) -> None:
+    """It is handed to a process by pickling, to daemons as well, and through pools."""
+    context: Any = multiprocessing.get_context(method)
+    with SharedReplay(100, FIELDS, writers=4) as replay:
+        for daemon in (False, True):
+            process = context.Process(target=add, args=(replay, 1.0), daemon=daemon)
+            process.start()
+            process.join(30)
+            assert process.exitcode == 0
+        with context.Pool(2) as pool:
+            assert sum(pool.starmap(add, [(replay, 2.0)] * 4)) > 0
+        with ProcessPoolExecutor(2, mp_context=context) as executor:
+            assert all(executor.map(add, [replay] * 4, [3.0] * 4))
+        learner = replay.learner(seed=0)
+        assert len(learner) == 10
+        assert set(learner.sample(100)["x"][:, 0]) == {1.0, 2.0, 3.0}
+
+
+SCRIPT = """
+import multiprocessing, os, sys, time, warnings
+from cpprb_like.processes import SharedReplay
+
+def add(replay, keeps=False, how=None):
+    actor = replay.actor()
+    actor.add(x=[1, 2, 3, 4])
+    if how == "nested":
+        child = context.Process(target=add, args=(replay,))
+        child.start()
+        child.join()
+    if how == "os._exit":
+        os._exit(0)
+    if how == "exception":
+        raise RuntimeError("on purpose")
+    if keeps:
+        print("ready", flush=True)
+        time.sleep(keeps)
+    if how == "outlives":
+        actor.add(x=[1, 2, 3, 4])
+
+context = multiprocessing.get_context(sys.argv[1])
+if __name__ == "__main__":
+    how = sys.argv[2]
+    replay = SharedReplay(100, {"x": {"shape": 4}}, writers=4)
+    learner = replay.learner(seed=0)
+    if how == "daemon":
+        child = context.Process(target=add, args=(replay, 100), daemon=True)
+        child.start()
+        while len(learner) == 0:
+            time.sleep(0.01)
+    elif how == "raw fork":
+        if os.fork() == 0:
+            add(replay)
+            sys.exit()
+        os.wait()
+    elif how == "outlives":
+        if os.fork() == 0:
+            if os.fork() == 0:
+                add(replay, 1, how)
+                sys.exit()
+            os._exit(0)
+        os.wait()
+        os._exit(0)
+    else:
+        child = context.Process(target=add, args=(replay, False, how))
+        child.start()
+        child.join()
+    assert len(learner) == (2 if how == "nested" else 1), len(learner)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [
+        *[(how, "fork") for how in ("plain", "daemon", "nested", "os._exit", "exception")],
+        *[(how, "spawn") for how in ("daemon", "nested", "os._exit", "exception")],
+        ("nested", "forkserver"),
+        ("raw fork", "fork"),
+        ("outlives", "fork"),
+    ],
+)
+def test_ends_of_programs(tmp_path: Path, method: str, how: str) -> None:
+    """However a program and its children end: nothing is left, and nobody says a word of it."""
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    before = shared_memory()
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), method, how],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    if how == "exception":
+        assert "on purpose" in done.stderr
+        assert "Warning" not in done.stderr
+        assert "leaked" not in done.stderr
+    else:
+        assert done.stderr == ""
+    until = time.monotonic() + 20
+    while shared_memory() - before and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not shared_memory() - before
+
+
+def test_forks_beside_threads_that_attach() -> None:
+    """A child has none of its parent's locks, whenever it was forked."""
+    replay = SharedReplay(100, FIELDS, writers=2)
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            replay.members()
+            replay.actor(0).close()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    pids = []
+    try:
+        for _ in range(30):
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(60)
+                os._exit(0)
+            pids.append(pid)
+    finally:
+        stop.set()
+        thread.join()
+        replay.actor(0).close()  # no child has it
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    replay.close()
+
+
+def test_a_fork_while_another_thread_adds() -> None:
+    """The child can read and refuses to write, the parent goes on."""
+    with SharedReplay(100, FIELDS, writers=2) as replay:
+        actor = replay.actor()
+        stop = threading.Event()
+
+        def add_rows() -> None:
+            while not stop.is_set():
+                actor.add(x=[1, 1, 1, 1])
+
+        thread = threading.Thread(target=add_rows)
+        thread.start()
+
+        def job() -> None:
+            with pytest.raises(RuntimeError, match="parent process"):
+                actor.add(x=[2, 2, 2, 2])
+            with replay.actor() as own:
+                assert own.number == 1
+                own.add(x=[3, 3, 3, 3])
+            members = {member.number: member for member in replay.members()}
+            assert members[0].pid == os.getppid()
+            assert members[0].alive
+
+        try:
+            codes = [outcome(job) for _ in range(5)]
+        finally:
+            stop.set()
+            thread.join()
+        assert codes == [0] * 5
+        actor.close()
+
+
+def test_pickles() -> None:
+    """Twice in one process is the same folder; what belongs to a process is not pickled."""
+    with SharedReplay(10, FIELDS, writers=1, name="pickled") as replay:
+        again = pickle.loads(pickle.dumps(replay))
+        assert (again.name, again.writers, again.capacity) == ("pickled", 1, 10)
+        for end in (replay.actor(), replay.learner()):
+            with pytest.raises(TypeError, match="belongs to its process"):
+                pickle.dumps(end)
