@@ -6,9 +6,13 @@ that were added since, which their ids tell.
 
 cimport cython
 
+from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.typedefs cimport intp_t, uint8_t
 
+cimport numpy as cnp
 import numpy as np
+
+cnp.import_array()
 
 
 @cython.final
@@ -28,6 +32,16 @@ cdef class Tracker:
     cdef void c_mark(self, intp_t slot) noexcept nogil:
         """The row in this slot was edited."""
         self.bits[slot >> 3] |= <uint8_t> (1 << (slot & 7))
+
+    def mark(self, slots):
+        """The rows in these slots were edited, as somebody has found out."""
+        c_check_array(slots, "slots", cnp.NPY_INTP, -1)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        if n and not 0 <= slots.min() <= slots.max() < self.capacity:
+            raise IndexError(f"slots: expected 0 to {self.capacity - 1}")
+        for k in range(n):
+            self.c_mark(values[k])
 
     def slots(self):
         """The slots that were marked, ascending. Cost: proportional to all slots, a bit each."""

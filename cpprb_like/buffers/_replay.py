@@ -1231,7 +1231,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         if target.mmap_prefix is not None:
             if target.mmap_mode not in ("x", "w"):
                 raise ValueError(f"mmap_mode: expected 'x' or 'w', got {target.mmap_mode!r}")
-            files = file_maps.Files(layout, target.mmap_prefix, target.mmap_mode)
+            files = self._files_of(layout, target.mmap_prefix, target.mmap_mode)
         arena = arenas.open_arena(layout) if files is None else files.arena
         ring = self._make_ring(layout, arena, nstep, files)
         found = reader.fill(layout, arena, ring)

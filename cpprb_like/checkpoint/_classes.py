@@ -20,6 +20,8 @@ MODULES = {
     "View": "cpprb_like.buffers._view",
     "Mixture": "cpprb_like.buffers._mixture",
     "RateLimited": "cpprb_like.limiters._rate_limited",
+    "processes.SavedReplay": "cpprb_like.processes._saving",
+    "processes.SavedShard": "cpprb_like.processes._saving",
     "MinSize": "cpprb_like.limiters._policies",
     "SampleToInsertRatio": "cpprb_like.limiters._policies",
     "Queue": "cpprb_like.limiters._policies",

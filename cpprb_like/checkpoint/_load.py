@@ -31,7 +31,7 @@ from cpprb_like.checkpoint._values import (
 )
 from cpprb_like.samplers._base import Sampler
 
-__all__ = ["Options", "Target", "load", "restore"]
+__all__ = ["Options", "State", "Target", "decoded", "load", "restore"]
 
 ATTEMPTS = 5
 MOST_OBJECTS = 1 << 40
@@ -210,7 +210,7 @@ def _entry(saved: Any) -> FileEntry:
     return FileEntry(name, nbytes, crc32, codec)
 
 
-def _decoded(
+def decoded(
     disk: Disk, options: Options, targets: Mapping[str, Target], replace: Mapping[str, Any]
 ) -> tuple[Any, Decoder]:
     """Decode the state that the options name; again if it was replaced by a newer one meanwhile."""
@@ -238,7 +238,7 @@ def _decoded(
 
 def load(disk: Disk, options: Options, target: Target) -> Any:
     """A new object with what was saved."""
-    root, decoder = _decoded(disk, options, {"": target}, options.replace)
+    root, decoder = decoded(disk, options, {"": target}, options.replace)
     if target != Target() and not isinstance(root, HoldsRows):
         raise ValueError(
             f"size, fields and mmap_prefix are for one buffer; a {type(root).__name__} was saved"
@@ -259,7 +259,7 @@ def restore(disk: Disk, options: Options, root: Any) -> None:
     own = {type(value) for value in encoder.elements.values()}
     classes = tuple(own - {np.random.Generator}) + options.classes
     given = _External(encoder.external, options.replace)
-    found, decoder = _decoded(disk, options._replace(classes=classes), targets, given)
+    found, decoder = decoded(disk, options._replace(classes=classes), targets, given)
     if type(found) is not type(root):
         raise TypeError(
             f"a {type(found).__name__} was saved, which cannot be given to a {type(root).__name__}"

@@ -54,9 +54,20 @@ class Saves:
         self._since: dict[str, tuple[int, Tracker]] = {}
         self._running: list[Tracker] = []
 
-    def find(self, name: str, number: int) -> Tracker | None:
-        """The tracker since a state in which the buffer's ring had this number."""
-        known, tracker = self._since.get(name, (-1, None))
+    def since(
+        self,
+        before: Before,
+        number: int,
+        saved: dict[str, Any],  # noqa: ARG002 (of those who compare with it)
+        parts: list[Part],  # noqa: ARG002
+        ring: Ring,  # noqa: ARG002
+    ) -> Tracker | None:
+        """What was edited since the state before, in which the ring had this number.
+
+        None if nobody knows. ``saved`` is what that state says of the ring, which has the same
+        fields and was not cleared.
+        """
+        known, tracker = self._since.get(before.name, (-1, None))
         return tracker if known == number else None
 
     def begin(self, ring: Ring, tracker: Tracker) -> None:
@@ -186,7 +197,7 @@ def _field_dtype(dtype: np.dtype[Any]) -> Any:
 class RingJob:
     """The rows of one ring: planned while writers wait, and written afterwards."""
 
-    def __init__(self, holder: Any, number: int, before: dict[str, Any] | None, name: str) -> None:
+    def __init__(self, holder: Any, number: int, state: Before) -> None:
         rows: Rows = holder._rows_to_save()
         self._layout, self._arena, self._ring, self._saves = rows
         self._hold = holder._hold
@@ -194,7 +205,9 @@ class RingJob:
         ring = self._ring
         self._tracker = Tracker(ring.capacity)
         self._parts = _segments.parts_of(self._layout, self._arena)
-        known = self._saves.find(name, number)
+        before, known = state.ring(number, self._layout, ring), None
+        if before is not None:
+            known = self._saves.since(state, number, before, self._parts, ring)
         self._plan: Plan = _segments.plan(ring, self._parts, self._beside(), before, known)
         self._moment = ring.now()
         self.oldest = self._first = ring.written - ring.stored
@@ -554,9 +567,7 @@ class _Begun:
         self._rings: list[RingJob] = []
         try:
             for number, holder in enumerate(encoder.holders):
-                rows: Rows = holder._rows_to_save()
-                known = before.ring(number, rows.layout, rows.ring)
-                self._rings.append(RingJob(holder, number, known, before.name))
+                self._rings.append(RingJob(holder, number, before))
         except BaseException:
             self.abandon()
             raise

@@ -35,6 +35,7 @@ __all__ = ["FileLock", "Folder", "memory_folder", "remove_stale"]
 
 LIFE = "life"
 DESCRIPTION = "replay.json"
+IDENTITY = "identity"  # in it: no other replay has the same
 MEMORY = Path("/dev/shm")  # of Linux: a file system that is memory
 UNFINISHED = ".new"
 GONE = ".gone"
@@ -232,7 +233,8 @@ class Folder:
         else:
             raise OSError(f"{base}: other processes remove what was just made there")
         folder = cls(life.path.parent, life)
-        (folder.path / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
+        told = json.dumps(description | {IDENTITY: secrets.token_hex(16)})
+        (folder.path / DESCRIPTION).write_text(told, encoding="utf-8")
         return folder, path
 
     def publish(self, path: Path) -> None:
@@ -250,6 +252,10 @@ class Folder:
             self.path = path
             self._life.path = path / LIFE
             self._keep()
+
+    def rename(self, name: str) -> None:
+        """Give a folder another name, which nobody but this process has known."""
+        self.publish(self.path.with_name(name))
 
     @classmethod
     def open(cls, name: str) -> Folder:

@@ -22,8 +22,10 @@ from cpprb_like._c.generators import Seed
 from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._store.schema import read_env_dict, read_size
 from cpprb_like.buffers._replay import ReplayBuffer
-from cpprb_like.processes._folder import FileLock, Folder, is_locked, said_by
+from cpprb_like.checkpoint._progress import Tell
+from cpprb_like.processes._folder import FileLock, Folder, check_name, is_locked, said_by
 from cpprb_like.processes._learner import Learner
+from cpprb_like.processes._saving import Saved, save
 from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles, last_added
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
@@ -311,6 +313,131 @@ class SharedReplay:
                     self._options,
                 )
         raise BlockingIOError(f"there are {MOST_LEARNERS} learners, and no more can be")
+
+    # ------------------------------------------------------------------ saving
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        keep: int = 1,
+        codec: str | None = None,
+        level: int | None = None,
+        progress: Tell = None,
+    ) -> None:
+        """Save the rows of all actors to a folder, while they go on.
+
+        Nobody waits for it. Each shard is saved as it is at a moment of its own: with all rows that
+        were published then, but for the oldest ones that were overwritten while they were copied.
+        After a crash at any moment, of the program or of the machine, the folder has the state
+        before or the new one. Another save to the same folder, of any process, writes what has
+        changed since.
+
+        Parameters
+        ----------
+        folder : str or path
+            The folder, which is made if it is not there.
+        keep, codec, level, progress
+            As for ``ReplayBuffer.save``.
+
+        Raises
+        ------
+        BlockingIOError
+            Somebody else is saving to this folder; or a shard was edited all the time by
+            ``update``, or its writer was stopped in the middle of an edit.
+        TypeError, ValueError, OSError
+            As ``ReplayBuffer.save``.
+
+        Notes
+        -----
+        What learners have of their own is not saved: priorities, generators. Cost: memory for a
+        copy of all rows, and that of ``ReplayBuffer.save``; a save that follows another one reads
+        the files of the one before as well, to compare them with the rows.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from cpprb_like.processes import SharedReplay
+        >>> folder = tempfile.mkdtemp()
+        >>> replay = SharedReplay(1000, {"x": {"shape": ()}}, writers=2)
+        >>> with replay.actor() as actor:
+        ...     actor.add(x=[1, 2, 3])
+        0
+        >>> replay.save(folder)
+        >>> len(SharedReplay.load(folder).learner())
+        3
+        """
+        self._check_open()
+        numbers = range(self.writers)
+        save(
+            self._folder.description(),
+            [self._shard(number) for number in numbers],
+            [self._lock_path(number) for number in numbers],
+            self._options,
+            folder,
+            keep=keep,
+            codec=codec,
+            level=level,
+            progress=progress,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        capacity: float | None = None,
+        name: str | None = None,
+        state: int | None = None,
+    ) -> SharedReplay:
+        """A new replay with the rows that were saved.
+
+        It has as many writers, with the rows that each had. Episodes that were open are
+        ended as truncated when an actor takes their shard, as after the end of a writer.
+
+        Parameters
+        ----------
+        folder : str or path
+            The folder that ``save`` was given.
+        capacity : int, optional
+            Another one; of a smaller one each shard keeps its newest rows.
+        name : str, optional
+            As for ``SharedReplay``.
+        state : int, optional
+            The number of a state that ``keep`` has kept; the newest one.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no checkpoint in this folder, or no such state.
+        TypeError
+            Something else was saved there.
+        ValueError
+            A file is damaged, or an argument is of a wrong value.
+        MemoryError, FileExistsError
+            As ``SharedReplay``.
+
+        Examples
+        --------
+        See ``save``.
+        """
+        saved = Saved(folder, state)
+        options = _options_from_json(saved.description["options"])
+        writers = int(saved.description["writers"])
+        size = int(options.pop("size"))
+        wanted = size * writers if capacity is None else capacity
+        if name is not None:
+            check_name(name)
+        replay = cls(wanted, **options, writers=writers, reserve=False)
+        shards = [replay._shard(number) for number in range(writers)]
+        saved.fill(shards, int(replay._options["size"]))
+        for number, shard in enumerate(shards):
+            if not (shard / f"{ROWS}.dat").exists():
+                replay._make(number)
+        if name is None:
+            return replay
+        replay._folder.rename(name)
+        return cls.attach(name)
 
     # ------------------------------------------------------------------ who is there
 

@@ -184,7 +184,7 @@ def ended(children: list[Child]) -> Iterator[None]:
 
 
 def act(
-    replay: SharedReplay, options: dict[str, Any], seed: int, *, edits: bool = True
+    replay: SharedReplay, options: dict[str, Any], seed: int, *, clears: bool = False
 ) -> Callable[[Child], None]:
     """A job: add rows without end, and now and then do all else that an actor does."""
 
@@ -196,13 +196,13 @@ def act(
             for _ in range(chance.randrange(1, 40)):
                 actor.add(**step(options, t))
                 t += 1
-            if edits and chance.random() < 0.2:
+            if chance.random() < 0.2:
                 actor.on_episode_end()
-            if edits and chance.random() < 0.2 and len(actor):
+            if chance.random() < 0.2 and len(actor):
                 slots = actor.sample(4, indexes=True)["indexes"]
                 mark = np.full(len(slots), chance.randrange(1 << 30))
                 actor.update(slots, mark=mark, same=mark)
-            if edits and chance.random() < 0.02:
+            if clears and chance.random() < 0.02:
                 actor.clear()
             child.beat()
 
