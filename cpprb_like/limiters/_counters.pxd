@@ -8,6 +8,7 @@ cdef class Counters:
     cdef readonly intp_t lines           # writers first, then readers
     cdef readonly intp_t writers
     cdef int64_t* words                  # WORDS for each line
+    cdef volatile int64_t* used        # of each line, whether somebody ever used it
     cdef int64_t* base                   # of the line after the last
     cdef float64_t samples_per_insert
     cdef float64_t min_size

@@ -31,7 +31,8 @@ cdef enum:
     WORDS
 
 cdef enum:
-    # The words of the line after the last: counts from which the limiter counts.
+    # The words of the line after the last: counts from which the limiter counts. Behind it are lines
+    # with a word for each line above: whether anybody ever used it, as most are never read so.
     BASE_INSERTS = 0
     BASE_SAMPLES = 1
 
@@ -45,9 +46,9 @@ cdef enum:
     SUMS
 
 
-def n_words():
-    """The words of a line."""
-    return WORDS
+def shape_for(intp_t lines):
+    """The shape of the words of so many lines."""
+    return lines + 1 + (lines + WORDS - 1) // WORDS, WORDS
 
 
 @cython.final
@@ -56,10 +57,10 @@ cdef class Counters:
 
     Parameters
     ----------
-    words : ndarray of int64, shape (writers + readers + 1, n_words())
-        A line for each writer, then one for each reader, then one for ``set_base``. It is written to.
-    writers : int
-        How many of the lines are those of writers.
+    words : ndarray of int64, shape shape_for(writers + readers)
+        Zeros at first. A line for each writer, then one for each reader. They are written to.
+    writers, readers : int
+        How many there are at most.
     samples_per_insert, min_size, min_diff, max_diff : float
         See ``RateLimiter``.
     """
@@ -68,20 +69,25 @@ cdef class Counters:
         self,
         int64_t[:, ::1] words not None,
         intp_t writers,
+        intp_t readers,
         float64_t samples_per_insert,
         float64_t min_size,
         float64_t min_diff,
         float64_t max_diff,
     ):
-        if words.shape[1] != WORDS or not 0 < writers < words.shape[0] - 1:
+        if writers < 1 or readers < 1:
+            raise ValueError("writers, readers: expected at least 1")
+        self.lines = writers + readers
+        rows, columns = shape_for(self.lines)
+        if words.shape[0] != rows or words.shape[1] != columns:
             raise ValueError(
-                f"words: expected shape ({writers} + readers + 1, {WORDS}), "
-                f"got ({words.shape[0]}, {words.shape[1]})"
+                f"words: expected shape ({rows}, {columns}), got "
+                f"({words.shape[0]}, {words.shape[1]})"
             )
         self.memory = words
         self.words = &words[0, 0]
-        self.lines = words.shape[0] - 1
         self.base = &words[self.lines, 0]
+        self.used = &words[self.lines + 1, 0]
         self.writers = writers
         self.samples_per_insert = samples_per_insert
         self.min_size = min_size
@@ -101,33 +107,37 @@ cdef class Counters:
         A writer raises ROWS before DONE, and DONE is read before ROWS: a row that is being added
         may count twice, and none is missed.
         """
-        cdef intp_t _
-        cdef volatile int64_t* words = self.words
+        cdef intp_t line
+        cdef volatile int64_t* words
         sums[INSERTS_BEGUN] = sums[INSERTS] = sums[HELD] = 0
         sums[SAMPLES_BEGUN] = sums[SAMPLES] = 0
-        for _ in range(self.writers):
-            sums[INSERTS] += words[DONE]
-            c_read_fence()
-            sums[HELD] += words[ROWS]
-            sums[INSERTS_BEGUN] += words[BEGUN]
-            words += WORDS
-        for _ in range(self.writers, self.lines):
-            sums[SAMPLES] += words[DONE]
-            sums[SAMPLES_BEGUN] += words[BEGUN]
-            words += WORDS
+        for line in range(self.lines):
+            if not self.used[line]:
+                continue
+            words = self.words + line * WORDS
+            if line < self.writers:
+                sums[INSERTS] += words[DONE]
+                c_read_fence()
+                sums[HELD] += words[ROWS]
+                sums[INSERTS_BEGUN] += words[BEGUN]
+            else:
+                sums[SAMPLES] += words[DONE]
+                sums[SAMPLES_BEGUN] += words[BEGUN]
 
-    def begin_insert(self, intp_t line, int64_t n, int64_t lost=0):
-        """Announce n rows; false, and nothing is changed, if the limiter does not allow them.
+    def use(self, intp_t line):
+        """Begin to use a line: from now on all who look at the counters look at it too."""
+        self.c_check(line, 0)
+        self.used[line] = 1
 
-        ``lost`` counts rows that were announced by calls that died.
-        """
+    def begin_insert(self, intp_t line, int64_t n):
+        """Announce n rows; false, and nothing is changed, if the limiter does not allow them."""
         cdef int64_t sums[SUMS]
         cdef int64_t begun
         self.c_check(line, n)
         self.words[line * WORDS + BEGUN] += n
         c_full_fence()
         self.c_sum(sums)
-        begun = sums[INSERTS_BEGUN] - lost
+        begun = sums[INSERTS_BEGUN]
         if sums[HELD] + begun - sums[INSERTS] <= self.min_size or (
             (begun - self.base[BASE_INSERTS]) * self.samples_per_insert
             - (sums[SAMPLES] - self.base[BASE_SAMPLES])
@@ -137,7 +147,7 @@ cdef class Counters:
         self.words[line * WORDS + BEGUN] -= n
         return False
 
-    def begin_sample(self, intp_t line, int64_t n, int64_t lost=0):
+    def begin_sample(self, intp_t line, int64_t n):
         """The same for n items that are to be drawn."""
         cdef int64_t sums[SUMS]
         self.c_check(line, n)
@@ -146,7 +156,7 @@ cdef class Counters:
         self.c_sum(sums)
         if sums[HELD] >= self.min_size and (
             (sums[INSERTS] - self.base[BASE_INSERTS]) * self.samples_per_insert
-            - (sums[SAMPLES_BEGUN] - lost - self.base[BASE_SAMPLES])
+            - (sums[SAMPLES_BEGUN] - self.base[BASE_SAMPLES])
             >= self.min_diff
         ):
             return True
@@ -170,8 +180,10 @@ cdef class Counters:
         self.c_check(line, rows)
         self.words[line * WORDS + ROWS] = rows
 
-    def take_over(self, intp_t line):
-        """Begin to use a line whose owner has died: what it announced, and did not do, is void."""
+    def void(self, intp_t line):
+        """Forget what the calls of a line announced and did not do, and that one waits: its owner
+        has died, and nobody else writes to it now.
+        """
         self.c_check(line, 0)
         self.words[line * WORDS + BEGUN] = self.words[line * WORDS + DONE]
         self.words[line * WORDS + SINCE] = 0
@@ -211,10 +223,16 @@ cdef class Counters:
             sums[SAMPLES] + n_samples - self.base[BASE_SAMPLES]
         )
 
-    def announced(self, intp_t line):
-        """Items that the line announced and has not done yet."""
+    def is_busy(self, intp_t line):
+        """Whether a call of the line has announced items and not done them yet, or waits."""
         self.c_check(line, 0)
-        return self.words[line * WORDS + BEGUN] - self.words[line * WORDS + DONE]
+        cdef int64_t* words = &self.words[line * WORDS]
+        return words[BEGUN] != words[DONE] or words[SINCE] != 0
+
+    def rows(self, intp_t line):
+        """Rows that a writer holds."""
+        self.c_check(line, 0)
+        return self.words[line * WORDS + ROWS]
 
     def waits(self, intp_t line, int64_t now):
         """Calls of a line that waited, and for how many nanoseconds; items of the one that waits

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like.errors import RateLimitTimeoutError
-from cpprb_like.limiters._counters import Counters, n_words
+from cpprb_like.limiters._counters import Counters, shape_for
 from cpprb_like.limiters._policies import RateLimiter
 
 __all__ = [
@@ -28,17 +29,21 @@ __all__ = [
     "words_for",
 ]
 
+Found = TypeVar("Found")
+
 FIRST_SLEEP, LONGEST_SLEEP = 50e-6, 2e-3  # seconds; a batch of CartPole takes 100 microseconds
 
 
 def words_for(writers: int, readers: int) -> tuple[int, int]:
     """The shape of the memory of the counters."""
-    return writers + readers + 1, n_words()
+    return shape_for(writers + readers)
 
 
-def open_counters(limiter: RateLimiter, words: NDArray[np.int64], writers: int) -> Counters:
+def open_counters(
+    limiter: RateLimiter, words: NDArray[np.int64], writers: int, readers: int
+) -> Counters:
     """The counters of a limiter, in memory of the shape that ``words_for`` says."""
-    return Counters(words, writers, *limiter.bounds)
+    return Counters(words, writers, readers, *limiter.bounds)
 
 
 def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
@@ -55,39 +60,51 @@ def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
     counters.set_base(rows, samples)
 
 
-@dataclass(frozen=True)
 class Peers:
-    """What the processes at the other gates say; of one process, nothing."""
+    """Who is at the other gates. Here: threads of this process, which do not die alone."""
 
-    lost: Callable[[int, int], int]  # items announced by dead calls of the lines from, to
-    describe: Callable[[str], str]  # who "inserts" or "samples": for messages
+    def void_dead(self) -> None:
+        """Void what calls of dead processes have announced, or that they wait."""
 
-
-NOBODY = Peers(lambda _first, _stop: 0, lambda _what: "")
+    def describe(self, first: int, stop: int) -> str:  # noqa: ARG002
+        """Who has the lines from ``first`` to ``stop``, for messages."""
+        return ""
 
 
 class Gate:
     """One end of a limiter: the line of a writer, or of a reader.
 
-    ``begin`` waits until n items are allowed. Whoever called it calls ``end``, or ``cancel`` if the
-    call failed.
+    ``run`` makes a call of n items when they are allowed: ``begin`` waits until they are, ``end``
+    counts them, and ``cancel`` takes them back if the call failed.
     """
 
     WHAT = ""
     OTHERS = ""
 
     def __init__(
-        self, limiter: RateLimiter, counters: Counters, line: int, peers: Peers = NOBODY
+        self, limiter: RateLimiter, counters: Counters, line: int, peers: Peers | None = None
     ) -> None:
         self.limiter = limiter
         self.counters = counters
         self.line = line
-        self.peers = peers
+        self.peers = Peers() if peers is None else peers
         self._waiting = 0
+        counters.use(line)
+
+    def run(self, n: int, call: Callable[..., Found], /, *arguments: Any, **options: Any) -> Found:
+        """Make a call that adds or draws n items, when the limiter allows it."""
+        self.begin(n)
+        try:
+            found = call(*arguments, **options)
+        except BaseException:
+            self.cancel(n)
+            raise
+        self.end(n)
+        return found
 
     def begin(self, n: int, timeout: float | None = None) -> None:
         """Wait until n items are allowed; ``RateLimitTimeoutError`` when the time is out."""
-        if not self._try(n, 0):
+        if not self._try(n):
             self._wait(n, self.limiter.timeout if timeout is None else timeout)
 
     def end(self, n: int) -> None:
@@ -98,15 +115,12 @@ class Gate:
         """The call that began has failed."""
         self.counters.cancel(self.line, n)
 
-    def _try(self, n: int, lost: int) -> bool:
+    def _try(self, n: int) -> bool:
+        """Announce n items, if the limiter allows them now."""
         raise NotImplementedError
 
     def _check_possible(self, n: int) -> None:
         """Raise ``ValueError`` if n items are more than the limiter can ever allow at once."""
-        raise NotImplementedError
-
-    def _lost(self) -> int:
-        """Items that calls of dead processes have announced."""
         raise NotImplementedError
 
     def _reason(self, n: int) -> str:
@@ -126,7 +140,8 @@ class Gate:
                     raise RateLimitTimeoutError(self._message(n, began))
                 time.sleep(min(pause, left))
                 pause = min(2 * pause, LONGEST_SLEEP)
-                if self._try(n, self._lost()):
+                self.peers.void_dead()
+                if self._try(n):
                     return
         finally:
             self._waiting -= 1
@@ -142,7 +157,7 @@ class Gate:
         stuck = ""
         if any(wanted for _, _, wanted, _ in others):
             stuck = "; the other side waits too, so error_buffer is too small for these batches"
-        found = self.peers.describe(self.OTHERS)
+        found = self.peers.describe(first, stop)
         return (
             f"{self.WHAT} of {n}: waited {(now - began) / 1e9:.1f} s for {self.OTHERS}, of which "
             f"{heard}{stuck}; {self._reason(n)}; {self.limiter}" + (f"\n{found}" if found else "")
@@ -154,15 +169,32 @@ class Gate:
 
 
 class InsertGate(Gate):
-    """The gate of ``add``."""
+    """The gate of ``add``, to a buffer that says how many rows it holds."""
 
     WHAT, OTHERS = "add", "samples"
 
-    def _try(self, n: int, lost: int) -> bool:
-        return self.counters.begin_insert(self.line, n, lost)
+    def __init__(
+        self,
+        limiter: RateLimiter,
+        counters: Counters,
+        line: int,
+        rows: Callable[[], int],
+        peers: Peers | None = None,
+    ) -> None:
+        super().__init__(limiter, counters, line, peers)
+        self._rows = rows
 
-    def _lost(self) -> int:
-        return self.peers.lost(0, self.counters.writers)
+    def end(self, n: int) -> None:
+        """The n rows have been added."""
+        self.count_rows()
+        super().end(n)
+
+    def count_rows(self) -> None:
+        """The rows that are held have changed."""
+        self.counters.set_rows(self.line, self._rows())
+
+    def _try(self, n: int) -> bool:
+        return self.counters.begin_insert(self.line, n)
 
     def _other_lines(self) -> tuple[int, int]:
         return self.counters.writers, self.counters.lines
@@ -190,11 +222,8 @@ class SampleGate(Gate):
 
     WHAT, OTHERS = "sample", "inserts"
 
-    def _try(self, n: int, lost: int) -> bool:
-        return self.counters.begin_sample(self.line, n, lost)
-
-    def _lost(self) -> int:
-        return self.peers.lost(self.counters.writers, self.counters.lines)
+    def _try(self, n: int) -> bool:
+        return self.counters.begin_sample(self.line, n)
 
     def _other_lines(self) -> tuple[int, int]:
         return 0, self.counters.writers

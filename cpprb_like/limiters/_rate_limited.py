@@ -91,18 +91,9 @@ class LimitedSource(Source):
             As ``sample`` raises there. Whatever is raised, nothing counts as sampled.
         """
         n, _ = self._source._read_batch_size(batch_size, fields)
-        gate = self._gate
-        gate.begin(n)
-        try:
-            options: dict[str, Any] = {} if beta is None else {"beta": beta}
-            batch = self._source.sample(
-                n, replace=replace, out=out, indexes=indexes, fields=fields, **options
-            )
-        except BaseException:
-            gate.cancel(n)
-            raise
-        gate.end(n)
-        return batch
+        options: dict[str, Any] = {} if beta is None else {"beta": beta}
+        options |= {"replace": replace, "out": out, "indexes": indexes, "fields": fields}
+        return self._gate.run(n, self._source.sample, n, **options)
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows, by ``batch["indexes"]``."""
@@ -220,13 +211,13 @@ class RateLimited(LimitedSource):
             raise TypeError(f"buffer: expected a ReplayBuffer, got {type(buffer).__name__}")
         if not isinstance(limiter, RateLimiter):
             raise TypeError(f"limiter: expected a RateLimiter, got {limiter!r}")
-        counters = open_counters(limiter, np.zeros(words_for(1, 1), np.int64), 1)
+        counters = open_counters(limiter, np.zeros(words_for(1, 1), np.int64), 1, 1)
         begin_balanced(limiter, counters, len(buffer))
-        counters.set_rows(0, len(buffer))
         super().__init__(buffer, SampleGate(limiter, counters, 1))
         self.buffer = buffer
         self.limiter = limiter
-        self._inserts = InsertGate(limiter, counters, 0)
+        self._inserts = InsertGate(limiter, counters, 0, buffer.get_stored_size)
+        self._inserts.count_rows()
         self._steps = StepCounter(buffer.schema.fields, buffer.n_envs)
 
     def add(self, **fields: Any) -> int | None:
@@ -263,15 +254,7 @@ class RateLimited(LimitedSource):
             ...
         cpprb_like.errors.RateLimitTimeoutError: add of 1: waited ...
         """
-        n = self._steps(fields)
-        self._inserts.begin(n)
-        try:
-            slot = self.buffer.add(**fields)
-        except BaseException:
-            self._inserts.cancel(n)
-            raise
-        self._count(n)
-        return slot
+        return self._inserts.run(self._steps(fields), self.buffer.add, **fields)
 
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
         """As ``add``, where only some environments have a step: see ``ReplayBuffer.add_where``.
@@ -280,31 +263,18 @@ class RateLimited(LimitedSource):
         """
         mask = np.array(present)
         n = int(np.count_nonzero(mask))
-        self._inserts.begin(n)
-        try:
-            slot = self.buffer.add_where(mask, **fields)
-        except BaseException:
-            self._inserts.cancel(n)
-            raise
-        self._count(n)
-        return slot
-
-    def _count(self, n: int) -> None:
-        """So many rows were added."""
-        self._inserts.counters.set_rows(0, len(self.buffer))
-        self._inserts.end(n)
+        return self._inserts.run(n, self.buffer.add_where, mask, **fields)
 
     def on_episode_end(self, *arguments: Any) -> None:
         """End the open episodes as truncated: see ``ReplayBuffer.on_episode_end``."""
         self.buffer.on_episode_end(*arguments)
-        self._inserts.counters.set_rows(0, len(self.buffer))
+        self._inserts.count_rows()
 
     def clear(self) -> None:
         """Forget all rows; the limiter begins anew."""
         self.buffer.clear()
-        counters = self._inserts.counters
-        counters.set_rows(0, 0)
-        counters.set_base(0, 0)
+        self._inserts.count_rows()
+        self._inserts.counters.set_base(0, 0)
 
     def view(self, *layers: Layer) -> Source:
         """The rows, read in another way, with the same limiter: see ``ReplayBuffer.view``.

@@ -6,7 +6,8 @@ shards and draws batches from their rows as from those of one buffer. May import
 """
 
 from cpprb_like.processes._learner import Learner
+from cpprb_like.processes._parameters import Parameters
 from cpprb_like.processes._replay import Member, SharedReplay
 from cpprb_like.processes._shards import Actor
 
-__all__ = ["Actor", "Learner", "Member", "SharedReplay"]
+__all__ = ["Actor", "Learner", "Member", "Parameters", "SharedReplay"]

@@ -23,8 +23,17 @@ from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._store.schema import read_env_dict, read_size
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint._progress import Tell
+from cpprb_like.limiters import LimiterStats, RateLimiter
 from cpprb_like.processes._folder import FileLock, Folder, check_name, is_locked, said_by
 from cpprb_like.processes._learner import Learner
+from cpprb_like.processes._limits import (
+    LimitedActor,
+    LimitedLearner,
+    Limits,
+    limiter_from_json,
+    limiter_to_json,
+)
+from cpprb_like.processes._parameters import Parameters
 from cpprb_like.processes._saving import Saved, save
 from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles, last_added
 from cpprb_like.samplers._base import Sampler
@@ -88,6 +97,9 @@ class SharedReplay:
         Processes, or threads, that add at the same time, at most.
     name : str, optional
         Name for ``attach``: letters, digits, ``-`` and ``_``. By default a random one.
+    limiter : RateLimiter, optional
+        ``MinSize``, ``SampleToInsertRatio`` or ``Queue``: ``add`` of actors and ``sample`` of
+        learners wait for one another, as it says. Without one nobody waits.
     reserve : bool
         Whether the memory of all writers is reserved now; if not, that of a shard is when it is
         first taken.
@@ -137,6 +149,7 @@ class SharedReplay:
         next_of: str | Iterable[str] | None = None,
         stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
         Nstep: NstepSpec | Literal[False] | None = None,  # noqa: N803 (cpprb's name)
+        limiter: RateLimiter | None = None,
         name: str | None = None,
         reserve: bool = True,
     ) -> None:
@@ -154,7 +167,12 @@ class SharedReplay:
             "stack_compress": _names(stack_compress),
             "Nstep": dict(Nstep) if isinstance(Nstep, Mapping) else Nstep,
         }
-        description = {"format": FORMAT, "writers": self.writers, "options": options}
+        description = {
+            "format": FORMAT,
+            "writers": self.writers,
+            "limiter": limiter_to_json(limiter),
+            "options": options,
+        }
         try:
             json.dumps(description)
         except TypeError as error:
@@ -170,10 +188,14 @@ class SharedReplay:
                 if reserve:
                     self._make(number)
             (self._folder.path / "learners").mkdir()
+            Parameters.make(self._folder)
+            Limits.make(self._folder.path, self.writers, MOST_LEARNERS)
             self._folder.publish(path)
         except BaseException:
             self._folder.close()
             raise
+        self._limits = self._open_limits(limiter)
+        self._parameters = Parameters(self._folder)
 
     @classmethod
     def attach(cls, name: str) -> SharedReplay:
@@ -194,6 +216,19 @@ class SharedReplay:
         self._folder = folder
         self.writers = int(description["writers"])
         self._options = _options_from_json(description["options"])
+        self._limits = self._open_limits(limiter_from_json(description["limiter"]))
+        self._parameters = Parameters(folder)
+
+    def _open_limits(self, limiter: RateLimiter | None) -> Limits | None:
+        """The counters of the limiter, if there is one."""
+        if limiter is None:
+            return None
+        return Limits(
+            self._folder.path,
+            limiter,
+            [self._lock_path(number) for number in range(self.writers)],
+            [self._learner_lock_path(number) for number in range(MOST_LEARNERS)],
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).attach, (self.name,)
@@ -262,7 +297,11 @@ class SharedReplay:
         if not lock.take(_about_us(), create=True):
             raise BlockingIOError(f"writer {number} is taken: {self._holders(number)}")
         try:
-            return Actor(self._shard(number), number, lock, self._options, self._folder)
+            if self._limits is None:
+                return Actor(self._shard(number), number, lock, self._options, self._folder)
+            actor = LimitedActor(self._shard(number), number, lock, self._options, self._folder)
+            actor.limit(self._limits)
+            return actor
         except BaseException:
             lock.release()
             raise
@@ -280,6 +319,9 @@ class SharedReplay:
 
     def _lock_path(self, number: int) -> Path:
         return self._shard(number) / "writer"
+
+    def _learner_lock_path(self, number: int) -> Path:
+        return self._folder.path / "learners" / str(number)
 
     # ------------------------------------------------------------------ learners
 
@@ -299,11 +341,11 @@ class SharedReplay:
             There are 64 learners.
         """
         self._check_open()
-        base = self._folder.path / "learners"
+        kind = Learner if self._limits is None else LimitedLearner
         for number in range(MOST_LEARNERS):
-            lock = FileLock(base / str(number))
+            lock = FileLock(self._learner_lock_path(number))
             if not is_locked(lock.path) and lock.take(_about_us(), create=True):
-                return Learner(
+                learner = kind(
                     self._folder,
                     [self._shard(shard) for shard in range(self.writers)],
                     number,
@@ -312,7 +354,16 @@ class SharedReplay:
                     seed,
                     self._options,
                 )
+                if isinstance(learner, LimitedLearner) and self._limits is not None:
+                    learner.limit(self._limits)
+                return learner
         raise BlockingIOError(f"there are {MOST_LEARNERS} learners, and no more can be")
+
+    @property
+    def parameters(self) -> Parameters:
+        """Weights on their way from a learner to the actors: see ``Parameters``."""
+        self._check_open()
+        return self._parameters
 
     # ------------------------------------------------------------------ saving
 
@@ -392,7 +443,8 @@ class SharedReplay:
     ) -> SharedReplay:
         """A new replay with the rows that were saved.
 
-        It has as many writers, with the rows that each had. Episodes that were open are
+        It has as many writers, with the rows that each had, and the limiter, which begins in the
+        middle of what it allows. Episodes that were open are
         ended as truncated when an actor takes their shard, as after the end of a writer.
 
         Parameters
@@ -428,12 +480,15 @@ class SharedReplay:
         wanted = size * writers if capacity is None else capacity
         if name is not None:
             check_name(name)
-        replay = cls(wanted, **options, writers=writers, reserve=False)
+        limiter = limiter_from_json(saved.description["limiter"])
+        replay = cls(wanted, **options, writers=writers, limiter=limiter, reserve=False)
         shards = [replay._shard(number) for number in range(writers)]
         saved.fill(shards, int(replay._options["size"]))
         for number, shard in enumerate(shards):
             if not (shard / f"{ROWS}.dat").exists():
                 replay._make(number)
+        if replay._limits is not None:
+            replay._limits.begin([replay._rows_of(number)[0] for number in range(writers)])
         if name is None:
             return replay
         replay._folder.rename(name)
@@ -473,6 +528,32 @@ class SharedReplay:
             return 0, None
         written = int(layout.state(files.arena)[WORD_WRITTEN])
         return min(written, layout.size), last_added(self._shard(number))
+
+    def stats(self) -> LimiterStats:
+        """What was inserted and sampled, and for how long each side waited for the other.
+
+        Raises
+        ------
+        ValueError
+            The replay has no limiter, so nobody counts.
+
+        Examples
+        --------
+        >>> from cpprb_like.limiters import MinSize
+        >>> from cpprb_like.processes import SharedReplay
+        >>> fields = {"x": {"shape": ()}}
+        >>> replay = SharedReplay(100, fields, writers=1, limiter=MinSize(3))
+        >>> replay.actor().add(x=[1, 2, 3])
+        0
+        >>> _ = replay.learner(seed=0).sample(8)
+        >>> stats = replay.stats()
+        >>> stats.inserts, stats.samples, stats.seconds_waiting_for_inserts
+        (3, 8, 0.0)
+        """
+        self._check_open()
+        if self._limits is None:
+            raise ValueError("the replay was made without a limiter")
+        return self._limits.stats()
 
     # ------------------------------------------------------------------ the end
 

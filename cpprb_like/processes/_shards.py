@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import mmap
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -184,16 +185,12 @@ class Actor(ReplayBuffer):
         self.number = number
         self._lock_of_shard = lock
         self._folder = kept  # which is there as long as this object
-        self.on_episode_end()
+        self._end_episodes(0, self.n_envs)
 
     @staticmethod
     def _files_of(layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> file_maps.Files:
-        try:
+        with room_for(layout.nbytes, Path(prefix).parent, "the replay", "for each writer"):
             return ShardFiles(layout, prefix, mode)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
-                raise
-            raise MemoryError(no_room(Path(prefix).parent, layout.nbytes)) from error
 
     def close(self) -> None:
         """Give the shard back; its rows stay. Writing raises ``RuntimeError`` from now on."""
@@ -213,14 +210,21 @@ class Actor(ReplayBuffer):
         raise TypeError("an actor belongs to its process; hand on the SharedReplay instead")
 
 
-def no_room(folder: Path, nbytes: int) -> str:
-    """What to say where shared memory is full."""
-    where = MEMORY if MEMORY in folder.parents else folder
-    return (
-        f"the replay needs {nbytes:,} bytes of shared memory for each writer, and on {where} there "
-        f"are {shutil.disk_usage(folder).free:,} left: enlarge it (mount -o remount,size=8G "
-        "/dev/shm; in a container docker run --shm-size=8g), or make capacity smaller"
-    )
+@contextmanager
+def room_for(nbytes: int, folder: Path, what: str, more: str = "") -> Iterator[None]:
+    """Say what to do where shared memory is full: ``MemoryError``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
+            raise
+        where = MEMORY if MEMORY in folder.parents else folder
+        each = f" {more}" if more else ""
+        raise MemoryError(
+            f"{what} needs {nbytes:,} bytes of shared memory{each}, and on {where} there are "
+            f"{shutil.disk_usage(folder).free:,} left: enlarge it (mount -o remount,size=8G "
+            "/dev/shm; in a container docker run --shm-size=8g), or make capacity smaller"
+        ) from error
 
 
 class Reader(ReplayBuffer):

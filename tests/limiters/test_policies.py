@@ -50,7 +50,11 @@ def twin_of(limiter: RateLimiter) -> ReferenceLimiter:
 
 def counters_of(limiter: RateLimiter, writers: int = 1, readers: int = 1) -> Counters:
     """Counters that nobody has used."""
-    return open_counters(limiter, np.zeros(words_for(writers, readers), np.int64), writers)
+    words = np.zeros(words_for(writers, readers), np.int64)
+    counters = open_counters(limiter, words, writers, readers)
+    for line in range(writers + readers):
+        counters.use(line)
+    return counters
 
 
 @given(
@@ -127,13 +131,13 @@ def test_a_call_that_failed_does_not_count() -> None:
 
 
 def test_what_a_dead_call_announced_is_void() -> None:
-    """For those who are told of it, and for all when its line is taken over."""
+    """When somebody finds that it is dead, or takes its line over."""
     counters = counters_of(Queue(2), 2)
     assert counters.begin_insert(0, 2)
+    assert counters.is_busy(0)
     assert not counters.begin_insert(1, 1)
-    assert counters.begin_insert(1, 1, counters.announced(0))
-    counters.cancel(1, 1)
-    counters.take_over(0)
+    counters.void(0)
+    assert not counters.is_busy(0)
     assert counters.begin_insert(1, 2)
 
 
@@ -192,4 +196,4 @@ def test_wrong_lines_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 0"):
         counters.begin_insert(0, -1)
     with pytest.raises(ValueError, match="expected shape"):
-        Counters(np.zeros((2, 3), np.int64), 1, 1, 1, 1, 1)
+        Counters(np.zeros((2, 3), np.int64), 1, 1, 1, 1, 1, 1)

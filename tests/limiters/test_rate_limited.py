@@ -139,21 +139,17 @@ def test_a_batch_that_can_never_be_allowed_is_refused_at_once() -> None:
 
 def test_both_sides_that_wait_are_told_so() -> None:
     """Batches that do not fit the range block both sides; the error names the reason."""
-    rb = limited(SampleToInsertRatio(3, 10, 4, timeout=0.5))  # 26 <= difference <= 34
+    limiter = SampleToInsertRatio(3, 10, 4, timeout=PATIENCE)  # 26 <= difference <= 34
+    rb: Any = limited(limiter)
     rb.add(**step(11))  # 33: three more would be 36
-    errors: list[Exception] = []
-
-    def learn() -> None:
-        try:
-            rb.sample(8)  # would be 25
-        except TimeoutError as error:
-            errors.append(error)
-
-    learner = beside(learn)
-    with pytest.raises(RateLimitTimeoutError):
-        rb.add(**step())
-    learner.join(PATIENCE)
-    assert "the other side waits too" in str(errors[0])
+    actor = beside(lambda: rb.add(**step()))
+    while rb.stats().waits_for_samples == 0:
+        time.sleep(0.001)
+    with pytest.raises(RateLimitTimeoutError, match="the other side waits too"):
+        rb._gate.begin(8, timeout=0.05)  # would be 25
+    rb.sample(4)
+    actor.join(PATIENCE)
+    assert rb.stats().inserts == 12
 
 
 @pytest.mark.parametrize("again", [pickle.dumps, copy.deepcopy, "save"])

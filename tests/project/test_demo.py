@@ -17,11 +17,12 @@ need("tqdm", "the demo shows its progress with tqdm")
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "cartpole_dqn.py"
+ACTORS = SCRIPT.with_name("cartpole_actors.py")
 
 
-def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: str, script: Path = SCRIPT) -> subprocess.CompletedProcess[str]:
     """The demo as a program of its own, in an empty folder."""
-    command = [sys.executable, str(SCRIPT), *options]
+    command = [sys.executable, str(script), *options]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
@@ -64,3 +65,14 @@ def test_an_agent_that_did_not_learn_fails(tmp_path: Path, options: tuple[str, .
     assert done.returncode != 0
     assert "Not learned: mean return" in done.stderr
     assert_picture(tmp_path / "short.png")
+
+
+def test_actors_in_processes_and_a_learner_keep_pace(tmp_path: Path) -> None:
+    """The short form, too few steps to learn: it ends with all actors, and says how far it came."""
+    done = run(tmp_path, "--steps", "1500", "--actors", "2", script=ACTORS)
+    assert "Not learned: mean return" in done.stderr
+    found = re.search(r"inserts=(\d+), samples=(\d+)", done.stdout)
+    assert found is not None
+    inserts, samples = int(found[1]), int(found[2])
+    assert abs((inserts - 1000) * 64 - samples) <= 33 * 64
+    assert done.stdout.count("kind='actor'") == 2

@@ -1,0 +1,362 @@
+"""One measurement of ``processes.py``, in the environment of one package: a line of JSON.
+
+Actors in processes of their own add steps as fast as they can, alone or beside a learner that
+draws; or one step at a time, to see when it can be drawn. Its argument is a measurement in JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+SECONDS = 1.5
+LATE = 60.0  # seconds that processes have to begin
+CHUNK = 16  # steps between two looks at the clock
+LATENCIES, PAUSE = 300, 0.002
+
+Step = dict[str, Any]
+FIELDS: dict[str, dict[str, Any]] = {
+    "small": {
+        "obs": {"shape": 4, "dtype": "f4"},
+        "act": {"shape": (), "dtype": "i4"},
+        "rew": {"shape": (), "dtype": "f4"},
+        "next_obs": {"shape": 4, "dtype": "f4"},
+        "done": {"shape": (), "dtype": "f4"},
+    },
+    "images": {"obs": {"shape": (84, 84, 4), "dtype": "u1"}},
+}
+SIZES = {"small": 200_000, "images": 8_000}  # steps that are held
+BATCHES = {"small": 256, "images": 32}
+
+
+def step_of(case: str) -> Step:
+    """The step that is added, as an environment gives it: arrays and numbers."""
+    rng = np.random.default_rng(0)
+    if case == "images":
+        return {"obs": rng.integers(0, 256, (84, 84, 4)).astype("u1")}
+    obs, other = rng.normal(size=(2, 4)).astype("f4")
+    return {"obs": obs, "act": 1, "rew": 0.5, "next_obs": other, "done": 0.0}
+
+
+class Package:
+    """A replay that processes share; it is handed to the actors by pickling."""
+
+    def __init__(self, case: str, actors: int) -> None:
+        self.case = case
+        self.actors = actors
+
+    def adder(self) -> Callable[[Step], object]:
+        """What adds a step, in the process of an actor."""
+        raise NotImplementedError
+
+    def sampler(self) -> Callable[[], object]:
+        """What draws a batch, in the process of the learner."""
+        raise NotImplementedError
+
+    def counter(self) -> Callable[[], int]:
+        """What says how many rows can be drawn, in the process of the learner."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """An actor has ended: what is under way arrives."""
+
+    def close(self) -> None:
+        """The measurement has ended."""
+
+
+class Ours(Package):
+    """``SharedReplay``."""
+
+    def __init__(self, case: str, actors: int) -> None:
+        from cpprb_like.processes import SharedReplay  # noqa: PLC0415
+
+        super().__init__(case, actors)
+        self.replay = SharedReplay(SIZES[case], FIELDS[case], writers=actors)
+
+    def adder(self) -> Callable[[Step], object]:
+        """See ``Package.adder``."""
+        add = self.replay.actor().add
+        return lambda step: add(**step)
+
+    def sampler(self) -> Callable[[], object]:
+        """See ``Package.sampler``."""
+        learner, n = self.replay.learner(seed=0), BATCHES[self.case]
+        return lambda: learner.sample(n)
+
+    def counter(self) -> Callable[[], int]:
+        """See ``Package.counter``."""
+        return self.replay.learner(seed=0).__len__
+
+    def close(self) -> None:
+        """See ``Package.close``."""
+        self.replay.close()
+
+
+class OneProcess(Package):
+    """``ReplayBuffer`` in each process for itself: what sharing costs nothing of."""
+
+    def adder(self) -> Callable[[Step], object]:
+        """See ``Package.adder``."""
+        from cpprb_like import ReplayBuffer  # noqa: PLC0415
+
+        add = ReplayBuffer(SIZES[self.case] // self.actors, FIELDS[self.case]).add
+        return lambda step: add(**step)
+
+    def sampler(self) -> Callable[[], object]:
+        """See ``Package.sampler``."""
+        from cpprb_like import ReplayBuffer  # noqa: PLC0415
+
+        buffer, n = ReplayBuffer(SIZES[self.case], FIELDS[self.case], seed=0), BATCHES[self.case]
+        for _ in range(SIZES[self.case]):
+            buffer.add(**step_of(self.case))
+        return lambda: buffer.sample(n)
+
+
+class Copying(Package):
+    """NumPy's copy of a step into memory of the process's own: the floor of ``add``."""
+
+    def adder(self) -> Callable[[Step], object]:
+        """See ``Package.adder``."""
+        size = SIZES[self.case] // self.actors
+        memory = {
+            name: np.ones((size, *np.atleast_1d(spec["shape"])), spec["dtype"])
+            for name, spec in FIELDS[self.case].items()
+        }
+        place = 0
+
+        def add(step: Step) -> None:
+            nonlocal place
+            for name, rows in memory.items():
+                rows[place] = step[name]
+            place = (place + 1) % size
+
+        return add
+
+
+class Cpprb(Package):
+    """cpprb's ``MPReplayBuffer``."""
+
+    def __init__(self, case: str, actors: int) -> None:
+        from cpprb import MPReplayBuffer  # noqa: PLC0415
+
+        super().__init__(case, actors)
+        self.buffer = MPReplayBuffer(
+            SIZES[case],
+            {name: {**spec, "shape": spec["shape"] or 1} for name, spec in FIELDS[case].items()},
+            ctx=multiprocessing.get_context("spawn"),
+        )
+
+    def adder(self) -> Callable[[Step], object]:
+        """See ``Package.adder``."""
+        add = self.buffer.add
+        return lambda step: add(**step)
+
+    def sampler(self) -> Callable[[], object]:
+        """See ``Package.sampler``."""
+        return lambda: self.buffer.sample(BATCHES[self.case])
+
+    def counter(self) -> Callable[[], int]:
+        """See ``Package.counter``."""
+        get: Callable[[], int] = self.buffer.get_stored_size
+        return get
+
+
+class Reverb(Package):
+    """dm-reverb: a server in the learner's process, and ``TrajectoryWriter`` in the actors'."""
+
+    TABLE = "steps"
+
+    def __init__(self, case: str, actors: int) -> None:
+        reverb = importlib.import_module("reverb")
+
+        super().__init__(case, actors)
+        self.server = reverb.Server(
+            tables=[
+                reverb.Table(
+                    name=self.TABLE,
+                    sampler=reverb.selectors.Uniform(),
+                    remover=reverb.selectors.Fifo(),
+                    max_size=SIZES[case],
+                    rate_limiter=reverb.rate_limiters.MinSize(1),
+                )
+            ]
+        )
+        self.port = self.server.port
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"case": self.case, "actors": self.actors, "port": self.port}
+
+    def _client(self) -> Any:
+        reverb = importlib.import_module("reverb")
+
+        return reverb.Client(f"localhost:{self.port}")
+
+    def adder(self) -> Callable[[Step], object]:
+        """See ``Package.adder``."""
+        self.client = self._client()
+        self.writer = writer = self.client.trajectory_writer(num_keep_alive_refs=1)
+        fields = FIELDS[self.case]
+        added = 0
+
+        def add(step: Step) -> None:
+            nonlocal added
+            writer.append(
+                {name: np.asarray(step[name], spec["dtype"]) for name, spec in fields.items()}
+            )
+            history = writer.history
+            writer.create_item(self.TABLE, 1.0, {name: history[name][-1:] for name in fields})
+            added += 1
+            if added % 100 == 0:
+                writer.flush(block_until_num_items=50)  # or what is under way grows without end
+
+        return add
+
+    def finish(self) -> None:
+        """See ``Package.finish``."""
+        self.writer.flush()
+
+    def sampler(self) -> Callable[[], object]:
+        """See ``Package.sampler``."""
+        client, n = self._client(), BATCHES[self.case]
+
+        def sample() -> object:
+            rows = list(client.sample(self.TABLE, num_samples=n, emit_timesteps=False))
+            return [np.concatenate([row.data[i] for row in rows]) for i in range(len(rows[0].data))]
+
+        return sample
+
+    def counter(self) -> Callable[[], int]:
+        """See ``Package.counter``."""
+        client = self._client()
+        return lambda: int(client.server_info()[self.TABLE].current_size)
+
+    def close(self) -> None:
+        """See ``Package.close``."""
+        self.server.stop()
+
+
+PACKAGES: dict[str, type[Package]] = {
+    "cpprb_like": Ours,
+    "one process": OneProcess,
+    "copy": Copying,
+    "cpprb": Cpprb,
+    "reverb": Reverb,
+}
+
+
+def act(package: Package, ready: Any, start: Any, stop: Any, found: Any) -> None:
+    """Add until it is over; put how many steps a second were added."""
+    add, step = package.adder(), step_of(package.case)
+    for _ in range(CHUNK):
+        add(step)
+    ready.release()
+    start.wait(LATE)
+    count, began = 0, time.perf_counter()
+    while not stop.is_set():
+        for _ in range(CHUNK):
+            add(step)
+        count += CHUNK
+    package.finish()
+    found.put(count / (time.perf_counter() - began))
+
+
+def throughput(package: Package, beside: bool) -> dict[str, float]:
+    """Steps that an actor adds a second, and batches that a learner draws beside them."""
+    context = multiprocessing.get_context("spawn")
+    ready, start, stop = context.Semaphore(0), context.Event(), context.Event()
+    found = context.Queue()
+    actors = [
+        context.Process(target=act, args=(package, ready, start, stop, found), daemon=True)
+        for _ in range(package.actors)
+    ]
+    for actor in actors:
+        actor.start()
+    for _ in actors:
+        if not ready.acquire(timeout=LATE):
+            raise TimeoutError("an actor did not begin")
+    sample = package.sampler() if beside else None
+    if sample is not None:
+        sample()
+    start.set()
+    began, batches = time.perf_counter(), 0
+    while (passed := time.perf_counter() - began) < SECONDS:
+        if sample is None:
+            time.sleep(0.01)
+        else:
+            sample()
+            batches += 1
+    stop.set()
+    rates = [found.get(timeout=LATE) for _ in actors]
+    for actor in actors:
+        actor.join(LATE)
+    return {"adds": float(np.mean(rates)), "batches": batches / passed}
+
+
+def act_slowly(package: Package, ready: Any, seen: Any, when: Any) -> None:
+    """Add a step when the one before it was seen, and say when."""
+    add, step = package.adder(), step_of(package.case)
+    ready.release()
+    for number in range(LATENCIES):
+        while seen.value < number:
+            time.sleep(PAUSE / 10)
+        time.sleep(PAUSE)
+        when[number] = time.monotonic_ns()
+        add(step)
+        package.finish()
+
+
+def latency(package: Package) -> dict[str, float]:
+    """Seconds from a call of ``add`` to the moment when a learner can draw the step: the median."""
+    context = multiprocessing.get_context("spawn")
+    ready, seen, when = context.Semaphore(0), context.Value("q", 0), context.Array("q", LATENCIES)
+    actor = context.Process(target=act_slowly, args=(package, ready, seen, when), daemon=True)
+    actor.start()
+    ready.acquire(timeout=LATE)
+    count = package.counter()
+    found = []
+    for number in range(LATENCIES):
+        deadline = time.monotonic() + LATE
+        while count() <= number:
+            if time.monotonic() > deadline:
+                raise TimeoutError("a step did not arrive")
+        found.append(time.monotonic_ns() - when[number])
+        seen.value = number + 1
+    actor.join(LATE)
+    return {"latency": float(np.median(found)) / 1e9}
+
+
+def alone(package: Package) -> dict[str, float]:
+    """Batches that a learner draws a second, of a replay that is in its own process."""
+    sample = package.sampler()
+    began, batches = time.perf_counter(), 0
+    while (passed := time.perf_counter() - began) < SECONDS:
+        sample()
+        batches += 1
+    return {"batches": batches / passed}
+
+
+def main() -> None:
+    """Measure what the argument says."""
+    wanted = json.loads(sys.argv[1])
+    package = PACKAGES[wanted["package"]](wanted["case"], wanted["actors"])
+    try:
+        if wanted["what"] == "latency":
+            found = latency(package)
+        elif wanted["what"] == "alone":
+            found = alone(package)
+        else:
+            found = throughput(package, wanted["what"] == "beside")
+    finally:
+        package.close()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,374 @@
+"""``Parameters``: weights that a learner publishes and actors read, in a shared replay's memory.
+
+Not here: which slot is read and which is written (``_versions``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._c.aligned import empty
+from cpprb_like._c.checks import as_int
+from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like.processes._folder import FileLock, Folder, is_locked, said_by
+from cpprb_like.processes._shards import room_for
+from cpprb_like.processes._versions import Versions, n_slots, n_words
+
+__all__ = ["Parameters"]
+
+Values = dict[str, NDArray[Any]] | NDArray[Any]
+
+FOLDER = "parameters"  # in that of the replay
+LAYOUT, VALUES, LOCK = "layout.json", "values", "publisher"
+ALIGNMENT = 64
+TIMEOUT = 60.0  # seconds that ``wait`` waits
+PATIENCE = 10.0  # seconds that ``publish`` waits for another process that does
+FIRST_SLEEP, LONGEST_SLEEP = 50e-6, 2e-3
+ALONE = ""  # the name of a single array
+TRIES = 1000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array lies in a slot."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def of(self, slot: NDArray[np.uint8]) -> NDArray[Any]:
+        """The array in a slot."""
+        raw = slot[self.offset : self.offset + self.nbytes]
+        return raw.view(self.dtype).reshape(self.shape)
+
+    def to_json(self) -> list[Any]:
+        """As a file has it."""
+        return [self.dtype.str, list(self.shape), self.offset]
+
+
+class Parameters:
+    """Weights on their way from a learner to the actors: ``SharedReplay.parameters``.
+
+    One array, or a dict of arrays. A version replaces the one before it whole: who reads gets all
+    arrays of one version, however many processes publish and read meanwhile, and whichever of them
+    is killed.
+
+    Notes
+    -----
+    Names, shapes and dtypes are those of the first version. The memory holds three versions, so
+    that nobody waits: the next one is written where nobody reads.
+
+    Examples
+    --------
+    >>> from cpprb_like.processes import SharedReplay
+    >>> replay = SharedReplay(100, {"obs": {"shape": 4}}, writers=1)
+    >>> replay.parameters.publish({"weight": [[1.0, 2.0]], "bias": [0.5]})  # the learner
+    1
+    >>> version, weights = replay.parameters.wait()                         # an actor
+    >>> version, weights["weight"]
+    (1, array([[1., 2.]]))
+    >>> replay.parameters.latest(after=version) is None                     # nothing newer
+    True
+    """
+
+    def __init__(self, replay: Folder) -> None:
+        self._replay = replay  # which is there as long as this is
+        self._folder = replay.path / FOLDER
+        self._places: dict[str, Place] = {}
+        self._slots: NDArray[np.uint8] | None = None
+        self._versions: Versions | None = None
+
+    @staticmethod
+    def make(replay: Folder) -> None:
+        """Make the folder of parameters that nobody has published yet."""
+        (replay.path / FOLDER).mkdir()
+
+    # ------------------------------------------------------------------ the learner's side
+
+    def publish(self, values: Mapping[str, Any] | ArrayLike) -> int:
+        """Have these be the newest version.
+
+        Parameters
+        ----------
+        values : array_like or dict of array_like
+            A dict such as ``state_dict()`` of a PyTorch module on the CPU; anything that NumPy
+            takes. They are copied.
+
+        Returns
+        -------
+        int
+            The version: 1, 2, 3 and so on.
+
+        Raises
+        ------
+        TypeError
+            A name is no text, or a value no array of numbers that NumPy can read.
+        ValueError
+            There are no values; or names, shapes or dtypes are not those of the first version. The
+            message names the parameter.
+        MemoryError
+            Shared memory has no room for the first version, three times.
+        BlockingIOError
+            Another process has been publishing for 10 seconds. Whatever is raised, the newest
+            version is what it was.
+
+        Notes
+        -----
+        Cost: a copy of the values, and some 10 microseconds.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cpprb_like.processes import SharedReplay
+        >>> parameters = SharedReplay(100, {"obs": {"shape": 4}}, writers=1).parameters
+        >>> parameters.publish(np.zeros(3))
+        1
+        >>> parameters.publish(np.ones(3))
+        2
+        >>> parameters.latest()
+        (2, array([1., 1., 1.]))
+        """
+        arrays = _read(values)
+        with self._publishing():
+            if self._versions is None and not self._open():
+                self._make(arrays)
+            self._check(arrays)
+            assert self._versions is not None
+            assert self._slots is not None
+            version, slot = self._versions.begin()
+            for name, place in self._places.items():
+                np.copyto(place.of(self._slots[slot]), arrays[name], casting="no")
+            self._versions.end(version)
+        return version
+
+    @contextmanager
+    def _publishing(self) -> Iterator[None]:
+        """Be the one who publishes."""
+        lock = FileLock(self._folder / LOCK)
+        deadline = time.monotonic() + PATIENCE
+        while not lock.take({"pid": os.getpid()}, create=True):
+            if time.monotonic() > deadline:
+                pid = said_by(lock.path).get("pid")
+                raise BlockingIOError(f"publish: process {pid} has been at it for {PATIENCE} s")
+            time.sleep(LONGEST_SLEEP)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _make(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Make the memory for arrays such as these."""
+        places, offset = {}, 0
+        for name, array in arrays.items():
+            places[name] = Place(array.dtype, array.shape, offset)
+            offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+        layout = {name: place.to_json() for name, place in places.items()}
+        values = self._folder / VALUES
+        values.unlink(missing_ok=True)  # of a publisher that was killed here
+        nbytes = _nbytes(offset)
+        with (
+            room_for(nbytes, self._folder, "three versions of the parameters"),
+            values.open("xb") as file,
+        ):
+            if sys.platform == "linux":
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+            file.truncate(nbytes)
+        unfinished = self._folder / f"{LAYOUT}.new"
+        unfinished.write_text(json.dumps({"nbytes": offset, "places": layout}), encoding="utf-8")
+        unfinished.replace(self._folder / LAYOUT)
+        self._open()
+
+    def _check(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Raise unless these are arrays as in the first version."""
+        if arrays.keys() != self._places.keys():
+            lacking = [name for name in self._places if name not in arrays]
+            unknown = [name for name in arrays if name not in self._places]
+            raise ValueError(
+                f"expected the parameters of the first version: {_named(lacking)} are missing, "
+                f"{_named(unknown)} are unknown"
+            )
+        for name, place in self._places.items():
+            array = arrays[name]
+            if (array.dtype, array.shape) != (place.dtype, place.shape):
+                raise ValueError(
+                    f"{_quoted(name)}: expected {place.dtype} of shape {place.shape}, as in the "
+                    f"first version, got {array.dtype} of shape {array.shape}"
+                )
+
+    # ------------------------------------------------------------------ the actors' side
+
+    @property
+    def version(self) -> int:
+        """The newest version; 0 as long as nothing was published."""
+        if self._versions is None and not self._open():
+            return 0
+        assert self._versions is not None
+        return self._versions.newest()
+
+    def latest(self, after: int = 0) -> tuple[int, Any] | None:
+        """The newest version and its arrays, if it is newer than ``after``.
+
+        Parameters
+        ----------
+        after : int
+            A version, such as the one that the caller has.
+
+        Returns
+        -------
+        (int, dict of ndarray), (int, ndarray) or None
+            The version, and arrays of the caller's own, as they were published. None if there is no
+            newer one.
+
+        Notes
+        -----
+        Cost: less than a microsecond if there is none, else a copy of the values.
+
+        Examples
+        --------
+        >>> from cpprb_like.processes import SharedReplay
+        >>> parameters = SharedReplay(100, {"obs": {"shape": 4}}, writers=1).parameters
+        >>> parameters.latest() is None
+        True
+        >>> parameters.publish({"w": [1.0]})
+        1
+        >>> parameters.latest()
+        (1, {'w': array([1.])})
+        """
+        for _ in range(TRIES):
+            if self.version <= after:
+                return None
+            assert self._versions is not None
+            assert self._slots is not None
+            found = self._versions.find()
+            if found is None:
+                continue
+            version, slot = found
+            block = empty((self._slots.shape[1],), np.dtype(np.uint8))
+            block[:] = self._slots[slot]
+            if self._versions.is_there(version):
+                return version, self._values(block)
+        raise RuntimeError(f"{TRIES} times two newer versions were published while one was read")
+
+    def wait(self, version: int = 1, timeout: float | None = TIMEOUT) -> tuple[int, Any]:
+        """Wait until a version is there, or a newer one; then as ``latest``.
+
+        Parameters
+        ----------
+        version : int
+            At least 1, the first one.
+        timeout : float or None
+            Seconds; None for no end.
+
+        Raises
+        ------
+        TimeoutError
+            It was not published in time; the message says what is there, and who published it.
+
+        Examples
+        --------
+        >>> from cpprb_like.processes import SharedReplay
+        >>> parameters = SharedReplay(100, {"obs": {"shape": 4}}, writers=1).parameters
+        >>> parameters.wait(timeout=0.01)
+        Traceback (most recent call last):
+            ...
+        TimeoutError: waited 0.01 s for version 1 of the parameters: nothing was published yet
+        """
+        wanted = as_int("version", version, 1)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        pause = FIRST_SLEEP
+        while True:
+            found = self.latest(wanted - 1)
+            if found is not None:
+                return found
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(
+                    f"waited {timeout} s for version {wanted} of the parameters: {self._newest()}"
+                )
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_SLEEP)
+
+    def _newest(self) -> str:
+        """What is there, for messages."""
+        if self.version == 0:
+            return "nothing was published yet"
+        lock = self._folder / LOCK
+        now = ", which is at it now" if is_locked(lock) else ""
+        return f"version {self.version} is there, of process {said_by(lock).get('pid')}{now}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("parameters are in shared memory; hand on the SharedReplay instead")
+
+    def _values(self, block: NDArray[np.uint8]) -> Values:
+        if ALONE in self._places:
+            return self._places[ALONE].of(block)
+        return {name: place.of(block) for name, place in self._places.items()}
+
+    def _open(self) -> bool:
+        """Map the memory; false if nothing was published yet."""
+        try:
+            layout = json.loads((self._folder / LAYOUT).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return False
+        nbytes = layout["nbytes"]
+        with (self._folder / VALUES).open("r+b") as file:
+            memory = np.frombuffer(mmap.mmap(file.fileno(), _nbytes(nbytes)), np.uint8)
+        self._places = {
+            name: Place(np.dtype(dtype), tuple(shape), offset)
+            for name, (dtype, shape, offset) in layout["places"].items()
+        }
+        self._slots = memory[ALIGNMENT:].reshape(n_slots(), nbytes)
+        self._versions = Versions(memory[: 8 * n_words()].view(np.int64))
+        return True
+
+
+def _nbytes(slot: int) -> int:
+    """Bytes of the file: the words, and the slots."""
+    return ALIGNMENT + n_slots() * slot
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(map(_quoted, names)) if names else "none"
+
+
+def _quoted(name: str) -> str:
+    return "the array" if name == ALONE else repr(name)
+
+
+def _read(values: Any) -> dict[str, NDArray[Any]]:
+    """What is to be published, as arrays by name."""
+    if not isinstance(values, Mapping):
+        return {ALONE: _read_one(ALONE, values)}
+    if len(values) == 0:
+        raise ValueError("expected parameters, got an empty dict")
+    for name in values:
+        if not isinstance(name, str) or name == ALONE:
+            raise TypeError(f"expected names of parameters, got {name!r}")
+    return {name: _read_one(name, value) for name, value in values.items()}
+
+
+def _read_one(name: str, value: Any) -> NDArray[Any]:
+    try:
+        array = read_array(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"{_quoted(name)}: expected an array on the CPU: {error}") from error
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{_quoted(name)}: expected numbers, got {array.dtype}")
+    return array
