@@ -6,6 +6,15 @@ from cpprb_like._core cimport Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
+cdef enum:  # a bit of the flag byte of a row, beside those of ``_core``
+    LEFT_OUT = 32            # absent to who follows; its episode goes on all the same
+
+
+cdef enum:  # what ``Follower.sync`` says
+    BUSY = 1                 # rows are being edited
+    REREAD = 2               # more has changed than rows that came: the caller looks again at all
+
+
 cdef class Follower:
     cdef readonly Ring ring              # over the same rows, with a header and flags of its own
     cdef const volatile int64_t* live    # header of the process that writes

@@ -29,8 +29,6 @@ cnp.import_array()
 
 cdef enum:
     CHUNK = 32               # rows that are followed at once
-    BUSY = 1                 # rows are being edited
-    REREAD = 2               # more has changed than rows that came: the caller looks again at all
     TRIES = 16               # to read words of a header that belong together
 
 
@@ -263,7 +261,8 @@ cdef class Follower:
             slot = <intp_t> (other % ring.capacity)
             if not ring.c_is_absent(slot):
                 ring.c_join_run(other, False)
-                ring.c_flags(slot)[0] |= ABSENT
+                # Other bits may be those of a newer row, which had begun to take the place of this.
+                ring.c_flags(slot)[0] = ABSENT | LEFT_OUT
                 ring.state[ABSENT_ROWS] += 1
                 ring.out.c_add(slot)
                 slots.append(slot)

@@ -655,12 +655,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
 
     def _sampler_columns(self) -> dict[str, ColumnSpec]:
         """The columns that the sampler adds, as far as they are known."""
-        if not isinstance(self.sampler, PrioritySampler):
-            return {}
-        dtypes = {"weights": self.sampler.weights_dtype, "indexes": np.dtype(np.int64)}
-        if isinstance(self.sampler, ByPriority) and self.sampler.probabilities:
-            dtypes["probabilities"] = np.dtype(np.float64)
-        return {name: ColumnSpec(dtype, ()) for name, dtype in dtypes.items()}
+        return sampler_columns(self.sampler)
 
     def _check_beta(self) -> None:
         if not self.has_priorities:
@@ -1270,6 +1265,16 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         if not 0 <= stream < self.n_envs:
             raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
         return stream
+
+
+def sampler_columns(sampler: Sampler) -> dict[str, ColumnSpec]:
+    """The columns that a sampler adds to batches, as far as they are known."""
+    if not isinstance(sampler, PrioritySampler):
+        return {}
+    dtypes = {"weights": sampler.weights_dtype, "indexes": np.dtype(np.int64)}
+    if isinstance(sampler, ByPriority) and sampler.probabilities:
+        dtypes["probabilities"] = np.dtype(np.float64)
+    return {name: ColumnSpec(dtype, ()) for name, dtype in dtypes.items()}
 
 
 def _further(nstep: NStepReturns | None) -> tuple[str, ...]:

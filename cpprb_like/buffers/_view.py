@@ -210,6 +210,25 @@ class View(Source):
             if one.finish(batch):
                 return batch
 
+    def read_at(
+        self, slots: Slots, fields: str | Iterable[str] | None, *, located: bool
+    ) -> Batch | None:
+        """What the layers make of rows that somebody else chose, each of which can be drawn.
+
+        Returns None if rows were seen to go away meanwhile. Whether all are still there, which
+        ``ring.holds`` tells, the caller asks. ``located`` adds ``row_indexes`` of sequences.
+        """
+        now = self._now
+        ratio = 0.0
+        if now.goals is not None:
+            ratio = value_at(now.goals.layer.relabel_ratio, self.draws, "relabel_ratio", 0, 1)
+        columns = read_columns(fields, now.ring.columns)
+        one = _Reading(now, columns, None, ratio, located=located)
+        found = one.attempt(lambda: (slots, {}), len(slots))
+        if found is None or not one.finish(found[1]):
+            return None
+        return found[1]
+
     def _epoch(
         self,
         n: int,

@@ -1,36 +1,97 @@
 """``Learner``: batches from the shards of a shared replay, as from one buffer.
 
-Not here: the rows of a shard (``_shards``), and who writes them (``_replay``).
+Not here: the rows of a shard (``_shards``), how draws are divided among shards (``_draws``), and
+who writes rows (``_replay``).
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cpprb_like._c.aligned import empty
 from cpprb_like._c.drawn_ahead import States, live_state
+from cpprb_like._c.forks import BUFFER, watch
 from cpprb_like._c.generators import Seed, generator
+from cpprb_like._core import FLAG_ABSENT
+from cpprb_like._store.followers import Followers
+from cpprb_like._store.schema import read_columns
+from cpprb_like.buffers._prioritized import OWN_NAMES
 from cpprb_like.buffers._replay import ReplayBuffer
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source
-from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.buffers._source import Batch, ColumnSpec
+from cpprb_like.processes._draws import draws_of
 from cpprb_like.processes._folder import FileLock, Folder
-from cpprb_like.processes._shards import ROWS, Reader
-from cpprb_like.samplers._base import Sampler
-from cpprb_like.schedules import Schedule
+from cpprb_like.processes._learner_view import LearnerView
+from cpprb_like.processes._sharded import Names, Rows, Sharded
+from cpprb_like.processes._shards import BUSY, ROWS, Reader
+from cpprb_like.samplers._base import Sampler, Slots
+from cpprb_like.samplers._epoch import Epoch
+from cpprb_like.samplers._prioritized import PrioritySampler
+from cpprb_like.samplers._uniform import Uniform
+from cpprb_like.views._layer import Layer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Learner"]
 
+PATIENCE = 20  # looks at rows that are being edited, which takes microseconds ...
+PAUSE = 5e-5  # ... and seconds between them
 
-class Learner(Source):
+
+class Learner(Sharded):
     """The end of a shared replay that draws: ``SharedReplay.learner``.
 
     A ``Source`` of the rows of all actors: what is drawn has the distribution of one buffer that
-    holds them all.
+    holds them all, and the same columns. It has a sampler, priorities and a generator of its own,
+    so several learners do not disturb each other, nor the actors.
+
+    Attributes
+    ----------
+    number : int
+        Of the learner, from 0 on.
+    sampler : Sampler
+        Which rows are drawn.
+    rng : numpy.random.Generator
+        The generator in use.
+
+    Notes
+    -----
+    *Uniform*: each row of all shards has the same probability.
+
+    *Prioritized*: rows have the probabilities, importance-sampling weights and strata that one
+    buffer with the rows of all shards gives them; new rows get the greatest priority that this
+    learner knows. ``indexes`` are always handles, as with ``check_for_update``.
+
+    Other samplers draw a shard by the number of its rows, and in it as if it were a buffer: ranks
+    of ``RankBased``, the newest rows of ``Recency``, and the way back of ``Reverse`` are those of a
+    shard. Weights of ``RankBased`` correct for the probabilities that rows are drawn with.
+
+    The same seed, and the same rows that came between the same calls, give the same batches.
+
+    Any number of threads may draw and update. A learner belongs to its process, and is not
+    pickled: hand on the ``SharedReplay``.
+
+    Examples
+    --------
+    >>> from cpprb_like.processes import SharedReplay
+    >>> from cpprb_like.samplers import Prioritized
+    >>> replay = SharedReplay(1000, {"x": {"shape": ()}}, writers=2)
+    >>> with replay.actor() as one, replay.actor() as other:
+    ...     _ = one.add(x=[0, 1]), other.add(x=[10, 11, 12])
+    >>> learner = replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0)
+    >>> batch = learner.sample(5)
+    >>> sorted(batch["x"].tolist()), batch["weights"].tolist()
+    ([0.0, 1.0, 10.0, 11.0, 12.0], [1.0, 1.0, 1.0, 1.0, 1.0])
+    >>> learner.update_priorities(batch["indexes"], batch["x"])
+    >>> learner.get_max_priority()
+    12.0
     """
 
     def __init__(
@@ -43,74 +104,168 @@ class Learner(Source):
         seed: Seed,
         options: Mapping[str, Any],
     ) -> None:
+        if not isinstance(sampler, Sampler):
+            raise TypeError(f"sampler: expected a Sampler, got {sampler!r}")
+        if isinstance(sampler, PrioritySampler):
+            taken = [name for name in OWN_NAMES if name in options["env_dict"]]
+            if taken:
+                raise ValueError(f"sampler: {taken} are names of what batches get from priorities")
         self._folder = folder
-        self._lock = lock
+        self._membership = lock
         self.number = number
         self.rng = generator(seed)
-        self._model = ReplayBuffer(
-            **dict(options, size=options["n_envs"]), sampler=copy.copy(sampler)
-        )
-        self._shards = shards
+        self.sampler = sampler
         self._options = options
-        self._sampler = sampler
+        self._model = self._model_of(options["n_envs"])
+        self._shards = shards
         self._readers: list[Reader | None] = [None] * len(shards)
+        self._group = Followers(len(shards))
+        self._draws = draws_of(sampler, self._group)
+        self._stuck: set[int] = set()
+        self._lock = threading.RLock()
+        watch(self._lock, BUFFER)
+        # Rows that are stored as they are lie at the same places in all shards.
+        self._columns = self._model.ring.columns if self._model._take is None else None
 
-    def _follow(self) -> list[Reader]:
-        """The shards that there are, with their newest rows."""
-        found = []
+    def _model_of(self, size: int) -> ReplayBuffer:
+        """A buffer as each shard is, without rows."""
+        return ReplayBuffer(**dict(self._options, size=size), sampler=Uniform())
+
+    @property
+    def _learner(self) -> Learner:
+        return self
+
+    # ------------------------------------------------------------------ shards
+
+    def _reader(self, number: int) -> Reader:
+        """The rows of a shard that is there."""
+        reader = self._readers[number]
+        assert reader is not None
+        return reader
+
+    def _follow(self) -> None:
+        """Have the rows that have come since; of shards that are being edited none."""
+        if None in self._readers:
+            self._open_readers()
+        told = dict(self._group.follow())
+        busy = {number for number, found in told.items() if found == BUSY}
+        for _ in range(PATIENCE if busy - self._stuck else 0):
+            time.sleep(PAUSE)
+            told |= dict(self._group.follow())
+            busy = {number for number in busy if self._reader(number).follower.is_busy}
+            if not busy - self._stuck:
+                break
+        if busy or self._stuck:
+            self._stuck = busy
+        for number, found in told.items():
+            if found != BUSY:
+                hidden = np.flatnonzero(self._reader(number).ring.flags() & FLAG_ABSENT)
+                self._draws.hide(number, hidden)
+
+    def _open_readers(self) -> None:
+        """Follow the shards that have come."""
         for number, shard in enumerate(self._shards):
-            reader = self._readers[number]
-            if reader is None and (shard / f"{ROWS}.dat").exists():
-                sampler = copy.deepcopy(self._sampler)
+            if self._readers[number] is None and (shard / f"{ROWS}.dat").exists():
+                sampler = self._draws.sampler_of(number)
                 reader = Reader(shard, sampler, self.rng, self._options)
+                reader.hide = partial(self._draws.hide, number)
+                self._draws.opened(number, reader.ring)
+                self._group.put(number, reader.follower)
                 self._readers[number] = reader
-            if reader is not None and reader.follow():
-                found.append(reader)
-        return found
 
-    def sample(
+    # ------------------------------------------------------------------ reading
+
+    def view(self, *layers: Layer) -> LearnerView:
+        """The rows of all shards, read in another way: see ``ReplayBuffer.view``.
+
+        Parameters
+        ----------
+        *layers : NStep, Sequences, FrameStacks or Hindsight
+            As there. What belongs together lies in one stream of one shard: a sequence begins and
+            ends within it.
+
+        Returns
+        -------
+        LearnerView
+            It draws from this learner's shards, with its sampler and its generator.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A layer is none, comes twice, or does not fit the fields.
+
+        Notes
+        -----
+        Cost of a batch: that of one of each shard that it has rows of.
+
+        Examples
+        --------
+        >>> from cpprb_like.processes import SharedReplay
+        >>> from cpprb_like.views import Sequences
+        >>> fields = {"x": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+        >>> replay = SharedReplay(100, fields, writers=2)
+        >>> with replay.actor() as actor:
+        ...     actor.add(x=range(10), done=[False] * 9 + [True])
+        0
+        >>> view = replay.learner(seed=0).view(Sequences(4, stride=5))
+        >>> sorted({tuple(row) for row in view.sample(20)["x"].tolist()})
+        [(0.0, 1.0, 2.0, 3.0), (5.0, 6.0, 7.0, 8.0)]
+        """
+        return LearnerView(self, layers)
+
+    def _take(
+        self, rows: Rows, names: Names, arrays: Batch | None, located: bool
+    ) -> tuple[int, Batch]:
+        if self._columns is None or len(rows) == 0:
+            return super()._take(rows, names, arrays, located)
+        columns = self._columns if names is None else read_columns(names, self._columns)
+        assert columns is not None
+        given = None if arrays is None else list(arrays.values())
+        batch = self._group.take(rows, columns, given)
+        return self._group.overtaken(rows), batch
+
+    def _read_part(
         self,
-        batch_size: int,
-        beta: float | Schedule | None = None,  # noqa: ARG002
-        *,
-        replace: bool = True,
-        out: dict[str, Any] | None = None,  # noqa: ARG002
-        indexes: bool = False,  # noqa: ARG002
-        fields: str | Iterable[str] | None = None,
-    ) -> Batch:
-        """Draw rows of all shards: see ``ReplayBuffer.sample``."""
-        n, _ = self._read_batch_size(batch_size, fields)
-        readers = self._follow()
-        sizes = np.array([len(reader) for reader in readers], np.int64)
-        total = int(sizes.sum())
-        if total == 0:
-            raise NotEnoughDataError("cannot sample: no actor has added a row that can be drawn")
-        if replace:
-            rows = self.rng.integers(0, total, n)
-        elif n > total:
-            raise NotEnoughDataError(f"cannot sample {n} distinct rows: there are {total}")
-        else:
-            rows = self.rng.choice(total, n, replace=False)
-        shard = np.searchsorted(np.cumsum(sizes), rows, side="right")
-        batch: Batch = {}
-        for number, reader in enumerate(readers):
-            places = np.flatnonzero(shard == number)
-            if len(places) == 0:
-                continue
-            part = reader.sample(len(places), replace=replace, fields=fields)
-            for name, values in part.items():
-                if name not in batch:
-                    batch[name] = empty((n, *values.shape[1:]), values.dtype)
-                batch[name][places] = values
-        return batch
+        number: int,  # noqa: ARG002 (for views)
+        reader: Reader,
+        slots: Slots,
+        names: Names,
+        located: bool,  # noqa: ARG002
+    ) -> Batch | None:
+        return reader.read_at(slots, names)
+
+    def _epoch_of(
+        self,
+        number: int,  # noqa: ARG002
+        reader: Reader,
+        rng: np.random.Generator | None,
+    ) -> tuple[int, Callable[[int], Slots]]:
+        return len(reader.ring), Epoch(reader.ring, rng).take
+
+    def _there(self, number: int, slots: Slots) -> NDArray[np.bool_]:
+        return ~self._reader(number).ring.absent_at(slots)
 
     def _read_batch_size(
         self, batch_size: int, fields: str | Iterable[str] | None = None
-    ) -> tuple[int, tuple[str, ...] | None]:
+    ) -> tuple[int, Names]:
         return self._model._read_batch_size(batch_size, fields)
 
     def _draw_states(self) -> States:
         yield self.rng, live_state(self.rng)
+        yield from self._draws.states()
+
+    # ------------------------------------------------------------------ state
+
+    def get_max_priority(self) -> float:
+        """The priority that new rows get: the greatest that this learner knows, 1.0 at first.
+
+        Raises ``TypeError`` if there are no priorities.
+        """
+        if not isinstance(self.sampler, PrioritySampler):
+            raise TypeError("there are no priorities")
+        with self._lock:
+            self._follow()
+            return self.sampler.get_max_priority()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -118,21 +273,22 @@ class Learner(Source):
         return self._model.fields
 
     @property
-    def has_priorities(self) -> bool:
-        """Whether rows are drawn by priority."""
-        return False
-
-    @property
     def columns(self) -> Mapping[str, ColumnSpec]:
         """The columns of a batch: see ``Source.columns``."""
-        return self._model.columns
+        return {**self._model.columns, **self._sampler_columns()}
 
-    def __len__(self) -> int:
-        return sum(len(reader) for reader in self._follow())
+    def close(self) -> None:
+        """Leave the replay: the learner's place is free. It is not used afterwards."""
+        self._membership.release()
 
-    def __bool__(self) -> bool:
-        """A learner is a thing and not its rows: always true."""
-        return True
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Learner(number={self.number}, sampler={self.sampler!r}, stored={len(self)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a learner belongs to its process; hand on the SharedReplay instead")

@@ -12,6 +12,7 @@ import mmap
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -19,17 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.forks import OneProcess
-from cpprb_like._core import FLAG_ABSENT, N_STATE_WORDS
+from cpprb_like._core import N_STATE_WORDS
 from cpprb_like._store import chained, file_maps, overflow
 from cpprb_like._store.follower import Follower
-from cpprb_like._store.row_handles import handles
+from cpprb_like._store.gather import take
 from cpprb_like._store.schema import Layout
 from cpprb_like._store.tracker import Tracker
 from cpprb_like._store.undo import Undo, clock
 from cpprb_like.buffers._replay import ReplayBuffer
+from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._folder import MEMORY, FileLock, Folder
 from cpprb_like.samplers._base import Sampler, Slots
-from cpprb_like.samplers._prioritized import ByPriority
+from cpprb_like.samplers._starts import Starts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,7 +46,11 @@ READ_ONLY = "this is the learner's end of a shared replay: it reads rows, and ac
 CLOSED = "the actor was closed: its shard belongs to whoever takes it next"
 FORKED = "the actor belongs to the parent process; take one in this process: replay.actor()"
 WORD = 8
-BUSY, REREAD = 1, 2  # see ``Follower.sync``
+BUSY = 1  # see ``Follower.sync``
+TOO_FAST = (
+    "rows were written over while they were read, again and again: capacity is too small for as "
+    "many rows a second, or the process that edits them was stopped"
+)
 TRIES = 1000  # to read rows that are written over meanwhile
 
 
@@ -233,6 +239,8 @@ class Reader(ReplayBuffer):
     It is a buffer that nobody can write to: what is new comes by ``follow``.
     """
 
+    hide: Callable[[Slots], None]  # told of rows that can be drawn no more
+
     def __init__(
         self, folder: Path, sampler: Sampler, rng: Any, options: Mapping[str, Any]
     ) -> None:
@@ -250,6 +258,7 @@ class Reader(ReplayBuffer):
             chained.follow_file(chain, memory)
         self._open(layout, files.arena, ring, nstep, sampler, rng=rng, _files=None)
         self._have_writers_ask()
+        self.hide = _forget_nothing
         self.follower = Follower(
             ring,
             layout.state(files.arena),
@@ -260,38 +269,62 @@ class Reader(ReplayBuffer):
 
     def follow(self) -> bool:
         """Have the rows that have come since; false while what there is of them is being edited."""
-        found = self.follower.sync()
-        if found == REREAD:
-            self._weigh_nothing(np.flatnonzero(self.ring.flags() & FLAG_ABSENT))
-        return found != BUSY
+        return self.follower.sync() != BUSY
 
-    def _weigh_nothing(self, slots: Slots) -> None:
-        """Rows have become absent: a sampler that keeps weights has none for them."""
-        if len(slots) == 0:
-            return
-        if isinstance(self.sampler, ByPriority):
-            zeros = np.zeros(len(slots))
-            named = handles(self.ring, slots)
-            self.sampler.rows.update(named, zeros, zeros + self.sampler.NO_WEIGHT, True)
-        else:
-            self.sampler.forget(slots, self.ring.now())
+    def attempt(self, slots: Slots, read: Callable[[], Found | None]) -> Found | None:
+        """What ``read`` gives; None if rows in these slots were written over meanwhile."""
+        moment = self.ring.now()
+        try:
+            found = read()
+        except (ValueError, IndexError):
+            if self.ring.holds(moment, slots):
+                raise
+            return None
+        return found if self.ring.holds(moment, slots) else None
+
+    def read_at(self, slots: Slots, fields: tuple[str, ...] | None) -> Batch | None:
+        """The rows in these slots; None if some were written over meanwhile."""
+        columns = self._columns(fields)
+        read = self._reading(columns) or partial(take, self.ring, columns=columns)
+        return self.attempt(slots, partial(read, slots))
+
+    def has_before(self, starts: Starts, slots: Slots) -> bool:
+        """Whether the rows before these, which were read too, have not been written over either."""
+        moment = self.ring.now()
+        self.follow()
+        self.leave_out(0)
+        came = self.ring.written - moment.written
+        ages = (slots - moment.written) % self.ring.capacity
+        if self.ring.clears != moment.clears or (ages < came).any():
+            return False
+        return bool((starts.tell(slots) == 1).all())
+
+    def leave_out(self, margin: int) -> None:
+        """Draw no more rows that are written over now, nor so many after them."""
+        bound = self.follower.bound + margin
+        if bound > self.ring.first:
+            self.hide(self.follower.leave_out(bound))
+
+    def margin_after(self, margin: int) -> int:
+        """How many rows to leave out, after rows were written over in spite of this margin."""
+        progress = max(self.follower.bound - self.ring.first, 1)
+        return min(2 * margin + progress, self.ring.capacity // 2)
 
     def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
         """Read rows again that were written over meanwhile: newer ones, as no writer waits."""
         margin = 0
         for _ in range(TRIES):
-            before = self.follower.bound
             self.follow()
-            if self.follower.bound + margin > self.ring.first:
-                self._weigh_nothing(self.follower.leave_out(self.follower.bound + margin))
+            self.leave_out(margin)
             found = attempt()
             if found is not None:
                 return found
-            margin = min(2 * margin + self.follower.bound - before, self.ring.capacity // 2)
-        raise RuntimeError(
-            f"{TRIES} times rows were written over while they were read: capacity is too small for "
-            "as many rows a second, or the process that edits them was stopped"
-        )
+            margin = self.margin_after(margin)
+        raise RuntimeError(TOO_FAST)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a learner's rows belong to its process; hand on the SharedReplay instead")
+
+
+def _forget_nothing(slots: Slots) -> None:
+    """A reader of its own keeps nothing for its rows."""

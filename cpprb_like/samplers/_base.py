@@ -165,6 +165,14 @@ class Sampler:
         """
         return {}
 
+    def time_state(self) -> dict[str, Any]:
+        """Those attributes of ``draw_state`` that belong to no ring, such as a number of draws.
+
+        A learner of several shards has a copy of the sampler for each of them, and these attributes
+        are the same in all. By default there are none.
+        """
+        return {}
+
     def draw_starts(
         self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:

@@ -12,7 +12,7 @@ import math
 import numbers
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -22,10 +22,13 @@ from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._core import FLAG_ABSENT, Moment, Ring
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
+from cpprb_like._store.followers import Followers
 from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
 from cpprb_like.samplers._row_weights import RowWeights, notes_size
 from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._starts_together import StartsTogether
+from cpprb_like.samplers._together import WeightsTogether
 from cpprb_like.schedules import Schedule, check, value_at
 
 __all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
@@ -200,6 +203,7 @@ class ByPriority(PrioritySampler):
 
     maps_rows = True
     NO_WEIGHT: ClassVar[float] = 0.0  # for ``RowWeights``: a row that is never drawn
+    BY_ROWS: ClassVar[bool] = False  # whether weights say nothing outside of their ring
 
     def __init__(
         self,
@@ -219,7 +223,7 @@ class ByPriority(PrioritySampler):
         self.probabilities = bool(probabilities)
         self.weights_dtype = read_weights_dtype(weights_dtype)
         self.draws = 0
-        self._rows: RowWeights | None = None
+        self._rows: RowWeights | WeightsTogether | None = None
         self._saved: tuple[Any, ...] | None = None
 
     # ------------------------------------------------------------------ memory
@@ -246,6 +250,22 @@ class ByPriority(PrioritySampler):
         rows of another one, or if its parameters do not fit a ring of this capacity.
         """
         self._open(ring, {})
+
+    def open_together(self, group: Followers) -> WeightsTogether:
+        """As ``open``, of several rings: ``weights_of(ring)`` is what each of them needs.
+
+        ``indexes`` are handles from now on. Returns the weights of all rings, which are none yet.
+        """
+        if self._rows is not None:
+            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        self.check_for_update = True
+        self._saved = None
+        self._rows = WeightsTogether(group, self.BY_ROWS)
+        return self._rows
+
+    def weights_of(self, ring: Ring) -> RowWeights:
+        """Fresh memory for the weights of the rows of a ring; ``ValueError`` if they do not fit."""
+        return self._keep(ring, {})
 
     def open_in_file(self, ring: Ring, memory: FileMemory) -> None:
         """See ``Sampler.open_in_file``: priorities and their maximum are in the file."""
@@ -293,7 +313,7 @@ class ByPriority(PrioritySampler):
         self._saved = handles, leaves, newest, greatest, *ranks
 
     def __getstate__(self) -> dict[str, Any]:
-        saved = self._saved if self._rows is None else self._rows.save()
+        saved = self._saved if self._rows is None else self.rows.save()
         return self.__dict__ | {"_rows": None, "_saved": saved}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -307,16 +327,19 @@ class ByPriority(PrioritySampler):
 
     @property
     def rows(self) -> RowWeights:
-        """The weights of the rows, from which they are drawn."""
+        """The weights of the rows, from which they are drawn.
+
+        Of several rings it is a ``WeightsTogether``, which has the same methods.
+        """
         if self._rows is None:
             raise RuntimeError(f"{self!r} belongs to no buffer yet")
-        return self._rows
+        return cast("RowWeights", self._rows)
 
     # ------------------------------------------------------------------ drawing
 
     def draw(
         self,
-        ring: Ring,
+        ring: Ring | Followers,
         n: int,
         rng: np.random.Generator,
         *,
@@ -354,7 +377,7 @@ class ByPriority(PrioritySampler):
 
     def draw_starts(
         self,
-        starts: Starts,
+        starts: Starts | StartsTogether,
         n: int,
         rng: np.random.Generator,
         *,
@@ -412,7 +435,11 @@ class ByPriority(PrioritySampler):
         return slots, extra
 
     def _choose(
-        self, starts: Starts, n: int, rng: np.random.Generator, without: Slots | None
+        self,
+        starts: Starts | StartsTogether,
+        n: int,
+        rng: np.random.Generator,
+        without: Slots | None,
     ) -> tuple[Slots, Floats]:
         """As ``draw_starts``, by a look at all starts; distinct ones if some are to be left out."""
         among = starts.slots()
@@ -634,11 +661,11 @@ class Prioritized(ByPriority):
 
     def _weigh(self, priorities: Floats) -> Floats:
         weights, heaviest = weigh(priorities, self.eps, self.alpha)
-        if heaviest > self.rows.tree.largest:
+        if heaviest > self.rows.largest:
             wrong = int(weights.argmax())
             raise ValueError(
                 f"priorities[{wrong}]: {priorities[wrong]} is too large: to the power of "
-                f"alpha={self.alpha} it must be at most {self.rows.tree.largest}"
+                f"alpha={self.alpha} it must be at most {self.rows.largest}"
             )
         return weights
 

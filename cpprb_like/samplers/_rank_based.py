@@ -103,6 +103,7 @@ class RankBased(ByPriority):
         )
 
     NO_WEIGHT = math.nan
+    BY_ROWS = True
 
     def nbytes_for(self, capacity: int) -> int:
         """Bytes that it allocates for a ring of this capacity."""

@@ -19,6 +19,7 @@ cdef class RowWeights:
     cdef readonly float64_t first    # weight of new rows before any other was given
     cdef float64_t newest_weight     # the greatest so far
     cdef float64_t greatest_priority  # so far
+    cdef float64_t floor             # of the weights of new rows with ``maxima``: the greatest of other rings
     cdef int64_t clears            # of the ring; all below belongs to it
     # Rows whose n-step window is not complete yet: ids, -1 for a free place, and their weights (with
     # ranks, their priorities, as in ``newest_weight``); ``ring.lookahead`` places for each stream.
@@ -39,6 +40,7 @@ cdef class RowWeights:
     cdef void c_set_new(
         self, int64_t first, ndarray priorities, ndarray weights, const uint8_t* present
     ) noexcept
+    cdef float64_t c_greatest(self) noexcept nogil
     cdef float64_t c_new_weight(self) noexcept nogil
     cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil
     cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil

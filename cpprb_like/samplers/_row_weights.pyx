@@ -161,12 +161,15 @@ cdef class RowWeights:
         if run < n:
             self.tree.c_sum_above(0, n - run - 1)
 
-    cdef float64_t c_new_weight(self) noexcept nogil:
-        """The weight of a row that is added now."""
-        cdef float64_t weight
+    cdef float64_t c_greatest(self) noexcept nogil:
+        """The greatest weight so far, or in the ring; then 0.0 if there is none."""
         if self.maxima is None:
             return self.newest_weight
-        weight = max(self.maxima.c_extreme(), self.c_heaviest_held())
+        return max(self.maxima.c_extreme(), self.c_heaviest_held())
+
+    cdef float64_t c_new_weight(self) noexcept nogil:
+        """The weight of a row that is added now."""
+        cdef float64_t weight = max(self.c_greatest(), self.floor)
         return weight if weight > 0.0 else self.first
 
     cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil:
@@ -467,7 +470,37 @@ cdef class RowWeights:
         self.c_sync(self.ring.state[WRITTEN])
         if self.maxima is None:
             return self.newest_weight
-        return max(self.maxima.max, self.c_heaviest_held()) or self.first
+        return max(self.maxima.max, self.c_heaviest_held(), self.floor) or self.first
+
+    @property
+    def largest(self):
+        """The greatest weight that a row may have."""
+        return self.tree.largest
+
+    def count(self, intp_t n):
+        """How many rows have a weight, but no more than n of them."""
+        self.c_sync(self.ring.state[WRITTEN])
+        return c_count(&self.tree.nodes[0], &self.tree.shape, n)
+
+    def take_out(self, cnp.ndarray slots):
+        """Rows that had come cannot be drawn any more: their weights are 0.
+
+        ``slots``, a dense 1-d array of intp, are in use. To be called also if the ring was derived anew
+        from its rows: its log of rows that became complete may lack some then.
+        """
+        self.ring.c_check_slots(slots)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k
+        cdef bint locked = self.tree.c_enter(0)
+        if self.ring.lookahead:  # look at all rows that wait
+            self.completed = self.ring.n_completed - self.ring.completed.shape[0] - 1
+        self.c_sync_entered(self.ring.state[WRITTEN])
+        for k in range(cnp.PyArray_DIM(slots, 0)):
+            if self.tree.c_level(0)[values[k]] > 0.0:
+                self.c_take_out(values[k])
+                self.tree.c_sum_above(values[k], values[k])
+        if locked:
+            self.tree.c_leave()
 
     @property
     def largest_priority(self):

@@ -115,7 +115,7 @@ def test_rows_of_vector_environments_are_whole(replay: SharedReplay) -> None:
 def test_rows_are_whole_while_actors_add(replay: SharedReplay, method: str) -> None:
     """A learner draws newer and newer rows, and waits for nobody."""
     learner = replay.learner(seed=1)
-    with pytest.raises(NotEnoughDataError, match="no actor"):
+    with pytest.raises(NotEnoughDataError, match="no row"):
         learner.sample(1)
     with (
         started(method, shared_rows.add_for_ever, replay, 0, 0.0),

@@ -1,0 +1,257 @@
+"""How a learner's draws are divided among shards: by rows, by weight, or by copies of a sampler.
+
+Not here: which rows a sampler draws (``samplers``), and reading them (``_learner``).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._c.drawn_ahead import States
+from cpprb_like._core import Ring
+from cpprb_like._store.followers import Followers
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._prioritized import (
+    ByPriority,
+    PrioritySampler,
+    read_indexes,
+    read_priorities,
+)
+from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._starts_together import StartsTogether, divided
+from cpprb_like.samplers._together import draw_uniform_together
+from cpprb_like.samplers._uniform import Uniform
+from cpprb_like.schedules import Schedule
+
+__all__ = ["Draws", "draws_of"]
+
+Beta = float | Schedule | None
+Rows = NDArray[np.intp]
+StartsOf = Mapping[int, Starts] | None  # of each ring, where not every row is one
+
+
+class Draws:
+    """Draws rows of all shards as a sampler says.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        The one of the learner.
+    group : Followers
+        The shards.
+    """
+
+    def __init__(self, sampler: Sampler, group: Followers) -> None:
+        self.sampler = sampler
+        self.group = group
+
+    def sampler_of(self, number: int) -> Sampler:  # noqa: ARG002 (for subclasses)
+        """A sampler for the reader of a shard."""
+        return Uniform()
+
+    def opened(self, number: int, ring: Ring) -> None:
+        """A shard has come."""
+
+    def hide(self, number: int, slots: Slots) -> None:
+        """Rows of a shard, which had come, can be drawn no more."""
+
+    def draw(
+        self, n: int, rng: np.random.Generator, *, replace: bool, beta: Beta, starts: StartsOf
+    ) -> tuple[Rows, Extra]:
+        """Draw n rows, or n of the ``starts``."""
+        raise NotImplementedError
+
+    def check(self, n: int, *, replace: bool, beta: Beta) -> None:
+        """Raise what a draw would raise, as far as it is known."""
+
+    def update(
+        self,
+        indexes: ArrayLike,  # noqa: ARG002
+        priorities: ArrayLike,  # noqa: ARG002
+    ) -> None:
+        """Set the priorities of rows."""
+        raise TypeError("there are no priorities")
+
+    def wrong(
+        self,
+        indexes: NDArray[np.int64],  # noqa: ARG002
+        priorities: NDArray[np.float64],  # noqa: ARG002
+    ) -> NDArray[np.intp]:
+        """Which of the indexes ``update`` would refuse; it raises for the priorities."""
+        raise TypeError("there are no priorities")
+
+    def states(self) -> States:
+        """What a draw changes."""
+        state = self.sampler.draw_state()
+        if state:
+            yield self.sampler, state
+
+
+class UniformDraws(Draws):
+    """Each row with the same probability."""
+
+    def draw(
+        self,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        replace: bool,
+        beta: Beta,  # noqa: ARG002
+        starts: StartsOf,
+    ) -> tuple[Rows, Extra]:
+        """See ``Draws.draw``."""
+        if starts is None:
+            return draw_uniform_together(self.group, n, rng, replace), {}
+        among = StartsTogether(self.group, starts)
+        return among.draw(n, rng) if replace else among.draw_distinct(n, rng), {}
+
+
+class WeightedDraws(Draws):
+    """By weights of rows, which one sampler keeps for all shards."""
+
+    sampler: ByPriority
+
+    def __init__(self, sampler: ByPriority, group: Followers) -> None:
+        super().__init__(sampler, group)
+        self._weights = sampler.open_together(group)
+
+    def opened(self, number: int, ring: Ring) -> None:
+        """See ``Draws.opened``: its rows get weights."""
+        self._weights.put(number, self.sampler.weights_of(ring))
+
+    def hide(self, number: int, slots: Slots) -> None:
+        """See ``Draws.hide``."""
+        self._weights.sync()  # first, so that rows that came get the greatest weight of all shards
+        self._weights.weights_of(number).take_out(slots)
+
+    def draw(
+        self, n: int, rng: np.random.Generator, *, replace: bool, beta: Beta, starts: StartsOf
+    ) -> tuple[Rows, Extra]:
+        """See ``Draws.draw``."""
+        if starts is None:
+            return self.sampler.draw(self.group, n, rng, replace=replace, beta=beta)
+        among = StartsTogether(self.group, starts)
+        return self.sampler.draw_starts(among, n, rng, replace=replace, beta=beta)
+
+    def check(self, n: int, *, replace: bool, beta: Beta) -> None:
+        """See ``Draws.check``."""
+        self.sampler.check_draw(n, replace=replace, beta=beta)
+
+    def update(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """See ``Draws.update``."""
+        self.sampler.update_priorities(indexes, priorities)
+
+    def wrong(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        """See ``Draws.wrong``."""
+        self.sampler.read_priorities(priorities)
+        return self._weights.without_row(np.ascontiguousarray(indexes))
+
+
+class CopiedDraws(Draws):
+    """Shards by the number of their rows, and in each by a copy of the sampler."""
+
+    def __init__(self, sampler: Sampler, group: Followers) -> None:
+        super().__init__(sampler, group)
+        self._copies: dict[int, Sampler] = {}
+
+    def sampler_of(self, number: int) -> Sampler:
+        """See ``Draws.sampler_of``: a copy, which starts as the sampler was given."""
+        self._copies[number] = copy.deepcopy(self.sampler)
+        return self._copies[number]
+
+    def hide(self, number: int, slots: Slots) -> None:
+        """See ``Draws.hide``."""
+        ring = dict(self.group.usable_rings).get(number)
+        if ring is not None:
+            self._copies[number].forget(slots, ring.now())
+
+    def draw(
+        self, n: int, rng: np.random.Generator, *, replace: bool, beta: Beta, starts: StartsOf
+    ) -> tuple[Rows, Extra]:
+        """See ``Draws.draw``."""
+        rings = [(number, ring) for number, ring in self.group.usable_rings if len(ring)]
+        sizes = np.array(
+            [len(ring) if starts is None else starts[number].count for number, ring in rings],
+            np.int64,
+        )
+        total = int(sizes.sum())
+        if total == 0 or (not replace and n > total):
+            wanted = "" if total == 0 else f" {n} distinct rows"
+            raise NotEnoughDataError(f"cannot sample{wanted}: there are {total} that can be drawn")
+        if replace:
+            parts = np.searchsorted(sizes.cumsum(), rng.integers(total, size=n), side="right")
+        else:
+            parts = rng.permutation(np.repeat(np.arange(len(sizes)), divided(sizes, n, rng)))
+        rows = np.empty(n, np.intp)
+        extra: Extra = {}
+        time = self.sampler.time_state()
+        for part, (number, ring) in enumerate(rings):
+            places = np.flatnonzero(parts == part)
+            if len(places) == 0:
+                continue
+            sampler = self._copies[number]
+            vars(sampler).update(time)
+            draw = self._drawing(sampler, ring, beta, None if starts is None else starts[number])
+            slots, further = draw(len(places), rng, replace=replace)
+            rows[places] = self.group.number(number, slots)
+            for name, values in further.items():
+                own = values << self.group.bits | number if name == "indexes" else values
+                extra.setdefault(name, np.empty(n, own.dtype))[places] = own
+            vars(self.sampler).update(sampler.time_state())
+        return rows, extra
+
+    @staticmethod
+    def _drawing(
+        sampler: Sampler, ring: Ring, beta: Beta, starts: Starts | None
+    ) -> Callable[..., tuple[Slots, Extra]]:
+        options: dict[str, Any] = {} if beta is None else {"beta": beta}
+        if starts is None:
+            return partial(sampler.draw, ring, **options)
+        return partial(sampler.draw_starts, starts, **options)
+
+    def update(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """See ``Draws.update``: each in its shard."""
+        if not isinstance(self.sampler, PrioritySampler):
+            super().update(indexes, priorities)
+        values = read_priorities(priorities)
+        given = read_indexes(indexes, len(values))
+        numbers = given & ((1 << self.group.bits) - 1)
+        for number, sampler in self._copies.items():
+            places = np.flatnonzero(numbers == number)
+            if len(places) and isinstance(sampler, PrioritySampler):
+                sampler.update_priorities(given[places] >> self.group.bits, values[places])
+
+    def wrong(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        """See ``Draws.wrong``."""
+        if not isinstance(self.sampler, PrioritySampler):
+            return super().wrong(indexes, priorities)
+        self.sampler.read_priorities(priorities)
+        numbers = indexes & ((1 << self.group.bits) - 1)
+        return np.flatnonzero(~np.isin(numbers, list(self._copies)))
+
+    def states(self) -> States:
+        """See ``Draws.states``: of all copies too."""
+        for sampler in (self.sampler, *self._copies.values()):
+            state = sampler.draw_state()
+            if state:
+                yield sampler, state
+
+
+def draws_of(sampler: Sampler, group: Followers) -> Draws:
+    """How the rows of all shards are drawn by a sampler."""
+    if type(sampler) is Uniform:
+        return UniformDraws(sampler, group)
+    if isinstance(sampler, ByPriority):
+        return WeightedDraws(sampler, group)
+    return CopiedDraws(sampler, group)

@@ -1,0 +1,360 @@
+"""``Sharded``: batches from the rows of several shards, as from those of one buffer.
+
+What a learner and its views have in common: rows are chosen, read, and chosen anew if an actor has
+written over one of them meanwhile. Not here: which rows (``_draws``), and one shard (``_shards``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._c.aligned import aligned, empty
+from cpprb_like._core import Ring
+from cpprb_like._store.schema import check_out
+from cpprb_like.buffers._replay import sampler_columns
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.processes._shards import TOO_FAST, TRIES, Reader
+from cpprb_like.samplers._base import Extra, Slots
+from cpprb_like.samplers._prioritized import PrioritySampler
+from cpprb_like.samplers._starts import Starts
+from cpprb_like.schedules import Schedule, check
+
+if TYPE_CHECKING:
+    from cpprb_like.processes._learner import Learner
+
+__all__ = ["Sharded"]
+
+Rows = NDArray[np.intp]
+Choose = Callable[[], tuple[Rows, Extra]]
+Names = tuple[str, ...] | None
+ROW_NAMES = ("indexes", "row_indexes")  # columns that name rows
+
+
+class Sharded(Source):
+    """A source of the rows of a learner's shards."""
+
+    @property
+    def _learner(self) -> Learner:
+        """Whose shards these are."""
+        raise NotImplementedError
+
+    def _starts(self) -> Mapping[int, Starts] | None:
+        """The rows of each shard that an item can start at, where that is not every one."""
+        return None
+
+    def _read_part(
+        self, number: int, reader: Reader, slots: Slots, names: Names, located: bool
+    ) -> Batch | None:
+        """What there is of the rows of one shard; None if some were written over meanwhile."""
+        raise NotImplementedError
+
+    def _epoch_of(
+        self, number: int, reader: Reader, rng: np.random.Generator | None
+    ) -> tuple[int, Callable[[int], Slots]]:
+        """How many rows of a shard an epoch has, and what gives so many of them at a time."""
+        raise NotImplementedError
+
+    def _there(self, number: int, slots: Slots) -> NDArray[np.bool_]:
+        """Which rows of a shard can be drawn now."""
+        raise NotImplementedError
+
+    def _count(self) -> None:
+        """A batch was drawn."""
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(
+        self,
+        batch_size: int,
+        beta: float | Schedule | None = None,
+        *,
+        replace: bool = True,
+        out: dict[str, Any] | None = None,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+    ) -> Batch:
+        """Draw a batch from the rows of all shards.
+
+        Parameters
+        ----------
+        batch_size, beta, replace, out, fields
+            See ``Source.sample``, and ``ReplayBuffer.sample`` for ``out``.
+        indexes : bool
+            Add the column ``indexes``, shape ``(batch_size,)``, int64, which names the drawn rows
+            for ever: a shard, and a row of it. With priorities it is there anyway.
+
+        Returns
+        -------
+        dict of ndarray
+            As a buffer that holds all rows gives it.
+
+        Raises
+        ------
+        NotEnoughDataError
+            No row can be drawn, or fewer than ``batch_size`` and ``replace`` is false; or all
+            priorities are 0. It is a ``ValueError``.
+        TypeError, ValueError, MemoryError
+            As ``ReplayBuffer.sample``.
+        RuntimeError
+            Rows were written over faster than they could be read, again and again: ``capacity`` is
+            far too small.
+
+        Notes
+        -----
+        Each row is whole, and was in the replay at the time of the draw. A row that an actor writes
+        over while it is read makes all rows be drawn again, without the oldest of that shard.
+
+        Cost: that of one buffer, and a look at each shard. Fields of ``next_of`` and
+        ``stack_compress``, n-step returns and views are read shard by shard, and copied once more.
+        """
+        n, names = self._read_batch_size(batch_size, fields)
+        learner = self._learner
+        if beta is not None:
+            check("beta", beta, 0)
+            if not self.has_priorities:
+                raise TypeError("beta: expected no value, for there are no priorities")
+        if indexes and "indexes" in self.fields:
+            raise ValueError("indexes: there is a field of this name")
+        arrays = None if out is None else self._check_out(out, n, names)
+        with learner._lock:
+            batch = self._read(
+                partial(self._choose, n, replace, beta, indexes), names, arrays, indexes
+            )
+            self._count()
+        if out is None or arrays is None:
+            return batch
+        out.update({name: values for name, values in batch.items() if name not in arrays})
+        return out
+
+    def _check_out(self, out: dict[str, Any], n: int, names: Names) -> Batch:
+        """The arrays of the caller, by field."""
+        columns = self.columns
+        wanted = {name: columns[name] for name in names or self.fields}
+        return dict(zip(wanted, check_out(out, n, wanted), strict=True))
+
+    def _choose(
+        self, n: int, replace: bool, beta: float | Schedule | None, indexes: bool
+    ) -> tuple[Rows, Extra]:
+        """Rows for a batch, and further columns."""
+        learner = self._learner
+        rows, extra = learner._draws.draw(
+            n, learner.rng, replace=replace, beta=beta, starts=self._starts()
+        )
+        if indexes and "indexes" not in extra:
+            extra = {**extra, "indexes": learner._group.handles(rows)}
+        return rows, extra
+
+    def _read(self, choose: Choose, names: Names, arrays: Batch | None, located: bool) -> Batch:
+        """What there is of the rows that ``choose`` chooses, as they are at one moment."""
+        learner = self._learner
+        margins: dict[int, int] = {}
+        for _ in range(TRIES):
+            learner._follow()
+            for number, margin in margins.items():
+                learner._reader(number).leave_out(margin)
+            rows, extra = choose()
+            for name, values in extra.items():
+                if name in self.fields or len(values) != len(rows):
+                    raise ValueError(
+                        f"{learner.sampler!r}: expected {len(rows)} values under a name that is no "
+                        f"field, got {len(values)} as {name!r}"
+                    )
+            late, batch = self._take(rows, names, arrays, located)
+            if late < 0:
+                batch.update({name: aligned(values) for name, values in extra.items()})
+                return batch
+            margins[late] = learner._reader(late).margin_after(margins.get(late, 0))
+        raise RuntimeError(TOO_FAST)
+
+    def _take(
+        self, rows: Rows, names: Names, arrays: Batch | None, located: bool
+    ) -> tuple[int, Batch]:
+        """A batch of these rows, read shard by shard; or the shard that has lost one of them."""
+        group = self._learner._group
+        batch: Batch = {} if arrays is None else dict(arrays)
+        numbers = rows & ((1 << group.bits) - 1)
+        n = len(rows)
+        if n == 0:
+            known = {name: self.columns[name] for name in names or self.fields}
+            known |= self._further()
+            return -1, {name: empty((0, *one.shape), one.dtype) for name, one in known.items()}
+        for number in np.unique(numbers).tolist():
+            places = np.flatnonzero(numbers == number)
+            slots = rows[places] >> group.bits
+            reader = self._learner._reader(number)
+            part = self._read_part(number, reader, slots, names, located)
+            if part is None:
+                return number, {}
+            for name, values in part.items():
+                own = values
+                if name in ROW_NAMES:
+                    own = np.where(values < 0, -1, values << group.bits | number)
+                if name not in batch and len(places) == n:
+                    batch[name] = own
+                    continue
+                if name not in batch:
+                    batch[name] = empty((n, *own.shape[1:]), own.dtype)
+                batch[name][places] = own
+        return -1, batch
+
+    def _further(self) -> Mapping[str, ColumnSpec]:
+        """The columns that batches have beside the fields with any sampler."""
+        known = {*self.fields, *self._sampler_columns()}
+        return {name: spec for name, spec in self.columns.items() if name not in known}
+
+    def _sampler_columns(self) -> dict[str, ColumnSpec]:
+        """The columns that the sampler adds, as far as they are known."""
+        return sampler_columns(self._learner.sampler)
+
+    # ------------------------------------------------------------------ epochs
+
+    def _epoch(
+        self,
+        n: int,
+        fields: Names,
+        shuffle: bool,
+        drop_last: bool,
+        shard: tuple[int, int],
+        rng: np.random.Generator | None,
+    ) -> Iterator[Batch]:
+        learner = self._learner
+        generator = (learner.rng if rng is None else rng) if shuffle else None
+        with learner._lock:
+            learner._follow()
+            rings = [(number, ring) for number, ring in learner._group.usable_rings if len(ring)]
+            found = {
+                number: self._epoch_of(number, learner._reader(number), generator)
+                for number, _ in rings
+            }
+            clears = {number: ring.clears for number, ring in rings}
+            order = _Interleaved(learner._group.number, found, generator)
+        batches = parts(order.take, n, drop_last, shard)
+        while True:
+            with learner._lock:
+                rows = next(batches, None)
+                if rows is None:
+                    return
+                choose = partial(self._still_there, rows, dict(rings), clears)
+                batch = self._read(choose, fields, None, False)
+                self._count()
+            yield batch
+
+    def _still_there(
+        self, rows: Rows, rings: Mapping[int, Ring], clears: Mapping[int, int]
+    ) -> tuple[Rows, Extra]:
+        """Those of the rows that can be drawn now."""
+        for number, ring in rings.items():
+            if ring.clears != clears[number]:
+                raise RuntimeError(f"writer {number} cleared its rows while they were read")
+        bits = self._learner._group.bits
+        numbers = rows & ((1 << bits) - 1)
+        there = np.zeros(len(rows), np.bool_)
+        for number in np.unique(numbers).tolist():
+            places = np.flatnonzero(numbers == number)
+            there[places] = self._there(number, rows[places] >> bits)
+        return rows[there], {}
+
+    # ------------------------------------------------------------------ priorities and state
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of drawn rows, such as the absolute TD errors of a batch.
+
+        They are this learner's: others have priorities of their own.
+
+        Parameters
+        ----------
+        indexes : array_like of int, shape (n,)
+            ``batch["indexes"]``, or parts of those of several batches. Rows that were written over
+            since they were drawn are passed over. Of duplicates the last counts.
+        priorities : array_like, shape (n,) or (n, 1)
+            Finite, at least 0.
+
+        Raises
+        ------
+        TypeError
+            They are no integers, or no numbers; or there are no priorities.
+        ValueError
+            Not one priority for each index, or one that is negative, infinite, NaN or too large.
+        IndexError
+            An index names no row, and never did. Whatever is raised, no priority has changed.
+
+        Notes
+        -----
+        Cost: that of ``PrioritizedReplayBuffer.update_priorities``, and a look at each shard.
+        """
+        learner = self._learner
+        if not self.has_priorities:
+            super().update_priorities(indexes, priorities)
+        with learner._lock:
+            learner._follow()
+            learner._draws.update(indexes, priorities)
+
+    def _check_update(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        with self._learner._lock:
+            self._learner._follow()
+            return self._learner._draws.wrong(indexes, priorities)
+
+    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
+        with self._learner._lock:
+            found = len(self)
+            if not replace and n > found:
+                raise NotEnoughDataError(
+                    f"cannot sample {n} distinct rows: the shards hold {found}"
+                )
+            self._learner._draws.check(n, replace=replace, beta=beta)
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether rows are drawn by priority: then batches have ``weights`` and ``indexes``."""
+        return isinstance(self._learner.sampler, PrioritySampler)
+
+    def __len__(self) -> int:
+        """Rows of all shards that can be drawn, whatever a view needs besides."""
+        learner = self._learner
+        with learner._lock:
+            learner._follow()
+            return len(learner._group)
+
+    def __bool__(self) -> bool:
+        """It is a thing and not its rows: always true."""
+        return True
+
+
+class _Interleaved:
+    """The rows of an epoch over several shards, in the order of shards or in random order."""
+
+    def __init__(
+        self,
+        name: Callable[[int, Slots], Rows],
+        found: Mapping[int, tuple[int, Callable[[int], Slots]]],
+        rng: np.random.Generator | None,
+    ) -> None:
+        self._name = name
+        self._found = found
+        sizes = [size for size, _ in found.values()]
+        self._labels = np.repeat(np.array(list(found), np.int32), sizes)
+        if rng is not None:
+            self._labels = rng.permutation(self._labels)
+        self._at = 0
+
+    def take(self, n: int) -> Rows:
+        """The next n rows, or as many as are left."""
+        taken = np.empty(0, np.intp)
+        while len(taken) < n and self._at < len(self._labels):
+            labels = self._labels[self._at : self._at + n - len(taken)]
+            self._at += len(labels)
+            rows = np.full(len(labels), -1, np.intp)
+            for number in np.unique(labels).tolist():
+                places = np.flatnonzero(labels == number)
+                slots = self._found[number][1](len(places))
+                rows[places[: len(slots)]] = self._name(number, slots)
+            taken = np.concatenate([taken, rows[rows >= 0]])
+        return taken

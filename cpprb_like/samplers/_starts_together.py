@@ -1,0 +1,101 @@
+"""``StartsTogether``: the rows of several rings at which the items of a view can start.
+
+Not here: the starts of one ring (``_starts``), and reading what starts there (``views``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._store.followers import Followers
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._starts import Starts
+
+__all__ = ["StartsTogether"]
+
+Rows = NDArray[np.intp]
+
+
+class StartsTogether:
+    """What ``Starts`` is for one ring: the same methods, of numbers of rows.
+
+    Parameters
+    ----------
+    ring : Followers
+        The rings.
+    starts : dict of int to Starts
+        Those of each ring whose rows may be drawn.
+    """
+
+    def __init__(self, ring: Followers, starts: Mapping[int, Starts]) -> None:
+        self.ring = ring
+        self._starts = dict(starts)
+
+    def tell(self, rows: Rows) -> NDArray[np.int8]:
+        """See ``Starts.tell``."""
+        told = np.full(len(rows), -1, np.int8)
+        numbers = rows & ((1 << self.ring.bits) - 1)
+        for number, starts in self._starts.items():
+            places = np.flatnonzero(numbers == number)
+            told[places] = starts.tell(rows[places] >> self.ring.bits)
+        return told
+
+    def counts(self) -> NDArray[np.int64]:
+        """How many starts there are in each ring, in the order of ``starts``."""
+        return np.array([starts.count for starts in self._starts.values()], np.int64)
+
+    def slots(self) -> Rows:
+        """All of them: see ``Starts.slots``."""
+        found = [self.ring.number(number, one.slots()) for number, one in self._starts.items()]
+        return np.concatenate(found) if found else np.empty(0, np.intp)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Rows:
+        """Draw n of them, each with the same probability: see ``Starts.draw``."""
+        counts = self.counts()
+        total = int(counts.sum())
+        if total == 0:
+            self.refuse()
+        parts = np.searchsorted(counts.cumsum(), rng.integers(total, size=n), side="right")
+        rows = np.empty(n, np.intp)
+        for part, (number, starts) in enumerate(self._starts.items()):
+            places = np.flatnonzero(parts == part)
+            if len(places):
+                rows[places] = self.ring.number(number, starts.draw(len(places), rng))
+        return rows
+
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> Rows:
+        """As ``draw``, n different ones: see ``Starts.draw_distinct``."""
+        counts = self.counts()
+        if n > counts.sum():
+            self.refuse(n)
+        among = divided(counts, n, rng)
+        drawn = [
+            self.ring.number(number, starts.draw_distinct(int(count), rng))
+            for (number, starts), count in zip(self._starts.items(), among, strict=True)
+        ]
+        return rng.permutation(np.concatenate(drawn)) if drawn else np.empty(0, np.intp)
+
+    def refuse(self, distinct: int | None = None) -> None:
+        """Raise ``NotEnoughDataError``: see ``Starts.refuse``."""
+        for starts in self._starts.values():
+            if distinct is None or len(self._starts) == 1:
+                starts.refuse(distinct)
+        found = int(self.counts().sum())
+        wanted = "" if distinct is None else f" {distinct} distinct rows"
+        raise NotEnoughDataError(
+            f"cannot sample{wanted}: of {len(self.ring)} rows {found} can be drawn"
+        )
+
+
+def divided(sizes: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """How many of n distinct things, drawn from parts of these sizes, come from each part."""
+    found = np.zeros(len(sizes), np.int64)
+    left = int(sizes.sum())
+    for part, size in enumerate(sizes.tolist()):
+        found[part] = rng.hypergeometric(size, left - size, n) if size else 0
+        n -= int(found[part])
+        left -= size
+    return found

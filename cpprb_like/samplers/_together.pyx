@@ -1,0 +1,482 @@
+"""Draws from several rings as from one: uniform ones, and by weight.
+
+Each ring keeps the weights of its rows in a tree of its own. A draw by weight looks for each target
+in the ring that holds that part of the sum of all, so rows have the probabilities, and a batch the
+strata, that one tree over all rows would give. Compiled because it looks at every row that is drawn.
+Not here: which rings (``_store.followers``), the weights of one of them (``_row_weights``), and what
+priorities mean (``_prioritized``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.math cimport INFINITY, nextafter
+from libc.stdlib cimport free, malloc
+from numpy.random cimport bitgen_t
+
+from cpprb_like._c.arrays cimport c_index
+from cpprb_like._c.copying cimport c_prefetch_rows
+from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
+from cpprb_like._c.shuffle cimport Shuffle
+from cpprb_like._c.tree_node cimport c_find
+from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
+from cpprb_like._core cimport HANDLE_BASE, WRITTEN, Ring
+from cpprb_like._segment_tree cimport DISTINCT, INDEPENDENT, c_bit_generator, c_check_drawn
+from cpprb_like._store.followers cimport Followers
+from cpprb_like._store.row_handles cimport GONE, NO_ROW, c_slot_of
+from cpprb_like.samplers._row_weights cimport RowWeights
+
+import numpy as np
+
+from cpprb_like.errors import NotEnoughDataError
+
+cnp.import_array()
+
+cdef enum:
+    FETCHED_ROWS = 512       # batches whose records stay in a cache until they are copied
+    TRIED = -1               # in place of a slot: rows are tried until one can be drawn
+    NUMBERED = -2            # rows are looked up by their number among those that can be drawn
+
+cdef float64_t LARGEST = 2.0 ** 1000  # a weight, as long as there is no row
+
+
+# ---------------------------------------------------------------------- uniform
+
+
+def draw_uniform_together(Followers group not None, intp_t n, rng, bint replace=True):
+    """Draw n rows of all rings, each with the same probability.
+
+    Parameters
+    ----------
+    group : Followers
+        The rings.
+    n : int
+        How many rows, at least 0.
+    rng : numpy.random.Generator
+        Where the randomness comes from.
+    replace : bool
+        Whether a row may be drawn more than once. If not, they are in random order.
+
+    Returns
+    -------
+    ndarray of intp, shape (n,)
+        Numbers of rows, as ``Followers`` has them.
+
+    Raises
+    ------
+    NotEnoughDataError
+        There is no row, or fewer than n without replacement.
+
+    Notes
+    -----
+    Cost: proportional to n; times the logarithm of the rows stored of a ring of which over half
+    cannot be drawn, or without replacement if there are such rows.
+    """
+    cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(rows)
+    bit_generator = rng.bit_generator
+    cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
+    cdef Shuffle shuffle = None
+    cdef intp_t total, count
+    cdef Part* parts = <Part*> malloc(group.width * sizeof(Part))
+    if parts == NULL:
+        raise MemoryError("no memory left to draw rows")
+    try:
+        count = c_plan(group, parts, replace)
+        total = parts[count - 1].stop if count else 0
+        if total == 0:
+            raise NotEnoughDataError("cannot sample: there is no row that can be drawn")
+        if not replace and n > total:
+            raise NotEnoughDataError(f"cannot sample {n} distinct rows: there are {total}")
+        if not replace:
+            shuffle = Shuffle(total, n)
+        lock = bit_generator.lock
+        lock.acquire()  # nothing is allocated and nothing raised meanwhile: see ``draw_uniform``
+        c_draw(group, parts, values, n, &bits, total, shuffle)
+        lock.release()
+    finally:
+        free(parts)
+    return rows
+
+
+cdef intp_t c_plan(Followers group, Part* parts, bint replace) except -1:
+    """How to draw from each ring that has rows; how many these are."""
+    cdef intp_t number, drawable, width, count = 0, stop = 0
+    cdef Ring ring
+    for number in range(group.width):
+        if not group.c_is_usable(number):
+            continue
+        ring = group.c_ring(number)
+        drawable = ring.c_drawable()
+        if drawable == 0:
+            continue
+        width = <intp_t> (ring.c_stop() - ring.c_first())
+        stop += drawable
+        parts[count].number, parts[count].stop = number, stop
+        parts[count].capacity, parts[count].oldest = ring.capacity, ring.c_first()
+        parts[count].records = <const char*> ring.c_record(0)
+        parts[count].stride = ring.record_stride
+        if drawable == width:
+            parts[count].first = <intp_t> (ring.c_first() % ring.capacity)
+        else:
+            parts[count].first = TRIED if replace and 2 * drawable >= width else NUMBERED
+        count += 1
+    return count
+
+
+cdef void c_draw(
+    Followers group, const Part* parts, intp_t* rows, intp_t n, Bits* bits, intp_t total,
+    Shuffle shuffle,
+) noexcept:
+    cdef intp_t k, place, slot, before
+    cdef const Part* part
+    for k in range(n):
+        place = <intp_t> c_bounded(bits, total) if shuffle is None else shuffle.c_next(bits)
+        part = parts
+        before = 0
+        while place >= part.stop:
+            before = part.stop
+            part += 1
+        if part.first >= 0:
+            slot = part.first + place - before
+            slot = slot if slot < part.capacity else slot - part.capacity
+        else:
+            slot = c_draw_otherwise(group.c_ring(part.number), part, place - before, bits)
+        rows[k] = slot << group.bits | part.number
+        if n <= FETCHED_ROWS:
+            c_prefetch_rows(part.records, part.stride, part.stride, &slot, 1)
+
+
+cdef intp_t c_draw_otherwise(Ring ring, const Part* part, intp_t place, Bits* bits) noexcept:
+    """A slot of a ring that has rows which cannot be drawn."""
+    cdef intp_t slot
+    cdef intp_t width = <intp_t> (ring.c_stop() - part.oldest)
+    if part.first == NUMBERED:
+        return ring.c_slot_of_nth(place, part.oldest)
+    while True:
+        slot = <intp_t> ((part.oldest + <intp_t> c_bounded(bits, width)) % part.capacity)
+        if ring.c_can_draw(slot):
+            return slot
+
+
+# ---------------------------------------------------------------------- by weight
+
+
+@cython.final
+cdef class WeightsTogether:
+    """The weights of the rows of several rings: what ``RowWeights`` is for one.
+
+    A row is drawn with probability ``weight / sum of all weights``, whichever ring it is in; or, with
+    ``by_rows``, a ring is drawn by the number of its rows, and a row in it by weight: for weights that
+    say nothing outside of their ring, such as those of ranks. New rows get the greatest weight of all.
+
+    Parameters
+    ----------
+    ring : Followers
+        The rings, by whose numbers rows are called.
+    by_rows : bool
+        See above.
+    """
+
+    def __cinit__(self, Followers ring not None, bint by_rows):
+        self.ring = ring
+        self.by_rows = by_rows
+        self.members = [None] * ring.width
+
+    cdef RowWeights c_member(self, intp_t number):
+        """The weights of a ring that is there."""
+        return <RowWeights> self.members[number]
+
+    def put(self, intp_t number, RowWeights weights not None):
+        """The weights of the rows of a ring."""
+        self.members[number] = weights
+
+    def weights_of(self, intp_t number):
+        """The weights of one ring."""
+        return self.c_member(number)
+
+    def sync(self):
+        """Bring the trees up to date: rows that have come get the greatest weight of all rings."""
+        self.c_sync()
+
+    cdef int c_sync(self) except -1:
+        """As ``sync``."""
+        cdef float64_t newest = 0.0, priority = 0.0
+        cdef RowWeights one
+        for member in self.members:
+            if member is not None:
+                one = <RowWeights> member
+                one.c_begin()
+                newest = max(newest, one.c_greatest())
+                priority = max(priority, one.greatest_priority)
+        for member in self.members:
+            if member is not None:
+                one = <RowWeights> member
+                one.greatest_priority = priority
+                if one.maxima is None:
+                    one.newest_weight = newest
+                one.floor = newest
+                one.c_sync(one.ring.state[WRITTEN])
+        return 0
+
+    cdef intp_t c_measure(self, Part* parts) except -1:
+        """The rings that have rows of a weight, and their shares; how many these are."""
+        cdef intp_t number, count = 0
+        cdef RowWeights one
+        for number in range(self.ring.width):
+            if not self.ring.c_is_usable(number):
+                continue
+            one = self.c_member(number)
+            if one.tree.c_total() > 0.0:
+                parts[count].number = number
+                parts[count].total = one.tree.c_total()
+                parts[count].mass = parts[count].total
+                if self.by_rows:
+                    parts[count].mass = <float64_t> one.ring.c_drawable()
+                count += 1
+        return count
+
+    @property
+    def largest(self):
+        """The greatest weight that a row may have."""
+        largest = LARGEST
+        for member in self.members:
+            if member is not None:
+                largest = min(largest, (<RowWeights> member).tree.largest / self.ring.width)
+        return largest
+
+    @property
+    def largest_priority(self):
+        """The greatest priority that any row was given, 1.0 at first."""
+        self.c_sync()
+        return max([(<RowWeights> one).greatest_priority for one in self.members if one is not None],
+                   default=1.0)
+
+    @property
+    def newest(self):
+        """The weight of the next new row."""
+        self.c_sync()
+        return max([one.newest for one in self.members if one is not None], default=1.0)
+
+    @property
+    def total(self):
+        """The sum of all masses."""
+        return sum([mass for _, mass, _ in self._parts()])
+
+    @property
+    def least(self):
+        """The least mass of a row, above 0; infinity if there is none."""
+        return min(
+            [self.c_member(number).c_least() * (mass / total) if self.by_rows
+             else self.c_member(number).c_least() for number, mass, total in self._parts()],
+            default=INFINITY,
+        )
+
+    def _parts(self):
+        """Number, share, and sum of weights of each ring that has any."""
+        self.c_sync()
+        cdef Part* parts = <Part*> malloc(self.ring.width * sizeof(Part))
+        cdef intp_t k
+        if parts == NULL:
+            raise MemoryError("no memory left to draw rows")
+        try:
+            return [
+                (parts[k].number, parts[k].mass, parts[k].total)
+                for k in range(self.c_measure(parts))
+            ]
+        finally:
+            free(parts)
+
+    # ------------------------------------------------------------------ drawing
+
+    def draw(self, n, rng, bint replace, bint stratified, bint as_handles):
+        """Draw n rows; see ``RowWeights.draw``, whose slots are numbers of rows here.
+
+        Returns numbers of rows, their ``indexes`` for ``update``, their masses; the least mass of all
+        rows, and the sum of all masses.
+        """
+        cdef intp_t k, count, size = c_index(n)
+        cdef float64_t least = INFINITY, total = 0.0, one
+        cdef Part* parts
+        if size < 0:
+            raise ValueError(f"n: expected 0 or more, got {n}")
+        self._rank(1 if replace else max(size, 1))
+        if not replace:
+            rows, weights = self._draw_distinct(size, rng)
+            return rows, self.indexes(rows, as_handles), weights, self.least, self.total
+        cdef cnp.ndarray drawn = cnp.PyArray_SimpleNew(1, &size, cnp.NPY_INTP)
+        cdef cnp.ndarray masses = cnp.PyArray_SimpleNew(1, &size, cnp.NPY_FLOAT64)
+        cdef float64_t* targets = <float64_t*> cnp.PyArray_DATA(masses)
+        bit_generator = rng.bit_generator
+        cdef bitgen_t* source = c_bit_generator(bit_generator)
+        self.c_sync()
+        parts = <Part*> malloc(self.ring.width * sizeof(Part))
+        if parts == NULL:
+            raise MemoryError("no memory left to draw rows")
+        try:
+            count = self.c_measure(parts)
+            for k in range(count):
+                total += parts[k].mass
+                one = self.c_member(parts[k].number).c_least()
+                least = min(least, one * (parts[k].mass / parts[k].total) if self.by_rows else one)
+            c_check_drawn(INDEPENDENT, total > 0.0, size)
+            with bit_generator.lock:
+                for k in range(size):
+                    targets[k] = source.next_double(source.state)
+            for k in range(size):
+                targets[k] = ((k + targets[k]) / size if stratified else targets[k]) * total
+            self.c_search(parts, count, targets, <intp_t*> cnp.PyArray_DATA(drawn), size)
+        finally:
+            free(parts)
+        return drawn, self.indexes(drawn, as_handles), masses, least, total
+
+    cdef int c_search(
+        self, const Part* parts, intp_t count, float64_t* targets, intp_t* rows, intp_t n
+    ) except -1:
+        """Search for targets in the rings; they become the masses that were found."""
+        cdef intp_t k, i, number, found
+        cdef float64_t before = 0.0, scale, target
+        cdef RowWeights one
+        cdef float64_t* own = <float64_t*> malloc(n * sizeof(float64_t) + 1)
+        cdef intp_t* places = <intp_t*> malloc(2 * n * sizeof(intp_t) + 1)
+        cdef intp_t* leaves = places + n
+        if own == NULL or places == NULL:
+            free(own)
+            free(places)
+            raise MemoryError("no memory left to draw rows")
+        for k in range(n):
+            rows[k] = -1
+        for i in range(count):
+            one = self.c_member(parts[i].number)
+            scale = parts[i].mass / parts[i].total if self.by_rows else 1.0
+            found = 0
+            for k in range(n):
+                if rows[k] < 0 and (targets[k] < before + parts[i].mass or i == count - 1):
+                    target = max(targets[k] - before, 0.0) / scale
+                    if not target < parts[i].total:  # a difference may round up
+                        target = nextafter(parts[i].total, 0.0)
+                    own[found], places[found] = target, k
+                    found += 1
+            c_find(&one.tree.nodes[0], &one.tree.shape, own, leaves, own, found)
+            number = parts[i].number
+            for k in range(found):
+                rows[places[k]] = leaves[k] << self.ring.bits | number
+                targets[places[k]] = own[k] * scale
+            before += parts[i].mass
+        free(own)
+        free(places)
+        return 0
+
+    def _rank(self, intp_t n):
+        """Sort the rows of each ring by priority where that is due."""
+        cdef intp_t number
+        if not self.by_rows:
+            return
+        self.c_sync()
+        for number in range(self.ring.width):
+            if self.ring.c_is_usable(number):
+                self.c_member(number).c_rank(n)
+
+    def _draw_distinct(self, intp_t n, rng):
+        """Distinct rows, one after another, each by its mass among those that are left.
+
+        Each ring draws so by itself, as a process in time: one row comes after another at the rate of
+        the mass that is left. So the first n of all rings come in the order, and with the
+        probabilities, of draws from all.
+        """
+        drawn, masses, times = [], [], []
+        for number, mass, total in self._parts():
+            one = self.c_member(number)
+            count = one.count(n)
+            slots, _, weights, _, _ = one.draw(count, rng, False, False, True)
+            left = np.maximum(total - np.concatenate([np.zeros(1), weights.cumsum()])[:count], weights)
+            scale = mass / total if self.by_rows else 1.0
+            drawn.append(self.ring.number(number, slots))
+            masses.append(weights * scale)
+            times.append((rng.exponential(size=count) / (left * scale)).cumsum())
+        found = sum([len(rows) for rows in drawn])
+        c_check_drawn(INDEPENDENT if n == 0 else DISTINCT, len(drawn) if n == 0 else found, n)
+        order = np.argsort(np.concatenate(times), kind="stable")[:n]
+        return np.concatenate(drawn)[order], np.concatenate(masses)[order]
+
+    def check_draw(self, n, bint replace):
+        """Raise what ``draw`` would raise, without a draw."""
+        parts = self._parts()
+        if replace:
+            c_check_drawn(INDEPENDENT, len(parts), n)
+        else:
+            found = sum([self.c_member(number).count(n) for number, _, _ in parts])
+            c_check_drawn(DISTINCT, found, n)
+
+    def get(self, cnp.ndarray rows not None):
+        """The masses of rows, of which there is a dense 1-d array of intp."""
+        scales = {
+            number: mass / total if self.by_rows else 1.0 for number, mass, total in self._parts()
+        }
+        self.ring.c_check_rows(rows)
+        numbers = rows & self.ring.mask
+        found = np.zeros(len(rows))
+        for number, scale in scales.items():
+            places = np.flatnonzero(numbers == number)
+            found[places] = self.c_member(number).get(rows[places] >> self.ring.bits) * scale
+        return found
+
+    def indexes(self, cnp.ndarray rows not None, bint as_handles):
+        """What names these rows for ``update``: handles, whatever ``as_handles`` says."""
+        return self.ring.handles(rows)
+
+    # ------------------------------------------------------------------ updating
+
+    cdef intp_t c_slot(self, int64_t index) noexcept:
+        """The slot of the row that an index names; ``GONE``, or ``NO_ROW`` if it never named one.
+
+        A row that another process has hidden is gone, as one that it has written over: who drew it
+        cannot know.
+        """
+        cdef intp_t slot, number = <intp_t> (index & self.ring.mask)
+        cdef int64_t handle = index >> self.ring.bits
+        cdef Ring ring
+        if index < 0 or number >= self.ring.width or self.members[number] is None:
+            return NO_ROW
+        ring = self.c_member(number).ring
+        if handle < ring.span or handle - ring.span - ring.state[HANDLE_BASE] >= ring.state[WRITTEN]:
+            return NO_ROW
+        slot = c_slot_of(ring, handle, True)
+        return slot if slot >= 0 else GONE
+
+    def without_row(self, const int64_t[::1] indexes):
+        """The positions of the indexes that name no row and never did: an array of intp."""
+        cdef intp_t k, n = indexes.shape[0], count = 0
+        cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        for k in range(n):
+            if self.c_slot(indexes[k]) == NO_ROW:
+                (<intp_t*> cnp.PyArray_DATA(places))[count] = k
+                count += 1
+        return places[:count]
+
+    def update(
+        self, cnp.ndarray indexes, cnp.ndarray priorities, cnp.ndarray weights, bint as_handles
+    ):
+        """Set the weights of rows: of duplicates the last wins. Those that are gone are passed over.
+
+        Raises ``IndexError``, and nothing has changed, if an index names no row and never did.
+        """
+        cdef intp_t k, number, n = cnp.PyArray_DIM(indexes, 0)
+        cdef cnp.ndarray rings = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef intp_t* numbers = <intp_t*> cnp.PyArray_DATA(rings)
+        cdef const int64_t[::1] given = np.ascontiguousarray(indexes)
+        cdef intp_t slot
+        self.c_sync()
+        for k in range(n):
+            slot = self.c_slot(given[k])
+            if slot == NO_ROW:
+                raise IndexError(
+                    f"indexes[{k}]: expected that of a row of a batch, got {given[k]}"
+                )
+            numbers[k] = <intp_t> (given[k] & self.ring.mask) if slot >= 0 else GONE
+        for number in range(self.ring.width):
+            places = np.flatnonzero(rings == number)
+            if len(places):
+                self.c_member(number).update(
+                    indexes[places] >> self.ring.bits, priorities[places], weights[places],
+                    as_handles,
+                )
