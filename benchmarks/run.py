@@ -29,6 +29,7 @@ from waits import waits
 import cpprb_like
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 OURS = tuple(
     f"contenders.{module}"
     for module in (
@@ -63,6 +64,7 @@ def main() -> None:
     if HAS_TORCH in peers:
         ours.append(Party(peers[HAS_TORCH].python, WITH_TORCH))
     machine, start = _machine(), perf_counter()
+    whole = _whole(options) if options.again else None
     use_one_core()
     with Contest(effort, ours, list(peers.values())) as contest:
         measured = []
@@ -78,6 +80,8 @@ def main() -> None:
             "absent": absent | contest.failures(),
             "cases": measured,
         }
+    if whole is not None:
+        results = _put_into(whole, results)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(f"{table(results)}\n\nwritten to {options.output}")
@@ -113,13 +117,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--peers", type=_peers, default=PEERS, help="names with commas, or 'none'")
     parser.add_argument("--environments", type=Path, default=ROOT / ".bench", help="their folder")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="measure cases of --only anew and put them into the results of the last whole run",
+    )
     parser.add_argument("--output", type=Path, help="the file of results, else in results/")
     parser.set_defaults(effort="full")
     options = parser.parse_args()
     if options.output is None:
-        whole = not options.only and options.peers == PEERS
+        whole = options.peers == PEERS and (options.again or not options.only)
         name = options.effort if whole else "partial"
-        options.output = ROOT / "benchmarks" / "results" / f"{name}.json"
+        options.output = RESULTS / f"{name}.json"
     return options
 
 
@@ -140,6 +149,30 @@ def _peers(text: str) -> tuple[str, ...]:
     if unknown:
         raise argparse.ArgumentTypeError(f"no such peer: {unknown}; there are {', '.join(PEERS)}")
     return names
+
+
+def _whole(options: argparse.Namespace) -> dict[str, Any]:
+    """The whole results that single cases are put into."""
+    path = RESULTS / f"{options.effort}.json"
+    if not path.exists():
+        sys.exit(f"--again puts cases into {path}, which is not there: run all cases first")
+    whole: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return whole
+
+
+def _put_into(whole: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
+    """Whole results with the cases that were measured again, in the order of ``cases.py``.
+
+    What a peer took beside us is only compared with what we took beside it, so a case is replaced
+    as one.
+    """
+    measured = {case["name"]: case for case in whole["cases"] + again["cases"]}
+    order = [case.name for case in cases(EFFORTS[whole["effort"]]) if case.name in measured]
+    return whole | {
+        "entrants": whole["entrants"] | again["entrants"],
+        "machine": again["machine"],
+        "cases": [measured[name] for name in order],
+    }
 
 
 def _written(case: Case, results: dict[str, Answer]) -> dict[str, Any]:
