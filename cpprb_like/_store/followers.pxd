@@ -3,7 +3,17 @@
 from numpy cimport ndarray
 
 from cpprb_like._core cimport Ring
-from cpprb_like._c.typedefs cimport intp_t
+from cpprb_like._c.typedefs cimport int64_t, intp_t
+
+
+cdef struct Span:                # the rows of a ring
+    const char* base             # of its arena, or NULL
+    intp_t stored                # slots in use
+    intp_t head                  # slots before this one have rows that were written in this round ...
+    int64_t start                # ... whose row id is this one plus the slot, and of others less the capacity
+    intp_t capacity
+    int64_t bound                # rows before this one may have been written over
+    bint is_used                 # by the rows of a call
 
 
 cdef class Followers:
@@ -13,12 +23,14 @@ cdef class Followers:
     cdef list members                # Follower or None
     cdef list rings                  # their rings, or None
     cdef list usable                 # whether rows of each may be drawn
+    cdef Span* spans                 # of each ring, as they are during a call
 
     cdef Ring c_ring(self, intp_t number)
     cdef bint c_is_usable(self, intp_t number) noexcept
+    cdef void c_look(self) noexcept
     cdef int c_check_rows(self, rows) except -1
     cdef int c_fill(self, list arrays, tuple columns, ndarray rows) except -1
     cdef void c_fill_block(
-        self, Ring ring, char* out, const char** bases, const char** wholes, intp_t place,
+        self, Ring ring, char* out, const char** wholes, intp_t place,
         const intp_t* rows, intp_t n,
     ) noexcept

@@ -16,7 +16,7 @@ from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.blocks cimport Values, c_gather_values
 from cpprb_like._c.typedefs cimport int64_t, intp_t
-from cpprb_like._core cimport CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, Ring
+from cpprb_like._core cimport CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._store.column cimport Column
 from cpprb_like._store.follower cimport BUSY, Follower
 from cpprb_like._store.gather cimport c_check_arrays, c_new_array
@@ -52,6 +52,12 @@ cdef class Followers:
         self.members = [None] * width
         self.rings = [None] * width
         self.usable = [False] * width
+        self.spans = <Span*> malloc(width * sizeof(Span))
+        if self.spans == NULL:
+            raise MemoryError("no memory left for a learner")
+
+    def __dealloc__(self):
+        free(self.spans)
 
     cdef Ring c_ring(self, intp_t number):
         """The ring of a number; there is one."""
@@ -115,18 +121,40 @@ cdef class Followers:
         """The numbers of rows in slots of one ring."""
         return slots << self.bits | number
 
+    cdef void c_look(self) noexcept:
+        """Note where the rows of each ring are now."""
+        cdef intp_t number
+        cdef Ring ring
+        for number in range(self.width):
+            self.spans[number].base = NULL
+            self.spans[number].stored = 0
+            self.spans[number].is_used = False
+            if self.rings[number] is None:
+                continue
+            ring = self.c_ring(number)
+            self.spans[number].base = <const char*> &ring.arena[0]
+            self.spans[number].stored = ring.c_stored()
+            self.spans[number].capacity = ring.capacity
+            self.spans[number].head = <intp_t> (ring.state[WRITTEN] % ring.capacity)
+            self.spans[number].start = ring.state[WRITTEN] - self.spans[number].head
+
     cdef int c_check_rows(self, rows) except -1:
-        """Raise unless these are numbers of rows, in a dense 1-d array of intp."""
+        """Raise unless these are numbers of rows, in a dense 1-d array of intp; see ``c_look``."""
         c_check_array(rows, "rows", cnp.NPY_INTP, -1)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef intp_t k, number
+        cdef intp_t k, number, wrong = -1
+        self.c_look()
         for k in range(cnp.PyArray_DIM(rows, 0)):
             number = values[k] & self.mask
             if (
-                values[k] < 0 or number >= self.width or self.rings[number] is None
-                or values[k] >> self.bits >= self.c_ring(number).c_stored()
+                values[k] < 0 or number >= self.width
+                or values[k] >> self.bits >= self.spans[number].stored
             ):
-                raise IndexError(f"rows[{k}]: no row has the number {values[k]}")
+                wrong = k
+            else:
+                self.spans[number].is_used = True
+        if wrong >= 0:
+            raise IndexError(f"rows[{wrong}]: no row has the number {values[wrong]}")
         return 0
 
     def handles(self, cnp.ndarray rows not None):
@@ -170,50 +198,41 @@ cdef class Followers:
         return batch
 
     cdef int c_fill(self, list arrays, tuple columns, cnp.ndarray rows) except -1:
-        """Gather rows into dense arrays of the right size."""
+        """Gather rows that were checked into dense arrays of the right size."""
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0), number
-        cdef Ring ring = None
+        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
+        cdef Ring ring = self.c_ring(values[0] & self.mask)  # all have the same layout
+        cdef intp_t offset = ring.record_offset, stride = ring.record_stride
         cdef Column column
         cdef char* out
         cdef const char** records = <const char**> malloc(2 * n * sizeof(char*))
-        cdef const char** bases = <const char**> malloc(self.width * sizeof(char*))
-        if records == NULL or bases == NULL:
-            free(records)
-            free(bases)
+        if records == NULL:
             raise MemoryError("no memory left to gather rows")
-        for number in range(self.width):
-            bases[number] = NULL
-            if self.rings[number] is not None:
-                ring = self.c_ring(number)
-                bases[number] = <const char*> &ring.arena[0]
         for k in range(n):
-            records[k] = bases[values[k] & self.mask] + (
-                ring.record_offset + (values[k] >> self.bits) * ring.record_stride
+            records[k] = self.spans[values[k] & self.mask].base + (
+                offset + (values[k] >> self.bits) * stride
             )
         for k in range(len(arrays)):
             column = <Column> columns[k]
             out = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[k])
             if column.place < ring.in_record:
                 c_collect(
-                    out, records, ring.table[column.place, OFFSET] - ring.record_offset,
+                    out, records, ring.table[column.place, OFFSET] - offset,
                     ring.table[column.place, NBYTES], n,
                 )
             else:
-                self.c_fill_block(ring, out, bases, records + n, column.place, values, n)
+                self.c_fill_block(ring, out, records + n, column.place, values, n)
         free(records)
-        free(bases)
         return 0
 
     cdef void c_fill_block(
-        self, Ring ring, char* out, const char** bases, const char** wholes, intp_t place,
-        const intp_t* rows, intp_t n,
+        self, Ring ring, char* out, const char** wholes, intp_t place, const intp_t* rows, intp_t n
     ) noexcept:
         """Gather a column that lies in a block of its own."""
         cdef Values values
         cdef intp_t k
         for k in range(n):
-            wholes[k] = bases[rows[k] & self.mask] + (
+            wholes[k] = self.spans[rows[k] & self.mask].base + (
                 ring.table[place, OFFSET] + (rows[k] >> self.bits) * ring.table[place, STRIDE]
             )
         values.out, values.wholes, values.frames = out, wholes, NULL
@@ -231,36 +250,32 @@ cdef class Followers:
         """
         self.c_check_rows(rows)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef intp_t k, number, n = cnp.PyArray_DIM(rows, 0), found = -1
-        cdef int64_t last
+        cdef intp_t k, number, slot, n = cnp.PyArray_DIM(rows, 0), found = -1
+        cdef int64_t row
+        cdef bint any_bound = False
+        cdef Span* span
         cdef Ring ring
-        cdef int64_t* bounds = <int64_t*> malloc(self.width * sizeof(int64_t))
-        cdef intp_t* counts = <intp_t*> malloc(self.width * sizeof(intp_t))
-        if bounds == NULL or counts == NULL:
-            free(bounds)
-            free(counts)
-            raise MemoryError("no memory left to look at rows")
         for number in range(self.width):
-            counts[number] = 0
-            bounds[number] = 0
-            if self.rings[number] is not None:
-                bounds[number] = self.c_ring(number).c_bound()
-        for k in range(n):
-            number = values[k] & self.mask
-            counts[number] += 1
-            if self.c_ring(number).c_row_at(values[k] >> self.bits) < bounds[number]:
-                found = number
+            span = self.spans + number
+            if not span.is_used:
+                continue
+            ring = self.c_ring(number)
+            span.bound = ring.c_bound()
+            any_bound |= span.bound > ring.state[WRITTEN] - span.stored
+        for k in range(n if any_bound else 0):
+            span = self.spans + (values[k] & self.mask)
+            slot = values[k] >> self.bits
+            row = span.start + slot - (0 if slot < span.head else span.capacity)
+            if row < span.bound:
+                found = values[k] & self.mask
         for number in range(self.width):
-            if counts[number] and self.rings[number] is not None:
+            if self.spans[number].is_used:
                 ring = self.c_ring(number)
-                last = ring.live[EDITS]
                 if (
-                    last != ring.live_edits or ring.live[CLEARS] != ring.state[CLEARS]
+                    ring.live[EDITS] != ring.live_edits or ring.live[CLEARS] != ring.state[CLEARS]
                     or ring.changes[0] != ring.seen
                 ):
                     found = number
-        free(bounds)
-        free(counts)
         return found
 
 

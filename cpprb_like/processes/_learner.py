@@ -175,6 +175,10 @@ class Learner(Sharded):
 
     # ------------------------------------------------------------------ reading
 
+    def _allow(self, n: int, draw: Callable[[], Batch]) -> Batch:  # noqa: ARG002 (for a subclass)
+        """Draw a batch of n items of this learner, or of a view of it, when it may be drawn."""
+        return draw()
+
     def view(self, *layers: Layer) -> LearnerView:
         """The rows of all shards, read in another way: see ``ReplayBuffer.view``.
 

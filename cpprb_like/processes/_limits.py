@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes._folder import FileLock, is_locked, said_by
 from cpprb_like.processes._learner import Learner
 from cpprb_like.processes._shards import Actor
-from cpprb_like.schedules import Schedule
 
 __all__ = ["LimitedActor", "LimitedLearner", "Limits", "limiter_from_json", "limiter_to_json"]
 
@@ -191,18 +190,5 @@ class LimitedLearner(Learner):
         """Wait for this limiter from now on."""
         self._samples = limits.samples(self.number)
 
-    def sample(
-        self,
-        batch_size: int,
-        beta: float | Schedule | None = None,
-        *,
-        replace: bool = True,
-        out: dict[str, Any] | None = None,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-    ) -> Batch:
-        """Draw a batch when the limiter allows it: see ``Learner.sample``."""
-        n, _ = self._read_batch_size(batch_size, fields)
-        options: dict[str, Any] = {} if beta is None else {"beta": beta}
-        options |= {"replace": replace, "out": out, "indexes": indexes, "fields": fields}
-        return self._samples.run(n, super().sample, n, **options)
+    def _allow(self, n: int, draw: Callable[[], Batch]) -> Batch:
+        return self._samples.run(n, draw)

@@ -122,15 +122,19 @@ class Sharded(Source):
         if indexes and "indexes" in self.fields:
             raise ValueError("indexes: there is a field of this name")
         arrays = None if out is None else self._check_out(out, n, names)
-        with learner._lock:
-            batch = self._read(
-                partial(self._choose, n, replace, beta, indexes), names, arrays, indexes
-            )
-            self._count()
+        choose = partial(self._choose, n, replace, beta, indexes)
+        batch = learner._allow(n, partial(self._draw, choose, names, arrays, indexes))
         if out is None or arrays is None:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})
         return out
+
+    def _draw(self, choose: Choose, names: Names, arrays: Batch | None, located: bool) -> Batch:
+        """A batch, drawn by one thread at a time."""
+        with self._learner._lock:
+            batch = self._read(choose, names, arrays, located)
+            self._count()
+        return batch
 
     def _check_out(self, out: dict[str, Any], n: int, names: Names) -> Batch:
         """The arrays of the caller, by field."""

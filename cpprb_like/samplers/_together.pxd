@@ -11,7 +11,8 @@ from cpprb_like.samplers._row_weights cimport RowWeights
 
 cdef struct Part:            # a ring that is drawn from
     intp_t number
-    intp_t stop              # rows that can be drawn in this ring and those before
+    intp_t start             # rows that can be drawn in the rings before
+    intp_t stop              # ... and in this one
     intp_t first             # slot of its oldest row, or a manner
     intp_t capacity
     int64_t oldest           # row

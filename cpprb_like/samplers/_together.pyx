@@ -91,7 +91,7 @@ def draw_uniform_together(Followers group not None, intp_t n, rng, bint replace=
             shuffle = Shuffle(total, n)
         lock = bit_generator.lock
         lock.acquire()  # nothing is allocated and nothing raised meanwhile: see ``draw_uniform``
-        c_draw(group, parts, values, n, &bits, total, shuffle)
+        c_draw(group, parts, count, values, n, &bits, total, shuffle)
         lock.release()
     finally:
         free(parts)
@@ -110,6 +110,7 @@ cdef intp_t c_plan(Followers group, Part* parts, bint replace) except -1:
         if drawable == 0:
             continue
         width = <intp_t> (ring.c_stop() - ring.c_first())
+        parts[count].start = stop
         stop += drawable
         parts[count].number, parts[count].stop = number, stop
         parts[count].capacity, parts[count].oldest = ring.capacity, ring.c_first()
@@ -124,23 +125,23 @@ cdef intp_t c_plan(Followers group, Part* parts, bint replace) except -1:
 
 
 cdef void c_draw(
-    Followers group, const Part* parts, intp_t* rows, intp_t n, Bits* bits, intp_t total,
-    Shuffle shuffle,
+    Followers group, const Part* parts, intp_t count, intp_t* rows, intp_t n, Bits* bits,
+    intp_t total, Shuffle shuffle,
 ) noexcept:
-    cdef intp_t k, place, slot, before
+    cdef intp_t k, i, place, slot, number
     cdef const Part* part
     for k in range(n):
         place = <intp_t> c_bounded(bits, total) if shuffle is None else shuffle.c_next(bits)
-        part = parts
-        before = 0
-        while place >= part.stop:
-            before = part.stop
-            part += 1
+        number = 0
+        for i in range(count - 1):  # without a branch, which would be foreseen wrongly
+            number += place >= parts[i].stop
+        part = parts + number
+        place -= part.start
         if part.first >= 0:
-            slot = part.first + place - before
+            slot = part.first + place
             slot = slot if slot < part.capacity else slot - part.capacity
         else:
-            slot = c_draw_otherwise(group.c_ring(part.number), part, place - before, bits)
+            slot = c_draw_otherwise(group.c_ring(part.number), part, place, bits)
         rows[k] = slot << group.bits | part.number
         if n <= FETCHED_ROWS:
             c_prefetch_rows(part.records, part.stride, part.stride, &slot, 1)
