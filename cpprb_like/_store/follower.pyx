@@ -142,11 +142,12 @@ cdef class Follower:
         elif edits != ring.live_edits and not anew:
             self.c_follow_ends()
         ring.live_edits = edits
-        if anew or written - ring.state[WRITTEN] >= ring.capacity:
+        cdef bint lapped = written - ring.state[WRITTEN] >= ring.capacity
+        if anew or lapped:
             self.c_reread(written)
         else:
             self.c_follow_rows(written)
-        if anew:
+        if anew or lapped and ring.chains:  # a queue that has gone around is read anew, too
             self.reopen(base, ring.c_bound(), written)
         ring.seen = changes
         for chain in ring.chains:
