@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,6 +45,16 @@ def pytest_configure() -> None:
         required()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_memory_of_its_own() -> Iterator[None]:
+    """Shared memory in which nobody but these tests leaves anything."""
+    base = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="cpprb_like-tests-", dir=base) as folder:
+        os.environ["CPPRB_LIKE_SHARED_MEMORY"] = folder
+        yield
+        del os.environ["CPPRB_LIKE_SHARED_MEMORY"]
 
 
 @pytest.fixture

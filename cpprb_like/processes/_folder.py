@@ -37,6 +37,7 @@ LIFE = "life"
 DESCRIPTION = "replay.json"
 IDENTITY = "identity"  # in it: no other replay has the same
 MEMORY = Path("/dev/shm")  # of Linux: a file system that is memory
+ELSEWHERE = "CPPRB_LIKE_SHARED_MEMORY"  # environment variable: a folder to use instead
 UNFINISHED = ".new"
 GONE = ".gone"
 YOUNG = 60.0  # seconds that an unfinished folder without a lock may be at work
@@ -168,8 +169,7 @@ def _try_lock(descriptor: int, shared: bool) -> bool:
 def memory_folder() -> Path:
     """This user's folder in shared memory, or in the temporary folder where there is none."""
     user = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    base = MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
-    folder = base / f"cpprb_like-{user}"
+    folder = _base() / f"cpprb_like-{user}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or (
@@ -179,6 +179,15 @@ def memory_folder() -> Path:
             f"{folder} is not a folder of this user alone: another user may have made it; remove it"
         )
     return folder
+
+
+def _base() -> Path:
+    chosen = os.environ.get(ELSEWHERE)
+    if chosen:
+        if not Path(chosen).is_dir():
+            raise FileNotFoundError(errno.ENOENT, f"{ELSEWHERE} names no folder", chosen)
+        return Path(chosen)
+    return MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
 def check_name(name: object) -> str:

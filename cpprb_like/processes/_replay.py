@@ -35,7 +35,7 @@ from cpprb_like.processes._limits import (
 )
 from cpprb_like.processes._parameters import Parameters
 from cpprb_like.processes._saving import Saved, save
-from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles, last_added
+from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles, check_room, last_added
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.typing import FieldSpec, NstepSpec
@@ -117,8 +117,9 @@ class SharedReplay:
     Notes
     -----
     The memory is a folder in ``/dev/shm``, or in the temporary folder where there is no such file
-    system. It is removed when the last process that has the replay open has ended. If all were
-    killed, the next ``SharedReplay`` that is made removes it.
+    system; the environment variable ``CPPRB_LIKE_SHARED_MEMORY`` names another. It is removed when
+    the last process that has the replay open has ended. If all were killed, the next
+    ``SharedReplay`` that is made removes it.
 
     The object is pickled by its name: hand it to a process that is forked, spawned or served by a
     forkserver.
@@ -180,9 +181,11 @@ class SharedReplay:
                 f"an option is no plain value, as a file can have it: {error}"
             ) from None
         self._options = _options_from_json(options)
-        ReplayBuffer._lay_out(sampler=Uniform(), **self._options)  # refuses what no buffer takes
+        layout, _ = ReplayBuffer._lay_out(sampler=Uniform(), **self._options)
         self._folder, path = Folder.make(name, description)
         try:
+            if reserve:
+                check_room(layout.nbytes * self.writers, self._folder.path)
             for number in range(self.writers):
                 self._shard(number).mkdir()
                 if reserve:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -231,6 +232,13 @@ def room_for(nbytes: int, folder: Path, what: str, more: str = "") -> Iterator[N
             f"{shutil.disk_usage(folder).free:,} left: enlarge it (mount -o remount,size=8G "
             "/dev/shm; in a container docker run --shm-size=8g), or make capacity smaller"
         ) from error
+
+
+def check_room(nbytes: int, folder: Path) -> None:
+    """Refuse what plainly has no room, instead of filling the memory of others to find that out."""
+    with room_for(nbytes, folder, "the replay"):
+        if nbytes > shutil.disk_usage(folder).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Reader(ReplayBuffer):

@@ -87,7 +87,7 @@ def test_right_after_a_fork() -> None:
 
         child = Child("parent", parent)
         with ended([child]):
-            child.wait_for_beat()
+            child.wait_for_beats(1)
             assert {(member.pid, member.alive) for member in replay.members()} == {
                 (child.pid, True)
             }

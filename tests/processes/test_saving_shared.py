@@ -214,7 +214,7 @@ def test_a_save_that_is_killed(tmp_path: Path) -> None:
 
             child = Child("program that saves", job)
             with ended([child]):
-                child.wait_for_beat()
+                child.wait_for_beats(1)
                 time.sleep(chance.random() * 0.03)
                 child.kill()
             with SharedReplay.load(tmp_path) as again:

@@ -77,11 +77,9 @@ def test_memory_is_reserved() -> None:
     """A replay for which there is no room is refused when it is made, and the message helps."""
     total = shutil.disk_usage("/dev/shm").total
     rows = total // 1_000_000 + 10
-    before = shutil.disk_usage("/dev/shm").free
     with pytest.raises(MemoryError, match=r"enlarge it .*remount.*--shm-size"):
         SharedReplay(rows, {"x": {"shape": 1_000_000, "dtype": "u1"}}, writers=1)
     assert not shared_memory()
-    assert shutil.disk_usage("/dev/shm").free > before - (1 << 20) * 8
     replay = SharedReplay(1000, {"x": {"shape": 1_000, "dtype": "u1"}}, writers=1)
     used = sum(path.stat().st_blocks * 512 for path in replay.folder.glob("*/*"))
     assert used > 1_000_000  # although nobody has written to it
@@ -185,7 +183,7 @@ def test_what_killed_processes_left() -> None:
 
     child = Child("program", job)
     with ended([child]):
-        child.wait_for_beat()
+        child.wait_for_beats(1)
         child.kill()
     (left,) = shared_memory()
     assert left.endswith("left")
