@@ -283,9 +283,11 @@ class SharedReplay:
         free = [number for number in range(self.writers) if not is_locked(self._lock_path(number))]
         free.sort(key=lambda number: bool(said_by(self._lock_path(number))))
         for number in free:
+            if is_locked(self._lock_path(number)):  # another process was faster
+                continue
             try:
                 return self._take(number)
-            except BlockingIOError:  # noqa: PERF203 (another process was faster)
+            except BlockingIOError:
                 continue
         raise BlockingIOError(f"all {self.writers} writers are taken: {self._holders()}")
 

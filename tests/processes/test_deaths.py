@@ -169,7 +169,7 @@ def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
     def start(kind: str) -> Child:
         number = chance.randrange(1 << 30)
         if kind == "writer":
-            return Child(kind, act(replay, options, number))
+            return Child(kind, act(replay, options, number, clears=True))
         return Child(kind, learn(replay, options, number, uniform))
 
     with replay, ended(children):

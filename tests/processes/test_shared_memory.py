@@ -21,7 +21,7 @@ import pytest
 from dying_processes import Child, ended, shared_memory
 from forked import outcome
 
-from cpprb_like.processes import SharedReplay
+from cpprb_like.processes import SharedReplay, _folder
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="folders in use are not renamed there, and nothing is forked"
@@ -153,7 +153,7 @@ def test_two_programs_of_one_name() -> None:
         made[0].close()
 
 
-def test_programs_of_one_name_as_processes() -> None:
+def test_programs_of_one_name_as_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for processes, which end at once: what one leaves is no obstacle for the next."""
 
     def job(child: Child) -> None:
@@ -169,6 +169,7 @@ def test_programs_of_one_name_as_processes() -> None:
     with ended(children):
         for child in children:
             child.wait_for_beat(20)
+    monkeypatch.setattr(_folder, "YOUNG", 0.0)
     SharedReplay(10, FIELDS, writers=1, name="often").close()
 
 
@@ -196,8 +197,6 @@ def test_what_killed_processes_left() -> None:
 
 def test_folders_that_were_never_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a process left that was killed while it made or removed one goes, too."""
-    from cpprb_like.processes import _folder  # noqa: PLC0415
-
     base = tmp_path / "base"
     base.mkdir()
     for name in ("a.1.new", "b.2.gone", "c.3.new"):
