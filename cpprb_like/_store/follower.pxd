@@ -17,6 +17,7 @@ cdef enum:  # what ``Follower.sync`` says
 
 cdef class Follower:
     cdef readonly Ring ring              # over the same rows, with a header and flags of its own
+    cdef int64_t left_out                # rows before this one are left out already
     cdef const volatile int64_t* live    # header of the process that writes
     cdef const uint8_t* live_flags       # its flags: that of slot 0
     cdef intp_t live_stride              # ... and from slot to slot

@@ -157,6 +157,7 @@ cdef class Follower:
     cdef int c_forget(self, int64_t clears, int64_t base) except -1:
         """The other process has forgotten all rows."""
         cdef Ring ring = self.ring
+        self.left_out = 0
         if ring.out.count:
             ring.out.c_forget(ring.out.c_allocate())
         ring.state[CLEARS], ring.state[HANDLE_BASE] = clears, base
@@ -231,6 +232,7 @@ cdef class Follower:
         ring.c_begin_edit()
         ring.state[WRITTEN] = ring.state[RESERVED] = written
         ring.own_flags[...] = self.memory
+        self.left_out = 0
         ring.state[ABSENT_ROWS] = 0
         for slot in range(ring.c_stored()):
             ring.state[ABSENT_ROWS] += (ring.c_flags(slot)[0] & ABSENT) != 0
@@ -247,7 +249,7 @@ cdef class Follower:
         too slow for them once.
         """
         cdef Ring ring = self.ring
-        cdef int64_t first = ring.state[WRITTEN] - ring.c_stored(), other
+        cdef int64_t first = max(ring.state[WRITTEN] - ring.c_stored(), self.left_out), other
         cdef intp_t slot
         cdef list slots = []
         row = min(row, ring.state[WRITTEN])
@@ -267,5 +269,6 @@ cdef class Follower:
                 ring.state[ABSENT_ROWS] += 1
                 ring.out.c_add(slot)
                 slots.append(slot)
+        self.left_out = max(self.left_out, row)
         ring.c_end_edit()
         return np.array(slots, np.intp)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Member", "SharedReplay"]
+
+Kind = TypeVar("Kind", bound=Learner)
 
 FORMAT = 1
 MOST_LEARNERS = 64
@@ -346,22 +348,27 @@ class SharedReplay:
             There are 64 learners.
         """
         self._check_open()
-        kind = Learner if self._limits is None else LimitedLearner
+        chosen = Uniform() if sampler is None else sampler
+        if self._limits is None:
+            return self._learner_of(Learner, chosen, seed)
+        learner = self._learner_of(LimitedLearner, chosen, seed)
+        learner.limit(self._limits)
+        return learner
+
+    def _learner_of(self, kind: type[Kind], sampler: Sampler, seed: Seed) -> Kind:
+        """A learner of some kind, at a place that is free."""
         for number in range(MOST_LEARNERS):
             lock = FileLock(self._learner_lock_path(number))
             if not is_locked(lock.path) and lock.take(_about_us(), create=True):
-                learner = kind(
+                return kind(
                     self._folder,
                     [self._shard(shard) for shard in range(self.writers)],
                     number,
                     lock,
-                    Uniform() if sampler is None else sampler,
+                    sampler,
                     seed,
                     self._options,
                 )
-                if isinstance(learner, LimitedLearner) and self._limits is not None:
-                    learner.limit(self._limits)
-                return learner
         raise BlockingIOError(f"there are {MOST_LEARNERS} learners, and no more can be")
 
     @property

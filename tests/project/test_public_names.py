@@ -120,16 +120,3 @@ def test_only_public_names_are_listed() -> None:
         "[*cpprb_like.__all__, '__version__']))"
     )
     assert done.stdout.strip() == "True", done.stderr
-
-
-@pytest.mark.parametrize("name", ["MPReplayBuffer", "MPPrioritizedReplayBuffer"])
-def test_buffers_of_several_processes_can_be_imported(name: str) -> None:
-    """A program that imports cpprb's names runs until it makes such a buffer.
-
-    The import itself failed, also of programs that never make one.
-    """
-    kind = getattr(cpprb_like, name)
-    assert issubclass(kind, cpprb_like.ReplayBuffer)
-    assert kind.add is not None
-    with pytest.raises(NotImplementedError, match=rf"{name}: .*not built yet.*in one process"):
-        kind(100, {"obs": {"shape": 4}}, backend="SharedMemory", ctx=None)

@@ -1,54 +1,443 @@
-"""cpprb's buffers that several processes share. They are not built: only their names are here.
+"""cpprb's buffers that several processes share: any number of them add, and one learns.
 
-So programs that import them, and make them in one of their modes only, run in the others.
+One object is handed to all processes. Each that adds has an actor of a shared replay, and each that
+reads a learner, when it first needs them. Not here: both ends (``processes``).
 """
 
 from __future__ import annotations
 
+import copy
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from cpprb_like._c.checks import as_int
+from cpprb_like._c.generators import Seed
+from cpprb_like._store.schema import Schema, read_size
+from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.buffers._prioritized import OWN_NAMES
+from cpprb_like.buffers._source import Batch
+from cpprb_like.checkpoint._cpprb_files import File, load_transitions, save_transitions
+from cpprb_like.limiters._rate_limited import StepCounter
+from cpprb_like.processes import Actor, SharedReplay
+from cpprb_like.processes._newest import NewestLearner
+from cpprb_like.samplers import Prioritized, Uniform
+from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers._prioritized import read_priorities
+from cpprb_like.schedules import Schedule
+from cpprb_like.typing import FieldSpec
 
 __all__ = ["MPPrioritizedReplayBuffer", "MPReplayBuffer"]
 
-INSTEAD = (
-    "a buffer that several processes share is not built yet. Hold a {} in one process: any number "
-    "of its threads may add and sample, and other processes may send it their steps"
-)
+BACKENDS = ("sharedctypes", "SharedMemory")
+FEW_EXPLORERS = 16
+PRIORITY = "_priority"  # the field of what explorers say of their rows, NaN if nothing
 
 
-class MPReplayBuffer(ReplayBuffer):
-    """cpprb's buffer that several processes share: not built yet.
+class _Ends:
+    """What one process has of a shared replay, made when it first needs it."""
+
+    def __init__(self, replay: SharedReplay, make_learner: Callable[[], NewestLearner]) -> None:
+        self.process = os.getpid()
+        self._replay = replay
+        self._make_learner = make_learner
+        self._lock = threading.Lock()
+        self._actor: Actor | None = None
+        self._learner: NewestLearner | None = None
+
+    @property
+    def actor(self) -> Actor:
+        """The end that adds."""
+        if self._actor is None:
+            with self._lock:
+                if self._actor is None:
+                    self._actor = self._replay.actor()
+        return self._actor
+
+    @property
+    def learner(self) -> NewestLearner:
+        """The end that reads."""
+        if self._learner is None:
+            with self._lock:
+                if self._learner is None:
+                    self._learner = self._make_learner()
+        return self._learner
+
+    def end_episodes(self) -> None:
+        """End what this process has added, as truncated."""
+        if self._actor is not None:
+            self._actor.on_episode_end()
+
+
+class MPReplayBuffer:
+    """cpprb's buffer that several processes share: explorers add, and a learner draws.
+
+    The object is handed to the processes: inherited by a fork, or pickled as an argument of
+    ``Process``. For more than cpprb has, such as rate limits, views or several learners, see
+    ``SharedReplay``.
 
     Parameters
     ----------
-    *arguments, **options
-        As cpprb's.
+    size : int
+        Rows that can be drawn: the newest of all explorers together.
+    env_dict, default_dtype
+        As for ``ReplayBuffer``; Python objects are refused.
+    logger, ctx : object, optional
+        cpprb's; not needed here, where any way to start processes will do.
+    backend : {"sharedctypes", "SharedMemory"}
+        cpprb's; both are the same here.
+    explorers : int, optional
+        Processes that add at the same time, at most. Without it there may be 16, or twice as many
+        as the machine has processors if that is more, and the memory of each is that of ``size``
+        rows, taken at its first ``add``. With it the memory is that of ``size`` rows in all,
+        taken at once, and each explorer keeps its newest ``size / explorers``.
+    seed : int, SeedSequence, BitGenerator, Generator, optional
+        Of the draws.
+    **options
+        ``n_envs``, ``terminated``, ``truncated``, ``next_of``, ``stack_compress`` and ``Nstep``, as
+        for ``ReplayBuffer``.
 
     Raises
     ------
-    NotImplementedError
-        Always.
+    TypeError, ValueError
+        A parameter is of a wrong type or value.
+    MemoryError
+        Shared memory has no room; the message says how to enlarge it.
+
+    Notes
+    -----
+    No lock is shared: a process that is killed, or whose ``add`` fails, holds nobody, and a row is
+    drawn when it is whole. Which rows are the newest of all is as the learner saw them come.
+
+    Examples
+    --------
+    >>> import multiprocessing
+    >>> from cpprb_like import MPReplayBuffer
+    >>> rb = MPReplayBuffer(1000, {"obs": {"shape": 4}, "done": {"shape": ()}}, seed=0)
+    >>> def explore():
+    ...     for step in range(100):
+    ...         rb.add(obs=[step] * 4, done=step == 99)
+    >>> explorer = multiprocessing.get_context("fork").Process(target=explore)
+    >>> explorer.start()
+    >>> explorer.join()
+    >>> rb.get_stored_size()
+    100
+    >>> rb.sample(32)["obs"].shape
+    (32, 4)
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        raise NotImplementedError(f"MPReplayBuffer: {INSTEAD.format('ReplayBuffer')}")
+    _sampler: Sampler = Uniform()
+    _said_in: str | None = None
+
+    def __init__(
+        self,
+        size: float,
+        env_dict: Mapping[str, FieldSpec] | None = None,
+        *,
+        default_dtype: DTypeLike | None = None,
+        logger: object = None,  # noqa: ARG002 (cpprb's)
+        ctx: object = None,  # noqa: ARG002
+        backend: str = "sharedctypes",
+        explorers: int | None = None,
+        seed: Seed = None,
+        **options: Any,
+    ) -> None:
+        if backend not in BACKENDS:
+            raise ValueError(f"backend: expected one of {BACKENDS}, got {backend!r}")
+        self._size = read_size(size)
+        self._seed = seed
+        fields: Any = {} if env_dict is None else env_dict
+        given = {name: value for name, value in options.items() if value is not None}
+        layout, _ = ReplayBuffer._lay_out(
+            self._size, fields, sampler=Uniform(), default_dtype=default_dtype, **given
+        )
+        self._schema = layout.schema
+        self._n_envs = layout.n_envs
+        self._is_nstep = bool(given.get("Nstep"))
+        self._is_divided = explorers is not None
+        if explorers is None:
+            writers = max(FEW_EXPLORERS, 2 * (os.cpu_count() or 1))
+            each = self._size
+        else:
+            writers = as_int("explorers", explorers, 1)
+            each = max(1, self._size // writers)
+            self._size = each * writers
+        self._replay = SharedReplay(
+            each * writers,
+            self._stored_fields(fields),
+            writers=writers,
+            default_dtype=default_dtype,
+            reserve=explorers is not None,
+            **given,
+        )
+        NewestLearner.make(self._replay.folder, writers)
+        self._ends = self._new_ends()
+
+    def _stored_fields(self, fields: Any) -> Any:
+        """The fields that explorers store."""
+        return fields
+
+    def _new_ends(self) -> _Ends:
+        return _Ends(self._replay, self._make_learner)
+
+    def _make_learner(self) -> NewestLearner:
+        learner = self._replay._learner_of(NewestLearner, copy.deepcopy(self._sampler), self._seed)
+        learner.keep(None if self._is_divided else self._size, self._said_in)
+        return learner
+
+    def _here(self) -> _Ends:
+        """The ends of this process."""
+        if self._ends.process != os.getpid():
+            self._ends = self._new_ends()
+        return self._ends
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_ends"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._ends = self._new_ends()
+
+    # ------------------------------------------------------------------ explorers
+
+    def add(self, **fields: Any) -> int | None:
+        """Add one step, or several, of this process.
+
+        Parameters
+        ----------
+        **fields
+            As for ``ReplayBuffer.add``.
+
+        Returns
+        -------
+        int or None
+            The slot of the first row, among those of this process.
+
+        Raises
+        ------
+        BlockingIOError
+            More processes than there may be add already.
+        MemoryError
+            Shared memory has no room for the rows of this process.
+        TypeError, ValueError
+            As ``ReplayBuffer.add``; nothing was added, and nobody else hears of it.
+        """
+        return self._here().actor.add(**self._stored(fields))
+
+    def _stored(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """What is stored of a call of ``add``."""
+        return fields
+
+    def on_episode_end(self) -> None:
+        """End the episodes of this process that are open, as truncated."""
+        self._here().end_episodes()
+
+    # ------------------------------------------------------------------ the learner
+
+    def sample(
+        self,
+        batch_size: int,
+        *,
+        replace: bool = True,
+        out: dict[str, Any] | None = None,
+        fields: str | Iterable[str] | None = None,
+    ) -> Batch:
+        """Draw rows of all explorers: see ``ReplayBuffer.sample``."""
+        return self._here().learner.sample(
+            batch_size, replace=replace, out=out, fields=self._visible(fields)
+        )
+
+    def _visible(self, fields: str | Iterable[str] | None) -> str | Iterable[str] | None:
+        """Fields, or all that the program has declared."""
+        if fields is None and self._said_in is not None:
+            return tuple(name for name in self._schema.names if name != self._said_in)
+        return fields
+
+    def get_all_transitions(self, shuffle: bool = False) -> Batch:
+        """All rows, explorer by explorer, or shuffled: see ``ReplayBuffer``."""
+        learner = self._here().learner
+        n = max(1, len(learner))
+        rows = next(learner.epoch(n, shuffle=shuffle, fields=self._visible(None)), None)
+        if rows is not None:
+            return rows
+        _, names = learner._read_batch_size(0, self._visible(None))
+        return learner._take(np.empty(0, np.intp), names, None, False)[1]
+
+    def clear(self) -> None:
+        """Forget all rows, of all explorers; those that add meanwhile go on behind them."""
+        self._here().learner.clear_all()
+
+    # ------------------------------------------------------------------ sizes
+
+    def get_stored_size(self) -> int:
+        """Rows that can be drawn."""
+        return len(self._here().learner)
+
+    def get_buffer_size(self) -> int:
+        """Rows that can be drawn at most."""
+        return self._size
+
+    def get_next_index(self) -> int:
+        """Rows that were ever added, modulo the size."""
+        return self._here().learner.total() % self._size
+
+    def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
+        """Whether rows are read as transitions of several steps."""
+        return self._is_nstep
+
+    # ------------------------------------------------------------------ files
+
+    def save_transitions(self, file: File, *, safe: bool = True) -> None:
+        """Write all rows to a file that cpprb reads too: see ``ReplayBuffer.save_transitions``."""
+        save_transitions(_Transitions(self), file, safe=safe)
+
+    def load_transitions(self, file: File) -> None:
+        """Add the rows of a file, as this process: see ``ReplayBuffer.load_transitions``."""
+        load_transitions(_Transitions(self), file)
+
+    def close(self) -> None:
+        """Let go of the shared memory in this process; the last one that does so frees it."""
+        self._replay.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(size={self._size}, name={self._replay.name!r})"
 
 
-class MPPrioritizedReplayBuffer(PrioritizedReplayBuffer):
-    """cpprb's buffer with priorities that several processes share: not built yet.
+class MPPrioritizedReplayBuffer(MPReplayBuffer):
+    """cpprb's buffer with priorities that several processes share.
+
+    The priorities are those of the process that draws: one learns, as in cpprb, and rows that
+    explorers add get the greatest priority that it knows, or the one that came with them.
 
     Parameters
     ----------
-    *arguments, **options
-        As cpprb's.
+    alpha : float
+        Prioritization exponent, at least 0; 0 is uniform.
+    eps : float
+        Added to each priority.
+    size, env_dict, **options
+        As for ``MPReplayBuffer``.
 
-    Raises
-    ------
-    NotImplementedError
-        Always.
+    Notes
+    -----
+    ``indexes`` of batches name rows for ever: ``update_priorities`` passes over rows that were
+    overwritten since. See ``Prioritized`` for probabilities and weights.
+
+    Examples
+    --------
+    >>> from cpprb_like import MPPrioritizedReplayBuffer
+    >>> rb = MPPrioritizedReplayBuffer(1000, {"rew": {"shape": ()}}, seed=0)
+    >>> rb.add(rew=[1, 2, 3])                      # in explorers
+    0
+    >>> batch = rb.sample(32, beta=0.4)            # in the learner
+    >>> batch["rew"].shape, batch["weights"].shape
+    ((32,), (32,))
+    >>> rb.update_priorities(batch["indexes"], batch["rew"])
+    >>> rb.get_max_priority()
+    3.0
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ARG002 (it takes all)
-        instead = INSTEAD.format("PrioritizedReplayBuffer")
-        raise NotImplementedError(f"MPPrioritizedReplayBuffer: {instead}")
+    _said_in = PRIORITY
+
+    def __init__(
+        self,
+        size: float,
+        env_dict: Mapping[str, FieldSpec] | None = None,
+        *,
+        alpha: float = 0.6,
+        eps: float = 1e-4,
+        **options: Any,
+    ) -> None:
+        self._sampler = Prioritized(alpha=alpha, eps=eps, check_for_update=True)
+        super().__init__(size, env_dict, **options)
+        self._steps = StepCounter(self._schema.fields, self._n_envs)
+
+    def _stored_fields(self, fields: Any) -> Any:
+        taken = [name for name in (*OWN_NAMES, PRIORITY) if name in fields]
+        if taken:
+            raise ValueError(f"env_dict: {taken} are names of what a batch gets from priorities")
+        return {**fields, PRIORITY: {"shape": (), "dtype": np.float64}}
+
+    def add(self, *, priorities: ArrayLike | None = None, **fields: Any) -> int | None:
+        """Add one step, or several, of this process.
+
+        Parameters
+        ----------
+        priorities : array_like, optional
+            One for each row, finite and at least 0; by default the greatest that the learner knows.
+        **fields
+            As for ``MPReplayBuffer.add``.
+        """
+        return super().add(priorities=priorities, **fields)
+
+    def _stored(self, fields: dict[str, Any]) -> dict[str, Any]:
+        fields = dict(fields)
+        priorities = fields.pop("priorities", None)
+        n = self._steps(fields)
+        if priorities is None:
+            values = np.full(n, np.nan)
+        else:
+            values = read_priorities(priorities)
+            if len(values) != n:
+                raise ValueError(f"priorities: expected {n}, one for each row, got {len(values)}")
+        if self._n_envs > 1 and n > self._n_envs:
+            values = values.reshape(-1, self._n_envs)
+        return {**fields, PRIORITY: values}
+
+    def sample(  # type: ignore[override]  # beta comes second, as in cpprb
+        self,
+        batch_size: int,
+        beta: float | Schedule = 0.4,
+        *,
+        replace: bool = True,
+        out: dict[str, Any] | None = None,
+        fields: str | Iterable[str] | None = None,
+    ) -> Batch:
+        """Draw rows by priority: see ``PrioritizedReplayBuffer``."""
+        return self._here().learner.sample(
+            batch_size, beta, replace=replace, out=out, fields=self._visible(fields)
+        )
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of drawn rows, in the process that draws.
+
+        Rows that were overwritten since they were drawn are passed over; see
+        ``PrioritizedReplayBuffer.update_priorities`` for the rest.
+        """
+        self._here().learner.update_priorities(indexes, priorities)
+
+    def get_max_priority(self) -> float:
+        """The priority of new rows: the greatest that this process knows, 1.0 at first."""
+        return self._here().learner.get_max_priority()
+
+
+class _Transitions:
+    """The rows of all processes, as they are saved, and loaded by one."""
+
+    def __init__(self, shared: MPReplayBuffer) -> None:
+        self._shared = shared
+        self.schema: Schema = shared._schema
+        self.capacity = shared.get_buffer_size()
+        self.n_envs = shared._n_envs
+        self.is_Nstep = shared.is_Nstep
+        self.get_all_transitions = shared.get_all_transitions
+        self.add = shared.add
+        self.fields = tuple(self.schema.names)
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return self._shared._here().learner.columns
+
+    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
+        raise NotImplementedError("files of transitions have whole steps only")
+
+    def on_episode_end(self, env: int | None = None) -> None:
+        self._shared._here().actor.on_episode_end(env)
+
+    def _hold(self, pauses: bool, call: Any, *arguments: Any) -> Any:  # noqa: ARG002
+        """Nobody else adds to what this process adds to."""
+        return call(*arguments)

@@ -1,0 +1,369 @@
+"""cpprb's buffers that processes share: its surface, and its faults, which are none here."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import explorers
+import numpy as np
+import pytest
+from children import child, until
+
+from cpprb_like import (
+    MPPrioritizedReplayBuffer,
+    MPReplayBuffer,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+)
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.processes._newest import NewestRows
+from cpprb_like.typing import FieldSpec
+
+FIELDS: Mapping[str, FieldSpec] = {
+    "id": {"shape": (), "dtype": "i8"},
+    "same": {"shape": 50, "dtype": "i8"},
+    "done": {"shape": (), "dtype": bool},
+}
+BOTH = pytest.mark.parametrize("kind", [MPReplayBuffer, MPPrioritizedReplayBuffer])
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+
+def rows(start: int, n: int = 1) -> dict[str, Any]:
+    """Rows that prove themselves."""
+    ids = np.arange(start, start + n)
+    return {"id": ids, "same": np.repeat(ids[:, None], 50, axis=1), "done": ids % 7 == 6}
+
+
+def assert_whole(batch: Mapping[str, Any]) -> None:
+    """No row is torn, or was never written."""
+    assert (batch["same"] == batch["id"][:, None]).all()
+    assert (batch["done"] == (batch["id"] % 7 == 6)).all()
+
+
+def within(seconds: float, call: Callable[[], Any]) -> Any:
+    """What a call gives; an error if it hangs."""
+
+    def late(*_: object) -> None:
+        raise AssertionError(f"it hangs: {call}")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        return call()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# ---------------------------------------------------------------------- surface
+
+
+@BOTH
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_explorers_in_processes_add_and_one_learns(kind: Any, method: str) -> None:
+    """The same object is handed to all, however they are started."""
+    context = multiprocessing.get_context(method)
+    rb = kind(1000, FIELDS, ctx=context, seed=0)
+    work = [
+        context.Process(target=explorers.explore, args=(rb, number * 100, 100))
+        for number in range(3)
+    ]
+    for process in work:
+        process.start()
+    for process in work:
+        process.join()
+        assert process.exitcode == 0
+    assert rb.get_stored_size() == rb.get_next_index() == 300
+    assert rb.get_buffer_size() == 1000
+    batch = rb.sample(64)
+    assert_whole(batch)
+    assert sorted(rb.get_all_transitions()["id"].tolist()) == list(range(300))
+    shuffled = rb.get_all_transitions(shuffle=True)["id"].tolist()
+    assert shuffled != sorted(shuffled)
+    assert sorted(shuffled) == list(range(300))
+    rb.close()
+
+
+@BOTH
+@pytest.mark.parametrize("backend", ["sharedctypes", "SharedMemory"])
+def test_cpprb_options_are_taken(kind: Any, backend: str) -> None:
+    """By the names that they have there."""
+    rb = kind(10, {"x": {}}, default_dtype=np.int16, logger=None, ctx=None, backend=backend)
+    rb.add(x=[[1], [2]])
+    rb.on_episode_end()
+    assert rb.sample(4)["x"].dtype == np.int16
+    assert not rb.is_Nstep()
+    with pytest.raises(ValueError, match="backend: expected one of"):
+        kind(10, {"x": {}}, backend="files")
+    with pytest.raises(TypeError, match="prioritized"):
+        kind(10, {"x": {}}, prioritized=True)
+    with pytest.raises(ValueError, match=r"size|capacity"):
+        kind(0, {"x": {}})
+    rb.close()
+
+
+@BOTH
+def test_the_newest_rows_of_all_are_kept(kind: Any) -> None:
+    """As many as the size, whoever added them, and those of explorers that ended among them."""
+    rb = kind(100, FIELDS, seed=0)
+    rb.add(**rows(0, 90))
+    with child(lambda: rb.add(**rows(1000, 60))) as explorer:
+        assert rb.get_stored_size() == 90
+        assert explorer.join() == 0
+    assert rb.get_stored_size() == 100
+    found = set(rb.get_all_transitions()["id"].tolist())
+    assert found == {*range(50, 90), *range(1000, 1060)}
+    with child(lambda: rb.add(**rows(2000, 99))) as explorer:
+        assert explorer.join() == 0
+    assert set(rb.get_all_transitions()["id"].tolist()) == {*range(2000, 2099), 1059}
+    rb.close()
+
+
+def test_the_number_of_explorers_divides_the_memory() -> None:
+    """Then each keeps its newest."""
+    rb = MPReplayBuffer(100, FIELDS, explorers=2)
+    rb.add(**rows(0, 90))
+    assert rb.get_stored_size() == 50
+    with child(lambda: rb.add(**rows(1000, 90))) as explorer:
+        assert explorer.join() == 0
+    assert rb.get_stored_size() == 100
+    rb.close()
+
+
+@BOTH
+def test_clear_forgets_the_rows_of_all(kind: Any) -> None:
+    """Also of explorers that go on adding."""
+    rb = kind(100, FIELDS, seed=0)
+    rb.clear()
+
+    def explore() -> None:
+        rb.add(**rows(0, 10))
+        until(lambda: rb.get_stored_size() == 0)
+        rb.add(**rows(10, 10))
+
+    with child(explore) as explorer:
+        until(lambda: rb.get_stored_size() == 10)
+        rb.add(**rows(100, 5))
+        rb.clear()
+        assert explorer.join() == 0
+    assert sorted(rb.get_all_transitions()["id"].tolist()) == list(range(10, 20))
+    rb.close()
+
+
+def test_what_cpprb_swallows_works() -> None:
+    """``next_of``, ``stack_compress`` and ``Nstep`` mean what they mean in one process."""
+    fields: Any = {"obs": {"shape": (4, 4, 2)}, "rew": {"shape": ()}, "done": {"shape": ()}}
+    options: Any = {
+        "next_of": "obs", "stack_compress": "obs", "Nstep": {"size": 3, "gamma": 0.5}, "seed": 0,
+    }  # fmt: skip
+    rb, one = MPReplayBuffer(100, fields, **options), ReplayBuffer(100, fields, **options)
+    frames = np.random.default_rng(0).normal(size=(13, 4, 4))
+    steps = {
+        "obs": np.stack([frames[:11], frames[1:12]], axis=-1),
+        "next_obs": np.stack([frames[1:12], frames[2:13]], axis=-1),
+        "rew": np.arange(11.0),
+        "done": [0] * 10 + [1],
+    }
+    one.add(**steps)
+    with child(lambda: rb.add(**steps)) as explorer:
+        assert explorer.join() == 0
+    assert rb.is_Nstep()
+    expected = one.get_all_transitions()
+    for name, found in rb.get_all_transitions().items():
+        np.testing.assert_array_equal(found, expected[name])
+    rb.close()
+
+
+@BOTH
+def test_files_are_written_and_read(kind: Any) -> None:
+    """Which cpprb's own have no methods for; a plain buffer reads them too."""
+    rb = kind(100, FIELDS)
+    rb.add(**rows(0, 10))
+    with child(lambda: rb.add(**rows(50, 10))) as explorer:
+        assert explorer.join() == 0
+    for safe in (True, False):
+        file = io.BytesIO()
+        rb.save_transitions(file, safe=safe)
+        one, again = ReplayBuffer(100, FIELDS), kind(100, FIELDS)
+        for reader in (one, again):
+            file.seek(0)
+            reader.load_transitions(file)
+            found = reader.get_all_transitions()
+            assert sorted(found["id"].tolist()) == [*range(10), *range(50, 60)]
+            assert_whole(found)
+        again.close()
+    rb.close()
+
+
+def test_priorities_are_those_of_the_learner() -> None:
+    """And explorers may say what a row begins with, as in cpprb."""
+    rb = MPPrioritizedReplayBuffer(100, FIELDS, alpha=1.0, eps=0.0, seed=0)
+    rb.add(**rows(0, 4), priorities=[0, 0, 3, 1])
+    with child(lambda: rb.add(**rows(10), priorities=4.0)) as explorer:
+        assert explorer.join() == 0
+    batch = rb.sample(4000, beta=1.0)
+    assert batch.keys() == {*FIELDS, "weights", "indexes"}
+    shares = [float((batch["id"] == number).mean()) for number in (0, 1, 2, 3, 10)]
+    np.testing.assert_allclose(shares, [0, 0, 3 / 8, 1 / 8, 4 / 8], atol=0.03)
+    np.testing.assert_allclose(batch["weights"][batch["id"] == 10], 1 / 4, rtol=1e-5)
+    assert rb.get_max_priority() == 4.0
+    rb.update_priorities(batch["indexes"], np.where(batch["id"] == 10, 1.0, 0.0))
+    assert set(rb.sample(100)["id"].tolist()) == {10}
+    rb.add(**rows(20))  # the greatest: 4
+    assert 10 < (rb.sample(1000)["id"] == 20).sum() / 50 < 18
+    for wrong in ([1.0, 2.0], [-1.0], [np.nan], "high"):
+        with pytest.raises((TypeError, ValueError), match="priorities"):
+            rb.add(**rows(30), priorities=wrong)
+    assert rb.get_stored_size() == 6
+    rb.close()
+
+
+def test_late_priorities_of_overwritten_rows_are_dropped() -> None:
+    """They never reach the row that came instead."""
+    rb = MPPrioritizedReplayBuffer(10, FIELDS, alpha=1.0, eps=0.0, seed=0)
+    rb.add(**rows(0, 10))
+    batch = rb.sample(10)
+    rb.add(**rows(100, 10))
+    rb.update_priorities(batch["indexes"], np.zeros(10))
+    assert len(set(rb.sample(200)["id"].tolist())) == 10
+    rb.close()
+
+
+def test_the_object_is_pickled_by_its_name() -> None:
+    """And each process has ends of its own."""
+    rb = MPReplayBuffer(10, FIELDS, seed=0)
+    rb.add(**rows(0, 3))
+    other = pickle.loads(pickle.dumps(rb))
+    assert other.get_stored_size() == 3
+    assert "name=" in repr(other)
+    other.add(**rows(5, 2))
+    assert rb.get_stored_size() == 5
+    rb.close()
+
+
+# ---------------------------------------------------------------------- cpprb's faults
+
+
+@BOTH
+def test_nothing_hangs_before_anything_is_added(kind: Any) -> None:
+    """Cpprb's ``get_all_transitions`` and ``update_priorities`` wait for ever."""
+    rb = kind(10, FIELDS)
+    assert within(20, rb.get_all_transitions)["same"].shape == (0, 50)
+    assert within(20, rb.get_stored_size) == 0
+    within(20, rb.clear)
+    if kind is MPPrioritizedReplayBuffer:
+        within(20, lambda: rb.update_priorities([], []))
+    with pytest.raises(NotEnoughDataError):
+        within(20, lambda: rb.sample(4))
+    rb.close()
+
+
+@BOTH
+@FORKS
+def test_an_add_that_fails_holds_nobody(kind: Any) -> None:
+    """Cpprb's leaves the buffer locked: the learner waits for ever."""
+    rb = kind(100, FIELDS)
+
+    def explore() -> None:
+        rb.add(**rows(0, 5))
+        with pytest.raises(ValueError, match="same"):
+            rb.add(id=1, same=[1, 2], done=False)
+        with pytest.raises(TypeError):
+            rb.add(id=1)
+
+    with child(explore) as explorer:
+        assert explorer.join() == 0
+    assert within(20, rb.get_stored_size) == 5
+    assert_whole(within(20, lambda: rb.sample(32)))
+    rb.close()
+
+
+@BOTH
+@FORKS
+def test_explorers_that_are_killed_hold_nobody_and_tear_no_row(kind: Any) -> None:
+    """Cpprb's learner waits for ever for one that was killed as it added."""
+    rb = kind(500, FIELDS, seed=0)
+
+    def explore(number: int) -> None:
+        rb.add(**rows(0, 5))
+        for start in range(number * 10**6, (number + 1) * 10**6, 20):
+            rb.add(**rows(start, 20))
+
+    for number in range(15):
+        with child(lambda number=number: explore(number)) as explorer:  # type: ignore[misc]
+            until(rb.get_stored_size)
+            time.sleep(0.002 * (number % 5))
+            explorer.kill()
+        assert_whole(within(20, lambda: rb.sample(64)))
+        assert_whole(within(20, rb.get_all_transitions))
+    rb.close()
+
+
+@BOTH
+@FORKS
+def test_no_row_is_drawn_before_it_is_written(kind: Any) -> None:
+    """Cpprb's index moves on before the data is there; and its reads are torn."""
+    rb = kind(300, FIELDS, seed=0)
+
+    def explore() -> None:
+        for start in range(1, 100_000, 3):
+            rb.add(**rows(start, 3))
+
+    with child(explore) as one, child(explore) as other:
+        until(lambda: rb.get_stored_size() > 100)
+        for _ in range(200):
+            batch = rb.sample(64)
+            assert_whole(batch)
+            assert batch["id"].min() > 0, "zeros that nobody wrote"
+        one.kill()
+        other.kill()
+    rb.close()
+
+
+# ---------------------------------------------------------------------- which rows are the newest
+
+
+def test_the_newest_rows_are_as_many_as_fit() -> None:
+    """Whatever comes, and however it is looked at; what was too old stays so."""
+    rng = np.random.default_rng(0)
+    for size in (1, 7, 100):
+        newest, written, before = NewestRows(size, 3), np.zeros(3, np.int64), np.zeros(3, np.int64)
+        for _ in range(300):
+            written += rng.integers(0, 1 + rng.integers(0, 3 * size, 3))
+            starts = newest.starts(written.copy())
+            kept = int((written - starts).sum())
+            assert (starts >= before).all()
+            assert (starts <= written).all()
+            assert min(size, int(written.sum())) - 3 <= kept <= size
+            before = starts.copy()
+
+
+def test_rows_that_came_before_others_are_older() -> None:
+    """Of whom they are does not matter: it is the order in which they were seen."""
+    newest, written = NewestRows(10, 2), np.zeros(2, np.int64)
+    order: list[tuple[int, int]] = []
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        who = int(rng.integers(2))
+        order.append((who, int(written[who])))
+        written[who] += 1
+        starts = newest.starts(written.copy())
+        kept = [(one, row) for one in range(2) for row in range(starts[one], written[one])]
+        assert sorted(kept) == sorted(order[-10:])
+
+
+def test_sample_takes_the_arguments_of_one_process() -> None:
+    """``beta`` second where there are priorities, as in cpprb."""
+    rb, one = MPPrioritizedReplayBuffer(10, FIELDS), PrioritizedReplayBuffer(10, FIELDS)
+    rb.add(**rows(0, 5))
+    one.add(**rows(0, 5))
+    assert rb.sample(3, 0.5, fields="id").keys() == one.sample(3, 0.5, fields="id").keys()
+    assert len(set(rb.sample(5, replace=False)["id"].tolist())) == 5
+    rb.close()
