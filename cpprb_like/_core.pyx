@@ -709,6 +709,8 @@ cdef class Ring:
                 self.state[ABSENT_ROWS] += 1
                 self.out.c_add(values[k])
                 self.c_tell(values[k])
+        if self.changes != NULL:
+            (<int64_t*> self.changes)[0] += 2
         self.c_end_edit()
         if was_open:
             self.c_rebuild()
@@ -1135,6 +1137,15 @@ def rebuild(Ring ring not None):
     """
     ring.state[RESERVED] = ring.state[WRITTEN]
     ring.c_rebuild()
+
+
+def tell_followers(Ring ring not None, cnp.ndarray changes not None):
+    """Have a ring raise this word by two whenever it hides rows: see ``_store.follower``.
+
+    The word lies in the memory of the ring's rows, which keeps it.
+    """
+    c_check_array(changes, "changes", cnp.NPY_INT64, 1)
+    ring.changes = <const volatile int64_t*> cnp.PyArray_DATA(changes)
 
 
 def stop_at(place, int signal):

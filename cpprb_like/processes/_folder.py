@@ -267,9 +267,9 @@ class Folder:
         self.publish(self.path.with_name(name))
 
     @classmethod
-    def open(cls, name: str) -> Folder:
-        """The folder of this name, which some process has open."""
-        path = memory_folder() / check_name(name)
+    def open(cls, name: str, base: Path | None = None) -> Folder:
+        """The folder of this name, which some process has open; in this base, if one is given."""
+        path = (memory_folder() if base is None else base) / check_name(name)
         known = _open_folders.get(str(path))
         if known is not None and known.is_open:
             return known

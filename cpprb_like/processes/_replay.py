@@ -123,7 +123,7 @@ class SharedReplay:
     the last process that has the replay open has ended. If all were killed, the next
     ``SharedReplay`` that is made removes it.
 
-    The object is pickled by its name: hand it to a process that is forked, spawned or served by a
+    The object is pickled by its place: hand it to a process that is forked, spawned or served by a
     forkserver.
 
     Examples
@@ -236,7 +236,14 @@ class SharedReplay:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).attach, (self.name,)
+        return type(self)._attach, (str(self.folder),)
+
+    @classmethod
+    def _attach(cls, folder: str) -> SharedReplay:
+        """As ``attach``, wherever the process that pickled it keeps shared memory."""
+        replay = cls.__new__(cls)
+        replay._open(Folder.open(Path(folder).name, Path(folder).parent))
+        return replay
 
     @property
     def name(self) -> str:

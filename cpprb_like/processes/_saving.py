@@ -29,6 +29,8 @@ from cpprb_like.samplers._uniform import Uniform
 
 __all__ = ["Saved", "SavedReplay", "save"]
 
+TRIES = 20  # to copy a shard
+
 
 class CopiedFiles(ShardFiles):
     """A copy of the files of a shard, whatever its writer does meanwhile."""
@@ -94,12 +96,22 @@ def save(
         copy = None
         if (shard / f"{ROWS}.dat").exists():
             _mend(shard, number, lock, options)
-            copy = SavedShard(
-                **options, sampler=Uniform(), seed=0, mmap_prefix=shard / ROWS, mmap_mode="r"
-            )
+            copy = _copied(shard, options)
             copy._saves = ComparedSaves(identity)
         copies.append(copy)
     SavedReplay(identity, description, copies).save(folder, **how)
+
+
+def _copied(shard: Path, options: Mapping[str, Any]) -> SavedShard:
+    """A copy of a shard, made anew if an episode was ended between its header and its rows."""
+    for _ in range(TRIES):
+        try:
+            return SavedShard(
+                **options, sampler=Uniform(), seed=0, mmap_prefix=shard / ROWS, mmap_mode="r"
+            )
+        except ValueError as error:  # noqa: PERF203 (it contradicts itself)
+            problem = error
+    raise problem
 
 
 def _mend(shard: Path, number: int, lock: Path, options: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.forks import OneProcess
-from cpprb_like._core import N_STATE_WORDS
+from cpprb_like._core import N_STATE_WORDS, tell_followers
 from cpprb_like._store import chained, file_maps, overflow
 from cpprb_like._store.follower import Follower
 from cpprb_like._store.gather import take
@@ -97,6 +97,7 @@ class ShardFiles(file_maps.Files):
     def keep(self, ring: Any) -> None:
         """See ``Files.keep``; from here on others may follow."""
         super().keep(ring)
+        tell_followers(ring, self.changes)
         self.changes[:] = (self.changes | 1) + 1
 
     def grow(self, ring: Any) -> None:

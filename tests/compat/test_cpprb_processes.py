@@ -69,7 +69,7 @@ def within(seconds: float, call: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_explorers_in_processes_add_and_one_learns(kind: Any, method: str) -> None:
     """The same object is handed to all, however they are started."""
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     rb = kind(1000, FIELDS, ctx=context, seed=0)
     work = [
         context.Process(target=explorers.explore, args=(rb, number * 100, 100))
@@ -114,8 +114,8 @@ def test_the_newest_rows_of_all_are_kept(kind: Any) -> None:
     """As many as the size, whoever added them, and those of explorers that ended among them."""
     rb = kind(100, FIELDS, seed=0)
     rb.add(**rows(0, 90))
+    assert rb.get_stored_size() == 90
     with child(lambda: rb.add(**rows(1000, 60))) as explorer:
-        assert rb.get_stored_size() == 90
         assert explorer.join() == 0
     assert rb.get_stored_size() == 100
     found = set(rb.get_all_transitions()["id"].tolist())
@@ -310,14 +310,14 @@ def test_explorers_that_are_killed_hold_nobody_and_tear_no_row(kind: Any) -> Non
 @FORKS
 def test_no_row_is_drawn_before_it_is_written(kind: Any) -> None:
     """Cpprb's index moves on before the data is there; and its reads are torn."""
-    rb = kind(300, FIELDS, seed=0)
+    rb = kind(30_000, FIELDS, seed=0)
 
     def explore() -> None:
-        for start in range(1, 100_000, 3):
+        for start in range(1, 10_000_000, 3):
             rb.add(**rows(start, 3))
 
     with child(explore) as one, child(explore) as other:
-        until(lambda: rb.get_stored_size() > 100)
+        until(lambda: rb.get_stored_size() > 1000)
         for _ in range(200):
             batch = rb.sample(64)
             assert_whole(batch)

@@ -546,3 +546,18 @@ def test_layers_that_do_not_fit_are_refused(replay: SharedReplay) -> None:
     with pytest.raises(ValueError, match="501"):
         learner.view(Sequences(501))
     assert learner.view(Sequences(500)) is not None
+
+
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized])
+def test_episodes_that_an_actor_deletes_are_not_drawn(sampler: type[Sampler]) -> None:
+    """Also when no row has come since; the first that is deleted, and each after it."""
+    fields: dict[str, Any] = {"x": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+    with SharedReplay(20, fields, writers=1) as replay, replay.actor() as actor:
+        learner = replay.learner(sampler(), seed=0)
+        actor.add(x=np.arange(6), done=[0, 1, 0, 1, 0, 1])
+        assert set(learner.sample(100)["x"].tolist()) == {0, 1, 2, 3, 4, 5}
+        actor.episodes.delete(0)
+        assert set(learner.sample(100)["x"].tolist()) == {2, 3, 4, 5}
+        actor.episodes.delete(1)
+        assert set(learner.sample(100)["x"].tolist()) == {2, 3}
+        assert len(learner) == 2

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -34,11 +35,12 @@ METHODS = ("fork", "forkserver", "spawn")
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Any:
-    before = shared_memory()
-    yield
-    left = shared_memory() - before
-    assert not left
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Each test has shared memory of its own: what other tests still hold is not there."""
+    with tempfile.TemporaryDirectory(dir=os.environ["CPPRB_LIKE_SHARED_MEMORY"]) as folder:
+        monkeypatch.setenv("CPPRB_LIKE_SHARED_MEMORY", folder)
+        yield
+        assert not shared_memory()
 
 
 def add(replay: SharedReplay, value: float) -> int:

@@ -385,10 +385,10 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
             if len(values) != n:
                 raise ValueError(f"priorities: expected {n}, one for each row, got {len(values)}")
         if self._n_envs > 1 and n > self._n_envs:
-            values = values.reshape(-1, self._n_envs)
+            return {**fields, PRIORITY: values.reshape(-1, self._n_envs)}
         return {**fields, PRIORITY: values}
 
-    def sample(  # type: ignore[override]  # beta comes second, as in cpprb
+    def sample(  # beta comes second, as in cpprb
         self,
         batch_size: int,
         beta: float | Schedule = 0.4,
