@@ -184,7 +184,7 @@ class RateLimited(LimitedSource):
     Waiting is a sleep of up to 2 ms and another look. ``close`` of batches with ``prefetch`` waits
     for a draw that waits. An ``epoch`` is not limited, and does not count.
 
-    Cost: about a microsecond for ``add`` and for ``sample``.
+    Cost: some microseconds for ``add`` and for ``sample``.
 
     Examples
     --------

@@ -345,7 +345,8 @@ class SharedReplay:
         Parameters
         ----------
         sampler : Sampler, optional
-            ``Uniform()``, which is the default.
+            Which rows are drawn: any sampler, ``Uniform()`` by default. See ``Learner`` for what
+            each means over several shards.
         seed : int, SeedSequence, BitGenerator, Generator, optional
             Of the draws.
 
