@@ -26,6 +26,7 @@ MODULES = (
     "cpprb_like.samplers",
     "cpprb_like.views",
     "cpprb_like.limiters",
+    "cpprb_like.processes",
     "cpprb_like.schedules",
     "cpprb_like.datasets",
     "cpprb_like.errors",
