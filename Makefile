@@ -69,7 +69,8 @@ test-tf-agents:
 		"tf-agents==0.19.*" "tensorflow==2.15.*" "numpy==1.26.*" "pytest>=9.0" "hypothesis>=6.100"
 	CPPRB_LIKE_REQUIRE=tf_agents $(TF_BIN)/pytest tests/tf_agents $(ARGS)
 
-# Tensors in and out, those of JAX too, and the front of ReAgent; TORCH="torch==2.13.0", for instance, takes another build than the newest.
+# Tensors in and out, those of JAX too, and the front of ReAgent. Of the documentation only what needs these packages: other
+# examples fork, and JAX warns of that. TORCH="torch==2.13.0", for instance, takes another build than the newest.
 test-torch:
 	$(PYTHON) -m venv "$(TORCH_VENV)"
 	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
@@ -79,7 +80,8 @@ test-torch:
 	CPPRB_LIKE_REQUIRE=torch,jax,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest \
 		tests/compat/test_reagent*.py tests/buffers/test_out.py tests/buffers/test_tensors.py tests/buffers/test_learners.py \
 		tests/integrations/test_torch_datasets.py \
-		tests/samplers/test_prioritized_misuse.py tests/project/test_docs.py $(ARGS)
+		tests/samplers/test_prioritized_misuse.py $(ARGS)
+	CPPRB_LIKE_REQUIRE=torch,jax,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest -m packages tests/project/test_docs.py
 
 # Training libraries on the real thing, in the environment of test-torch, as PyTorch is large.
 LIBRARIES = "stable-baselines3==2.9.2" "gymnasium==1.4.0" "ale-py==0.12.1" "opencv-python-headless==5.0.0.93" \

@@ -170,8 +170,7 @@ def memory_folder() -> Path:
     """This user's folder in shared memory, or in the temporary folder where there is none."""
     user = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
     folder = _base() / f"cpprb_like-{user}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
+    found = _made(folder)
     if not stat.S_ISDIR(found.st_mode) or (
         hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o077)
     ):
@@ -179,6 +178,16 @@ def memory_folder() -> Path:
             f"{folder} is not a folder of this user alone: another user may have made it; remove it"
         )
     return folder
+
+
+def _made(folder: Path) -> os.stat_result:
+    """Make a folder unless it is there; again, if who leaves last removes it at this moment."""
+    for _ in range(TRIES):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(0o700)
+        with contextlib.suppress(FileNotFoundError):
+            return folder.lstat()
+    raise OSError(f"{folder}: other processes remove what was just made")
 
 
 def _base() -> Path:

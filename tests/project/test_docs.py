@@ -24,27 +24,6 @@ MODULES = [
 ]
 APART = {"migrating.md"}  # each section of these is read by itself
 SLOW = {"hindsight.md", "samplers.md", "CONTRIBUTING.md", "cpprb_like.testing"}  # a second or more
-
-
-def marks(name: str) -> list[pytest.MarkDecorator]:
-    """Of a page or a module."""
-    return [pytest.mark.slow] if name in SLOW else []
-
-
-READINGS = [
-    pytest.param(
-        text,
-        title,
-        id=f"{page.name}: {title}" if title != page.name else title,
-        marks=marks(page.name),
-    )
-    for page in PAGES
-    for title, text in (
-        re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", page.read_text(), re.MULTILINE)
-        if page.name in APART
-        else [(page.name, page.read_text())]
-    )
-]
 # Packages that examples need, but not all machines have: PyTorch is large, and dm_env has no wheels
 # for musllinux.
 NEEDED = {
@@ -65,6 +44,30 @@ NEEDED = {
     "learners.md": ("torch", "jax"),
     "libraries.md": ("torch", "stable_baselines3", "tensordict"),
 }
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """Of a page or a module."""
+    return [
+        *([pytest.mark.slow] if name in SLOW else []),
+        *([pytest.mark.packages] if name in NEEDED else []),
+    ]
+
+
+READINGS = [
+    pytest.param(
+        text,
+        title,
+        id=f"{page.name}: {title}" if title != page.name else title,
+        marks=marks(page.name),
+    )
+    for page in PAGES
+    for title, text in (
+        re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", page.read_text(), re.MULTILINE)
+        if page.name in APART
+        else [(page.name, page.read_text())]
+    )
+]
 
 
 def skip_what_cannot_run(name: str) -> None:
