@@ -659,7 +659,7 @@ class Files:
         memory = allocate(self._places.nbytes)
         copied = self.layout.state(memory[: self.layout.nbytes])
         for attempt in range(TRIES):
-            before, edits = state.copy(), self._edits_in_place(state)
+            before, edits = self._header(live), self._edits_in_place(state)
             memory[:] = live
             self._memory = memory
             try:
@@ -688,6 +688,10 @@ class Files:
             f"{self.path}: {WRITES_ELSEWHERE.partition(';')[0]}, and changes its rows faster than "
             "they can be read"
         )
+
+    def _header(self, live: Arena) -> NDArray[np.int64]:
+        """A copy of the header of a live file; of an unfinished ``add``, as before that."""
+        return self.layout.state(live[: self.layout.nbytes]).copy()
 
     def _edits_in_place(self, state: NDArray[np.int64]) -> int:
         """A word that was raised if rows were edited, in the live file; odd meanwhile."""

@@ -7,6 +7,8 @@ from typing_extensions import Self
 
 from cpprb_like._core import Ring
 
+def read_header(state: NDArray[np.int64]) -> NDArray[np.int64] | None: ...
+
 @final
 class Follower:
     ring: Ring

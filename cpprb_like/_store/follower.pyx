@@ -30,6 +30,31 @@ cnp.import_array()
 cdef enum:
     CHUNK = 32               # rows that are followed at once
     TRIES = 16               # to read words of a header that belong together
+    HEADER_TRIES = 4096      # ... and all words of it
+
+
+def read_header(cnp.ndarray state not None):
+    """The words of a header that another process writes, as they were at one time: a copy.
+
+    None if they changed again and again while they were read.
+    """
+    c_check_array(state, "state", cnp.NPY_INT64, -1)
+    cdef const volatile int64_t* live = <const volatile int64_t*> cnp.PyArray_DATA(state)
+    cdef intp_t k, n = cnp.PyArray_DIM(state, 0)
+    cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
+    cdef int64_t* words = <int64_t*> cnp.PyArray_DATA(found)
+    cdef int _
+    for _ in range(HEADER_TRIES):
+        for k in range(n):
+            words[k] = live[k]
+        c_read_fence()
+        for k in range(n):
+            if words[k] != live[k]:
+                break
+        else:
+            return found
+        c_read_fence()
+    return None
 
 
 @cython.final

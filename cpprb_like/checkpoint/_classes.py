@@ -21,6 +21,7 @@ MODULES = {
     "Mixture": "cpprb_like.buffers._mixture",
     "RateLimited": "cpprb_like.limiters._rate_limited",
     "processes.SavedReplay": "cpprb_like.processes._saving",
+    "processes.SavedLearner": "cpprb_like.processes._saving",
     "processes.SavedShard": "cpprb_like.processes._saving",
     "MinSize": "cpprb_like.limiters._policies",
     "SampleToInsertRatio": "cpprb_like.limiters._policies",

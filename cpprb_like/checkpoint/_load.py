@@ -134,11 +134,17 @@ class State:
 
         ``replace``: by path in it, what takes the place of what was saved.
         """
+        return Decoder(self._array, self._objects, _refuse_rows, (), replace).decode(saved)
 
-        def refuse(*_: Any) -> Any:
-            raise DamagedError("rows where there can be none")
-
-        return Decoder(self._array, self._objects, refuse, (), replace).decode(saved)
+    def whole_part(self, saved: Any, path: str) -> Any:
+        """As ``part``, of what is at a path, and may have classes and functions of the caller."""
+        options = self._options
+        decoder = Decoder(
+            self._array, self._objects, _refuse_rows, options.classes, options.replace
+        )
+        value = decoder.decode(saved, path)
+        decoder.finish()
+        return value
 
     def _read(self, number: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         entry = self.entries[number]
@@ -201,6 +207,10 @@ class State:
         return found
 
 
+def _refuse_rows(*_: Any) -> Any:
+    raise DamagedError("rows where there can be none")
+
+
 def _entry(saved: Any) -> FileEntry:
     name, nbytes, crc32, codec = saved
     well = isinstance(name, str) and _manifest.OURS.fullmatch(name)
@@ -211,13 +221,22 @@ def _entry(saved: Any) -> FileEntry:
 
 
 def decoded(
-    disk: Disk, options: Options, targets: Mapping[str, Target], replace: Mapping[str, Any]
+    disk: Disk,
+    options: Options,
+    targets: Mapping[str, Target],
+    replace: Mapping[str, Any],
+    without: str | None = None,
 ) -> tuple[Any, Decoder]:
-    """Decode the state that the options name; again if it was replaced by a newer one meanwhile."""
+    """Decode the state that the options name; again if it was replaced by a newer one meanwhile.
+
+    ``without``: an attribute of the whole that is left out.
+    """
     for attempt in range(ATTEMPTS):
         there = _manifest.numbers(disk)
         try:
             state = State(disk, options)
+            if without is not None:
+                state.manifest["root"]["state"].pop(without, None)
             found = state.decode(targets, replace)
         except DamagedError:
             if attempt + 1 < ATTEMPTS and _manifest.numbers(disk) != there:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.drawn_ahead import States
+from cpprb_like._c.drawn_ahead import States, state_before
 from cpprb_like._core import Ring
 from cpprb_like._store.followers import Followers
 from cpprb_like.errors import NotEnoughDataError
@@ -30,7 +30,7 @@ from cpprb_like.samplers._together import draw_uniform_together
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.schedules import Schedule
 
-__all__ = ["Draws", "draws_of"]
+__all__ = ["Draws", "copied", "draws_of"]
 
 Beta = float | Schedule | None
 Rows = NDArray[np.intp]
@@ -93,6 +93,16 @@ class Draws:
         if state:
             yield self.sampler, state
 
+    def save(self) -> dict[int, Any]:
+        """What is kept for the rows of each shard, by number: what ``go_on`` takes."""
+        return {}
+
+    def go_on(self, saved: Mapping[int, Any]) -> None:
+        """Go on where others over the same rows were saved; before a shard has come."""
+
+    def resume(self, number: int) -> None:
+        """The rows of a shard have been followed for the first time."""
+
 
 class UniformDraws(Draws):
     """Each row with the same probability."""
@@ -121,6 +131,7 @@ class WeightedDraws(Draws):
     def __init__(self, sampler: ByPriority, group: Followers) -> None:
         super().__init__(sampler, group)
         self._weights = sampler.open_together(group)
+        self._saved: dict[int, Any] = {}
 
     def opened(self, number: int, ring: Ring) -> None:
         """See ``Draws.opened``: its rows get weights."""
@@ -155,6 +166,21 @@ class WeightedDraws(Draws):
         self.sampler.read_priorities(priorities)
         return self._weights.without_row(np.ascontiguousarray(indexes))
 
+    def save(self) -> dict[int, Any]:
+        """See ``Draws.save``: priorities."""
+        found = enumerate(self._weights.save_rings())
+        return {number: one for number, one in found if one is not None}
+
+    def go_on(self, saved: Mapping[int, Any]) -> None:
+        """See ``Draws.go_on``."""
+        self._saved = dict(saved)
+
+    def resume(self, number: int) -> None:
+        """See ``Draws.resume``."""
+        saved = self._saved.pop(number, None)
+        if saved is not None:
+            self._weights.weights_of(number).resume(saved)
+
 
 class CopiedDraws(Draws):
     """Shards by the number of their rows, and in each by a copy of the sampler."""
@@ -165,7 +191,8 @@ class CopiedDraws(Draws):
 
     def sampler_of(self, number: int) -> Sampler:
         """See ``Draws.sampler_of``: a copy, which starts as the sampler was given."""
-        self._copies[number] = copy.deepcopy(self.sampler)
+        if number not in self._copies:
+            self._copies[number] = copy.deepcopy(self.sampler)
         return self._copies[number]
 
     def hide(self, number: int, slots: Slots) -> None:
@@ -246,6 +273,21 @@ class CopiedDraws(Draws):
             state = sampler.draw_state()
             if state:
                 yield sampler, state
+
+    def save(self) -> dict[int, Any]:
+        """See ``Draws.save``: the copies."""
+        return {number: copied(sampler) for number, sampler in self._copies.items()}
+
+    def go_on(self, saved: Mapping[int, Any]) -> None:
+        """See ``Draws.go_on``."""
+        self._copies.update(saved)
+
+
+def copied(sampler: Sampler) -> Sampler:
+    """A copy of a sampler, as it was before batches that were drawn ahead."""
+    found = copy.deepcopy(sampler)
+    vars(found).update(state_before(sampler) or {})
+    return found
 
 
 def draws_of(sampler: Sampler, group: Followers) -> Draws:

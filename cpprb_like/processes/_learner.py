@@ -6,6 +6,7 @@ who writes rows (``_replay``).
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.drawn_ahead import States, live_state
+from cpprb_like._c.drawn_ahead import States, live_state, state_of_generator
 from cpprb_like._c.forks import BUFFER, watch
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._core import FLAG_ABSENT
@@ -25,9 +26,10 @@ from cpprb_like._store.schema import read_columns
 from cpprb_like.buffers._prioritized import OWN_NAMES
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch, ColumnSpec
-from cpprb_like.processes._draws import draws_of
+from cpprb_like.processes._draws import copied, draws_of
 from cpprb_like.processes._folder import FileLock, Folder
 from cpprb_like.processes._learner_view import LearnerView
+from cpprb_like.processes._saving import SavedLearner
 from cpprb_like.processes._sharded import Names, Rows, Sharded
 from cpprb_like.processes._shards import BUSY, ROWS, Reader
 from cpprb_like.samplers._base import Sampler, Slots
@@ -122,6 +124,7 @@ class Learner(Sharded):
         self._group = Followers(len(shards))
         self._draws = draws_of(sampler, self._group)
         self._stuck: set[int] = set()
+        self._fresh: set[int] = set()  # shards that have come, and have not been followed yet
         self._lock = threading.RLock()
         watch(self._lock, BUFFER)
         # Rows that are stored as they are lie at the same places in all shards.
@@ -157,6 +160,9 @@ class Learner(Sharded):
                 break
         if busy or self._stuck:
             self._stuck = busy
+        for number in self._fresh - busy:
+            self._draws.resume(number)
+        self._fresh &= busy
         for number, found in told.items():
             if found != BUSY:
                 hidden = np.flatnonzero(self._reader(number).ring.flags() & FLAG_ABSENT)
@@ -172,6 +178,7 @@ class Learner(Sharded):
                 self._draws.opened(number, reader.ring)
                 self._group.put(number, reader.follower)
                 self._readers[number] = reader
+                self._fresh.add(number)
 
     # ------------------------------------------------------------------ reading
 
@@ -257,6 +264,14 @@ class Learner(Sharded):
     def _draw_states(self) -> States:
         yield self.rng, live_state(self.rng)
         yield from self._draws.states()
+
+    def _save(self) -> SavedLearner:
+        """What it has of its own, as it is now, and before batches that were drawn ahead."""
+        with self._lock:
+            self._follow()
+            rng = copy.deepcopy(self.rng)
+            rng.bit_generator.state = state_of_generator(self.rng)
+            return SavedLearner(rng, copied(self.sampler), self._draws.save())
 
     # ------------------------------------------------------------------ state
 

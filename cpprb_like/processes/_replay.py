@@ -24,7 +24,7 @@ from cpprb_like._store.schema import read_env_dict, read_size
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint._progress import Tell
 from cpprb_like.limiters import LimiterStats, RateLimiter
-from cpprb_like.processes._folder import FileLock, Folder, check_name, is_locked, said_by
+from cpprb_like.processes._folder import IDENTITY, FileLock, Folder, check_name, is_locked, said_by
 from cpprb_like.processes._learner import Learner
 from cpprb_like.processes._limits import (
     LimitedActor,
@@ -48,6 +48,7 @@ __all__ = ["Member", "SharedReplay"]
 Kind = TypeVar("Kind", bound=Learner)
 
 FORMAT = 1
+ORIGIN = "origin"  # file: of what was loaded, the state of a checkpoint
 MOST_LEARNERS = 64
 
 
@@ -302,9 +303,13 @@ class SharedReplay:
 
     def _make(self, number: int) -> None:
         """Reserve the memory of a shard."""
+        self._unlimited(number).close()
+
+    def _unlimited(self, number: int) -> Actor:
+        """An actor that waits for nobody, and that nobody hears of, of a shard that is free."""
         lock = FileLock(self._lock_path(number))
         lock.take(create=True)
-        Actor(self._shard(number), number, lock, self._options).close()
+        return Actor(self._shard(number), number, lock, self._options)
 
     def _take(self, number: int) -> Actor:
         lock = FileLock(self._lock_path(number))
@@ -363,6 +368,84 @@ class SharedReplay:
         learner.limit(self._limits)
         return learner
 
+    def restore_learner(
+        self,
+        folder: str | Path,
+        name: str,
+        *,
+        state: int | None = None,
+        replace: Mapping[str, Any] | None = None,
+        classes: Iterable[type] = (),
+    ) -> Learner:
+        """A learner that goes on where one was saved: with its priorities, sampler and generator.
+
+        Rows that have come since get the greatest priority, as new ones; so given the same rows, it
+        draws what the one that was saved would have drawn.
+
+        Parameters
+        ----------
+        folder : str or path
+            That this replay was loaded from; or that it was saved to, as after the end of a learner
+            whose actors went on.
+        name : str
+            That ``save`` was given for it.
+        state : int, optional
+            The number of a state that ``keep`` has kept; the newest one.
+        replace, classes
+            As for ``ReplayBuffer.load``: functions by path, as
+            ``{"learners.main.sampler.beta": beta}``, and classes of your own.
+
+        Raises
+        ------
+        FileNotFoundError, TypeError
+            As ``load``.
+        ValueError
+            There is no learner of this name; the rows of the folder are not those of this replay,
+            or their shards have been merged; or a file is damaged.
+        BlockingIOError
+            There are 64 learners.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from cpprb_like.processes import SharedReplay
+        >>> from cpprb_like.samplers import Prioritized
+        >>> replay = SharedReplay(100, {"x": {"shape": ()}}, writers=1)
+        >>> replay.actor().add(x=range(10))
+        0
+        >>> learner = replay.learner(Prioritized(), seed=0)
+        >>> batch = learner.sample(4)
+        >>> learner.update_priorities(batch["indexes"], [1, 2, 3, 4])
+        >>> folder = tempfile.mkdtemp()
+        >>> replay.save(folder, learners={"main": learner})
+        >>> other = SharedReplay.load(folder).restore_learner(folder, "main")
+        >>> bool((other.sample(8)["x"] == learner.sample(8)["x"]).all())
+        True
+        """
+        self._check_open()
+        saved = Saved(folder, state, classes, replace)
+        origin = self._origin()
+        if saved.identity != self._folder.description()[IDENTITY]:
+            if origin["state"] != saved.origin:
+                raise ValueError(
+                    f"{folder} was not saved from this replay, nor is this loaded from that state"
+                )
+            if origin["merged"]:
+                raise ValueError(
+                    f"the rows of {origin['merged']} shards were put into {self.writers} when they "
+                    "were loaded, so nobody knows which row a priority is of"
+                )
+        found = saved.learner(name)
+        learner = self.learner(found.sampler, seed=found.rng)
+        learner._draws.go_on(found.rows)
+        return learner
+
+    def _origin(self) -> dict[str, Any]:
+        """The state that this replay was loaded from."""
+        path = self._folder.path / ORIGIN
+        found: dict[str, Any] = {"state": None, "merged": 0}
+        return json.loads(path.read_text()) if path.exists() else found
+
     def _learner_of(self, kind: type[Kind], sampler: Sampler, seed: Seed) -> Kind:
         """A learner of some kind, at a place that is free."""
         for number in range(MOST_LEARNERS):
@@ -391,6 +474,7 @@ class SharedReplay:
         self,
         folder: str | Path,
         *,
+        learners: Mapping[str, Learner] | None = None,
         keep: int = 1,
         codec: str | None = None,
         level: int | None = None,
@@ -408,6 +492,10 @@ class SharedReplay:
         ----------
         folder : str or path
             The folder, which is made if it is not there.
+        learners : dict of str to Learner, optional
+            Learners of this process, by names of your own: what each has of its own is saved with
+            the rows, that is its sampler, priorities and generator. ``restore_learner`` goes on
+            with them.
         keep, codec, level, progress
             As for ``ReplayBuffer.save``.
 
@@ -421,9 +509,10 @@ class SharedReplay:
 
         Notes
         -----
-        What learners have of their own is not saved: priorities, generators. Cost: memory for a
-        copy of all rows, and that of ``ReplayBuffer.save``; a save that follows another one reads
-        the files of the one before as well, to compare them with the rows.
+        The number of batches that a view of a learner has drawn, which is the time of schedules of
+        its layers, is not saved. Cost: memory for a copy of all rows, and that of
+        ``ReplayBuffer.save``; a save that follows another one reads the files of the one before as
+        well, to compare them with the rows.
 
         Examples
         --------
@@ -440,11 +529,18 @@ class SharedReplay:
         """
         self._check_open()
         numbers = range(self.writers)
+        given: dict[str, Any] = dict(learners or {})
+        for name, learner in given.items():
+            if not isinstance(learner, Learner):
+                raise TypeError(f"learners[{name!r}]: expected a Learner, got {learner!r}")
+            if learner._folder.path != self._folder.path:
+                raise ValueError(f"learners[{name!r}]: {learner!r} is one of another replay")
         save(
             self._folder.description(),
             [self._shard(number) for number in numbers],
             [self._lock_path(number) for number in numbers],
             self._options,
+            {str(name): learner._save() for name, learner in given.items()},
             folder,
             keep=keep,
             codec=codec,
@@ -458,21 +554,26 @@ class SharedReplay:
         folder: str | Path,
         *,
         capacity: float | None = None,
+        writers: int | None = None,
         name: str | None = None,
         state: int | None = None,
     ) -> SharedReplay:
         """A new replay with the rows that were saved.
 
-        It has as many writers, with the rows that each had, and the limiter, which begins in the
-        middle of what it allows. Episodes that were open are
-        ended as truncated when an actor takes their shard, as after the end of a writer.
+        It has the rows that each writer had, and the limiter, which begins in the middle of what it
+        allows. Episodes that were open are ended as truncated when an actor takes their shard, as
+        after the end of a writer. What learners had of their own comes by ``restore_learner``.
 
         Parameters
         ----------
         folder : str or path
             The folder that ``save`` was given.
         capacity : int, optional
-            Another one; of a smaller one each shard keeps its newest rows.
+            Another one; of a smaller one each shard keeps its newest rows. By default it is as it
+            was, or so much more that another number of writers costs no row.
+        writers : int, optional
+            Another number. If it is greater, the new shards are empty; if it is smaller, each shard
+            gets the rows of one or more, one after another, and open episodes are truncated.
         name : str, optional
             As for ``SharedReplay``.
         state : int, optional
@@ -485,7 +586,9 @@ class SharedReplay:
         TypeError
             Something else was saved there.
         ValueError
-            A file is damaged, or an argument is of a wrong value.
+            A file is damaged, or an argument is of a wrong value; or there are fewer ``writers``,
+            and the rows of their shards have no room in ``capacity``, or are those of vector
+            environments, whose time steps do not fit behind one another.
         MemoryError, FileExistsError
             As ``SharedReplay``.
 
@@ -495,24 +598,43 @@ class SharedReplay:
         """
         saved = Saved(folder, state)
         options = _options_from_json(saved.description["options"])
-        writers = int(saved.description["writers"])
-        size = int(options.pop("size"))
-        wanted = size * writers if capacity is None else capacity
+        before = int(saved.description["writers"])
+        count = before if writers is None else as_int("writers", writers, 1)
+        size = int(options.pop("size")) * max(1, -(-before // count))
         if name is not None:
             check_name(name)
         limiter = limiter_from_json(saved.description["limiter"])
-        replay = cls(wanted, **options, writers=writers, limiter=limiter, reserve=False)
-        shards = [replay._shard(number) for number in range(writers)]
-        saved.fill(shards, int(replay._options["size"]))
-        for number, shard in enumerate(shards):
-            if not (shard / f"{ROWS}.dat").exists():
-                replay._make(number)
-        if replay._limits is not None:
-            replay._limits.begin([replay._rows_of(number)[0] for number in range(writers)])
+        wanted = size * count if capacity is None else capacity
+        replay = cls(wanted, **options, writers=count, limiter=limiter, reserve=False)
+        try:
+            replay._load(saved, before)
+        except BaseException:
+            replay.close()
+            raise
         if name is None:
             return replay
         replay._folder.rename(name)
         return cls.attach(name)
+
+    def _load(self, saved: Saved, before: int) -> None:
+        """Have what was saved of so many writers."""
+        numbers = range(self.writers)
+        merged = before if self.writers < before else 0
+        if not merged:
+            shards = [self._shard(number) for number in range(before)]
+            saved.fill(shards, int(self._options["size"]))
+        for number in numbers:
+            if not (self._shard(number) / f"{ROWS}.dat").exists():
+                self._make(number)
+        if merged:
+            actors = [self._unlimited(number) for number in numbers]
+            saved.merge(actors)
+            for actor in actors:
+                actor.close()
+        if self._limits is not None:
+            self._limits.begin([self._rows_of(number)[0] for number in numbers])
+        origin = {"state": saved.origin, "merged": merged}
+        (self._folder.path / ORIGIN).write_text(json.dumps(origin))
 
     # ------------------------------------------------------------------ who is there
 

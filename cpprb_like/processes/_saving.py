@@ -7,29 +7,34 @@ users call (``_replay``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import WORD_EDITS
+from cpprb_like._core import WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
 from cpprb_like._store.arenas import Arena
+from cpprb_like._store.follower import read_header
 from cpprb_like._store.schema import Layout
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
+from cpprb_like.checkpoint._arrays import DamagedError
 from cpprb_like.checkpoint._compared import ComparedSaves
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._load import Options, State, Target, decoded
 from cpprb_like.checkpoint._progress import Progress
 from cpprb_like.processes._folder import IDENTITY, FileLock, is_locked
 from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles, ShardFiles
+from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
 
-__all__ = ["Saved", "SavedReplay", "save"]
+__all__ = ["Saved", "SavedLearner", "SavedReplay", "save"]
 
-TRIES = 20  # to copy a shard
+TRIES = 100  # to read a header
+PAUSE = 1e-4  # seconds between them
 
 
 class CopiedFiles(ShardFiles):
@@ -40,7 +45,23 @@ class CopiedFiles(ShardFiles):
             self._check(file)
             self._added = self._map_time()
             self._live = FollowedFiles(self.layout, self.path.with_suffix(""), "r+")
-            return self._copy(file)
+            memory = self._copy(file)
+        # An episode may have ended after the header was read: ``recover`` counts anew.
+        self.layout.state(memory[: self.layout.nbytes])[WORD_EDITS] |= 1
+        return memory
+
+    def _header(self, live: Arena) -> NDArray[np.int64]:
+        """See ``Files._header``: all words as they were at one time."""
+        for _ in range(TRIES):
+            header = read_header(self.layout.state(live[: self.layout.nbytes]))
+            if header is not None:
+                break
+            time.sleep(PAUSE)
+        else:
+            raise BlockingIOError(f"{self.path}: its header changes all the time")
+        if header[WORD_RESERVED] != header[WORD_WRITTEN]:
+            header[-self.layout.n_envs :] = self._part_of(live, self._places.lens).view(np.int64)
+        return header
 
     def _make_undo(self) -> Any:
         return None
@@ -61,6 +82,24 @@ class SavedShard(ReplayBuffer):
         )
 
 
+class SavedLearner:
+    """What a learner has of its own, in a checkpoint.
+
+    Attributes
+    ----------
+    rng : numpy.random.Generator
+    sampler : Sampler
+        Without what it keeps for rows.
+    rows : dict
+        What is kept for the rows of each shard, by its number: see ``Draws.save``.
+    """
+
+    def __init__(self, rng: np.random.Generator, sampler: Sampler, rows: dict[int, Any]) -> None:
+        self.rng = rng
+        self.sampler = sampler
+        self.rows = rows
+
+
 class SavedReplay(Checkpointed):
     """What a checkpoint of a shared replay holds.
 
@@ -71,14 +110,21 @@ class SavedReplay(Checkpointed):
     description : dict
         What it was made with.
     shards : list of SavedShard
+    learners : dict of SavedLearner
+        By the names that the caller gave.
     """
 
     def __init__(
-        self, identity: str, description: dict[str, Any], shards: list[SavedShard | None]
+        self,
+        identity: str,
+        description: dict[str, Any],
+        shards: list[SavedShard | None],
+        learners: dict[str, SavedLearner],
     ) -> None:
         self.identity = identity
         self.description = description
         self.shards = shards
+        self.learners = learners
 
 
 def save(
@@ -86,32 +132,26 @@ def save(
     shards: list[Path],
     locks: list[Path],
     options: Mapping[str, Any],
+    learners: Mapping[str, SavedLearner],
     folder: str | Path,
     **how: Any,
 ) -> None:
-    """Save the shards of a replay as they are now; ``how`` goes to ``Checkpointed.save``."""
+    """Save the shards of a replay as they are now; ``how`` goes to ``Checkpointed.save``.
+
+    The learners were saved before, so they have no row that their shard has not.
+    """
     identity = description[IDENTITY]
     copies: list[SavedShard | None] = []
     for number, (shard, lock) in enumerate(zip(shards, locks, strict=True)):
         copy = None
         if (shard / f"{ROWS}.dat").exists():
             _mend(shard, number, lock, options)
-            copy = _copied(shard, options)
-            copy._saves = ComparedSaves(identity)
-        copies.append(copy)
-    SavedReplay(identity, description, copies).save(folder, **how)
-
-
-def _copied(shard: Path, options: Mapping[str, Any]) -> SavedShard:
-    """A copy of a shard, made anew if an episode was ended between its header and its rows."""
-    for _ in range(TRIES):
-        try:
-            return SavedShard(
+            copy = SavedShard(
                 **options, sampler=Uniform(), seed=0, mmap_prefix=shard / ROWS, mmap_mode="r"
             )
-        except ValueError as error:  # noqa: PERF203 (it contradicts itself)
-            problem = error
-    raise problem
+            copy._saves = ComparedSaves(identity)
+        copies.append(copy)
+    SavedReplay(identity, description, copies, dict(learners)).save(folder, **how)
 
 
 def _mend(shard: Path, number: int, lock: Path, options: Mapping[str, Any]) -> None:
@@ -130,16 +170,33 @@ class Saved:
     Raises ``FileNotFoundError`` if there is none, ``TypeError`` if something else was saved.
     """
 
-    def __init__(self, folder: str | Path, state: int | None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        state: int | None,
+        classes: Iterable[type] = (),
+        replace: Mapping[str, Any] | None = None,
+    ) -> None:
         self._disk = Disk(folder)
-        self._options = Options((), {}, None, False, state, Progress())
-        found = State(self._disk, self._options)
-        root = found.manifest["root"]
+        self._options = Options(tuple(classes), dict(replace or {}), None, False, state, Progress())
+        self._state = State(self._disk, self._options)
+        root = self._state.manifest["root"]
         if root.get("class") != "processes.SavedReplay":
             raise TypeError(
                 f"{folder} has a {root.get('class')}, no SharedReplay: its own load() gives it"
             )
-        self.description: dict[str, Any] = found.part(root["state"]["description"], {})
+        self._parts: dict[str, Any] = root["state"]
+        self.description: dict[str, Any] = self._state.part(self._parts["description"], {})
+
+    @property
+    def origin(self) -> str:
+        """The name of the state: that of no other."""
+        return str(self._state.manifest["id"])
+
+    @property
+    def identity(self) -> str:
+        """Of the replay that was saved."""
+        return str(self._parts["identity"])
 
     def fill(self, shards: list[Path], size: int) -> None:
         """Make the shards of a new replay, which keep so many rows each."""
@@ -147,4 +204,52 @@ class Saved:
             f"shards.{number}": Target(size=size, mmap_prefix=shard / ROWS, mmap_mode="x")
             for number, shard in enumerate(shards)
         }
-        decoded(self._disk, self._options, targets, {})
+        self._decode(targets)
+
+    def _decode(self, targets: Mapping[str, Target]) -> SavedReplay:
+        found: SavedReplay
+        options = self._options._replace(classes=(), replace={})
+        found, _ = decoded(self._disk, options, targets, {}, without="learners")
+        return found
+
+    def merge(self, actors: list[Actor]) -> None:
+        """Add the rows to those of fewer actors: to each the shards of several, one after another.
+
+        Raises ``ValueError`` where that cannot be.
+        """
+        shards = self._decode({}).shards
+        for number, actor in enumerate(actors):
+            given = [shard for shard in shards[number :: len(actors)] if shard is not None]
+            rows = sum(shard.get_stored_size() for shard in given)
+            if actor.n_envs > 1 and len(given) > 1:
+                raise ValueError(
+                    "writers: the shards of several vector environments cannot become one; load "
+                    f"them with {len(shards)} writers or more"
+                )
+            if rows > actor.get_buffer_size():
+                raise ValueError(
+                    f"capacity: {len(given)} shards with {rows} rows cannot become one of "
+                    f"{actor.get_buffer_size()}; expected at least {rows * len(actors)}"
+                )
+            for shard in given:
+                _append(shard, actor)
+
+    def learner(self, name: str) -> SavedLearner:
+        """The learner of this name; ``ValueError`` if there is none."""
+        found = self._parts.get("learners", {})
+        if name not in found:
+            raise ValueError(f"name: expected one of the learners {sorted(found)}, got {name!r}")
+        learner: Any = self._state.whole_part(found[name], f"learners.{name}")
+        kinds = {"rng": np.random.Generator, "sampler": Sampler, "rows": dict}
+        if not isinstance(learner, SavedLearner) or not all(
+            isinstance(vars(learner).get(name), kind) for name, kind in kinds.items()
+        ):
+            raise DamagedError(f"learners.{name}: no learner was saved")
+        return learner
+
+
+def _append(shard: ReplayBuffer, actor: Actor) -> None:
+    """Add all rows of a shard, each episode as it ended; an open one is truncated."""
+    for number in range(len(shard.episodes)):
+        actor.add(**shard.episodes.read(number))
+        actor.on_episode_end()

@@ -682,12 +682,7 @@ cdef class RowWeights:
         there = self.ring.flags() & ABSENT == 0
         if leaves.dtype != np.float64 or leaves.shape != there.shape:
             raise ValueError(f"weights: expected {len(there)} of float64, got {leaves!r}")
-        if not (
-            self.first <= newest_weight <= self.tree.largest and 1.0 <= greatest_priority < INFINITY
-        ):
-            raise ValueError(
-                f"weight and priority of new rows: got {newest_weight} and {greatest_priority}"
-            )
+        self.c_check_greatest(newest_weight, greatest_priority)
         if not ((leaves >= 0.0) & (leaves <= np.where(there, newest_weight, 0.0))).all():
             raise ValueError(
                 f"weights: expected 0 to {newest_weight}, the greatest so far, and 0 without a step"
@@ -709,6 +704,56 @@ cdef class RowWeights:
         self.clears = self.ring.state[CLEARS]
         self.filled = self.summed = self.ring.state[WRITTEN]
         self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()
+
+    def resume(self, saved):
+        """Go on where another object was saved over these rows, of which more may have come since.
+
+        These get the weight of new rows, and those that are gone have none. Nothing happens if the ring
+        was cleared since. The ring may have another capacity. Raises ``ValueError`` as ``load``.
+        """
+        (capacity, written, clears, drawn), leaves, newest_weight, greatest_priority, *ranks = saved
+        cdef Ring ring = self.ring
+        if len(ranks) != (self.ranks is not None):
+            raise ValueError("the sampler was saved by another kind of sampler")
+        if clears != ring.state[CLEARS] or written > ring.state[WRITTEN]:
+            return
+        self.c_check_greatest(newest_weight, greatest_priority)
+        if leaves.dtype != np.float64 or leaves.shape != (min(written, capacity),):
+            raise ValueError(f"weights: expected {min(written, capacity)} of float64, got {leaves!r}")
+        if not ((leaves >= 0.0) & (leaves <= self.tree.largest)).all() or not 0 <= drawn <= written:
+            raise ValueError(f"weights: expected 0 to {self.tree.largest}")
+        rows = np.arange(max(0, written - min(capacity, ring.capacity)), written)
+        places, slots = rows % capacity, rows % ring.capacity
+        cdef float64_t[::1] values = np.ascontiguousarray(leaves[places])
+        cdef bint same = capacity == ring.capacity
+        if ranks:
+            priorities = np.full(len(leaves), NAN)
+            priorities[: len(ranks[0][0])] = ranks[0][0]
+            values = np.ascontiguousarray(priorities[places])
+            self.ranks.c_clear()
+            if same:
+                self.ranks.load(ranks[0])
+        nodes = np.asarray(self.tree.nodes)[: ring.capacity]
+        nodes[:] = 0.0
+        nodes[slots] = leaves[places]
+        cdef int64_t row, first = written - len(rows)
+        for row in range(max(first, ring.state[WRITTEN] - ring.capacity), written):
+            if not ring.c_can_draw(<intp_t> (row % ring.capacity)) or (ranks and not same):
+                self.c_put(row, values[row - first])
+        if ranks and same:
+            self.ranks.changes = ranks[0][3]
+        self.tree.rebuild()
+        self.newest_weight, self.greatest_priority = newest_weight, greatest_priority
+        self.clears = self.handles.clears = clears
+        self.handles.drawn = drawn
+        self.filled = self.summed = written
+        self.completed, self.kept_from = ring.n_completed, ring.c_first()
+
+    cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1:
+        """Raise unless these can be the greatest weight and priority so far."""
+        if not (self.first <= weight <= self.tree.largest and 1.0 <= priority < INFINITY):
+            raise ValueError(f"weight and priority of new rows: got {weight} and {priority}")
+        return 0
 
     cdef int c_check_ranks(
         self, cnp.ndarray leaves, cnp.ndarray there, float64_t greatest

@@ -425,6 +425,16 @@ cdef class WeightsTogether:
         """What names these rows for ``update``: handles, whatever ``as_handles`` says."""
         return self.ring.handles(rows)
 
+    # ------------------------------------------------------------------ saving
+
+    def save(self):
+        """Nothing: a copy of a sampler of several rings starts without priorities. See ``save_rings``."""
+
+    def save_rings(self):
+        """For each ring what ``RowWeights.resume`` takes, or None."""
+        self.c_sync()
+        return [None if member is None else member.save() for member in self.members]
+
     # ------------------------------------------------------------------ updating
 
     cdef intp_t c_slot(self, int64_t index) noexcept:

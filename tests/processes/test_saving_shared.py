@@ -17,6 +17,9 @@ from cpprb_like import ReplayBuffer
 from cpprb_like._core import stop_at
 from cpprb_like.checkpoint import _segments
 from cpprb_like.processes import SharedReplay
+from cpprb_like.processes._saving import SavedShard
+from cpprb_like.processes._shards import ROWS
+from cpprb_like.samplers import Uniform
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is forked there")
 CAPACITY = 50
@@ -169,6 +172,40 @@ def test_saving_beside_actors(tmp_path: Path, options: dict[str, Any]) -> None:
                         assert torn(rows, options) is None
                 for child in children:
                     child.wait_for_beat()
+
+
+def test_episodes_that_end_while_a_shard_is_copied(options: dict[str, Any]) -> None:
+    """The copy is whole at the first try: its header is that of its rows.
+
+    The header was read while rows were added, and an episode that ended after that left flags which
+    contradicted it; so copies were made again on any error, at most 20 times.
+    """
+    with SharedReplay(CAPACITY, **options, writers=1) as replay:
+
+        def job(child: Child) -> None:
+            actor = replay.actor()
+            t = 0
+            while True:
+                actor.add(**step(options, t))
+                t += 1
+                time.sleep(1e-5)
+                actor.on_episode_end()
+                time.sleep(1e-5)
+                child.beat()
+
+        child = Child("writer", job)
+        with ended([child]):
+            child.wait_for_beats(1)
+            for _ in range(300):
+                copy = SavedShard(
+                    **replay._options,
+                    sampler=Uniform(),
+                    mmap_prefix=replay._shard(0) / ROWS,
+                    mmap_mode="r",
+                )
+            copy.check()
+            assert torn(copy.get_all_transitions(), options) is None
+            child.wait_for_beat()
 
 
 def test_a_writer_that_was_killed_in_an_edit(tmp_path: Path, options: dict[str, Any]) -> None:
