@@ -4,6 +4,7 @@ from numpy cimport ndarray
 
 from cpprb_like._store.overflow cimport Overflow
 from cpprb_like._store.column cimport Column
+from cpprb_like._c.blocks cimport Values
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
@@ -37,6 +38,11 @@ cdef class Chain:
     cdef int c_reserve(self, Rows* rows) except -1
     cdef void c_write(self, Rows* rows) noexcept nogil
     cdef int c_gather(self, const int64_t* rows, intp_t n, int64_t written, char* to) except -1
+    cdef int c_open(self, Values* values, char* to, intp_t n) except -1
+    cdef tuple c_held(self)
+    cdef void c_aim(
+        self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
+    ) noexcept
     cdef void c_clear(self, int64_t base) noexcept nogil
     cdef bint c_lacks_room(self) noexcept
     cdef bint c_promises_hold(self) noexcept
@@ -85,3 +91,6 @@ cdef class NextOf(Chain):
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil
     cdef const char* c_whole(self, int64_t row) noexcept nogil
     cdef const char* c_promised(self, int64_t row) noexcept nogil
+
+
+cdef void c_close(Values* values) noexcept

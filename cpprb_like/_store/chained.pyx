@@ -76,7 +76,31 @@ cdef class Chain:
         Called with the interpreter lock, and copies without it; the caller has to check whether the
         rows were overwritten meanwhile.
         """
+        cdef Values values
+        self.c_open(&values, to, n)
+        held = self.c_held()
+        self.c_aim(rows, NULL, n, written, &values)
+        with nogil:
+            c_gather_values(&values, n)
+        c_close(&values)
+        del held
         return 0
+
+    cdef int c_open(self, Values* values, char* to, intp_t n) except -1:
+        """Make room to note where n values lie, which are copied to ``to``: see ``c_close``."""
+        return 0
+
+    cdef tuple c_held(self):
+        """The memory of values that are kept aside: it stays as it is while somebody has this."""
+        return ()
+
+    cdef void c_aim(
+        self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
+    ) noexcept:
+        """Note where the values of rows lie, of each for its place among ``values``, or in their order.
+
+        A value that the next row will overwrite is copied at once.
+        """
 
     cdef bint c_lacks_room(self) noexcept:
         """Whether a file has not the room that ``c_reserve`` asked for."""
@@ -160,6 +184,11 @@ cdef class Chain:
     def save(self):
         """The state besides the memory that was passed to the constructor."""
         return *self.newest(), [aside.save() for aside in self.asides]
+
+
+cdef void c_close(Values* values) noexcept:
+    """Give back what ``Chain.c_open`` took."""
+    free(values.frames if values.wholes == NULL else values.wholes)
 
 
 def follow_file(Chain chain not None, cnp.ndarray memory not None):
@@ -386,22 +415,22 @@ cdef class FrameStack(Chain):
                     row - min(age, run) * self.n_envs
                 )
 
-    cdef int c_gather(
-        self, const int64_t* rows, intp_t n, int64_t written, char* to
-    ) except -1:
-        cdef intp_t k, depth = self.depth
-        cdef const char** frames = <const char**> malloc((1 + n * depth) * sizeof(char*))
+    cdef int c_open(self, Values* values, char* to, intp_t n) except -1:
+        cdef const char** frames = <const char**> malloc((1 + n * self.depth) * sizeof(char*))
         if frames == NULL:
             raise MemoryError("no memory left to gather rows")
-        memory = self.older.values  # stays as it is while it is held
-        for k in range(n):
-            self.c_point(rows[k], frames + k * depth)
-        cdef Values values = Values(to, NULL, frames, self.nbytes, depth, self.outer, self.inner)
-        with nogil:
-            c_gather_values(&values, n)
-        free(frames)
-        del memory
+        values[0] = Values(to, NULL, frames, self.nbytes, self.depth, self.outer, self.inner)
         return 0
+
+    cdef tuple c_held(self):
+        return (self.older.values,)
+
+    cdef void c_aim(
+        self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
+    ) noexcept:
+        cdef intp_t k
+        for k in range(n):
+            self.c_point(rows[k], values.frames + (k if places == NULL else places[k]) * self.depth)
 
 
 @cython.final
@@ -530,33 +559,35 @@ cdef class NextOf(Chain):
                 frames[frame] = frames[frame + 1]
             frames[self.stack.depth - 1] = kept
 
-    cdef int c_gather(
-        self, const int64_t* rows, intp_t n, int64_t written, char* to
-    ) except -1:
-        cdef intp_t k, depth = 1 if self.stack is None else self.stack.depth
-        cdef const char** values = <const char**> malloc((1 + n * (1 + depth)) * sizeof(char*))
-        cdef const char** frames = values + n
-        if values == NULL:
+    cdef int c_open(self, Values* values, char* to, intp_t n) except -1:
+        cdef intp_t depth = 1 if self.stack is None else self.stack.depth
+        cdef const char** found = <const char**> malloc((1 + n * (1 + depth)) * sizeof(char*))
+        if found == NULL:
             raise MemoryError("no memory left to gather rows")
-        memory = self.whole.values, self.newest.values  # stay as they are while they are held
-        below = None if self.stack is None else self.stack.older.values
-        for k in range(n):
-            if rows[k] + self.n_envs >= written:  # the next row will overwrite it: copied at once
-                self.is_promise_read = True
-                values[k] = to + k * self.nbytes
-                memcpy(to + k * self.nbytes, self.c_promised(rows[k]), self.nbytes)
-                continue
-            values[k] = self.c_whole(rows[k])
-            if values[k] == NULL:
-                self.c_point(rows[k], frames + k * depth)
-        cdef Values all_of_them = Values(to, values, frames, self.nbytes, depth, 1, self.nbytes)
+        values[0] = Values(to, found, found + n, self.nbytes, depth, 1, self.nbytes)
         if self.stack is not None:
-            all_of_them.outer, all_of_them.inner = self.stack.outer, self.stack.inner
-        with nogil:
-            c_gather_values(&all_of_them, n)
-        free(values)
-        del memory, below
+            values.outer, values.inner = self.stack.outer, self.stack.inner
         return 0
+
+    cdef tuple c_held(self):
+        if self.stack is None:
+            return self.whole.values, self.newest.values
+        return self.whole.values, self.newest.values, self.stack.older.values
+
+    cdef void c_aim(
+        self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
+    ) noexcept:
+        cdef intp_t k, place
+        for k in range(n):
+            place = k if places == NULL else places[k]
+            if rows[k] + self.n_envs >= written:  # the next row will overwrite it
+                self.is_promise_read = True
+                values.wholes[place] = values.out + place * self.nbytes
+                memcpy(values.out + place * self.nbytes, self.c_promised(rows[k]), self.nbytes)
+                continue
+            values.wholes[place] = self.c_whole(rows[k])
+            if values.wholes[place] == NULL:
+                self.c_point(rows[k], values.frames + place * values.depth)
 
     cdef const char* c_promised(self, int64_t row) noexcept nogil:
         """The next value of the newest row of a stream."""

@@ -1,17 +1,17 @@
 """Attributes and C signatures of ``Followers``."""
 
-from numpy cimport ndarray
-
 from cpprb_like._core cimport Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 
 cdef struct Span:                # the rows of a ring
-    const char* base             # of its arena, or NULL
+    const char* base             # of its arena
+    intp_t stride                # of its records
     intp_t stored                # slots in use
     intp_t head                  # slots before this one have rows that were written in this round ...
     int64_t start                # ... whose row id is this one plus the slot, and of others less the capacity
     intp_t capacity
+    int64_t handles              # handle of row 0
     int64_t bound                # rows before this one may have been written over
     bint is_used                 # by the rows of a call
 
@@ -28,8 +28,15 @@ cdef class Followers:
     cdef Ring c_ring(self, intp_t number)
     cdef bint c_is_usable(self, intp_t number) noexcept
     cdef void c_look(self) noexcept
-    cdef int c_check_rows(self, rows) except -1
-    cdef int c_fill(self, list arrays, tuple columns, ndarray rows) except -1
+    cdef int c_check_rows(self, rows, const char** records) except -1
+    cdef int64_t c_row(self, intp_t row) noexcept nogil
+    cdef int c_fill(
+        self, list arrays, tuple columns, const intp_t* rows, intp_t n, const char** records
+    ) except -1
+    cdef int c_fill_chain(
+        self, Ring ring, char* out, intp_t place, const intp_t* rows, intp_t n
+    ) except -1
+    cdef intp_t c_overtaken(self, const intp_t* rows, intp_t n) noexcept
     cdef void c_fill_block(
         self, Ring ring, char* out, const char** wholes, intp_t place,
         const intp_t* rows, intp_t n,

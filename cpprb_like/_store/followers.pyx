@@ -3,13 +3,13 @@
 A row of one of them has a number: its slot, and in the low bits which ring it is in. A batch whose
 rows lie in several rings is copied in one pass, each row to its place, so it costs what one of a
 single ring does. Compiled because that is most of what a learner does. Not here: following one ring
-(``follower``), which rows are drawn (``samplers._together``), and fields that are not stored as they
-are (``views._rows``, of each ring).
+(``follower``), which rows are drawn (``samplers._together``), and n-step returns (``views._rows``, of
+each ring).
 """
 
 cimport cython
 cimport numpy as cnp
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from cpprb_like._c.aligned cimport c_numbers
@@ -17,6 +17,7 @@ from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.blocks cimport Values, c_gather_values
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
+from cpprb_like._store.chained cimport Chain, c_close
 from cpprb_like._store.column cimport Column
 from cpprb_like._store.follower cimport BUSY, Follower
 from cpprb_like._store.gather cimport c_check_arrays, c_new_array
@@ -52,7 +53,7 @@ cdef class Followers:
         self.members = [None] * width
         self.rings = [None] * width
         self.usable = [False] * width
-        self.spans = <Span*> malloc(width * sizeof(Span))
+        self.spans = <Span*> calloc(self.mask + 1, sizeof(Span))
         if self.spans == NULL:
             raise MemoryError("no memory left for a learner")
 
@@ -125,104 +126,125 @@ cdef class Followers:
         """Note where the rows of each ring are now."""
         cdef intp_t number
         cdef Ring ring
+        cdef Span* span
         for number in range(self.width):
-            self.spans[number].base = NULL
-            self.spans[number].stored = 0
-            self.spans[number].is_used = False
+            span = self.spans + number
+            span.stored = 0
+            span.is_used = False
             if self.rings[number] is None:
                 continue
             ring = self.c_ring(number)
-            self.spans[number].base = <const char*> &ring.arena[0]
-            self.spans[number].stored = ring.c_stored()
-            self.spans[number].capacity = ring.capacity
-            self.spans[number].head = <intp_t> (ring.state[WRITTEN] % ring.capacity)
-            self.spans[number].start = ring.state[WRITTEN] - self.spans[number].head
+            span.base = <const char*> &ring.arena[0]
+            span.stride = ring.record_stride
+            span.stored = ring.c_stored()
+            span.capacity = ring.capacity
+            span.head = <intp_t> (ring.state[WRITTEN] % ring.capacity)
+            span.start = ring.state[WRITTEN] - span.head
 
-    cdef int c_check_rows(self, rows) except -1:
-        """Raise unless these are numbers of rows, in a dense 1-d array of intp; see ``c_look``."""
+    cdef int c_check_rows(self, rows, const char** records) except -1:
+        """Raise unless these are numbers of rows, in a dense 1-d array of intp; see ``c_look``.
+
+        Where the records lie is noted, counted from the first byte of ``c_record``.
+        """
         c_check_array(rows, "rows", cnp.NPY_INTP, -1)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef intp_t k, number, wrong = -1
+        cdef intp_t k, slot, mask = self.mask, wrong = -1
+        cdef int bits = self.bits
+        cdef Span* span
         self.c_look()
         for k in range(cnp.PyArray_DIM(rows, 0)):
-            number = values[k] & self.mask
-            if (
-                values[k] < 0 or number >= self.width
-                or values[k] >> self.bits >= self.spans[number].stored
-            ):
+            span = self.spans + (values[k] & mask)
+            slot = values[k] >> bits
+            if <size_t> slot >= <size_t> span.stored:  # so is a negative one
                 wrong = k
-            else:
-                self.spans[number].is_used = True
+            span.is_used = True
+            if records != NULL:
+                records[k] = span.base + slot * span.stride
         if wrong >= 0:
             raise IndexError(f"rows[{wrong}]: no row has the number {values[wrong]}")
         return 0
 
+    cdef int64_t c_row(self, intp_t row) noexcept nogil:
+        """The row id, in its ring, of a row that was checked."""
+        cdef const Span* span = self.spans + (row & self.mask)
+        cdef intp_t slot = row >> self.bits
+        return span.start + slot - (0 if slot < span.head else span.capacity)
+
     def handles(self, cnp.ndarray rows not None):
         """What names these rows for ever: their handles, with the number of the ring in the low bits."""
-        self.c_check_rows(rows)
+        self.c_check_rows(rows, NULL)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0), number
+        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0), number, mask = self.mask
+        cdef int bits = self.bits
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INT64)
         cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(found)
         cdef Ring ring
+        for number in range(self.width):
+            if self.spans[number].is_used:
+                ring = self.c_ring(number)
+                self.spans[number].handles = ring.state[HANDLE_BASE] + ring.span
         for k in range(n):
-            number = values[k] & self.mask
-            ring = self.c_ring(number)
-            out[k] = ring.state[HANDLE_BASE] + ring.span + ring.c_row_at(values[k] >> self.bits)
-            out[k] = out[k] << self.bits | number
+            number = values[k] & mask
+            out[k] = (self.spans[number].handles + self.c_row(values[k])) << bits | number
         return found
 
     # ------------------------------------------------------------------ reading
 
-    def take(self, cnp.ndarray rows not None, tuple columns not None, list arrays=None):
-        """The values of columns that are stored as they are, at the given rows, by name.
+    def read(self, cnp.ndarray rows not None, tuple columns not None, list arrays=None):
+        """The values of columns at the given rows, and whether they are as they were when followed.
 
         ``columns`` are those of any of the rings: all have the same layout. ``arrays`` are the
         caller's, one for each column, as in ``gather.take``; by default they are fresh.
+
+        Returns the number of a ring of which one of the rows has been written over since it was
+        followed, or -1; and the values by name.
         """
-        self.c_check_rows(rows)
-        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
+        cdef intp_t k, n = cnp.PyArray_SIZE(rows)
         cdef Ring ring
-        if arrays is None and n == 0:
-            arrays = [np.empty((0, *column.shape), column.dtype) for column in columns]
-        elif arrays is None:
-            ring = self.c_ring((<const intp_t*> cnp.PyArray_DATA(rows))[0] & self.mask)
-            arrays = [c_new_array(ring, column, n) for column in columns]
-        else:
-            c_check_arrays(arrays, columns, n)
-        if n:
-            self.c_fill(arrays, columns, rows)
+        cdef const char** records = <const char**> malloc((1 + 2 * n) * sizeof(char*))
+        if records == NULL:
+            raise MemoryError("no memory left to gather rows")
+        try:
+            self.c_check_rows(rows, records)
+            if arrays is None and n == 0:
+                arrays = [np.empty((0, *column.shape), column.dtype) for column in columns]
+            elif arrays is None:
+                ring = self.c_ring((<const intp_t*> cnp.PyArray_DATA(rows))[0] & self.mask)
+                arrays = [c_new_array(ring, column, n) for column in columns]
+            else:
+                c_check_arrays(arrays, columns, n)
+            if n:
+                self.c_fill(arrays, columns, <const intp_t*> cnp.PyArray_DATA(rows), n, records)
+        finally:
+            free(records)
         cdef dict batch = {}
         for k in range(len(arrays)):
             batch[(<Column> columns[k]).name] = arrays[k]
-        return batch
+        return self.c_overtaken(<const intp_t*> cnp.PyArray_DATA(rows), n), batch
 
-    cdef int c_fill(self, list arrays, tuple columns, cnp.ndarray rows) except -1:
-        """Gather rows that were checked into dense arrays of the right size."""
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
-        cdef Ring ring = self.c_ring(values[0] & self.mask)  # all have the same layout
-        cdef intp_t offset = ring.record_offset, stride = ring.record_stride
+    cdef int c_fill(
+        self, list arrays, tuple columns, const intp_t* rows, intp_t n, const char** records
+    ) except -1:
+        """Gather rows that were checked into dense arrays of the right size.
+
+        ``records`` are where their records lie, and room for as many more.
+        """
+        cdef Ring ring = self.c_ring(rows[0] & self.mask)  # all have the same layout
+        cdef intp_t k
         cdef Column column
         cdef char* out
-        cdef const char** records = <const char**> malloc(2 * n * sizeof(char*))
-        if records == NULL:
-            raise MemoryError("no memory left to gather rows")
-        for k in range(n):
-            records[k] = self.spans[values[k] & self.mask].base + (
-                offset + (values[k] >> self.bits) * stride
-            )
         for k in range(len(arrays)):
             column = <Column> columns[k]
             out = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[k])
             if column.place < ring.in_record:
                 c_collect(
-                    out, records, ring.table[column.place, OFFSET] - offset,
+                    out, records, ring.table[column.place, OFFSET],
                     ring.table[column.place, NBYTES], n,
                 )
+            elif column.place < ring.table.shape[0]:
+                self.c_fill_block(ring, out, records + n, column.place, rows, n)
             else:
-                self.c_fill_block(ring, out, records + n, column.place, values, n)
-        free(records)
+                self.c_fill_chain(ring, out, column.place, rows, n)
         return 0
 
     cdef void c_fill_block(
@@ -243,18 +265,53 @@ cdef class Followers:
             with nogil:
                 c_gather_values(&values, n)
 
-    def overtaken(self, cnp.ndarray rows not None):
+    cdef int c_fill_chain(
+        self, Ring ring, char* out, intp_t place, const intp_t* rows, intp_t n
+    ) except -1:
+        """Gather a chained field: each ring says where its values lie, and all are copied at once."""
+        cdef intp_t k, number, found, count = 0
+        cdef Values values
+        cdef Chain chain
+        cdef list held = []
+        while (<Chain> ring.chains[count]).place != place:
+            count += 1
+        cdef int64_t* ids = <int64_t*> malloc((1 + n) * (sizeof(int64_t) + sizeof(intp_t)))
+        cdef intp_t* places = <intp_t*> (ids + n)
+        if ids == NULL:
+            raise MemoryError("no memory left to gather rows")
+        try:
+            (<Chain> ring.chains[count]).c_open(&values, out, n)
+        except MemoryError:
+            free(ids)
+            raise
+        for number in range(self.width):
+            if not self.spans[number].is_used:
+                continue
+            found = 0
+            for k in range(n):
+                if rows[k] & self.mask == number:
+                    ids[found], places[found] = self.c_row(rows[k]), k
+                    found += 1
+            ring = self.c_ring(number)
+            chain = <Chain> ring.chains[count]
+            held.append(chain.c_held())
+            chain.c_aim(ids, places, found, ring.state[WRITTEN], &values)
+        with nogil:
+            c_gather_values(&values, n)
+        c_close(&values)
+        free(ids)
+        return 0
+
+    cdef intp_t c_overtaken(self, const intp_t* rows, intp_t n) noexcept:
         """A ring of which one of the rows has been written over since it was followed, or -1.
 
         If there is none, all that was read of these rows is as it was at that time.
         """
-        self.c_check_rows(rows)
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef intp_t k, number, slot, n = cnp.PyArray_DIM(rows, 0), found = -1
-        cdef int64_t row
+        cdef intp_t k, number, found = -1
         cdef bint any_bound = False
         cdef Span* span
         cdef Ring ring
+        cdef Chain chain
         for number in range(self.width):
             span = self.spans + number
             if not span.is_used:
@@ -263,11 +320,8 @@ cdef class Followers:
             span.bound = ring.c_bound()
             any_bound |= span.bound > ring.state[WRITTEN] - span.stored
         for k in range(n if any_bound else 0):
-            span = self.spans + (values[k] & self.mask)
-            slot = values[k] >> self.bits
-            row = span.start + slot - (0 if slot < span.head else span.capacity)
-            if row < span.bound:
-                found = values[k] & self.mask
+            if self.c_row(rows[k]) < self.spans[rows[k] & self.mask].bound:
+                found = rows[k] & self.mask
         for number in range(self.width):
             if self.spans[number].is_used:
                 ring = self.c_ring(number)
@@ -276,6 +330,9 @@ cdef class Followers:
                     or ring.changes[0] != ring.seen
                 ):
                     found = number
+                for chain in ring.chains:
+                    if not chain.c_promises_hold():
+                        found = number
         return found
 
 

@@ -63,7 +63,7 @@ class Draws:
         """Rows of a shard, which had come, can be drawn no more."""
 
     def draw(
-        self, n: int, rng: np.random.Generator, *, replace: bool, beta: Beta, starts: StartsOf
+        self, rng: np.random.Generator, replace: bool, beta: Beta, starts: StartsOf, n: int
     ) -> tuple[Rows, Extra]:
         """Draw n rows, or n of the ``starts``."""
         raise NotImplementedError
@@ -109,12 +109,11 @@ class UniformDraws(Draws):
 
     def draw(
         self,
-        n: int,
         rng: np.random.Generator,
-        *,
         replace: bool,
         beta: Beta,  # noqa: ARG002
         starts: StartsOf,
+        n: int,
     ) -> tuple[Rows, Extra]:
         """See ``Draws.draw``."""
         if starts is None:
@@ -143,7 +142,7 @@ class WeightedDraws(Draws):
         self._weights.weights_of(number).take_out(slots)
 
     def draw(
-        self, n: int, rng: np.random.Generator, *, replace: bool, beta: Beta, starts: StartsOf
+        self, rng: np.random.Generator, replace: bool, beta: Beta, starts: StartsOf, n: int
     ) -> tuple[Rows, Extra]:
         """See ``Draws.draw``."""
         if starts is None:
@@ -202,7 +201,7 @@ class CopiedDraws(Draws):
             self._copies[number].forget(slots, ring.now())
 
     def draw(
-        self, n: int, rng: np.random.Generator, *, replace: bool, beta: Beta, starts: StartsOf
+        self, rng: np.random.Generator, replace: bool, beta: Beta, starts: StartsOf, n: int
     ) -> tuple[Rows, Extra]:
         """See ``Draws.draw``."""
         rings = [(number, ring) for number, ring in self.group.usable_rings if len(ring)]

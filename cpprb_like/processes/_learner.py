@@ -26,16 +26,18 @@ from cpprb_like._store.schema import read_columns
 from cpprb_like.buffers._prioritized import OWN_NAMES
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch, ColumnSpec
+from cpprb_like.processes._attempt import attempt
 from cpprb_like.processes._draws import copied, draws_of
 from cpprb_like.processes._folder import FileLock, Folder
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
-from cpprb_like.processes._sharded import Names, Rows, Sharded
+from cpprb_like.processes._sharded import DrawRows, Names, Rows, Sharded
 from cpprb_like.processes._shards import BUSY, ROWS, Reader
-from cpprb_like.samplers._base import Sampler, Slots
+from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._prioritized import PrioritySampler
 from cpprb_like.samplers._uniform import Uniform
+from cpprb_like.schedules import Schedule
 from cpprb_like.views._layer import Layer
 
 if TYPE_CHECKING:
@@ -127,8 +129,9 @@ class Learner(Sharded):
         self._fresh: set[int] = set()  # shards that have come, and have not been followed yet
         self._lock = threading.RLock()
         watch(self._lock, BUFFER)
-        # Rows that are stored as they are lie at the same places in all shards.
-        self._columns = self._model.ring.columns if self._model._take is None else None
+        self._names = frozenset(self._model.fields)
+        # All shards have the same layout, so without n-step returns a batch is read in one pass.
+        self._columns = self._model.ring.columns if self._model._nstep is None else None
 
     def _model_of(self, size: int) -> ReplayBuffer:
         """A buffer as each shard is, without rows."""
@@ -150,7 +153,12 @@ class Learner(Sharded):
         """Have the rows that have come since; of shards that are being edited none."""
         if None in self._readers:
             self._open_readers()
-        told = dict(self._group.follow())
+        found = self._group.follow()
+        if found or self._stuck or self._fresh:
+            self._look_at(dict(found))
+
+    def _look_at(self, told: dict[int, int]) -> None:
+        """Wait a little for shards that are being edited, and see what is gone of others."""
         busy = {number for number, found in told.items() if found == BUSY}
         for _ in range(PATIENCE if busy - self._stuck else 0):
             time.sleep(PAUSE)
@@ -182,9 +190,17 @@ class Learner(Sharded):
 
     # ------------------------------------------------------------------ reading
 
-    def _allow(self, n: int, draw: Callable[[], Batch]) -> Batch:  # noqa: ARG002 (for a subclass)
+    def _drawing(self, replace: bool, beta: float | Schedule | None) -> DrawRows:
+        return partial(self._draws.draw, self.rng, replace, beta, None)
+
+    def _allow(
+        self,
+        n: int,  # noqa: ARG002 (for a subclass)
+        draw: Callable[..., Batch],
+        *arguments: Any,
+    ) -> Batch:
         """Draw a batch of n items of this learner, or of a view of it, when it may be drawn."""
-        return draw()
+        return draw(*arguments)
 
     def view(self, *layers: Layer) -> LearnerView:
         """The rows of all shards, read in another way: see ``ReplayBuffer.view``.
@@ -224,6 +240,29 @@ class Learner(Sharded):
         """
         return LearnerView(self, layers)
 
+    def _draw(
+        self,
+        learner: Learner,
+        draw: DrawRows,
+        n: int,
+        names: Names,
+        arrays: Batch | None,
+        indexes: bool,
+    ) -> Batch:
+        columns = self._columns
+        is_settled = not (self._stuck or self._fresh or None in self._readers)
+        if columns is not None and is_settled:
+            if names is not None:
+                columns = read_columns(names, columns) or columns
+            given = None if arrays is None else list(arrays.values())
+            with self._lock:
+                batch = attempt(
+                    self._group, self._look_at, self._check_extra, draw, n, columns, given, indexes
+                )
+            if batch is not None:
+                return batch
+        return super()._draw(learner, draw, n, names, arrays, indexes)
+
     def _take(
         self, rows: Rows, names: Names, arrays: Batch | None, located: bool
     ) -> tuple[int, Batch]:
@@ -232,8 +271,16 @@ class Learner(Sharded):
         columns = self._columns if names is None else read_columns(names, self._columns)
         assert columns is not None
         given = None if arrays is None else list(arrays.values())
-        batch = self._group.take(rows, columns, given)
-        return self._group.overtaken(rows), batch
+        return self._group.read(rows, columns, given)
+
+    def _check_extra(self, extra: Extra, n: int) -> None:
+        """Refuse columns of a sampler that are not of n rows, or have the name of a field."""
+        for name, values in extra.items():
+            if name in self._names or len(values) != n:
+                raise ValueError(
+                    f"{self.sampler!r}: expected {n} values under a name that is no field, "
+                    f"got {len(values)} as {name!r}"
+                )
 
     def _read_part(
         self,
@@ -259,6 +306,8 @@ class Learner(Sharded):
     def _read_batch_size(
         self, batch_size: int, fields: str | Iterable[str] | None = None
     ) -> tuple[int, Names]:
+        if fields is None:
+            return self._model._check_batch_size(batch_size), None
         return self._model._read_batch_size(batch_size, fields)
 
     def _draw_states(self) -> States:

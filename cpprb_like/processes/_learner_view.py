@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from cpprb_like._c.drawn_ahead import States
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.buffers._view import View
-from cpprb_like.processes._sharded import Names, Sharded
+from cpprb_like.processes._sharded import DrawRows, Names, Rows, Sharded
 from cpprb_like.processes._shards import Reader
-from cpprb_like.samplers._base import Slots
+from cpprb_like.samplers._base import Extra, Slots
 from cpprb_like.samplers._starts import Starts
+from cpprb_like.schedules import Schedule
 from cpprb_like.views._layer import Layer
 
 if TYPE_CHECKING:
@@ -66,7 +67,16 @@ class LearnerView(Sharded):
             self._views[number] = View(self.learner._reader(number), self.layers)
         return self._views[number]
 
+    def _drawing(self, replace: bool, beta: float | Schedule | None) -> DrawRows:
+        learner = self.learner
+
+        def draw(n: int) -> tuple[Rows, Extra]:
+            return learner._draws.draw(learner.rng, replace, beta, self._starts(), n)
+
+        return draw
+
     def _starts(self) -> Mapping[int, Starts] | None:
+        """The rows of each shard that an item can start at, where that is not every one."""
         if self._model_view._now.starts is None:
             return None
         found = {}

@@ -190,5 +190,5 @@ class LimitedLearner(Learner):
         """Wait for this limiter from now on."""
         self._samples = limits.samples(self.number)
 
-    def _allow(self, n: int, draw: Callable[[], Batch]) -> Batch:
-        return self._samples.run(n, draw)
+    def _allow(self, n: int, draw: Callable[..., Batch], *arguments: Any) -> Batch:
+        return self._samples.run(n, draw, *arguments)

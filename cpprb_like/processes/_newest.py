@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cpprb_like._store.gather import take
 from cpprb_like._store.schema import read_columns
 from cpprb_like.processes._learner import Learner
+from cpprb_like.processes._sharded import Sharded
 from cpprb_like.processes._shards import Reader
 
 __all__ = ["NewestLearner", "NewestRows"]
@@ -115,6 +116,8 @@ class NewestLearner(Learner):
         return np.array(
             [0 if reader is None else reader.ring.written for reader in self._readers], np.int64
         )
+
+    _draw = Sharded._draw  # as ``_follow`` has more to do
 
     def _follow(self) -> None:
         """Have the rows that have come since, without those that are too old."""

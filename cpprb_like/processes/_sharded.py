@@ -22,7 +22,6 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._shards import TOO_FAST, TRIES, Reader
 from cpprb_like.samplers._base import Extra, Slots
 from cpprb_like.samplers._prioritized import PrioritySampler
-from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import Schedule, check
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ __all__ = ["Sharded"]
 
 Rows = NDArray[np.intp]
 Choose = Callable[[], tuple[Rows, Extra]]
+DrawRows = Callable[[int], tuple[Rows, Extra]]
 Names = tuple[str, ...] | None
 ROW_NAMES = ("indexes", "row_indexes")  # columns that name rows
 
@@ -44,9 +44,9 @@ class Sharded(Source):
         """Whose shards these are."""
         raise NotImplementedError
 
-    def _starts(self) -> Mapping[int, Starts] | None:
-        """The rows of each shard that an item can start at, where that is not every one."""
-        return None
+    def _drawing(self, replace: bool, beta: float | Schedule | None) -> DrawRows:
+        """What draws rows, or rows that an item can start at, of all shards as they are then."""
+        raise NotImplementedError
 
     def _read_part(
         self, number: int, reader: Reader, slots: Slots, names: Names, located: bool
@@ -110,8 +110,8 @@ class Sharded(Source):
         Each row is whole, and was in the replay at the time of the draw. A row that an actor writes
         over while it is read makes all rows be drawn again, without the oldest of that shard.
 
-        Cost: that of one buffer, and a look at each shard. Fields of ``next_of`` and
-        ``stack_compress``, n-step returns and views are read shard by shard, and copied once more.
+        Cost: that of one buffer, and a look at each shard. N-step returns and views are read shard
+        by shard, and copied once more.
         """
         n, names = self._read_batch_size(batch_size, fields)
         learner = self._learner
@@ -122,17 +122,32 @@ class Sharded(Source):
         if indexes and "indexes" in self.fields:
             raise ValueError("indexes: there is a field of this name")
         arrays = None if out is None else self._check_out(out, n, names)
-        choose = partial(self._choose, n, replace, beta, indexes)
-        batch = learner._allow(n, partial(self._draw, choose, names, arrays, indexes))
+        draw = self._drawing(replace, beta)
+        batch = learner._allow(n, self._draw, learner, draw, n, names, arrays, indexes)
         if out is None or arrays is None:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})
         return out
 
-    def _draw(self, choose: Choose, names: Names, arrays: Batch | None, located: bool) -> Batch:
+    def _draw(
+        self,
+        learner: Learner,
+        draw: DrawRows,
+        n: int,
+        names: Names,
+        arrays: Batch | None,
+        indexes: bool,
+    ) -> Batch:
         """A batch, drawn by one thread at a time."""
-        with self._learner._lock:
-            batch = self._read(choose, names, arrays, located)
+
+        def choose() -> tuple[Rows, Extra]:
+            rows, extra = draw(n)
+            if indexes and "indexes" not in extra:
+                extra = {**extra, "indexes": learner._group.handles(rows)}
+            return rows, extra
+
+        with learner._lock:
+            batch = self._read(choose, names, arrays, indexes)
             self._count()
         return batch
 
@@ -141,18 +156,6 @@ class Sharded(Source):
         columns = self.columns
         wanted = {name: columns[name] for name in names or self.fields}
         return dict(zip(wanted, check_out(out, n, wanted), strict=True))
-
-    def _choose(
-        self, n: int, replace: bool, beta: float | Schedule | None, indexes: bool
-    ) -> tuple[Rows, Extra]:
-        """Rows for a batch, and further columns."""
-        learner = self._learner
-        rows, extra = learner._draws.draw(
-            n, learner.rng, replace=replace, beta=beta, starts=self._starts()
-        )
-        if indexes and "indexes" not in extra:
-            extra = {**extra, "indexes": learner._group.handles(rows)}
-        return rows, extra
 
     def _read(self, choose: Choose, names: Names, arrays: Batch | None, located: bool) -> Batch:
         """What there is of the rows that ``choose`` chooses, as they are at one moment."""
@@ -163,12 +166,7 @@ class Sharded(Source):
             for number, margin in margins.items():
                 learner._reader(number).leave_out(margin)
             rows, extra = choose()
-            for name, values in extra.items():
-                if name in self.fields or len(values) != len(rows):
-                    raise ValueError(
-                        f"{learner.sampler!r}: expected {len(rows)} values under a name that is no "
-                        f"field, got {len(values)} as {name!r}"
-                    )
+            learner._check_extra(extra, len(rows))
             late, batch = self._take(rows, names, arrays, located)
             if late < 0:
                 batch.update({name: aligned(values) for name, values in extra.items()})

@@ -47,6 +47,9 @@ cdef class RowWeights:
     cdef void c_note(
         self, const float64_t* priorities, const float64_t* weights, intp_t n
     ) noexcept nogil
+    cdef void c_set(
+        self, intp_t* slots, const float64_t* priorities, float64_t* weights, intp_t n
+    ) noexcept nogil
     cdef float64_t c_least(self) noexcept nogil
     cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil
     cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil

@@ -542,17 +542,26 @@ cdef class RowWeights:
                 values[k] = values[kept[k]]
                 given[k] = given[kept[k]]
         if count > 0:
-            self.c_note(values, given, count)
-            if self.ring.n_open:
-                count = self.c_hold_incomplete(slots, given, count)
-            if self.ranks is not None:
-                self.ranks.c_set_many(slots, given, count)
-            self.tree.c_set(slots, given, count)
-            self.c_note_down()
+            self.c_set(slots, values, given, count)
         if locked:
             self.tree.c_leave()
         if count < 0:
             c_refuse(self.ring, indexes[-1 - count], -1 - count)
+
+    cdef void c_set(
+        self, intp_t* slots, const float64_t* priorities, float64_t* weights, intp_t n
+    ) noexcept nogil:
+        """Set the weights of rows that are there, inside the gate of the tree, which is up to date.
+
+        What is in ``slots`` and ``weights`` afterwards is not said.
+        """
+        self.c_note(priorities, weights, n)
+        if self.ring.n_open:
+            n = self.c_hold_incomplete(slots, weights, n)
+        if self.ranks is not None:
+            self.ranks.c_set_many(slots, weights, n)
+        self.tree.c_set(slots, weights, n)
+        self.c_note_down()
 
     cdef intp_t c_hold_incomplete(
         self, intp_t* slots, float64_t* weights, intp_t n

@@ -22,6 +22,12 @@ cdef struct Part:            # a ring that is drawn from
     float64_t total          # the sum of its weights
 
 
+cdef struct Updates:         # rows whose weights are set, ring by ring
+    intp_t* slots
+    float64_t* priorities
+    float64_t* weights
+
+
 cdef class WeightsTogether:
     cdef readonly Followers ring
     cdef list members                # RowWeights of each ring, or None
@@ -33,4 +39,7 @@ cdef class WeightsTogether:
     cdef intp_t c_measure(self, Part* parts) except -1
     cdef int c_search(
         self, const Part* parts, intp_t count, float64_t* targets, intp_t* rows, intp_t n
+    ) except -1
+    cdef int c_set(
+        self, RowWeights one, const Updates* updates, intp_t first, intp_t stop
     ) except -1

@@ -32,6 +32,7 @@ from cpprb_like.errors import NotEnoughDataError
 cnp.import_array()
 
 cdef enum:
+    GUESSES = 64             # of the part that a place is in: the fewer, the more steps after them
     FETCHED_ROWS = 512       # batches whose records stay in a cache until they are copied
     TRIED = -1               # in place of a slot: rows are tried until one can be drawn
     NUMBERED = -2            # rows are looked up by their number among those that can be drawn
@@ -128,21 +129,28 @@ cdef void c_draw(
     Followers group, const Part* parts, intp_t count, intp_t* rows, intp_t n, Bits* bits,
     intp_t total, Shuffle shuffle,
 ) noexcept:
-    cdef intp_t k, i, place, slot, number
+    cdef intp_t[GUESSES] guesses
+    cdef intp_t k, place, slot, number = 0
+    cdef int shift = 0, spread = group.bits
     cdef const Part* part
+    while (total - 1) >> shift >= GUESSES:
+        shift += 1
+    for k in range(GUESSES):  # the part of the first place of each
+        while number < count - 1 and k << shift >= parts[number].stop:
+            number += 1
+        guesses[k] = number
     for k in range(n):
         place = <intp_t> c_bounded(bits, total) if shuffle is None else shuffle.c_next(bits)
-        number = 0
-        for i in range(count - 1):  # without a branch, which would be foreseen wrongly
-            number += place >= parts[i].stop
-        part = parts + number
+        part = parts + guesses[place >> shift]
+        while place >= part.stop:
+            part += 1
         place -= part.start
         if part.first >= 0:
             slot = part.first + place
             slot = slot if slot < part.capacity else slot - part.capacity
         else:
             slot = c_draw_otherwise(group.c_ring(part.number), part, place, bits)
-        rows[k] = slot << group.bits | part.number
+        rows[k] = slot << spread | part.number
         if n <= FETCHED_ROWS:
             c_prefetch_rows(part.records, part.stride, part.stride, &slot, 1)
 
@@ -413,7 +421,7 @@ cdef class WeightsTogether:
         scales = {
             number: mass / total if self.by_rows else 1.0 for number, mass, total in self._parts()
         }
-        self.ring.c_check_rows(rows)
+        self.ring.c_check_rows(rows, NULL)
         numbers = rows & self.ring.mask
         found = np.zeros(len(rows))
         for number, scale in scales.items():
@@ -471,23 +479,58 @@ cdef class WeightsTogether:
 
         Raises ``IndexError``, and nothing has changed, if an index names no row and never did.
         """
-        cdef intp_t k, number, n = cnp.PyArray_DIM(indexes, 0)
-        cdef cnp.ndarray rings = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-        cdef intp_t* numbers = <intp_t*> cnp.PyArray_DATA(rings)
+        cdef intp_t k, number, slot, n = cnp.PyArray_DIM(indexes, 0), width = self.ring.width
         cdef const int64_t[::1] given = np.ascontiguousarray(indexes)
-        cdef intp_t slot
+        cdef const float64_t* values = <const float64_t*> cnp.PyArray_DATA(priorities)
+        cdef const float64_t* masses = <const float64_t*> cnp.PyArray_DATA(weights)
+        cdef Updates updates
         self.c_sync()
-        for k in range(n):
-            slot = self.c_slot(given[k])
-            if slot == NO_ROW:
-                raise IndexError(
-                    f"indexes[{k}]: expected that of a row of a batch, got {given[k]}"
-                )
-            numbers[k] = <intp_t> (given[k] & self.ring.mask) if slot >= 0 else GONE
-        for number in range(self.ring.width):
-            places = np.flatnonzero(rings == number)
-            if len(places):
-                self.c_member(number).update(
-                    indexes[places] >> self.ring.bits, priorities[places], weights[places],
-                    as_handles,
-                )
+        updates.slots = <intp_t*> malloc((2 * n + width + 1) * sizeof(intp_t))
+        updates.priorities = <float64_t*> malloc((2 * n + 1) * sizeof(float64_t))
+        updates.weights = updates.priorities + n
+        cdef intp_t* found = updates.slots + n
+        cdef intp_t* stops = found + n
+        if updates.slots == NULL or updates.priorities == NULL:
+            free(updates.slots)
+            free(updates.priorities)
+            raise MemoryError("no memory left to update priorities")
+        try:
+            for number in range(width + 1):
+                stops[number] = 0
+            for k in range(n):
+                found[k] = slot = self.c_slot(given[k])
+                if slot == NO_ROW:
+                    raise IndexError(
+                        f"indexes[{k}]: expected that of a row of a batch, got {given[k]}"
+                    )
+                stops[(given[k] & self.ring.mask) + 1] += slot >= 0
+            for number in range(width):
+                stops[number + 1] += stops[number]
+            for k in range(n):  # ring by ring, and in each in their order, as the last counts
+                if found[k] >= 0:
+                    number = <intp_t> (given[k] & self.ring.mask)
+                    slot = stops[number]
+                    stops[number] += 1
+                    updates.slots[slot] = found[k]
+                    updates.priorities[slot], updates.weights[slot] = values[k], masses[k]
+            k = 0
+            for number in range(width):  # now each is where the rows of its ring stop
+                if stops[number] > k:
+                    self.c_set(self.c_member(number), &updates, k, stops[number])
+                k = stops[number]
+        finally:
+            free(updates.slots)
+            free(updates.priorities)
+
+    cdef int c_set(
+        self, RowWeights one, const Updates* updates, intp_t first, intp_t stop
+    ) except -1:
+        """Set the weights of rows of one ring."""
+        cdef bint locked = one.tree.c_enter(0)
+        one.c_sync_entered(one.ring.state[WRITTEN])
+        one.c_set(
+            updates.slots + first, updates.priorities + first, updates.weights + first, stop - first
+        )
+        if locked:
+            one.tree.c_leave()
+        return 0

@@ -1,0 +1,1 @@
+"""Nothing of ``_attempt`` is called from C."""

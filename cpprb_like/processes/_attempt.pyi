@@ -1,0 +1,18 @@
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
+from cpprb_like._store.column import Column
+from cpprb_like._store.followers import Followers
+
+def attempt(
+    group: Followers,
+    look: Callable[[dict[int, int]], None],
+    check: Callable[[Any, int], None],
+    draw: Callable[[int], Any],
+    n: int,
+    columns: tuple[Column, ...],
+    arrays: list[NDArray[Any]] | None,
+    named: bool,
+) -> dict[str, NDArray[Any]] | None: ...

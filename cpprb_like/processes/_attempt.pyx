@@ -1,0 +1,49 @@
+"""The first try at a learner's batch: rows are followed, chosen, read and checked.
+
+Compiled because a learner draws in every step of its training, and each Python frame on the way
+costs as much as the copy of ten small rows. Not here: how rows are chosen (``_draws``) and read
+(``_store.followers``), and the tries that follow if rows were written over meanwhile (``_sharded``).
+"""
+
+from cpprb_like._c.aligned cimport c_aligned
+from cpprb_like._c.typedefs cimport intp_t
+from cpprb_like._store.followers cimport Followers
+
+
+def attempt(
+    Followers group not None, look, check, draw, intp_t n, tuple columns not None, list arrays,
+    bint named,
+):
+    """A batch of all shards as they are now; None if some of its rows were written over meanwhile.
+
+    Parameters
+    ----------
+    group : Followers
+        The shards.
+    look : callable
+        Is told which shards have to be looked at: a dict of what ``Followers.follow`` said of each.
+    check : callable
+        ``check(extra, n)`` refuses columns of a sampler.
+    draw : callable
+        ``draw(n)`` chooses n rows, and gives further columns.
+    n : int
+        Rows of the batch.
+    columns, arrays
+        See ``Followers.read``.
+    named : bool
+        Whether the batch has a column ``indexes`` with any sampler.
+    """
+    told = group.follow()
+    if told:
+        look(dict(told))
+    rows, extra = draw(n)
+    if named and "indexes" not in extra:
+        extra = {**extra, "indexes": group.handles(rows)}
+    if extra:
+        check(extra, len(rows))
+    late, batch = group.read(rows, columns, arrays)
+    if late >= 0:
+        return None
+    for name, values in extra.items():
+        batch[name] = c_aligned(values)
+    return batch
