@@ -313,7 +313,8 @@ def _rest(effort: Effort) -> Iterator[Case]:
     yield Case(group, "DQN on CartPole: an environment step", "loop_step", {}, (Ahead(),))
     yield Case(group, "DQN on CartPole: of it in the buffer", "loop_in_buffer", {}, (Ahead(),))
     group = "Files"
-    yield Case(group, "save small steps", "save", rows)
+    yield Case(group, "save small steps", "save", rows)  # those of peers may be lost in a crash
+    yield Case(group, "save small steps, to the disk", "save_synchronised", rows)
     yield Case(group, "load small steps", "load", rows, (Ahead(),))
     images = {"nbytes": effort.saved_nbytes}
     size = f"{effort.saved_nbytes / 1e9:g} GB of images"
@@ -324,6 +325,7 @@ def _rest(effort: Effort) -> Iterator[Case]:
     )
     if effort.whole:
         yield Case(group, "import", "import_time", {}, (Ahead(),))
+        yield Case(group, "import, and a first batch", "first_batch_time", {}, (Ahead(),))
 
 
 def _memory(effort: Effort) -> Iterator[Case]:

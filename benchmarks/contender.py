@@ -15,13 +15,16 @@ number. What ``cases`` asks for is done, or has a reason in ``cannot``.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from measure import Work
 
-__all__ = ["MEASURED_SMALL", "Cannot", "Contender", "Operation", "Shelf"]
+__all__ = ["IMPORTS_MORE", "MEASURED_SMALL", "Cannot", "Contender", "Operation", "Shelf"]
 
 
+# PyTorch, JAX or Numba alone take longer to import than both that are compared.
+IMPORTS_MORE = "its import alone takes several times as long"
 # Of gigabytes the disk is measured, and not the library.
 MEASURED_SMALL = "its files are measured with small steps; these are compared with copying a file"
 
@@ -36,6 +39,10 @@ class Operation(Protocol):
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Made = TypeVar("Made")
+
+
+def _one_of(function: Callable[..., tuple[Work, ...]], place: int, **parameters: Any) -> Work:
+    return function(**parameters)[place]
 
 
 class Cannot(Exception):  # noqa: N818 (no error: the table has a dash, and this is its reason)
@@ -60,12 +67,12 @@ class Contender:
 
         return register
 
-    def does_both(self, first: str, second: str) -> Callable[[Function], Function]:
-        """The decorated function makes the works of two operations ready, of which one is used."""
+    def does_all(self, *operations: str) -> Callable[[Function], Function]:
+        """The decorated function makes works of several operations ready, of which one is used."""
 
         def register(function: Function) -> Function:
-            self.operations[first] = lambda **parameters: function(**parameters)[0]
-            self.operations[second] = lambda **parameters: function(**parameters)[1]
+            for place, operation in enumerate(operations):
+                self.operations[operation] = partial(_one_of, function, place)
             return function
 
         return register

@@ -7,19 +7,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cpprb_like._c.cores import get_num_threads, set_num_threads
-from cpprb_like.buffers import (
-    Mixture,
-    PrioritizedReplayBuffer,
-    ReplayBuffer,
-    ReplayMemory,
-    ReverseReplayBuffer,
-    create_buffer,
-)
+from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers import LaBERlazy, LaBERmax, LaBERmean
-from cpprb_like.views import FrameStacks, Hindsight, NStep, Sequences, sequence_priorities
 
 if TYPE_CHECKING:
+    from cpprb_like.buffers import Mixture, ReplayMemory, ReverseReplayBuffer, create_buffer
     from cpprb_like.compat.cpprb import (
         HindsightReplayBuffer,
         MPPrioritizedReplayBuffer,
@@ -32,6 +24,8 @@ if TYPE_CHECKING:
         create_before_add_func,
         create_env_dict,
     )
+    from cpprb_like.samplers import LaBERlazy, LaBERmax, LaBERmean
+    from cpprb_like.views import FrameStacks, Hindsight, NStep, Sequences, sequence_priorities
 
 __all__ = [
     "FrameStacks",
@@ -63,15 +57,27 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-# Names of the outer rooms, which are imported when they are asked for.
+# Names that are imported when they are asked for: what few programs need, and the outer rooms.
 _LATER = {
+    "FrameStacks": "views",
     "GymnasiumRecorder": "integrations.gymnasium",
+    "Hindsight": "views",
     "HindsightReplayBuffer": "compat.cpprb",
+    "LaBERlazy": "samplers",
+    "LaBERmax": "samplers",
+    "LaBERmean": "samplers",
     "MPPrioritizedReplayBuffer": "compat.cpprb",
     "MPReplayBuffer": "compat.cpprb",
+    "Mixture": "buffers",
+    "NStep": "views",
+    "ReplayMemory": "buffers",
+    "ReverseReplayBuffer": "buffers",
     "SelectiveReplayBuffer": "compat.cpprb",
+    "Sequences": "views",
     "create_before_add_func": "integrations.gymnasium",
+    "create_buffer": "buffers",
     "create_env_dict": "integrations.gymnasium",
+    "sequence_priorities": "views",
     "train": "compat.cpprb",
 }
 _OF_GYMNASIUM = "integrations.gymnasium"

@@ -21,12 +21,14 @@ from measure import Work, compiled
 __all__ = [
     "STEPS",
     "after",
+    "first_batch",
     "give_memory_back",
     "importing",
     "nbytes_of_row",
     "saving_and_loading",
     "saving_to_folders",
     "storing",
+    "synchronising",
 ]
 
 STEPS = 100  # of an environment, stored one behind the other: few enough to stay in the cache
@@ -34,11 +36,11 @@ STEPS = 100  # of an environment, stored one behind the other: few enough to sta
 
 def saving_and_loading(
     save: Callable[[Any], None], load: Callable[[Any], Any]
-) -> tuple[Work, Work]:
-    """Works that write a file and that read it, of functions that are given an open file.
+) -> tuple[Work, Work, Work]:
+    """Works that write a file, that write and synchronise it, and that read it.
 
-    A file is written anew each time; and it is read as by a program that has just started, with no
-    memory from loads before.
+    The functions are given an open file. It is written anew each time; and it is read as by a
+    program that has just started, with no memory from loads before.
     """
     file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the works live)
 
@@ -54,8 +56,12 @@ def saving_and_loading(
         file.seek(0)
         load(file)
 
+    def write_new(folder: str) -> None:
+        with (Path(folder) / "file").open("wb") as new:
+            save(new)
+
     write()
-    return after(emptied, write), after(give_memory_back, read)
+    return after(emptied, write), synchronising(write_new), after(give_memory_back, read)
 
 
 def after(preparing: Callable[[], object], doing: Callable[[], object]) -> Work:
@@ -108,8 +114,27 @@ def saving_to_folders(save: Callable[[str], object]) -> Work:
     return work
 
 
-def importing(module: str) -> Work:
-    """A new interpreter that imports a module, less one that imports nothing."""
+def synchronising(save: Callable[[str], object]) -> Work:
+    """``saving_to_folders``, with all that was written on the disk in the end.
+
+    So after a crash of the machine the files are there, as those of a checkpoint are. They have no
+    checksums, and one that was there before is not kept until the new one is whole.
+    """
+
+    def save_to_disk(folder: str) -> None:
+        save(folder)
+        for path in (*Path(folder).rglob("*"), Path(folder)):
+            opened = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+
+    return saving_to_folders(save_to_disk)
+
+
+def importing(module: str, then: str = "") -> Work:
+    """A new interpreter that imports a module, and does more, less one that imports nothing."""
 
     def starting(source: str) -> Work:
         def run(calls: int) -> None:
@@ -118,8 +143,17 @@ def importing(module: str) -> Work:
 
         return compiled(run)
 
-    loading, nothing = starting(f"import {module}"), starting("pass")
+    loading, nothing = starting(f"import {module}; {then}"), starting("pass")
     return lambda calls: loading(calls) - nothing(calls)
+
+
+def first_batch(module: str) -> str:
+    """A program that makes a buffer of this package or of cpprb, adds a step and draws a batch."""
+    fields = {"obs": {"shape": 4}, "rew": {"shape": 1}, "done": {"shape": 1}}
+    return (
+        f"rb = {module}.ReplayBuffer(1000, {fields}); rb.add(obs=[1, 2, 3, 4], rew=1, done=0); "
+        "rb.sample(1)"
+    )
 
 
 def resident_nbytes() -> int:

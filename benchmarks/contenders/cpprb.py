@@ -26,7 +26,7 @@ from data import (
 from loop import loop_cases
 from measure import Work, statement
 
-from .common import importing, nbytes_of_row, saving_and_loading
+from .common import first_batch, importing, nbytes_of_row, saving_and_loading
 
 __all__ = ["theirs"]
 
@@ -210,8 +210,8 @@ def stacked_nbytes(rows: int, frames_first: bool) -> float:
     return nbytes_of_row(lambda: stacked(rows), rows)
 
 
-@theirs.does_both("save", "load")
-def files(rows: int) -> tuple[Work, Work]:
+@theirs.does_all("save", "save_synchronised", "load")
+def files(rows: int) -> tuple[Work, Work, Work]:
     """``save_transitions``, which always compresses, and ``load_transitions``."""
     rb = shelf.get(filled, "small", rows)
     return saving_and_loading(rb.save_transitions, rb.load_transitions)
@@ -221,6 +221,12 @@ def files(rows: int) -> tuple[Work, Work]:
 def import_time() -> Work:
     """The package, and NumPy with it."""
     return importing("cpprb")
+
+
+@theirs.does("first_batch_time")
+def first_batch_time() -> Work:
+    """The package, a buffer, a step and a batch."""
+    return importing("cpprb", first_batch("cpprb"))
 
 
 @theirs.does("memory")

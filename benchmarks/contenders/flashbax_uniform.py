@@ -11,13 +11,20 @@ from typing import Any
 import flashbax
 import jax
 import numpy as np
-from contender import Contender, Shelf
+from contender import IMPORTS_MORE, Contender, Shelf
 from data import GAME, filling, one_step, random_steps, trajectory
 from flashbax.vault import Vault
 from loop import loop_cases
 from measure import Work, compiled
 
-from .common import after, give_memory_back, importing, nbytes_of_row, saving_to_folders
+from .common import (
+    after,
+    give_memory_back,
+    importing,
+    nbytes_of_row,
+    saving_to_folders,
+    synchronising,
+)
 
 __all__ = ["Filled", "adding", "drawing", "shelf", "theirs", "with_fresh_key"]
 
@@ -31,6 +38,7 @@ theirs = Contender(
     "compiled by jax.jit, and gives the state away if it changes it; calls follow one another "
     "without waiting, and time ends when all results are there. JAX has no int64 by default.",
 )
+theirs.cannot("first_batch_time", IMPORTS_MORE)
 theirs.cannot("sample_tensors", "its batches are arrays of JAX")
 shelf = Shelf()
 
@@ -135,6 +143,13 @@ def save(rows: int) -> Work:
     """A new Vault, and ``write``."""
     buffer = shelf.get(filled, "small", rows)
     return saving_to_folders(lambda folder: vault(folder, buffer, rows))
+
+
+@theirs.does("save_synchronised")
+def save_synchronised(rows: int) -> Work:
+    """The same, put on the disk."""
+    buffer = shelf.get(filled, "small", rows)
+    return synchronising(lambda folder: vault(folder, buffer, rows))
 
 
 @theirs.does("load")

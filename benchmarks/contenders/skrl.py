@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from contender import MEASURED_SMALL, Contender, Shelf
+from contender import IMPORTS_MORE, MEASURED_SMALL, Contender, Shelf
 from data import GAME, KINDS, Batch, filling, one_step, random_steps
 from loop import loop_cases
 from measure import Work, statement
 from skrl.memories.torch import RandomMemory
 
-from .common import importing, nbytes_of_row, saving_to_folders
+from .common import importing, nbytes_of_row, saving_to_folders, synchronising
 
 __all__ = ["theirs"]
 
@@ -23,6 +23,7 @@ theirs = Contender(
     "Its RandomMemory on the CPU, with replacement=True: without, it permutes all rows to draw a "
     "few. It stores each field as one row of numbers: a batch of images is flat.",
 )
+theirs.cannot("first_batch_time", IMPORTS_MORE)
 theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
 theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot(
@@ -106,6 +107,13 @@ def save(rows: int) -> Work:
     """``save`` as arrays of NumPy, which takes no longer than tensors."""
     rb = shelf.get(filled, "small", rows)
     return saving_to_folders(lambda folder: rb.save(folder, format="npz"))
+
+
+@theirs.does("save_synchronised")
+def save_synchronised(rows: int) -> Work:
+    """The same, put on the disk."""
+    rb = shelf.get(filled, "small", rows)
+    return synchronising(lambda folder: rb.save(folder, format="npz"))
 
 
 @theirs.does("import_time")

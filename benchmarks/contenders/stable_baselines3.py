@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from contender import MEASURED_SMALL, Contender, Shelf
+from contender import IMPORTS_MORE, MEASURED_SMALL, Contender, Shelf
 from data import GAME, GAMMA, KINDS, Batch, filling, random_steps, trajectory
 from gymnasium import spaces
 from loop import loop_cases
@@ -167,11 +167,14 @@ def nstep_sample(rows: int) -> Work:
     return statement(f"batch = rb.sample({BATCH})", rb=shelf.get(summing, rows))
 
 
-@theirs.does_both("save", "load")
-def files(rows: int) -> tuple[Work, Work]:
+@theirs.does_all("save", "save_synchronised", "load")
+def files(rows: int) -> tuple[Work, Work, Work]:
     """What its algorithms do in ``save_replay_buffer`` and ``load_replay_buffer``."""
     rb = shelf.get(filled, "small", rows)
     return saving_and_loading(lambda file: save_to_pkl(file, rb), load_from_pkl)
+
+
+theirs.cannot("first_batch_time", IMPORTS_MORE)
 
 
 @theirs.does("import_time")

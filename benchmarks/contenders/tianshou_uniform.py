@@ -9,7 +9,7 @@ from typing import Any
 import data
 import gymnasium
 import numpy as np
-from contender import MEASURED_SMALL, Contender, Shelf
+from contender import IMPORTS_MORE, MEASURED_SMALL, Contender, Shelf
 from loop import loop_cases
 from measure import Work, statement
 from tianshou import data as ts
@@ -178,11 +178,14 @@ def sample(kind: str, rows: int, n: int) -> Work:
     return drawing(shelf.get(filled, kind, rows), n)
 
 
-@theirs.does_both("save", "load")
-def files(rows: int) -> tuple[Work, Work]:
+@theirs.does_all("save", "save_synchronised", "load")
+def files(rows: int) -> tuple[Work, Work, Work]:
     """``pickle`` of the buffer, which is faster than its HDF5."""
     rb = shelf.get(filled, "small", rows)
     return saving_and_loading(lambda file: pickle.dump(rb, file, protocol=5), pickle.load)
+
+
+theirs.cannot("first_batch_time", IMPORTS_MORE)
 
 
 @theirs.does("import_time")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from contender import Contender, Shelf
+from contender import IMPORTS_MORE, Contender, Shelf
 from data import filling, one_step, random_steps
 from loop import loop_cases
 from measure import Work, statement
@@ -119,14 +119,17 @@ def sample(kind: str, rows: int, n: int) -> Work:
     return drawing(shelf.get(filled, kind, rows, tensordict), n)
 
 
-@theirs.does_both("save", "load")
-def files(rows: int) -> tuple[Work, Work]:
+@theirs.does_all("save", "save_synchronised", "load")
+def files(rows: int) -> tuple[Work, Work, Work]:
     """``torch.save`` of its ``state_dict``, and back: ``dumps`` takes longer."""
     rb = shelf.get(filled, "small", rows, tensordict)
     return saving_and_loading(
         lambda file: torch.save(rb.state_dict(), file),
         lambda file: rb.load_state_dict(torch.load(file, weights_only=False)),
     )
+
+
+theirs.cannot("first_batch_time", IMPORTS_MORE)
 
 
 @theirs.does("import_time")

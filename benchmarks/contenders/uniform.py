@@ -12,7 +12,7 @@ from measure import Work, compiled, statement
 from cpprb_like import ReplayBuffer
 from cpprb_like.typing import FieldSpec
 
-from .common import importing, nbytes_of_row
+from .common import first_batch, importing, nbytes_of_row
 
 __all__ = [
     "ADD",
@@ -170,6 +170,12 @@ def sample_floor(kind: str, rows: int, n: int) -> Work:
 def import_time() -> Work:
     """The package, and NumPy with it."""
     return importing("cpprb_like")
+
+
+@ours.does("first_batch_time")
+def first_batch_time() -> Work:
+    """The package, a buffer, a step and a batch: nothing is put off that these need."""
+    return importing("cpprb_like", first_batch("cpprb_like"))
 
 
 @floor.does("import_time")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
-from cpprb_like._c.drawn_ahead import States
-from cpprb_like.buffers._prefetch import Prefetcher
-from cpprb_like.buffers._tensors import Conversion
-
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
+
+    from cpprb_like._c.drawn_ahead import States
+    from cpprb_like.buffers._prefetch import Prefetcher
+    from cpprb_like.buffers._tensors import Conversion
 
 __all__ = ["Batch", "Batches"]
 
@@ -59,6 +59,8 @@ class Batches(Iterator[T_co], Generic[T_co]):
         self._conversion = conversion
         self._prefetcher: Prefetcher | None = None
         if prefetch:
+            from cpprb_like.buffers._prefetch import Prefetcher  # noqa: PLC0415 (on demand)
+
             make = _as_it_is if conversion is None else conversion.make
             self._prefetcher = Prefetcher(draw, make, prefetch, states)
 

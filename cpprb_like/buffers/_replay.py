@@ -26,7 +26,7 @@ from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._core import Ring, rebuild
-from cpprb_like._store import arenas, file_maps, snapshot
+from cpprb_like._store import arenas
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
 from cpprb_like._store.derived import (
@@ -37,7 +37,6 @@ from cpprb_like._store.derived import (
     read_nstep,
 )
 from cpprb_like._store.episode_index import EpisodeIndex
-from cpprb_like._store.frame_axes import AxisCheck
 from cpprb_like._store.gather import take
 from cpprb_like._store.indexing import resolve
 from cpprb_like._store.replace import write
@@ -50,22 +49,14 @@ from cpprb_like._store.schema import (
     read_n_envs,
     read_size,
 )
-from cpprb_like._store.snapshot import check_layout
 from cpprb_like._store.tracker import Tracker
-from cpprb_like.buffers._checking import IdFields, check_memory, check_rows
 from cpprb_like.buffers._entry import BufferBase, not_initialised
-from cpprb_like.buffers._episodes import Episodes
 from cpprb_like.buffers._exchange import Exchanged
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
-from cpprb_like.buffers._view import View
-from cpprb_like.checkpoint._load import Target
-from cpprb_like.checkpoint._rows_back import RingReader, schema_of
-from cpprb_like.checkpoint._save import Rows, Saves, layout_to_json
-from cpprb_like.checkpoint._values import HoldsRows
+from cpprb_like.checkpoint._held import HoldsRows, Rows, Saves
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
-from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._prioritized import ByPriority, PrioritySampler
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
@@ -74,12 +65,16 @@ from cpprb_like.schedules import Schedule
 from cpprb_like.typing import FieldSpec, NstepSpec
 from cpprb_like.views._layer import Layer
 from cpprb_like.views._rows import RowReader
-from cpprb_like.views._stacking import stack_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from cpprb_like._store import file_maps
+    from cpprb_like.buffers._episodes import Episodes
+    from cpprb_like.buffers._view import View
     from cpprb_like.checkpoint._cpprb_files import File
+    from cpprb_like.checkpoint._load import Target
+    from cpprb_like.checkpoint._rows_back import RingReader
 
 __all__ = ["ReplayBuffer"]
 
@@ -230,6 +225,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
                 f"unknown options {given}; {type(self).__name__} has {', '.join(OPTIONS)}"
             )
         if mmap_prefix is not None:
+            from cpprb_like._store import file_maps  # noqa: PLC0415 (on demand)
+
             file_maps.check_mode(mmap_mode)
         opens = mmap_mode in ("r", "r+") and mmap_prefix is not None
         sampler = Uniform() if sampler is None else sampler
@@ -260,7 +257,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         arena = arenas.open_arena(layout) if files is None else files.arena
         if files is not None and opens:
             try:
-                check_memory(layout, arena)  # before the ring follows it
+                _check_memory(layout, arena)  # before the ring follows it
             except ValueError as error:
                 raise ValueError(f"{files.path}: {error}") from None
         ring = self._make_ring(layout, arena, nstep, files)
@@ -268,7 +265,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             try:
                 files.keep(ring)
                 if opens:
-                    check_memory(layout, arena, ring)
+                    _check_memory(layout, arena, ring)
             except ValueError as error:
                 raise ValueError(f"{files.path}: {error}") from None
         self._open(
@@ -310,7 +307,9 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     @staticmethod
     def _files_of(layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> file_maps.Files:
         """The files of a buffer that is not on the heap."""
-        return file_maps.Files(layout, prefix, mode)
+        from cpprb_like._store.file_maps import Files  # noqa: PLC0415 (on demand)
+
+        return Files(layout, prefix, mode)
 
     @staticmethod
     def _make_ring(
@@ -353,6 +352,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         reading: Any = rows.take if ring.chains or nstep is not None else None
         stacks = [chain for chain in ring.chains if isinstance(chain, FrameStack)]
         if stacks:
+            from cpprb_like._store.frame_axes import AxisCheck  # noqa: PLC0415 (on demand)
+
             reading = AxisCheck(rows.take, stacks)
         index = EpisodeIndex(ring)
         attributes = {
@@ -631,6 +632,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         >>> rb.view(Sequences(4)).sample(2)["x"].tolist()
         [[8.0, 9.0, 0.0, 0.0], [6.0, 7.0, 8.0, 9.0]]
         """
+        from cpprb_like.buffers._view import View  # noqa: PLC0415 (on demand)
+
         return View(self, layers)
 
     @property
@@ -711,6 +714,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     @property
     def episodes(self) -> Episodes:
         """The episodes whose rows are in the buffer: see ``Episodes``."""
+        from cpprb_like.buffers._episodes import Episodes  # noqa: PLC0415 (on demand)
+
         return Episodes(self, self._episodes)
 
     def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...] | None:
@@ -842,6 +847,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
           ...
         AssertionError: row 4 (slot 0, environment 0): field 't': expected 1, got 2
         """
+        from cpprb_like.buffers._checking import IdFields, check_rows  # noqa: PLC0415 (on demand)
+
         ids = IdFields(self._layout, step_id, stack)
         rows = self._layout, self._arena, self.ring
         self._hold(True, check_rows, *rows, self._rows, self._nstep, self.sampler, ids)
@@ -897,6 +904,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             return
         ring, clears = self.ring, self.ring.clears
         columns = self._columns(fields)
+        from cpprb_like.samplers._epoch import Epoch  # noqa: PLC0415 (on demand)
+
         epoch = Epoch(ring, (self.rng if rng is None else rng) if shuffle else None)
 
         def still_there(chosen: Slots) -> Slots:
@@ -989,6 +998,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         >>> rb.stack("frame", [[0, 1, 2]], axis=0).tolist()
         [[[1, 2], [3, 4], [5, 6]]]
         """
+        from cpprb_like.views._stacking import stack_rows  # noqa: PLC0415 (on demand)
+
         return stack_rows(self.ring, self.consistently, name, slots, axis, out)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -1173,12 +1184,16 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
 
     def __getstate__(self) -> dict[str, Any]:
         """All of the buffer; rows in use as views, so that pickling does not copy them first."""
+        from cpprb_like._store import snapshot  # noqa: PLC0415 (on demand)
+
         attributes = {name: value for name, value in self.__dict__.items() if name not in REBUILT}
         attributes["rng"] = settled_generator(self.rng)
         attributes["sampler"] = settled(self.sampler)
         return snapshot.save(self._layout, self._arena, self.ring) | {"attributes": attributes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        from cpprb_like._store import snapshot  # noqa: PLC0415 (on demand)
+
         # A pickle can be damaged, or written by somebody else: nothing of it is used unchecked.
         try:
             attributes = dict(state["attributes"])
@@ -1187,7 +1202,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             arena = arenas.open_arena(layout)
             ring = self._make_ring(layout, arena, nstep)
             snapshot.load(state, arena, ring)
-            check_memory(layout, arena, ring)
+            _check_memory(layout, arena, ring)
             rebuild(ring)
             others = attributes | {"_files": None}
             self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
@@ -1210,6 +1225,10 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         state: tuple[str, int],
     ) -> None:
         """Hold the rows of a checkpoint, with these attributes; of a blank buffer."""
+        from cpprb_like._store.snapshot import check_layout  # noqa: PLC0415 (on demand)
+        from cpprb_like.checkpoint._rows_back import schema_of  # noqa: PLC0415
+        from cpprb_like.checkpoint._save import layout_to_json  # noqa: PLC0415
+
         saved = reader.saved
         schema, nstep = schema_of(saved, target.fields), attributes["_nstep"]
         check_nstep_fields(nstep, schema)
@@ -1230,7 +1249,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         arena = arenas.open_arena(layout) if files is None else files.arena
         ring = self._make_ring(layout, arena, nstep, files)
         found = reader.fill(layout, arena, ring)
-        check_memory(layout, arena, ring)
+        _check_memory(layout, arena, ring)
         rebuild(ring)
         if reader.salvages or not found.is_whole or layout.capacity != reader.capacity:
             sampler.move(found.old_slots(ring), ring)
@@ -1265,6 +1284,13 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         if not 0 <= stream < self.n_envs:
             raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
         return stream
+
+
+def _check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:
+    """Raise ``ValueError`` unless memory that came from outside belongs to this layout."""
+    from cpprb_like.buffers._checking import check_memory  # noqa: PLC0415 (on demand)
+
+    check_memory(layout, arena, ring)
 
 
 def sampler_columns(sampler: Sampler) -> dict[str, ColumnSpec]:

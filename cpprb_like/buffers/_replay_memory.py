@@ -17,7 +17,7 @@ from cpprb_like._c.generators import Seed, generator
 from cpprb_like._c.machine_memory import require
 from cpprb_like._store.object_ring import ObjectRing, appending
 from cpprb_like.checkpoint import Checkpointed
-from cpprb_like.checkpoint._values import HoldsObjects
+from cpprb_like.checkpoint._held import HoldsObjects
 
 __all__ = ["ReplayMemory"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,9 +13,11 @@ from cpprb_like._c.checks import as_int
 from cpprb_like._c.drawn_ahead import States, halted
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like.buffers._batches import Batch, Batches
-from cpprb_like.buffers._tensors import Conversion, To, conversion
 from cpprb_like.checkpoint._saved import Checkpointed
 from cpprb_like.schedules import Schedule, check
+
+if TYPE_CHECKING:
+    from cpprb_like.buffers._tensors import Conversion, To
 
 __all__ = ["Batch", "ColumnSpec", "Source", "parts"]
 
@@ -170,7 +172,7 @@ class Source(Checkpointed):
         (1, (4,))
         """
         n, names = self._read_epoch_size(batch_size, fields)
-        ahead, made = as_int("prefetch", prefetch, 0), conversion(to, device)
+        ahead, made = as_int("prefetch", prefetch, 0), _conversion(to, device)
         options: dict[str, Any] = {}
         if beta is not None:
             check("beta", beta, 0)
@@ -289,7 +291,7 @@ class Source(Checkpointed):
         """
         n, names = self._read_epoch_size(batch_size, fields)
         part = _read_shard(shard)
-        ahead, made = as_int("prefetch", prefetch, 0), conversion(to, device)
+        ahead, made = as_int("prefetch", prefetch, 0), _conversion(to, device)
         rng = None if seed is None else generator(seed)
         epoch = self._epoch(n, names, shuffle, drop_last, part, rng)
         return Batches(epoch.__next__, made, ahead, self._draw_states)
@@ -421,6 +423,13 @@ class Source(Checkpointed):
     ) -> NDArray[np.intp]:
         """Raise what ``update_priorities`` would for the priorities; which indexes are wrong."""
         raise NotImplementedError
+
+
+def _conversion(to: To | None, device: Any) -> Conversion | None:
+    """What batches are made into; see ``_tensors.conversion``."""
+    from cpprb_like.buffers._tensors import conversion  # noqa: PLC0415 (on demand)
+
+    return conversion(to, device)
 
 
 def _draw_into(sample: Callable[..., Batch], made: Conversion, fields: tuple[str, ...]) -> Batch:

@@ -17,25 +17,25 @@ another thread; ``DamagedError`` and ``CancelledError``; and what the command li
 Beside that, ``_cpprb_files`` writes and reads the files of cpprb's ``save_transitions``: one file,
 rows by value.
 
-May import: ``views`` and what is below it. What holds rows derives from ``_values.HoldsRows``, so
+May import: ``views`` and what is below it. What holds rows derives from ``_held.HoldsRows``, so
 nothing here knows the buffers.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cpprb_like.checkpoint._arrays import DamagedError
+from cpprb_like._c.later import later
+from cpprb_like.checkpoint._held import Savable
 from cpprb_like.checkpoint._progress import CancelledError
-from cpprb_like.checkpoint._save import Saving
 from cpprb_like.checkpoint._saved import Checkpointed, load, save
-from cpprb_like.checkpoint._values import Savable
 
 if TYPE_CHECKING:
+    from cpprb_like.checkpoint._arrays import DamagedError
     from cpprb_like.checkpoint._copy import AS_IT_IS, copy
     from cpprb_like.checkpoint._cpprb_files import Transitions, describe_transitions
     from cpprb_like.checkpoint._look import Field, Held, Look, Rows, rows_of, states
+    from cpprb_like.checkpoint._save import Saving
     from cpprb_like.checkpoint._verify import Damage, Verdict, verify
 
 __all__ = [
@@ -61,14 +61,16 @@ __all__ = [
     "verify",
 ]
 
-# What the command line is made of is imported when it is asked for: buffers need none of it.
+# What saves, loads and looks is imported when it is asked for: to make a buffer takes none of it.
 _LATER = {
     "AS_IT_IS": "_copy",
     "Damage": "_verify",
+    "DamagedError": "_arrays",
     "Field": "_look",
     "Held": "_look",
     "Look": "_look",
     "Rows": "_look",
+    "Saving": "_save",
     "Transitions": "_cpprb_files",
     "Verdict": "_verify",
     "copy": "_copy",
@@ -79,13 +81,7 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name when it is asked for."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-    globals()[name] = found
-    return found
+__getattr__ = later(__name__, _LATER)
 
 
 def __dir__() -> list[str]:

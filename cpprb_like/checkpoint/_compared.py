@@ -15,7 +15,8 @@ from cpprb_like._core import Ring
 from cpprb_like._store.tracker import Tracker
 from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._arrays import DamagedError
-from cpprb_like.checkpoint._save import Before, Saves
+from cpprb_like.checkpoint._held import Saves
+from cpprb_like.checkpoint._save import Before
 from cpprb_like.checkpoint._segments import Part
 
 __all__ = ["ComparedSaves"]

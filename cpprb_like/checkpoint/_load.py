@@ -20,11 +20,11 @@ from cpprb_like._store.schema import Schema
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._held import HoldsRows
 from cpprb_like.checkpoint._rows_back import RingReader, differences, read_objects, schema_of
 from cpprb_like.checkpoint._values import (
     Decoder,
     Encoder,
-    HoldsRows,
     dtype_from_json,
     give_state,
     state_of,

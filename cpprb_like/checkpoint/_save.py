@@ -13,84 +13,28 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import WORD_ABSENT_ROWS, Ring, track
+from cpprb_like._core import WORD_ABSENT_ROWS, Ring
 from cpprb_like._store.schema import Layout
 from cpprb_like._store.tracker import Tracker
 from cpprb_like.checkpoint import _arrays, _manifest, _segments
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES, Codec, DamagedError, FileEntry
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._held import HoldsRows, Rows
 from cpprb_like.checkpoint._progress import Progress
 from cpprb_like.checkpoint._segments import IndexCopy, Part, Plan
-from cpprb_like.checkpoint._values import Encoder, HoldsRows, dtype_from_json, dtype_to_json
+from cpprb_like.checkpoint._values import Encoder, dtype_from_json, dtype_to_json
 
-__all__ = ["Job", "Rows", "Saves", "Saving", "layout_to_json"]
+__all__ = ["Job", "Saving", "layout_to_json"]
 
 COPIED_NBYTES = 1 << 24  # are copied at once, in a few milliseconds, and not while they are written
 
 Bytes = NDArray[np.uint8]
 Encode = Callable[[Any], bytes]
-
-
-class Rows(NamedTuple):
-    """What something that holds rows gives to be saved."""
-
-    layout: Layout
-    arena: Bytes
-    ring: Ring
-    saves: Saves
-
-
-class Saves:
-    """What was edited in a buffer since it was saved: of the last few states, by their names."""
-
-    MOST = 3
-
-    def __init__(self) -> None:
-        self._since: dict[str, tuple[int, Tracker]] = {}
-        self._running: list[Tracker] = []
-
-    def since(
-        self,
-        before: Before,
-        number: int,
-        saved: dict[str, Any],  # noqa: ARG002 (of those who compare with it)
-        parts: list[Part],  # noqa: ARG002
-        ring: Ring,  # noqa: ARG002
-    ) -> Tracker | None:
-        """What was edited since the state before, in which the ring had this number.
-
-        None if nobody knows. ``saved`` is what that state says of the ring, which has the same
-        fields and was not cleared.
-        """
-        known, tracker = self._since.get(before.name, (-1, None))
-        return tracker if known == number else None
-
-    def begin(self, ring: Ring, tracker: Tracker) -> None:
-        """Tell a tracker from now on: a save begins."""
-        self._running.append(tracker)
-        self._tell(ring)
-
-    def end(self, ring: Ring, tracker: Tracker) -> None:
-        """The save of this tracker has ended."""
-        self._running = [other for other in self._running if other is not tracker]
-        self._tell(ring)
-
-    def put(self, ring: Ring, name: str, number: int, tracker: Tracker, before: str) -> None:
-        """There is a state of this name, in place of that of the name ``before``."""
-        self._since.pop(before, None)
-        self._since[name] = number, tracker
-        while len(self._since) > self.MOST:
-            del self._since[next(iter(self._since))]
-        self._tell(ring)
-
-    def _tell(self, ring: Ring) -> None:
-        since = [tracker for _, tracker in self._since.values()]
-        track(ring, (*since, *self._running))
 
 
 class Files:

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpprb_like._c.checks import as_int
-from cpprb_like.checkpoint._arrays import Codec
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._load import Options, Target
-from cpprb_like.checkpoint._load import load as _load
-from cpprb_like.checkpoint._load import restore as _restore
+from cpprb_like.checkpoint._held import Savable
 from cpprb_like.checkpoint._progress import Progress, Tell, shown
-from cpprb_like.checkpoint._save import Encode, Job, Saving
-from cpprb_like.checkpoint._values import Savable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from cpprb_like.checkpoint._load import Options
+    from cpprb_like.checkpoint._save import Encode, Job, Saving
 
 __all__ = ["Checkpointed", "load", "save"]
 
@@ -140,6 +138,8 @@ class Checkpointed(Savable):
         3
         >>> saving.result()
         """
+        from cpprb_like.checkpoint._save import Saving  # noqa: PLC0415 (by those who save)
+
         progress = Progress()
         job = _job(self, folder, keep, codec, level, encode, classes, progress)
         saving = Saving(job, progress)
@@ -270,9 +270,11 @@ class Checkpointed(Savable):
         >>> len(rb)
         3
         """
+        from cpprb_like.checkpoint._load import restore  # noqa: PLC0415 (by those who load)
+
         with shown(progress) as told:
             options = _options(tuple(classes), replace, decode, salvage, state, told)
-            _restore(Disk(folder), options, self)
+            restore(Disk(folder), options, self)
 
 
 def save(
@@ -333,10 +335,12 @@ def load(
     progress: Tell = None,
 ) -> Any:
     """Whatever was saved to a folder: see ``Checkpointed.load``."""
-    target = Target(size, None if fields is None else tuple(fields), mmap_prefix, mmap_mode)
+    from cpprb_like.checkpoint import _load  # noqa: PLC0415 (by those who load)
+
+    target = _load.Target(size, None if fields is None else tuple(fields), mmap_prefix, mmap_mode)
     with shown(progress) as told:
         options = _options(tuple(classes), replace, decode, salvage, state, told)
-        found = _load(Disk(folder), options, target)
+        found = _load.load(Disk(folder), options, target)
     if not isinstance(found, Savable):
         raise ValueError(f"{folder}: a {type(found).__name__} is nothing that is saved")
     return found
@@ -352,6 +356,9 @@ def _job(
     classes: Iterable[type],
     progress: Progress,
 ) -> Job:
+    from cpprb_like.checkpoint._arrays import Codec  # noqa: PLC0415 (by those who save)
+    from cpprb_like.checkpoint._save import Job  # noqa: PLC0415
+
     return Job(
         value,
         Disk(folder),
@@ -371,6 +378,8 @@ def _options(
     state: int | None,
     told: Callable[[int, int], None] | None,
 ) -> Options:
+    from cpprb_like.checkpoint._load import Options  # noqa: PLC0415 (by those who load)
+
     number = None if state is None else as_int("state", state, 0)
     watch = Progress(told)
     return Options(classes, dict(replace or {}), decode, bool(salvage), number, watch)

@@ -13,7 +13,7 @@ import random
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from cpprb_like._c.drawn_ahead import state_before, state_of_generator
 from cpprb_like.checkpoint import _classes
 from cpprb_like.checkpoint._arrays import DamagedError
+from cpprb_like.checkpoint._held import HoldsObjects, HoldsRows, Savable
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
-__all__ = ["Decoder", "Encoder", "HoldsRows", "dtype_from_json", "dtype_to_json"]
+__all__ = ["Decoder", "Encoder", "dtype_from_json", "dtype_to_json"]
 
 INLINE_NBYTES = 1024
 SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
@@ -32,44 +33,6 @@ DEEPEST = 60
 PLAIN = re.compile(r"[<>|=][?a-zA-Z]\d{0,10}(?:\[\w{1,12}\])?")  # NumPy would parse much more
 MOST_POOL = 1 << 10  # words; to make it takes a time in proportion to their square
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-
-
-class Savable:
-    """Base class of what can be all of a checkpoint, and not just a part of one."""
-
-    NOT_SAVED: ClassVar[tuple[str, ...]] = ()  # attributes that are handed over again, by path
-
-
-class HoldsRows:
-    """Base class of what holds a ring: its rows go to segments, the rest to the manifest."""
-
-    def _rows_to_save(self) -> Any:
-        """The layout, the memory and the ring: ``_save.Rows``."""
-        raise NotImplementedError
-
-    def _attributes_to_save(self) -> dict[str, Any]:
-        """The attributes that belong to what is saved."""
-        raise NotImplementedError
-
-    def _open_saved(
-        self, attributes: dict[str, Any], reader: Any, target: Any, state: tuple[str, int]
-    ) -> None:
-        """Hold the rows that a reader reads, with these attributes; of a blank object.
-
-        ``target`` says where they go, ``state`` is the name of the state and the number of the
-        ring in it.
-        """
-        raise NotImplementedError
-
-    def _take_over(self, other: Any, swap: Callable[[Any], Any]) -> None:
-        """Have all that another object has; ``swap`` gives what is kept in place of a part."""
-        raise NotImplementedError
-
-
-class HoldsObjects:
-    """Base class of what holds Python objects of the caller, of which only he can make bytes."""
-
-    OBJECTS: ClassVar[tuple[str, ...]] = ()  # the attributes that are lists of them
 
 
 # Subclasses of the caller are saved without a word; to load them, he hands the classes over.

@@ -12,7 +12,7 @@ import math
 import numbers
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -22,14 +22,16 @@ from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._core import FLAG_ABSENT, Moment, Ring
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
-from cpprb_like._store.followers import Followers
 from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
 from cpprb_like.samplers._row_weights import RowWeights, notes_size
 from cpprb_like.samplers._starts import Starts
-from cpprb_like.samplers._starts_together import StartsTogether
-from cpprb_like.samplers._together import WeightsTogether
 from cpprb_like.schedules import Schedule, check, value_at
+
+if TYPE_CHECKING:
+    from cpprb_like._store.followers import Followers
+    from cpprb_like.samplers._starts_together import StartsTogether
+    from cpprb_like.samplers._together import WeightsTogether
 
 __all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
 
@@ -258,6 +260,8 @@ class ByPriority(PrioritySampler):
         """
         if self._rows is not None:
             raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        from cpprb_like.samplers._together import WeightsTogether  # noqa: PLC0415 (on demand)
+
         self.check_for_update = True
         self._saved = None
         self._rows = WeightsTogether(group, self.BY_ROWS)

@@ -90,7 +90,7 @@ def registered(peer: str) -> tuple[set[str], set[str]]:
     for node in chain.from_iterable(ast.walk(ast.parse(module)) for module in modules):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             words = [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
-            if node.func.attr in ("does", "does_both"):
+            if node.func.attr in ("does", "does_all"):
                 found[0].update(words)
             elif node.func.attr == "cannot":
                 found[1].update(words[0].split())

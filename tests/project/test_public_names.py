@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 from optional import need
@@ -15,6 +16,15 @@ LATER = ("cpprb_like.compat", "cpprb_like.integrations", "gymnasium", "torch")
 RARE = (
     *(f"cpprb_like.checkpoint.{name}" for name in ("_copy", "_cpprb_files", "_look", "_verify")),
     *("decimal", "fractions", "pickletools", "subprocess", "uuid", "zipfile"),
+)
+
+# What a program that makes a buffer, adds to it and draws from it does not need.
+OF_FEW = (
+    *(f"cpprb_like.checkpoint.{name}" for name in ("_arrays", "_load", "_save", "_values")),
+    *(f"cpprb_like.views.{name}" for name in ("_frame_stacks", "_hindsight", "_sequences")),
+    *(f"cpprb_like.samplers.{name}" for name in ("_laber", "_rank_based", "_recency", "_together")),
+    *(f"cpprb_like.buffers.{name}" for name in ("_mixture", "_prefetch", "_tensors", "_view")),
+    *("cpprb_like._store.file_maps", "cpprb_like._store.recovery", "json", "lzma"),
 )
 
 
@@ -35,10 +45,13 @@ def test_each_public_name_is_there(name: str) -> None:
     assert name in dir(cpprb_like)
 
 
-def test_modules_of_rarer_names_are_attributes() -> None:
+def test_rarer_names_are_attributes_of_their_rooms() -> None:
     """As they were before anything waited."""
-    done = run("import cpprb_like; print(cpprb_like.views._hindsight.Hindsight.__name__)")
-    assert done.stdout.strip() == "Hindsight", done.stderr
+    done = run(
+        "import cpprb_like; print(cpprb_like.views.Hindsight.__name__, "
+        "cpprb_like.samplers.Recency.__name__, cpprb_like.buffers.TensorBatch.__name__)"
+    )
+    assert done.stdout.split() == ["Hindsight", "Recency", "TensorBatch"], done.stderr
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -62,14 +75,50 @@ def test_what_few_programs_need_is_imported_by_those() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize("name", cpprb_like.checkpoint.__all__)
-def test_names_of_checkpoints_are_there(name: str) -> None:
+def test_a_training_loop_imports_nothing_more() -> None:
+    """What waits is not needed to make a buffer, to add to it or to draw from it."""
+    done = run(
+        "import sys, numpy.random; before = set(sys.modules); import cpprb_like\n"
+        "first = set(sys.modules) - before\n"
+        "for cls in (cpprb_like.ReplayBuffer, cpprb_like.PrioritizedReplayBuffer):\n"
+        "    rb = cls(10, {'obs': {'shape': 2}, 'done': {'shape': ()}}, seed=0)\n"
+        "    rb.add(obs=[1, 2], done=1)\n"
+        "    rb.sample(4)\n"
+        "print(*(set(sys.modules) - before - first))\n"
+        f"print(*[name for name in {OF_FEW} if name in set(sys.modules) - before])"
+    )
+    assert done.stdout == "\n\n", done.stdout + done.stderr
+
+
+def test_threads_that_ask_for_a_name_at_once_get_the_same() -> None:
+    """A name that is imported later is one object, whoever is first."""
+    done = run(
+        "import threading, cpprb_like\n"
+        "start, found = threading.Barrier(8), []\n"
+        "def ask():\n"
+        "    start.wait()\n"
+        "    found.append((cpprb_like.Hindsight, cpprb_like.samplers.RankBased))\n"
+        "threads = [threading.Thread(target=ask) for _ in range(8)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+        "print(len(found), len(set(found)))"
+    )
+    assert done.stdout.split() == ["8", "1"], done.stderr
+
+
+ROOMS = (cpprb_like.buffers, cpprb_like.checkpoint, cpprb_like.samplers, cpprb_like.views)
+
+
+@pytest.mark.parametrize(
+    ("room", "name"), [(room, name) for room in ROOMS for name in room.__all__]
+)
+def test_names_of_rooms_are_there(room: ModuleType, name: str) -> None:
     """Those that are imported later too."""
-    found = getattr(cpprb_like.checkpoint, name)
-    assert getattr(cpprb_like.checkpoint, name) is found
-    assert name in dir(cpprb_like.checkpoint)
-    with pytest.raises(AttributeError, match=r"checkpoint' has no attribute 'verity'"):
-        cpprb_like.checkpoint.verity  # noqa: B018
+    found = getattr(room, name)
+    assert getattr(room, name) is found
+    assert name in dir(room)
+    with pytest.raises(AttributeError, match=f"'{room.__name__}' has no attribute 'verity'"):
+        room.verity  # noqa: B018
 
 
 @pytest.mark.slow
