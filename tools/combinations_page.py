@@ -21,7 +21,9 @@ HEAD = """\
 Every sampler goes with every set of [layers](views.md), and with every option. A number means a
 reason below why some samplers do not; there are no other gaps. This page is made by `make api` from
 the list by which each cell is tested: against a slow twin that keeps whole episodes, in a buffer
-that has wrapped around.
+that has wrapped around. A learner of [several processes](processes.md) is one of two shards; all
+options of `sample`, `batches` and `epoch` are those of a buffer there. It is not pickled: it is
+saved with its replay.
 
 The samplers are {samplers}.
 """

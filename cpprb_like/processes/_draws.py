@@ -87,6 +87,11 @@ class Draws:
         """Which of the indexes ``update`` would refuse; it raises for the priorities."""
         raise TypeError("there are no priorities")
 
+    @property
+    def updated(self) -> tuple[int, int]:
+        """How many priorities were given, and how many came too late: their row was gone."""
+        return 0, 0
+
     def states(self) -> States:
         """What a draw changes."""
         state = self.sampler.draw_state()
@@ -164,6 +169,11 @@ class WeightedDraws(Draws):
         """See ``Draws.wrong``."""
         self.sampler.read_priorities(priorities)
         return self._weights.without_row(np.ascontiguousarray(indexes))
+
+    @property
+    def updated(self) -> tuple[int, int]:
+        """See ``Draws.updated``."""
+        return self._weights.given, self._weights.late
 
     def save(self) -> dict[int, Any]:
         """See ``Draws.save``: priorities."""

@@ -33,6 +33,7 @@ from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
 from cpprb_like.processes._sharded import DrawRows, Names, Rows, Sharded
 from cpprb_like.processes._shards import BUSY, ROWS, Reader
+from cpprb_like.processes._update_counts import UpdateCounts
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._prioritized import PrioritySampler
@@ -125,6 +126,8 @@ class Learner(Sharded):
         self._readers: list[Reader | None] = [None] * len(shards)
         self._group = Followers(len(shards))
         self._draws = draws_of(sampler, self._group)
+        self._counts = UpdateCounts(folder.path, number)
+        self._counts.tell(0, 0)
         self._stuck: set[int] = set()
         self._fresh: set[int] = set()  # shards that have come, and have not been followed yet
         self._lock = threading.RLock()

@@ -36,6 +36,7 @@ from cpprb_like.processes._limits import (
 from cpprb_like.processes._parameters import Parameters
 from cpprb_like.processes._saving import Saved, save
 from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles, check_room, last_added
+from cpprb_like.processes._update_counts import UpdateCounts
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.typing import FieldSpec, NstepSpec
@@ -72,6 +73,11 @@ class Member:
         Rows of the shard that were written and not overwritten; of a learner 0.
     age : float or None
         Seconds since the last row of the shard was added, within 10 ms; None if there is none.
+    updates : int
+        Priorities that the learner was given; of an actor 0.
+    late_updates : int
+        Those of them whose row was written over, cleared or hidden before they came, so that they
+        changed nothing. Of samplers of your own they are not known.
     """
 
     kind: Literal["actor", "learner"]
@@ -81,6 +87,8 @@ class Member:
     since: float
     rows: int
     age: float | None
+    updates: int = 0
+    late_updates: int = 0
 
 
 class SharedReplay:
@@ -195,6 +203,7 @@ class SharedReplay:
                     self._make(number)
             (self._folder.path / "learners").mkdir()
             Parameters.make(self._folder)
+            UpdateCounts.make(self._folder.path, MOST_LEARNERS)
             Limits.make(self._folder.path, self.writers, MOST_LEARNERS)
             self._folder.publish(path)
         except BaseException:
@@ -656,10 +665,11 @@ class SharedReplay:
     def _member(
         self, kind: Literal["actor", "learner"], number: int, path: Path, about: dict[str, Any]
     ) -> Member:
-        rows, age = 0, None
+        alive, pid, since = is_locked(path), about["pid"], about["since"]
         if kind == "actor":
-            rows, age = self._rows_of(number)
-        return Member(kind, number, about["pid"], is_locked(path), about["since"], rows, age)
+            return Member(kind, number, pid, alive, since, *self._rows_of(number))
+        counts = UpdateCounts(self._folder.path, number).read()
+        return Member(kind, number, pid, alive, since, 0, None, *counts)
 
     def _rows_of(self, number: int) -> tuple[int, float | None]:
         """How many rows a shard holds, and how old the last is."""

@@ -165,7 +165,13 @@ class Sharded(Source):
             learner._follow()
             for number, margin in margins.items():
                 learner._reader(number).leave_out(margin)
-            rows, extra = choose()
+            try:
+                rows, extra = choose()
+            except NotEnoughDataError:
+                if not margins:
+                    raise
+                margins.clear()  # all that it knew of was written over: newer rows are there
+                continue
             learner._check_extra(extra, len(rows))
             late, batch = self._take(rows, names, arrays, located)
             if late < 0:
@@ -273,7 +279,8 @@ class Sharded(Source):
         ----------
         indexes : array_like of int, shape (n,)
             ``batch["indexes"]``, or parts of those of several batches. Rows that were written over
-            since they were drawn are passed over. Of duplicates the last counts.
+            since they were drawn are passed over, and counted in ``SharedReplay.members``. Of
+            duplicates the last counts.
         priorities : array_like, shape (n,) or (n, 1)
             Finite, at least 0.
 
@@ -296,6 +303,7 @@ class Sharded(Source):
         with learner._lock:
             learner._follow()
             learner._draws.update(indexes, priorities)
+            learner._counts.tell(*learner._draws.updated)
 
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]

@@ -309,8 +309,9 @@ class Reader(ReplayBuffer):
         return bool((starts.tell(slots) == 1).all())
 
     def leave_out(self, margin: int) -> None:
-        """Draw no more rows that are written over now, nor so many after them."""
-        bound = self.follower.bound + margin
+        """Draw no more rows that are written over now, nor so many after them, but for a half."""
+        bound = self.follower.bound
+        bound += min(margin, max(self.ring.written - bound, 0) // 2)
         if bound > self.ring.first:
             self.hide(self.follower.leave_out(bound))
 

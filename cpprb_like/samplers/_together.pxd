@@ -32,6 +32,8 @@ cdef class WeightsTogether:
     cdef readonly Followers ring
     cdef list members                # RowWeights of each ring, or None
     cdef readonly bint by_rows       # whether a ring's share is that of its rows
+    cdef readonly int64_t given      # priorities that ``update`` was given ...
+    cdef readonly int64_t late       # ... of which so many were of rows that were gone
 
     cdef RowWeights c_member(self, intp_t number)
     cdef int c_sync(self) except -1

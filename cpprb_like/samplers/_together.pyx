@@ -506,6 +506,8 @@ cdef class WeightsTogether:
                 stops[(given[k] & self.ring.mask) + 1] += slot >= 0
             for number in range(width):
                 stops[number + 1] += stops[number]
+            self.given += n
+            self.late += n - stops[width]
             for k in range(n):  # ring by ring, and in each in their order, as the last counts
                 if found[k] >= 0:
                     number = <intp_t> (given[k] & self.ring.mask)

@@ -327,6 +327,29 @@ def test_no_row_is_drawn_before_it_is_written(kind: Any) -> None:
     rb.close()
 
 
+@BOTH
+@FORKS
+def test_a_buffer_that_is_written_over_within_one_draw(kind: Any) -> None:
+    """Newer rows are drawn then: cpprb never says that there are none.
+
+    A draw that had left out all rows that it knew of raised ``NotEnoughDataError``.
+    """
+    rb = kind(300, FIELDS, seed=0, explorers=2)
+
+    def explore() -> None:
+        for start in range(1, 10_000_000, 100):
+            rb.add(**rows(start, 100))
+
+    with child(explore) as one, child(explore) as other:
+        until(lambda: rb.get_stored_size() >= 300)
+        for _ in range(1500):
+            assert_whole(rb.sample(128))
+        one.kill()
+        other.kill()
+    assert_whole(rb.sample(128))
+    rb.close()
+
+
 # ---------------------------------------------------------------------- which rows are the newest
 
 

@@ -16,7 +16,7 @@ from dying_processes import CASES, Child, act, ended, learn, shared_memory, step
 
 from cpprb_like._core import STOPS, stop_at
 from cpprb_like.processes import Learner, SharedReplay
-from cpprb_like.samplers import Sampler, Uniform
+from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
 
@@ -150,9 +150,20 @@ def test_an_edit_that_is_never_ended(
         assert max(draw_whole(learner, options)) > 20
 
 
-def uniform() -> Sampler:
-    """A sampler for each learner."""
-    return Uniform()
+def with_priorities() -> Sampler:
+    """A sampler whose priorities follow what comes and goes."""
+    return Prioritized(0.7)
+
+
+def by_rank() -> Sampler:
+    """The same, of ranks."""
+    return RankBased(0.7)
+
+
+def update(learner: Learner, batch: dict[str, Any]) -> None:
+    """Priorities of a batch, by which rows of low numbers are drawn often."""
+    if learner.has_priorities:
+        learner.update_priorities(batch["indexes"], 1.0 / (1.0 + batch["t"] % 7))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -170,7 +181,8 @@ def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
         number = chance.randrange(1 << 30)
         if kind == "writer":
             return Child(kind, act(replay, options, number, clears=True))
-        return Child(kind, learn(replay, options, number, uniform))
+        sampler = chance.choice([Uniform, with_priorities, by_rank])
+        return Child(kind, learn(replay, options, number, sampler, update=update))
 
     with replay, ended(children):
         children += [start(kind) for kind in ("writer", "writer", "writer", "learner", "learner")]
@@ -197,6 +209,8 @@ def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
         for child in children:
             child.kill()
         children.clear()
+        late = [(member.updates, member.late_updates) for member in replay.members()]
+        assert all(0 <= gone <= given for given, gone in late)
         for number in range(replay.writers):
             with replay.actor(number) as actor:
                 actor.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from reference_shards import ReferenceShards, ShardRow
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.processes import Actor, Learner, SharedReplay
-from cpprb_like.samplers import Prioritized
+from cpprb_like.samplers import Prioritized, RankBased, Recency, Reverse, Sampler, Uniform
 
 ALPHA, EPS, BETA = 0.7, 0.01, 0.5
 EPISODE = 4
@@ -21,6 +22,15 @@ FIELDS: dict[str, Any] = {
     "id": {"shape": (), "dtype": "i8"},
     "proof": {"shape": (40,), "dtype": "f4"},  # in a block of its own
     "done": {"shape": (), "dtype": bool},
+}
+
+
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "prioritized": lambda: Prioritized(ALPHA, beta=BETA, eps=EPS, probabilities=True),
+    "uniform": Uniform,
+    "ranks": lambda: RankBased(ALPHA),
+    "newest": lambda: Recency(0.9),
+    "reverse": lambda: Reverse(2),
 }
 
 
@@ -33,24 +43,33 @@ def values(numbers: npt.NDArray[np.int64], ends: npt.NDArray[np.bool_]) -> dict[
 class History:
     """A shared replay, its actors, a learner, and the model of all of them."""
 
-    def __init__(self, n_shards: int, capacity: int, nstep: int, seed: int) -> None:
-        options: dict[str, Any] = (
-            {} if nstep == 1 else {"Nstep": {"size": nstep, "rew": [], "next": []}}
-        )
+    def __init__(
+        self, n_shards: int, capacity: int, nstep: int, n_envs: int, kind: str, seed: int
+    ) -> None:
+        options: dict[str, Any] = {"n_envs": n_envs}
+        if nstep > 1:
+            options["Nstep"] = {"size": nstep, "rew": [], "next": []}
         self.replay = SharedReplay(n_shards * capacity, FIELDS, writers=n_shards, **options)
         self.actors: list[Actor] = [self.replay.actor(number) for number in range(n_shards)]
-        sampler = Prioritized(ALPHA, beta=BETA, eps=EPS, probabilities=True)
-        self.learner: Learner = self.replay.learner(sampler, seed=seed)
-        self.model = ReferenceShards(n_shards, capacity, ALPHA, EPS, nstep)
+        self.kind = kind
+        self.learner: Learner = self.replay.learner(SAMPLERS[kind](), seed=seed)
+        self.model = ReferenceShards(n_shards, capacity, ALPHA, EPS, nstep, n_envs)
         self.rng = np.random.default_rng(seed)
         self.next_id = 0
         self.drawn: list[tuple[npt.NDArray[np.int64], list[ShardRow]]] = []
 
     def add(self, shard: int, n: int) -> None:
-        numbers = np.arange(self.next_id, self.next_id + n)
-        self.next_id += n
-        ends = self.rng.random(n) < 1 / EPISODE
-        self.actors[shard].add(**values(numbers, ends))
+        count = n * self.model.n_envs  # of so many time steps
+        numbers = np.arange(self.next_id, self.next_id + count)
+        self.next_id += count
+        ends = self.rng.random(count) < 1 / EPISODE
+        fields = values(numbers, ends)
+        if self.model.n_envs > 1:
+            shape = (n, self.model.n_envs)
+            fields = {
+                name: value.reshape(*shape, *value.shape[1:]) for name, value in fields.items()
+            }
+        self.actors[shard].add(**fields)
         for number, end in zip(numbers.tolist(), ends.tolist(), strict=True):
             self.model.add(shard, ShardRow(number, end))
 
@@ -89,17 +108,35 @@ class History:
             with pytest.raises(NotEnoughDataError):
                 self.learner.sample(n, replace=replace)
             return
+        if self.kind == "reverse" and not replace:
+            return  # its steps may come to a row twice
         batch = self.learner.sample(n, replace=replace)
+        assert len(batch["id"]) == n
+        assert set(batch["id"].tolist()) <= set(rows)
+        if not replace:
+            assert len(set(batch["id"].tolist())) == n
+        np.testing.assert_array_equal(batch["proof"], values(batch["id"], batch["done"])["proof"])
+        if self.learner.has_priorities:
+            found = [rows[number] for number in batch["id"].tolist()]
+            self.drawn.append((batch["indexes"], found))
+        if self.kind == "prioritized":
+            self.check_weights(batch, rows)
+
+    def check_weights(self, batch: dict[str, Any], rows: dict[int, ShardRow]) -> None:
+        """Probabilities and weights are those of one buffer with all rows."""
         total = sum(row.weight for row in rows.values())
         least = min(row.weight for row in rows.values())
         found = [rows[number] for number in batch["id"].tolist()]
         weights = np.array([row.weight for row in found])
         np.testing.assert_allclose(batch["probabilities"], weights / total)
         np.testing.assert_allclose(batch["weights"], (weights / least) ** -BETA, rtol=1e-6)
-        np.testing.assert_array_equal(batch["proof"], values(batch["id"], batch["done"])["proof"])
-        if not replace:
-            assert len(set(batch["id"].tolist())) == n
-        self.drawn.append((batch["indexes"], found))
+
+    def epoch(self) -> None:
+        """Each row comes once."""
+        self.model.follow()
+        found = [batch["id"] for batch in self.learner.epoch(3)]
+        numbers = np.concatenate(found).tolist() if found else []
+        assert sorted(numbers) == sorted(self.model.rows())
 
     def update(self, which: int) -> None:
         """Priorities of a batch, perhaps an old one: rows that are gone are passed over."""
@@ -112,6 +149,8 @@ class History:
         for row, priority in zip(rows, priorities.tolist(), strict=True):
             self.model.update(row, priority)
         assert self.learner.get_max_priority() == self.model.greatest
+        (member,) = [one for one in self.replay.members() if one.kind == "learner"]
+        assert (member.updates, member.late_updates) == (self.model.given, self.model.late)
 
 
 shards = st.integers(0, 2)
@@ -121,6 +160,7 @@ steps = st.one_of(
     st.tuples(st.just("draw"), st.integers(0, 12), st.booleans()),
     st.tuples(st.just("draw"), st.integers(0, 12), st.booleans()),
     st.tuples(st.just("update"), st.integers(0, 3)),
+    st.tuples(st.just("epoch")),
     st.tuples(st.sampled_from(["end", "clear", "take_over", "delete"]), shards),
 )
 
@@ -129,13 +169,15 @@ steps = st.one_of(
     st.lists(steps, max_size=30),
     st.integers(2, 7),
     st.sampled_from([1, 1, 3]),
+    st.sampled_from([1, 1, 2]),
+    st.sampled_from(["prioritized", *SAMPLERS]),
     st.integers(0, 2**32 - 1),
 )
 def test_draws_and_updates_are_those_of_one_model(
-    history: list[tuple[Any, ...]], capacity: int, nstep: int, seed: int
+    history: list[tuple[Any, ...]], capacity: int, nstep: int, n_envs: int, kind: str, seed: int
 ) -> None:
     """Whatever actors do in between: add, wrap, end episodes, hide them, clear, end, take over."""
-    one = History(3, capacity, nstep, seed)
+    one = History(3, capacity * n_envs, nstep, n_envs, kind, seed)
     try:
         for name, *arguments in [*history, ("draw", 4, True)]:
             getattr(one, name)(*arguments)

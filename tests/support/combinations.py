@@ -116,6 +116,7 @@ OPTIONS: dict[str, str] = {
     "stack_compress": "`stack_compress`",
     "Nstep": "a buffer with `Nstep`",
     "Mixture": "`Mixture` of two",
+    "shared": "a learner of a `SharedReplay`",
     "pickle": "pickled and copied",
 }
 

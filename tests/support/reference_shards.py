@@ -24,10 +24,13 @@ class ReferenceShards:
     alpha: float
     eps: float
     nstep: int = 1
+    n_envs: int = 1  # rows of environments alternate
     max_priority: str = "ever"
     shards: list[list[ShardRow]] = field(default_factory=list)
     greatest: float = 1.0
     cleared: set[int] = field(default_factory=set)  # shards, since the learner looked
+    given: int = 0  # priorities ...
+    late: int = 0  # ... of rows that were gone
 
     def __post_init__(self) -> None:
         self.shards = [[] for _ in range(self.n_shards)]
@@ -38,8 +41,8 @@ class ReferenceShards:
         self.shards[shard].append(row)
 
     def end_episode(self, shard: int) -> None:
-        if self.shards[shard]:
-            self.shards[shard][-1].ends = True
+        for row in self.shards[shard][-self.n_envs :]:
+            row.ends = True
 
     def clear(self, shard: int) -> None:
         self.shards[shard] = []
@@ -63,9 +66,12 @@ class ReferenceShards:
 
     def update(self, row: ShardRow, priority: float) -> None:
         """Set the priority of a row that was drawn, if it is there."""
+        self.given += 1
         if any(row is other for rows in self.shards for other in self.living(rows)):
             row.weight = self.weigh(priority)
             self.greatest = max(self.greatest, priority)
+        else:
+            self.late += 1
 
     def living(self, rows: list[ShardRow]) -> list[ShardRow]:
         """The rows of a shard that can be drawn."""
@@ -75,7 +81,7 @@ class ReferenceShards:
         return [row for row in complete[-self.capacity :] if not row.hidden]
 
     def _is_complete(self, rows: list[ShardRow], place: int) -> bool:
-        window = rows[place : place + self.nstep]
+        window = rows[place :: self.n_envs][: self.nstep]
         return len(window) == self.nstep or any(row.ends for row in window)
 
     def rows(self) -> dict[int, ShardRow]:

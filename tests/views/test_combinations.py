@@ -15,6 +15,7 @@ from reference_layers import History, Reading, items
 
 from cpprb_like._c.aligned import aligned
 from cpprb_like.buffers import Mixture, View
+from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Reverse
 from cpprb_like.views import Hindsight
 
@@ -65,8 +66,39 @@ def check_priorities(view: View, reading: Reading) -> None:
     check_batch(view, view.sample(N), N, reading)
 
 
+def try_shared(cell: Cell) -> None:
+    """A learner of two shards draws from both what the twin of each says."""
+    layers, model = VIEWS[cell.view], build(cell)
+    fields: dict[str, Any] = {
+        field.name: {"shape": field.shape, "dtype": field.dtype} for field in model.schema.fields
+    }
+    with SharedReplay(2 * model.capacity, fields, writers=2) as replay:
+        readings = []
+        for number in range(2):
+            history = History(replay.actor(number), np.random.default_rng(number))
+            history.play(70 + 50 * number)
+            readings.append(Reading(cell, layers, history))
+        learner = replay.learner(SAMPLERS[cell.sampler](), seed=0)
+        view = learner.view(*layers)
+        seen = set()
+        for _ in range(2):
+            batch = view.sample(2 * N, indexes=True)
+            check_arrays(batch)
+            for item in items(batch):
+                shard = int(np.ravel(item["indexes"])[0]) & 1
+                seen.add(shard)
+                readings[shard].check(item)
+            if learner.has_priorities:
+                view.update_priorities(batch["indexes"], np.linspace(0.5, 1.0, 2 * N))
+        assert seen == {0, 1}
+        assert sum(len(batch["id"]) for batch in view.epoch(7)) > 2 * N
+
+
 def try_option(cell: Cell) -> None:
     """The cell does what the twin does."""
+    if cell.option == "shared":
+        try_shared(cell)
+        return
     view, history, reading = played(cell)
     rb, option = view.buffer, cell.option
     check_batch(view, view.sample(N), N, reading)
