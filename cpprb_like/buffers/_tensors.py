@@ -194,6 +194,8 @@ def _by_torch(given: Any) -> Conversion:
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device: {error}") from error
     if device.type == "cuda":
+        if not torch.cuda.is_available():  # its own words name neither
+            raise ValueError(f"device: PyTorch finds no CUDA device here, got {given!r}")
         return OnCuda(torch, device)
     if device.type == "cpu":
         return Columns(lambda array: as_torch(torch, array))

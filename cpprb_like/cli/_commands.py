@@ -85,6 +85,7 @@ def verify(folder: Path) -> None:
 @click.option("--from", "kind", type=click.Choice(_convert.KINDS), help="What SOURCE is.")
 @click.option("--to", type=click.Choice(_convert.KINDS), help="What NEW is; a checkpoint.")
 @click.option("--size", type=int, metavar="N", help="Capacity; as many as there are rows.")
+@click.option("--split", metavar="NAME", help="Of SOURCE, a data set that has several.")
 @click.option("--strict", is_flag=True, help="Refuse what NEW cannot hold.")
 @click.option("--observation", metavar="A,B", help="The fields of observations, for a data set.")
 @click.option("--action", metavar="A,B", help="The fields of actions, for a data set.")
@@ -97,6 +98,7 @@ def convert(
     kind: str | None,
     to: str | None,
     size: int | None,
+    split: str | None,
     strict: bool,
     observation: str | None,
     action: str | None,
@@ -113,12 +115,14 @@ def convert(
     warned: list[str] = []
     if written == _convert.CHECKPOINT:
         _expect_none(new)
+    if split is not None and kind in (_convert.CHECKPOINT, _convert.CPPRB):
+        raise ValueError(f"--split: {source} is no data set, so it has no splits")
     if kind == _convert.CHECKPOINT:
         buffer = _convert.read_saved(source, size)
     elif kind == _convert.CPPRB:
         buffer, _, warned = _convert.read(source, size, nstep=nstep, gamma=gamma, reward=reward)
     else:
-        buffer, warned = _convert.read_dataset(source, kind, size)
+        buffer, warned = _convert.read_dataset(source, kind, size, split)
     if written == _convert.CHECKPOINT:
         buffer.save(new)
     else:

@@ -47,11 +47,13 @@ def read_saved(folder: Path, size: int | None) -> ReplayBuffer:
     return found
 
 
-def read_dataset(path: Path, kind: str, size: int | None) -> tuple[ReplayBuffer, list[str]]:
-    """The buffer of a data set, and warnings."""
+def read_dataset(
+    path: Path, kind: str, size: int | None, split: str | None
+) -> tuple[ReplayBuffer, list[str]]:
+    """The buffer of a data set, or of a split of it, and warnings."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        buffer = ReplayBuffer.from_dataset(path, format=kind, capacity=size)
+        buffer = ReplayBuffer.from_dataset(path, format=kind, capacity=size, split=split)
     return buffer, [str(warning.message) for warning in warned]
 
 

@@ -1,14 +1,11 @@
 """The features of LeRobot: which column a field is, numbers in lists, and images as PNG.
 
-Not here: files (``_lerobot``), and frames of videos (``_video``).
+Not here: files (``_lerobot``), PNG (``_images``), and frames of videos (``_video``).
 """
 
 from __future__ import annotations
 
-import io
 import math
-import struct
-import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +13,7 @@ import numpy as np
 
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import from_bytes, is_native, need
+from cpprb_like.datasets._images import COLORS, decoded, encoded
 from cpprb_like.datasets._model import Array, Field, Header, key_of
 from cpprb_like.datasets._model import Path as Parts
 
@@ -45,8 +43,6 @@ DEFAULTS = {
 REWARD, DONE = "next.reward", "next.done"
 TERMINATED, TRUNCATED = "next.terminated", "next.truncated"
 MOST_AXES = 5  # of LeRobot's arrays
-COLORS = {1: "L", 3: "RGB", 4: "RGBA"}
-PNG_LEVEL = 3
 PIECE = 1 << 18  # numbers that are float64 at a time
 
 
@@ -91,7 +87,7 @@ class Feature(NamedTuple):
         """Values of shape (n, ...) as an array of Arrow."""
         pa = need("pyarrow", NAME)
         if self.kind == "image":
-            data = pa.array([_encoded(image) for image in self._images(values)], pa.binary())
+            data = pa.array([encoded(image, NAME) for image in self._images(values)], pa.binary())
             paths = pa.nulls(len(values), pa.string())
             return pa.StructArray.from_arrays([data, paths], names=["bytes", "path"])
         numbers = self.numbers
@@ -138,7 +134,7 @@ class Feature(NamedTuple):
 
     def _from_images(self, found: Any) -> Array:
         data = _arrow.part(found, ("bytes",), self.column)
-        images = [_decoded(value.as_py(), self.image_shape, self.column) for value in data]
+        images = [decoded(value.as_py(), self.image_shape, self.column, NAME) for value in data]
         whole = np.stack(images) if images else np.zeros((0, *self.image_shape), np.uint8)
         return self.from_images(whole)
 
@@ -159,44 +155,6 @@ class Feature(NamedTuple):
             stored = np.ascontiguousarray(_arrow.stored(values))
             whole = stored.reshape(-1).view(dtype).reshape(len(values), *shape)
         return whole
-
-
-def _encoded(image: Array) -> bytes:
-    """An image as PNG."""
-    module = need("PIL.Image", NAME)
-    out = io.BytesIO()
-    plain = image[:, :, 0] if image.shape[2] == 1 else image
-    module.fromarray(plain).save(out, "PNG", compress_level=PNG_LEVEL)
-    return out.getvalue()
-
-
-def _size_of(data: bytes | None, name: str) -> tuple[int, int]:
-    """The height and width of an image, without its pixels."""
-    module = need("PIL.Image", NAME)
-    try:
-        with module.open(io.BytesIO(data or b""), formats=("PNG", "JPEG")) as image:
-            return int(image.size[1]), int(image.size[0])
-    except (OSError, ValueError, SyntaxError, struct.error, zlib.error) as error:
-        raise ValueError(f"{name}: expected an image: {error}") from None
-    except module.DecompressionBombError as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def _decoded(data: bytes | None, shape: tuple[int, int, int], name: str) -> Array:
-    """An image of PNG, or of JPEG, of this shape."""
-    height, width = _size_of(data, name)
-    if (height, width) != shape[:2]:
-        raise ValueError(f"{name}: expected an image of {shape[:2]}, got {(height, width)}")
-    module = need("PIL.Image", NAME)
-    try:
-        with module.open(io.BytesIO(data or b""), formats=("PNG", "JPEG")) as image:
-            if image.mode[0] in "IF":
-                raise ValueError(f"expected 8 bits a channel, got {image.mode}")
-            mode = COLORS[shape[2]]
-            plain = image if image.mode == mode else image.convert(mode)
-            return np.asarray(plain, np.uint8).reshape(shape)
-    except (OSError, ValueError, SyntaxError, struct.error, zlib.error) as error:
-        raise ValueError(f"{name}: expected an image: {error}") from None
 
 
 # ---------------------------------------------------------------------- our fields

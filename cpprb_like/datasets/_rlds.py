@@ -4,7 +4,8 @@
 and ``discount``; the last step of an episode has its final observation, and zeros in the place of
 the rest. Values are written as their bytes (``encoding: bytes``), as lists of floats would make
 float32 of float64. Extra fields are in ``steps/cpprb_like``, our metadata in ``cpprb_like.json``.
-An episode is one record, so it takes its memory. Not here: records and messages (``_tfrecord``).
+An episode is one record, so it takes its memory. Images of others, as PNG or JPEG, are read; ours
+are numbers. Not here: records and messages (``_tfrecord``), and images (``_images``).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like.datasets import _tfrecord
-from cpprb_like.datasets._files import as_bytes, from_bytes, is_native
+from cpprb_like.datasets._files import as_bytes, from_bytes, is_native, need
 from cpprb_like.datasets._format import Format, Reader, Writer
+from cpprb_like.datasets._images import COLORS, decoded
 from cpprb_like.datasets._minari import foreign_header
 from cpprb_like.datasets._model import (
     Array,
@@ -46,6 +48,7 @@ CORE = "tensorflow_datasets.core.features."
 FLAGS = ("is_first", "is_last", "is_terminal")
 SHARD = re.compile(r"(?:.*-)?(\w+)\.tfrecord-[0-9]+(?:-of-[0-9]+)?")
 FLAG = np.dtype(np.bool_)
+IMAGE = "image"  # the encoding of what Pillow reads
 FLOAT = np.dtype(np.float32)
 
 
@@ -242,6 +245,8 @@ class RldsReader(Reader):
                 if leaf is None:
                     self.left_out.append(f"{'/'.join(place)} ({node.get('pythonClassName')})")
                 else:
+                    if leaf.encoding == IMAGE:
+                        need("PIL.Image", NAME)
                     yield place, leaf
         except (AttributeError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"{path}: expected features with steps: {error!r}") from None
@@ -297,6 +302,11 @@ class RldsReader(Reader):
                 raise ValueError(f"{name}: expected {size} bytes for each step")
             found = np.frombuffer(b"".join(values), field.dtype)
             return found.reshape(len(values), *field.shape)
+        if encoding == IMAGE:
+            if kind != _tfrecord.BYTES:
+                raise ValueError(f"{name}: expected an image for each step, got numbers")
+            images = [decoded(bytes(value), field.shape, name, NAME) for value in values]
+            return np.stack(images) if images else np.zeros((0, *field.shape), field.dtype)
         if kind == _tfrecord.BYTES:
             raise ValueError(f"{name}: expected numbers, got bytes")
         size = max(1, int(np.prod(field.shape)))
@@ -345,21 +355,28 @@ def _walk(node: Any, path: Parts = ()) -> Iterator[tuple[Parts, Any]]:
 
 
 def _leaf(node: Any) -> _Leaf | None:
-    """What a feature is, if it is a tensor of numbers of a known shape."""
-    tensor = node.get("tensor")
-    if tensor is None:
+    """What a feature is, if it is an image or a tensor of numbers, of a known shape."""
+    found = node.get("tensor", node.get("image"))
+    if found is None:
         return None
-    encoding = str(tensor.get("encoding", "none")).lower()
-    lengths = [str(length) for length in tensor.get("shape", {}).get("dimensions", [])]
+    lengths = [str(length) for length in found.get("shape", {}).get("dimensions", [])]
     try:
-        dtype = np.dtype(str(tensor["dtype"]))
+        dtype = np.dtype(str(found["dtype"]))
     except TypeError:
-        return None
-    if encoding not in ("none", "bytes") or not is_native(dtype):
         return None
     if len(lengths) > 32 or not all(text.isdigit() and len(text) < 10 for text in lengths):
         return None
-    return _Leaf(Field("", dtype, tuple(int(text) for text in lengths)), encoding)
+    field = Field("", dtype, tuple(int(text) for text in lengths))
+    if "tensor" not in node:
+        return _Leaf(field, IMAGE) if _is_image(field) else None
+    encoding = str(found.get("encoding", "none")).lower()
+    return _Leaf(field, encoding) if encoding in ("none", "bytes") and is_native(dtype) else None
+
+
+def _is_image(field: Field) -> bool:
+    """Whether Pillow reads images of this dtype and shape: of others numbers would be changed."""
+    is_colors = len(field.shape) == 3 and field.shape[2] in COLORS
+    return field.dtype == np.uint8 and is_colors
 
 
 def _files(path: Path, split: str | None) -> list[Path]:

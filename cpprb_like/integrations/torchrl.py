@@ -21,7 +21,7 @@ from cpprb_like.typing import FieldSpec
 
 try:
     import torch
-    from tensordict import TensorDict, TensorDictBase
+    from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 except ImportError as error:
     raise missing(__name__, "TorchRL's tensordict", "torchrl", error) from error
 
@@ -143,6 +143,7 @@ class TensorDictReplayBuffer:
             Another shape, or entries of other names, shapes or types than those of the first call,
             or two entries that would be one field; nothing was added.
         """
+        _check_steps(data)
         for _, inverse in reversed(self._transforms):
             if inverse is not None:
                 data = inverse(data)
@@ -181,6 +182,7 @@ class TensorDictReplayBuffer:
 
     def add(self, data: TensorDictBase) -> None:
         """Add one step of each environment, a tensordict of shape ``()`` or ``(n_envs,)``."""
+        _check_steps(data)
         self.extend(data.unsqueeze(-1))
 
     def _followed(self, values: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
@@ -367,6 +369,11 @@ class TensorDictReplayBuffer:
         self._last = {}
         if self.buffer is not None:
             self.buffer.clear()
+
+
+def _check_steps(data: object) -> None:
+    if not is_tensor_collection(data):
+        raise TypeError(f"expected a TensorDict of steps, got {type(data).__name__}")
 
 
 def _entries(data: TensorDictBase) -> Iterable[tuple[Path, torch.Tensor]]:

@@ -461,6 +461,14 @@ def test_batches_on_a_real_cuda_device(torch: Any) -> None:
                 np.testing.assert_array_equal(value.cpu().numpy(), expected[column])
 
 
+def test_a_cuda_device_that_is_not_there_is_refused(torch: Any) -> None:
+    """When batches are asked for, in words that name the argument; PyTorch's name a driver call."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ValueError, match="device: PyTorch finds no CUDA device here, got 'cuda'"):
+        filled(ReplayBuffer).batches(4, to="torch", device="cuda")
+
+
 def test_jitted_functions_of_jax_take_batches() -> None:
     """A batch is a container to JAX, as a dict is, and stays one where it is mapped over."""
     jax = need("jax", "make test-torch")

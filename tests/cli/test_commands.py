@@ -481,6 +481,24 @@ def test_rows_of_several_steps_need_to_be_told(tmp_path: Path) -> None:
     )
 
 
+def test_a_split_of_a_data_set_is_converted(tmp_path: Path) -> None:
+    """By its name; without one a folder of several is refused, and so is a name where none are."""
+    rb = ReplayBuffer(30, FIELDS | {"act": {"shape": ()}}, next_of="obs")
+    for t in range(30):
+        rb.add(obs=[t] * 3, act=t, rew=1, next_obs=[t + 1] * 3, done=t % 10 == 9)
+    rb.export(tmp_path / "rlds", "rlds")
+    (tmp_path / "rlds" / "cpprb_like.json").unlink()
+    files = sorted((tmp_path / "rlds").glob("*.tfrecord*"))
+    for file in files:
+        other = file.name.replace("train", "test")
+        (file.parent / other).write_bytes(file.read_bytes())
+    assert "say split=" in refused("convert", tmp_path / "rlds", tmp_path / "a")
+    assert "got 'val'" in refused("convert", tmp_path / "rlds", tmp_path / "a", "--split", "val")
+    run("convert", tmp_path / "rlds", tmp_path / "a", "--split", "test")
+    assert len(load(tmp_path / "a")) == 30
+    assert "no data set" in refused("convert", tmp_path / "a", tmp_path / "b", "--split", "test")
+
+
 def test_files_that_hold_programs_are_refused(tmp_path: Path) -> None:
     """The restricted reader runs nothing of a file."""
     members = cpprb_files.members({"a": np.zeros((3, 1))})

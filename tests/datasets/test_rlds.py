@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +123,7 @@ def test_ours_reads_what_tensorflow_datasets_wrote(tmp_path: Path) -> None:
         "observation": {
             "image": tfds.features.Tensor(shape=(4, 3, 3), dtype=np.uint8),
             "state": tfds.features.Tensor(shape=(2,), dtype=np.float32),
+            "wrist": tfds.features.Image(shape=(6, 5, 3), encoding_format="png"),
         },
         "action": scalar(np.int64),
         "reward": scalar(np.float32),
@@ -137,6 +142,7 @@ def test_ours_reads_what_tensorflow_datasets_wrote(tmp_path: Path) -> None:
                     "observation": {
                         "image": rng.integers(0, 256, (4, 3, 3), np.uint8),
                         "state": rng.normal(size=2).astype(np.float32),
+                        "wrist": rng.integers(0, 256, (6, 5, 3), np.uint8),
                     },
                     "action": int(rng.integers(-(2**40), 2**40)),
                     "reward": float(np.float32(rng.normal())),
@@ -159,9 +165,121 @@ def test_ours_reads_what_tensorflow_datasets_wrote(tmp_path: Path) -> None:
     assert [one.terminated for one in rb.episodes.list()] == [False, True, False]
     assert [one.truncated for one in rb.episodes.list()] == [True, False, True]
     for made, rows in zip(expected, rb.episodes, strict=True):
-        for name in ("image", "state"):
+        for name in ("image", "state", "wrist"):
             values = np.stack([step["observation"][name] for step in made])
             np.testing.assert_array_equal(rows[f"obs.{name}"], values[:-1])
             np.testing.assert_array_equal(rows[f"next_obs.{name}"], values[1:])
         assert rows["act"].tolist() == [step["action"] for step in made[:-1]]
         assert rows["rew"].tolist() == [step["reward"] for step in made[:-1]]
+
+
+CORE = "tensorflow_datasets.core.features."
+
+
+def tensor(dtype: str) -> dict[str, Any]:
+    """The feature of a number."""
+    feature = {"dtype": dtype, "encoding": "none", "shape": {}}
+    return {"pythonClassName": CORE + "scalar.Scalar", "tensor": feature}
+
+
+def image(shape: Sequence[int], dtype: str = "uint8") -> dict[str, Any]:
+    """The feature of an image, as TensorFlow Datasets writes it; -1 is a length not told."""
+    dimensions = {"dimensions": [str(length) for length in shape]}
+    feature = {"shape": dimensions, "dtype": dtype, "encodingFormat": "png"}
+    return {"pythonClassName": CORE + "image_feature.Image", "image": feature}
+
+
+def write_foreign(
+    folder: Path, features: dict[str, Any], files: dict[str, list[bytes]], action: Any = None
+) -> None:
+    """One episode with these features of observations, of which each step has a file."""
+    n = len(next(iter(files.values())))
+    scalars = {"action": np.arange(n, dtype=np.float32), "reward": np.ones(n, np.float32)}
+    marks = np.arange(n) == n - 1
+    scalars |= {"is_first": np.arange(n) == 0, "is_last": marks, "is_terminal": marks}
+    steps: dict[str, Any] = {
+        "observation": {"featuresDict": {"features": features}},
+        "action": action or tensor("float32"),
+        "reward": tensor("float32"),
+        **{name: tensor("bool") for name in ("is_first", "is_last", "is_terminal")},
+    }
+    feature = {"sequence": {"feature": {"featuresDict": {"features": steps}}}}
+    text = json.dumps({"featuresDict": {"features": {"steps": feature}}})
+    (folder / "features.json").write_text(text, encoding="utf-8")
+    entries = b""
+    for name, values in files.items():
+        held = b"".join(_tfrecord._field(1, value) for value in values)
+        key = _tfrecord._field(1, f"steps/observation/{name}".encode())
+        entries += _tfrecord._field(1, key + _tfrecord._field(2, _tfrecord._field(1, held)))
+    plain = _tfrecord.dump_example({f"steps/{name}": found for name, found in scalars.items()})
+    _, inner = next(_tfrecord._fields(memoryview(plain)))
+    with (folder / "theirs-train.tfrecord-00000-of-00001").open("wb") as file:
+        _tfrecord.write(file, _tfrecord._field(1, bytes(inner) + entries))
+
+
+def encoded(values: np.ndarray[Any, Any], kind: str) -> bytes:
+    """A file of an image."""
+    module = need("PIL.Image", "data sets of RLDS with images")
+    out = io.BytesIO()
+    module.fromarray(values[:, :, 0] if values.shape[2] == 1 else values).save(out, kind)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_images_as_png_are_read_byte_for_byte(
+    channels: int, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """They were left out; others of dtypes or sizes that a field cannot have still are."""
+    images = rng.integers(0, 256, (4, 6, 5, channels), np.uint8)
+    files = [encoded(one, "PNG") for one in images]
+    features = {"camera": image((6, 5, channels)), "deep": image((6, 5, channels), "uint16")}
+    features["any"] = image((-1, -1, channels))
+    write_foreign(tmp_path, features, dict.fromkeys(features, files))
+    with pytest.warns(UserWarning, match="observation/deep.*observation/any"):
+        rb = ReplayBuffer.from_dataset(tmp_path)
+    rows = rb.get_all_transitions()
+    np.testing.assert_array_equal(rows["obs.camera"], images[:-1])
+    np.testing.assert_array_equal(rows["next_obs.camera"], images[1:])
+    assert set(rb.fields) >= {"obs.camera", "next_obs.camera", "act", "rew"}
+    assert not {"obs.deep", "obs.any"} & set(rb.fields)
+
+
+def test_images_as_jpeg_are_read_as_pillow_reads_them(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """JPEG has changed them before; they are not changed again."""
+    module = need("PIL.Image", "data sets of RLDS with images")
+    files = [encoded(rng.integers(0, 256, (8, 8, 3), np.uint8), "JPEG") for _ in range(3)]
+    write_foreign(tmp_path, {"camera": image((8, 8, 3))}, {"camera": files})
+    rows = ReplayBuffer.from_dataset(tmp_path).get_all_transitions()
+    for read, file in zip(rows["obs.camera"], files, strict=False):
+        np.testing.assert_array_equal(read, np.asarray(module.open(io.BytesIO(file))))
+
+
+@pytest.mark.parametrize("wrong", ["size", "bytes", "numbers"])
+def test_what_is_no_such_image_is_named(
+    wrong: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """The message names the feature, what was expected and what came."""
+    whole = encoded(rng.integers(0, 256, (6, 5, 3), np.uint8), "PNG")
+    other = {"size": encoded(np.zeros((5, 6, 3), np.uint8), "PNG"), "bytes": b"no image"}
+    files = [whole, other.get(wrong, whole), whole]
+    action = image((6, 5, 3)) if wrong == "numbers" else tensor("float32")
+    write_foreign(tmp_path, {"camera": image((6, 5, 3))}, {"camera": files}, action)
+    said = {
+        "size": r"camera: expected an image of \(6, 5\), got \(5, 6\)",
+        "bytes": "camera: expected an image: ",
+        "numbers": "action: expected an image for each step, got numbers",
+    }
+    with pytest.raises(ValueError, match=said[wrong]):
+        ReplayBuffer.from_dataset(tmp_path)
+
+
+def test_images_without_pillow_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what to install."""
+    write_foreign(tmp_path, {"camera": image((6, 5, 3))}, {"camera": [b"", b""]})
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(ImportError, match=r"format 'rlds' need PIL: pip install 'cpprb_like\[dat"):
+        ReplayBuffer.from_dataset(tmp_path)

@@ -529,3 +529,49 @@ def test_rows_in_a_file(tmp_path: Path) -> None:
     ours = filled(mmap_prefix=tmp_path / "rows")
     assert (tmp_path / "rows.dat").stat().st_size > 0
     assert_same_batches(filled(), ours)
+
+
+def drawn_by_a_script(cls: Any, env_id: str, n_envs: int) -> list[list[Any]]:
+    """Batches of a loop with the calls of CleanRL's scripts, random actions, and this buffer."""
+    np.random.seed(1)
+    mode = gymnasium.vector.AutoresetMode.SAME_STEP
+    envs: Any = gymnasium.vector.SyncVectorEnv(
+        [lambda: gymnasium.make(env_id)] * n_envs, autoreset_mode=mode
+    )
+    envs.action_space.seed(1)
+    envs.single_observation_space.dtype = np.dtype(np.float32)
+    rb = cls(
+        60,
+        envs.single_observation_space,
+        envs.single_action_space,
+        torch.device("cpu"),
+        n_envs=n_envs,
+        handle_timeout_termination=False,
+    )
+    obs, _ = envs.reset(seed=1)
+    batches = []
+    for step in range(250):
+        actions = envs.action_space.sample()
+        next_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        real_next_obs = next_obs.copy()
+        for index, truncated in enumerate(truncations):
+            if truncated:
+                real_next_obs[index] = infos["final_obs"][index]
+        rb.add(obs, real_next_obs, actions, rewards, terminations, infos)
+        obs = next_obs
+        if step > 30:
+            data = rb.sample(16)
+            target = data.rewards.flatten() + 0.9 * (1 - data.dones.flatten())
+            batches.append([data.observations, data.next_observations, data.actions, target])
+    return batches
+
+
+@pytest.mark.parametrize(("env_id", "n_envs"), [("CartPole-v1", 3), ("Pendulum-v1", 1)])
+def test_the_calls_of_scripts_in_one_file_stay(env_id: str, n_envs: int) -> None:
+    """Six positional values, ``infos`` as the dict of a vector environment: the same batches."""
+    theirs = drawn_by_a_script(TheirReplayBuffer, env_id, n_envs)
+    ours = drawn_by_a_script(ReplayBuffer, env_id, n_envs)
+    for one, two in zip(theirs, ours, strict=True):
+        for left, right in zip(one, two, strict=True):
+            assert left.dtype == right.dtype
+            assert torch.equal(left, right)

@@ -431,3 +431,11 @@ def test_an_agent_learns_from_a_collector(n_envs: int) -> None:
     collector.shutdown()
     assert np.mean(lengths[:20]) < 40
     assert np.mean(lengths[-20:]) > 70
+
+
+@pytest.mark.parametrize("method", ["add", "extend"])
+def test_what_is_no_tensordict_is_refused(method: str) -> None:
+    """It was an AttributeError of its own."""
+    rb = TensorDictReplayBuffer(10, batch_size=2)
+    with pytest.raises(TypeError, match="expected a TensorDict of steps, got dict"):
+        getattr(rb, method)({"observation": torch.ones(3, 2)})

@@ -1,0 +1,64 @@
+"""Images as PNG, and back from PNG or JPEG, by Pillow.
+
+An image has shape (height, width, channels) and one byte a channel. Files may come from anybody, so
+the size is compared with what was said before there are pixels.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+
+from cpprb_like.datasets._files import need
+from cpprb_like.datasets._model import Array
+
+__all__ = ["COLORS", "decoded", "encoded"]
+
+COLORS = {1: "L", 3: "RGB", 4: "RGBA"}
+PNG_LEVEL = 3
+
+
+def encoded(image: Array, format: str) -> bytes:  # noqa: A002 (of the data set, as users say it)
+    """An image as PNG."""
+    module = need("PIL.Image", format)
+    out = io.BytesIO()
+    plain = image[:, :, 0] if image.shape[2] == 1 else image
+    module.fromarray(plain).save(out, "PNG", compress_level=PNG_LEVEL)
+    return out.getvalue()
+
+
+def _size_of(data: bytes | None, name: str, format: str) -> tuple[int, int]:  # noqa: A002
+    """The height and width of an image, without its pixels."""
+    module = need("PIL.Image", format)
+    try:
+        with module.open(io.BytesIO(data or b""), formats=("PNG", "JPEG")) as image:
+            return int(image.size[1]), int(image.size[0])
+    except (OSError, ValueError, SyntaxError, struct.error, zlib.error) as error:
+        raise ValueError(f"{name}: expected an image: {error}") from None
+    except module.DecompressionBombError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def decoded(
+    data: bytes | None,
+    shape: tuple[int, ...],
+    name: str,
+    format: str,  # noqa: A002
+) -> Array:
+    """An image of PNG, or of JPEG, of this shape."""
+    height, width = _size_of(data, name, format)
+    if (height, width) != shape[:2]:
+        raise ValueError(f"{name}: expected an image of {shape[:2]}, got {(height, width)}")
+    module = need("PIL.Image", format)
+    try:
+        with module.open(io.BytesIO(data or b""), formats=("PNG", "JPEG")) as image:
+            if image.mode[0] in "IF":
+                raise ValueError(f"expected 8 bits a channel, got {image.mode}")
+            mode = COLORS[shape[2]]
+            plain = image if image.mode == mode else image.convert(mode)
+            return np.asarray(plain, np.uint8).reshape(shape)
+    except (OSError, ValueError, SyntaxError, struct.error, zlib.error) as error:
+        raise ValueError(f"{name}: expected an image: {error}") from None
