@@ -88,8 +88,9 @@ def check_machine() -> None:
 def origin() -> str:
     """What an environment is made from: the interpreter and the package's metadata."""
     metadata = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\n[tool.")[0]
-    version = (ROOT / "cpprb_like" / "__init__.py").read_text(encoding="utf-8")
-    words = repr([sys.version, sys.executable, metadata, version])
+    package = (ROOT / "cpprb_like" / "__init__.py").read_text(encoding="utf-8")
+    versions = re.findall(r"^__version__.*", package, re.MULTILINE)
+    words = repr([sys.version, sys.executable, metadata, versions])
     return hashlib.sha256(words.encode()).hexdigest()
 
 

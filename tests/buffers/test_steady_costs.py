@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from helpers import needs_optimised_modules
 from views import sample_sequences
 
 from cpprb_like import (
@@ -26,6 +27,8 @@ from cpprb_like.samplers import Prioritized, RankBased
 from cpprb_like.typing import NstepSpec
 from cpprb_like.views._gather_sequences import take_sequences
 from cpprb_like.views._goals import FUTURE, choose_rows
+
+pytestmark = needs_optimised_modules
 
 ROWS = 200_000
 FIELDS: dict[str, Any] = {
