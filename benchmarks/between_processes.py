@@ -6,20 +6,24 @@ draws; or one step at a time, to see when it can be drawn. Its argument is a mea
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import multiprocessing
+import platform
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-SECONDS = 1.5
+SECONDS = 1.0
 LATE = 60.0  # seconds that processes have to begin
 CHUNK = 16  # steps between two looks at the clock
-LATENCIES, PAUSE = 300, 0.002
+LATENCIES, PAUSE = 200, 0.002
 
 Step = dict[str, Any]
 FIELDS: dict[str, dict[str, Any]] = {
@@ -34,6 +38,8 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 SIZES = {"small": 200_000, "images": 8_000}  # steps that are held
 BATCHES = {"small": 256, "images": 32}
+DRAWN = (32, 256, 1024)  # rows of the batches that ``draws`` measures
+TURNS, IMAGE_TURNS, CALLS = 60, 8, 4096
 
 
 def step_of(case: str) -> Step:
@@ -169,34 +175,28 @@ class Cpprb(Package):
 
 
 class Reverb(Package):
-    """dm-reverb: a server in the learner's process, and ``TrajectoryWriter`` in the actors'."""
+    """dm-reverb: a server in a process of its own, a writer of trajectories, a dataset that reads.
+
+    Of its clients these are the fastest, by its documentation; what is drawn ahead is what its
+    examples draw ahead.
+    """
 
     TABLE = "steps"
+    PENDING, FLUSHED = 20, 25  # items under way, at most; steps between two looks at that
 
     def __init__(self, case: str, actors: int) -> None:
-        reverb = importlib.import_module("reverb")
-
         super().__init__(case, actors)
-        self.server = reverb.Server(
-            tables=[
-                reverb.Table(
-                    name=self.TABLE,
-                    sampler=reverb.selectors.Uniform(),
-                    remover=reverb.selectors.Fifo(),
-                    max_size=SIZES[case],
-                    rate_limiter=reverb.rate_limiters.MinSize(1),
-                )
-            ]
-        )
-        self.port = self.server.port
+        context = multiprocessing.get_context("spawn")
+        ports, self.stop = context.Queue(), context.Event()
+        self.server = context.Process(target=serve, args=(case, ports, self.stop), daemon=True)
+        self.server.start()
+        self.port = ports.get(timeout=LATE)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"case": self.case, "actors": self.actors, "port": self.port}
 
     def _client(self) -> Any:
-        reverb = importlib.import_module("reverb")
-
-        return reverb.Client(f"localhost:{self.port}")
+        return importlib.import_module("reverb").Client(f"localhost:{self.port}")
 
     def adder(self) -> Callable[[Step], object]:
         """See ``Package.adder``."""
@@ -211,10 +211,10 @@ class Reverb(Package):
                 {name: np.asarray(step[name], spec["dtype"]) for name, spec in fields.items()}
             )
             history = writer.history
-            writer.create_item(self.TABLE, 1.0, {name: history[name][-1:] for name in fields})
+            writer.create_item(self.TABLE, 1.0, {name: history[name][-1] for name in fields})
             added += 1
-            if added % 100 == 0:
-                writer.flush(block_until_num_items=50)  # or what is under way grows without end
+            if added % self.FLUSHED == 0:  # or what is under way grows without end
+                writer.flush(block_until_num_items=self.PENDING)
 
         return add
 
@@ -224,13 +224,12 @@ class Reverb(Package):
 
     def sampler(self) -> Callable[[], object]:
         """See ``Package.sampler``."""
-        client, n = self._client(), BATCHES[self.case]
-
-        def sample() -> object:
-            rows = list(client.sample(self.TABLE, num_samples=n, emit_timesteps=False))
-            return [np.concatenate([row.data[i] for row in rows]) for i in range(len(rows[0].data))]
-
-        return sample
+        reverb, n = importlib.import_module("reverb"), BATCHES[self.case]
+        dataset = reverb.TrajectoryDataset.from_table_signature(
+            f"localhost:{self.port}", self.TABLE, max_in_flight_samples_per_worker=2 * n
+        )
+        batches = dataset.batch(n).as_numpy_iterator()
+        return lambda: next(batches)
 
     def counter(self) -> Callable[[], int]:
         """See ``Package.counter``."""
@@ -239,7 +238,28 @@ class Reverb(Package):
 
     def close(self) -> None:
         """See ``Package.close``."""
-        self.server.stop()
+        self.stop.set()
+        self.server.join(LATE)
+
+
+def serve(case: str, ports: Any, stop: Any) -> None:
+    """Be Reverb's server, on a port of this machine that is told, until it is over."""
+    reverb, tensorflow = map(importlib.import_module, ("reverb", "tensorflow"))
+    shapes = {name: np.empty(spec["shape"], spec["dtype"]) for name, spec in FIELDS[case].items()}
+    table = reverb.Table(
+        name=Reverb.TABLE,
+        sampler=reverb.selectors.Uniform(),
+        remover=reverb.selectors.Fifo(),
+        max_size=SIZES[case],
+        rate_limiter=reverb.rate_limiters.MinSize(1),
+        signature={
+            name: tensorflow.TensorSpec(one.shape, one.dtype) for name, one in shapes.items()
+        },
+    )
+    server = reverb.Server(tables=[table])
+    ports.put(server.port)
+    stop.wait()
+    server.stop()
 
 
 PACKAGES: dict[str, type[Package]] = {
@@ -342,9 +362,82 @@ def alone(package: Package) -> dict[str, float]:
     return {"batches": batches / passed}
 
 
+def draws(case: str) -> dict[str, float]:
+    """Seconds of a learner's calls and of a buffer's, in turns: the least of each, by what it is.
+
+    Nobody adds meanwhile. Keys are the sampler, the number of shards (0: a buffer), what is called,
+    and the rows of the batch.
+    """
+    found: dict[str, float] = {}
+    for sampler in ("uniform", "prioritized"):
+        with contextlib.ExitStack() as stack:
+            sources = {shards: source(case, sampler, shards, stack) for shards in (0, 1, 2, 4)}
+            for n in DRAWN:
+                turns = range(TURNS if case == "small" else IMAGE_TURNS)
+                for _, (shards, drawn) in product(turns, sources.items()):
+                    for what, seconds in timed(drawn, n, sampler == "prioritized").items():
+                        key = f"{sampler} {shards} {what} {n}"
+                        found[key] = min(seconds, found.get(key, seconds))
+    return found
+
+
+def source(case: str, sampler: str, shards: int, stack: contextlib.ExitStack) -> Any:
+    """A full buffer, or a learner of a full replay of so many shards."""
+    ours = importlib.import_module("cpprb_like")
+    fields, size = FIELDS[case], SIZES[case] // 2
+    step, count = step_of(case), size // max(shards, 1)
+    rows = {
+        name: np.repeat(np.asarray(step[name], spec["dtype"])[np.newaxis], count, axis=0)
+        for name, spec in fields.items()
+    }
+    if shards == 0:
+        kind = ours.ReplayBuffer if sampler == "uniform" else ours.PrioritizedReplayBuffer
+        buffer = kind(size, fields, seed=0)
+        buffer.add(**rows)
+        return buffer
+    processes = importlib.import_module("cpprb_like.processes")
+    samplers = importlib.import_module("cpprb_like.samplers")
+    replay = stack.enter_context(processes.SharedReplay(size, fields, writers=shards))
+    for number in range(shards):
+        with replay.actor(number) as actor:
+            actor.add(**rows)
+    chosen = samplers.Uniform() if sampler == "uniform" else samplers.Prioritized()
+    learner = replay.learner(chosen, seed=0)
+    for _ in learner.epoch(256):  # so that its process has seen each page of the memory
+        pass
+    return learner
+
+
+def timed(drawn: Any, n: int, has_priorities: bool) -> dict[str, float]:
+    """Seconds of one draw of n rows, and of an update of their priorities."""
+    calls = max(1, CALLS // n)
+    batch = drawn.sample(n)
+    began = time.perf_counter()
+    for _ in range(calls):
+        batch = drawn.sample(n)
+    found = {"sample": (time.perf_counter() - began) / calls}
+    if has_priorities:
+        indexes, priorities = batch["indexes"], np.linspace(0.1, 1.0, n)
+        began = time.perf_counter()
+        for _ in range(calls):
+            drawn.update_priorities(indexes, priorities)
+        found["update"] = (time.perf_counter() - began) / calls
+    return found
+
+
+def about(package: str) -> dict[str, str]:
+    """Which release is measured, on which Python."""
+    name = {"reverb": "dm-reverb", "cpprb": "cpprb"}.get(package, "numpy")
+    return {"python": platform.python_version(), "release": f"{name} {version(name)}"}
+
+
 def main() -> None:
     """Measure what the argument says."""
     wanted = json.loads(sys.argv[1])
+    if wanted["what"] in ("about", "draws"):
+        one = about(wanted["package"]) if wanted["what"] == "about" else draws(wanted["case"])
+        print(json.dumps(one))
+        return
     package = PACKAGES[wanted["package"]](wanted["case"], wanted["actors"])
     try:
         if wanted["what"] == "latency":

@@ -1,8 +1,8 @@
 """Measure replays that processes share, side by side: ``python benchmarks/processes.py``.
 
 Each measurement is a program of its own (``between_processes``), in the environment of its package;
-packages take turns, so that all see the same machine. The table goes to docs/performance.md. Not
-here: replays of one process (``run``).
+packages take turns, so that all see the same machine. Not here: the tables of the results
+(``reports.processes``), and replays of one process (``run``).
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from environments import Environment
+from machine import this_machine
+from reports.processes import processes_tables
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "processes.json"
 OWN = ("cpprb_like", "one process", "copy")
+RATES = ("adds", "batches")
 LIMIT = 120  # seconds of a measurement
 
 
 def measurements() -> list[dict[str, Any]]:
     """What is measured, of each package that can."""
-    found = []
+    found: list[dict[str, Any]] = []
     for case in ("small", "images"):
+        found.append({"package": "cpprb_like", "case": case, "actors": 0, "what": "draws"})
         for package in ("cpprb_like", "one process", "copy", "cpprb", "reverb"):
             for actors in (1, 2, 4):
                 found.append({"package": package, "case": case, "actors": actors, "what": "adds"})
@@ -67,7 +71,7 @@ def measure(python: Path, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure in turns, and write the medians."""
+    """Measure in turns, and write what was found."""
     parser = argparse.ArgumentParser(description="Measure replays that processes share.")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
     parser.add_argument("--only", nargs="*", default=(), help="packages")
@@ -76,22 +80,36 @@ def main() -> None:
     options = parser.parse_args()
     pythons = interpreters(options.folder)
     wanted = [one for one in measurements() if not options.only or one["package"] in options.only]
-    results: list[list[dict[str, Any]]] = [[] for _ in wanted]
+    rounds: list[list[dict[str, Any]]] = [[] for _ in wanted]
     for _ in range(options.rounds):
-        for one, found in zip(tqdm(wanted, mininterval=1.0), results, strict=True):
-            python = pythons[one["package"]]
-            found.append({"error": python} if isinstance(python, str) else measure(python, one))
-    lines = []
-    for one, found in zip(wanted, results, strict=True):
-        good = [result for result in found if "error" not in result]
-        line = dict(one)
-        if good:
-            line |= {key: statistics.median(one[key] for one in good) for key in good[0]}
-        else:
-            line["error"] = found[0]["error"]
-        lines.append(line)
-        print(json.dumps(line))
-    options.out.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+        for one, found in zip(tqdm(wanted, mininterval=1.0), rounds, strict=True):
+            found.append(result(pythons, one))
+    packages = dict.fromkeys(one["package"] for one in wanted)
+    results = {
+        "machine": this_machine(),
+        "rounds": options.rounds,
+        "about": {name: result(pythons, {"package": name, "what": "about"}) for name in packages},
+        "cases": [one | best(found) for one, found in zip(wanted, rounds, strict=True)],
+    }
+    options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(processes_tables(results))
+
+
+def result(pythons: dict[str, Path | str], wanted: dict[str, Any]) -> dict[str, Any]:
+    """One measurement, in the environment of its package, if that is there."""
+    python = pythons[wanted["package"]]
+    return {"error": python} if isinstance(python, str) else measure(python, wanted)
+
+
+def best(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a measurement gave in its rounds: the least of times, the medians of rates."""
+    good = [one for one in found if "error" not in one]
+    if not good:
+        return found[0]
+    return {
+        key: statistics.median(values) if key in RATES else min(values)
+        for key, values in ((key, [one[key] for one in good]) for key in good[0])
+    }
 
 
 if __name__ == "__main__":

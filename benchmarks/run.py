@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,6 +18,7 @@ from typing import Any
 from cases import EFFORTS, Case, Effort, cases
 from contest import Answer, Contest, Party, use_one_core
 from environments import PEERS, Environment
+from machine import this_machine
 from reports.tables import missed, table
 from reports.waits import waits_table
 from tqdm import tqdm
@@ -63,7 +61,7 @@ def main() -> None:
     ours = [Party(Path(sys.executable), OURS)]
     if HAS_TORCH in peers:
         ours.append(Party(peers[HAS_TORCH].python, WITH_TORCH))
-    machine, start = _machine(), perf_counter()
+    machine, start = this_machine(), perf_counter()
     whole = _whole(options) if options.again else None
     use_one_core()
     with Contest(effort, ours, list(peers.values())) as contest:
@@ -136,7 +134,7 @@ def _measure_waits(effort: Effort, peers: dict[str, Party], options: argparse.Na
     """How long a learner waits, into a file of its own."""
     pythons = {name: party.python for name, party in peers.items()}
     found = waits(pythons, steps=effort.learner_steps, rows=effort.learner_rows)
-    found["machine"] = _machine()
+    found["machine"] = this_machine()
     whole = options.peers == PEERS
     path = options.output.with_name(f"waiting-{options.effort if whole else 'partial'}.json")
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -181,19 +179,6 @@ def _written(case: Case, results: dict[str, Answer]) -> dict[str, Any]:
         "name": case.name,
         "unit": case.unit,
         "results": results,
-    }
-
-
-def _machine() -> dict[str, Any]:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    return {
-        "processor": models[0] if models else platform.processor(),
-        "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
-        "date": datetime.now(timezone.utc).date().isoformat(),
     }
 
 

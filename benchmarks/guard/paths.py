@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 from contenders.readings import adding_stacks, stacked
-from contenders.uniform import ADD, ours
+from contenders.uniform import ADD, env_dict, numpy_step, ours
 from contenders.weighted import prioritized
 from data import BETA, game, random_steps
 from measure import Work, statement
 from numpy.typing import NDArray
 
 from cpprb_like import Hindsight, ReplayBuffer, ReplayMemory
+from cpprb_like.processes import SharedReplay
+from cpprb_like.samplers import Prioritized, Sampler
 from cpprb_like.typing import FieldSpec
 from guard.runner import SetUp, run
 
@@ -38,6 +40,8 @@ GOALS: dict[str, FieldSpec] = {
 }
 EPISODE = 50  # steps
 NO_REWARDS = np.zeros(BATCH)
+TD_ERRORS = np.linspace(0.1, 1.0, BATCH)
+UPDATE = "learner.update_priorities(batch['indexes'], td)"
 
 
 def work(operation: str, **parameters: Any) -> SetUp:
@@ -57,6 +61,18 @@ def add_and_draw() -> Work:
     return statement(
         f"{ADD}\nbatch = target.sample({BATCH}, beta={BETA})", target=rb, **random_steps(64)
     )
+
+
+def shared(call: str, *, writers: int = 1, sampler: Sampler | None = None) -> Work:
+    """Calls an actor of a full replay that processes share, or a learner, with a batch of it."""
+    replay = SharedReplay(ROWS, env_dict("small"), writers=writers)
+    for number in range(writers):
+        actor = replay.actor(number)
+        actor.add(**random_steps(ROWS // writers, "small"))
+    learner = replay.learner(sampler, seed=0)
+    batch = learner.sample(BATCH)
+    step = numpy_step("small")
+    return statement(call, target=actor, learner=learner, batch=batch, td=TD_ERRORS, **step)
 
 
 def add_stacks(*, frames_first: bool) -> Work:
@@ -128,6 +144,14 @@ PATHS: dict[str, SetUp] = {
     "ReplayMemory: append": lambda: memory("memory.append(transition)"),
     "ReplayMemory: sample(32)": lambda: memory("batch = memory.sample(32)"),
     "Hindsight: sample(256)": hindsight,
+    "shared: add 1 step, NumPy scalars": lambda: shared(ADD),
+    "shared: sample(256) of 4 shards": lambda: shared(f"learner.sample({BATCH})", writers=4),
+    "shared, prioritized: sample(256) of 4 shards": lambda: shared(
+        f"learner.sample({BATCH})", writers=4, sampler=Prioritized()
+    ),
+    "shared, prioritized: update_priorities(256) of 4 shards": lambda: shared(
+        UPDATE, writers=4, sampler=Prioritized()
+    ),
 }
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import report
 from budgets import FLOOR, OURS
 from cases import EFFORTS, cases
 from reports.plots import PLOTS
+from reports.processes import processes_tables
 from reports.summary import summary
 from reports.tables import missed, page, table
 from reports.waits import waits_table
@@ -84,6 +85,26 @@ def waited() -> dict[str, Any]:
         "about": {"stable_baselines3": about},
         "cases": [{"name": name, "batch": n, **times} for n in (256, 32) for name in (OURS, PEER)],
         "failed": {"torchrl": "does not run"},
+        "machine": run()["machine"],
+    }
+
+
+def shared() -> dict[str, Any]:
+    """What processes that share a replay did, as a run writes it."""
+    rates = {OURS: 2e6, "one process": 2.5e6, "copy": 1e6, "cpprb": 5e3}
+    cases: list[dict[str, Any]] = [
+        {"package": name, "case": case, "actors": actors, "what": "adds", "adds": rate / actors}
+        for name, rate in rates.items()
+        for case in ("small", "images")
+        for actors in (1, 2, 4)
+    ]
+    failed = {"package": "reverb", "case": "small", "actors": 2, "what": "adds"}
+    latency = {"package": OURS, "case": "small", "actors": 1, "what": "latency", "latency": 5e-6}
+    draws = {f"uniform {shards} sample 256": 1e-5 * (1 + shards / 8) for shards in (0, 1, 2, 4)}
+    drawn = {"package": OURS, "case": "small", "actors": 0, "what": "draws", **draws}
+    return {
+        "about": {"cpprb": {"python": "3.11.7", "release": "cpprb 11.0.0"}},
+        "cases": [*cases, latency, drawn, failed | {"error": "no end within 120 s"}],
         "machine": run()["machine"],
     }
 
@@ -321,3 +342,17 @@ def test_how_long_a_learner_waits_is_told_with_its_share() -> None:
     assert "| 1.50 ms   | 1.00 ms           | 2.00 ms | 100 ms          | 2.0%        |" in text
     assert "PyTorch 2.13.0 for ours and stable_baselines3; 4,000 rows; 2026-11-21" in text
     assert text.endswith("torchrl was not measured: does not run.")
+
+
+def test_shared_replays_are_told_with_the_targets_that_they_miss() -> None:
+    """Rates and ratios; what was aimed at, and whether it was reached; what failed, and why."""
+    text = processes_tables(shared())
+    assert "| `SharedReplay`                      | 2,000,000 | 1,000,000 | 500,000 | -" in text
+    assert "| small steps: uniform `sample` | 256  | 10.0 us" in text
+    assert "| 1.12    | 1.25     | 1.50     |" in text
+    assert "in times of one process's: 1.25, wanted at most 1.5: met." in text
+    assert "uniform `sample(256)` of small steps, in times of a buffer's: 1.50" in text
+    assert "wanted at most 1.3: **missed**." in text
+    assert "- `add` of small steps, times as fast as cpprb's: 400, wanted at least 50: met." in text
+    assert "Reverb, adds of small steps with 2 actors: no end within 120 s." in text
+    assert "cpprb's `MPReplayBuffer` with cpprb 11.0.0, CPython 3.11.7" in text
