@@ -16,7 +16,7 @@ from cpprb_like import ReplayBuffer
 
 Array = npt.NDArray[Any]
 
-# For what is measured: against something that is not ours, as NumPy, or in parts that lose more or less.
+# For what is measured: against something else, as NumPy, or in parts that lose more or less.
 needs_optimised_modules = pytest.mark.skipif(
     os.environ.get("CPPRB_LIKE_DEBUG") == "1", reason="modules that check every index are slower"
 )
