@@ -97,7 +97,7 @@ def __getattr__(name: str) -> Any:
             raise
         # No AttributeError: ``from cpprb_like import name`` would drop its message.
         raise ImportError(
-            f"{name} needs the package gymnasium (pip install 'cpprb_like[gymnasium]'): {error}"
+            f"{name} needs gymnasium 1.1 or newer (pip install 'cpprb_like[gymnasium]'): {error}"
         ) from error
     globals()[name] = found
     return found

@@ -145,7 +145,7 @@ def test_a_missing_package_is_named(name: str, how: str) -> None:
     done = run(
         f"{WITHOUT}try:\n    {how.format(name)}\nexcept ImportError as error:\n    print(error)"
     )
-    assert f"{name} needs the package gymnasium (pip install" in done.stdout, done.stderr
+    assert f"{name} needs gymnasium 1.1 or newer (pip install" in done.stdout, done.stderr
 
 
 def test_a_star_import_without_gymnasium_has_the_other_names() -> None:
