@@ -307,8 +307,9 @@ def test_ends_of_programs(tmp_path: Path, method: str, how: str) -> None:
     assert done.returncode == 0, done.stderr
     if how == "exception":
         assert "on purpose" in done.stderr
-        assert "Warning" not in done.stderr
-        assert "leaked" not in done.stderr
+        # CPython 3.15 warns of something else when it shows where a spawned child failed.
+        for word in ("ResourceWarning", "resource_tracker", "leaked"):
+            assert word not in done.stderr
     else:
         assert done.stderr == ""
     until = time.monotonic() + 20
