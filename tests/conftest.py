@@ -23,10 +23,17 @@ settings.register_profile(
 )
 settings.register_profile(
     "ci",
-    max_examples=120,
+    max_examples=60,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
+    suppress_health_check=_SLOW_IS_FINE,
+)
+settings.register_profile(
+    "long",
+    max_examples=500,
+    stateful_step_count=60,
+    deadline=None,
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
