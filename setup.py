@@ -50,6 +50,8 @@ MACROS: list[tuple[str, str | None]] = [
     ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION"),  # NumPy 1.26 and later can load the modules
 ]
 
+# Commands that build nothing: the generated C is that of the environment that builds in this tree.
+DESCRIBING = ("egg_info", "dist_info", "sdist")
 GENERATED = Path("build/cython")
 RECIPE = GENERATED / "recipe.txt"
 
@@ -72,7 +74,7 @@ def forget_other_recipes() -> None:
 
 
 def extensions() -> list[Extension]:
-    """Translate the modules to C, in a folder outside the package."""
+    """Translate the modules to C, in a folder outside the package, unless nothing is built."""
     modules = [
         Extension(
             ".".join(source.with_suffix("").parts),
@@ -82,6 +84,9 @@ def extensions() -> list[Extension]:
         )
         for source in SOURCES
     ]
+    if sys.argv[1:2] and sys.argv[1] in DESCRIBING:
+        return modules
+    forget_other_recipes()
     translated: list[Extension] = cythonize(
         modules, build_dir=str(GENERATED), compiler_directives=DIRECTIVES, annotate=ANNOTATE
     )
@@ -129,5 +134,4 @@ class BuildExt(build_ext):
         super().build_extensions()
 
 
-forget_other_recipes()
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExt})

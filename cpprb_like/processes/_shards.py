@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -52,7 +53,7 @@ TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
     "many rows a second, or the process that edits them was stopped"
 )
-TRIES = 1000  # to read rows that are written over meanwhile
+PATIENCE = 10.0  # seconds to read rows that are written over meanwhile
 
 
 class ShardFiles(file_maps.Files):
@@ -309,21 +310,21 @@ class Reader(ReplayBuffer):
         return bool((starts.tell(slots) == 1).all())
 
     def leave_out(self, margin: int) -> None:
-        """Draw no more rows that are written over now, nor so many after them, but for a half."""
+        """Draw no more rows that are written over now, nor so many after them, but the newest."""
         bound = self.follower.bound
-        bound += min(margin, max(self.ring.written - bound, 0) // 2)
+        bound += min(margin, max(self.ring.written - bound, 0) * 7 // 8)
         if bound > self.ring.first:
             self.hide(self.follower.leave_out(bound))
 
     def margin_after(self, margin: int) -> int:
         """How many rows to leave out, after rows were written over in spite of this margin."""
         progress = max(self.follower.bound - self.ring.first, 1)
-        return min(2 * margin + progress, self.ring.capacity // 2)
+        return min(2 * margin + progress, self.ring.capacity)
 
     def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
         """Read rows again that were written over meanwhile: newer ones, as no writer waits."""
-        margin = 0
-        for _ in range(TRIES):
+        margin, until = 0, time.monotonic() + PATIENCE
+        while time.monotonic() < until:
             self.follow()
             self.leave_out(margin)
             found = attempt()
