@@ -7,7 +7,7 @@
 # make learning-curves    train with Stable-Baselines3's buffer and with ours, and draw both (an hour)
 # make test-datasets    run the tests of data sets that need the libraries whose formats they are
 # make dev     the development set-up: everything below without another install
-# make lint typecheck debug bench cliffs bench-report guard wheel clean: see CONTRIBUTING.md
+# make lint typecheck debug bench bench-processes cliffs bench-report guard wheel clean: see CONTRIBUTING.md
 #
 # Each command makes the virtual environment VENV and builds the package into it, as far as needed.
 
@@ -41,7 +41,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves test-datasets dev lint format typecheck debug asan bench cliffs bench-report guard wheel api clean
+.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves test-datasets dev lint format typecheck debug asan bench bench-processes cliffs bench-report guard wheel api clean
 
 demo:
 	$(call environment,demo)
@@ -159,6 +159,11 @@ bench:
 	$(call environment,test)
 	$(RUN) benchmarks/run.py $(ARGS)
 
+# Replays that processes share, beside cpprb's and Reverb.
+bench-processes:
+	$(call environment,test)
+	$(RUN) benchmarks/processes.py $(ARGS)
+
 # States and spellings that once made a call far slower, beside the usual ones; ARGS="--before /path/to/python" measures another
 # checkout in the same run, --only and --effort full as for what is in benchmarks/cliffs.py.
 cliffs:
@@ -170,7 +175,7 @@ guard:
 	$(call environment,test)
 	PYTHONPATH=benchmarks $(RUN) -m guard $(ARGS)
 
-# README, docs/performance.md and the pictures, from benchmarks/results/full.json.
+# The tables of README.md and of pages under docs/, and the pictures, from benchmarks/results.
 bench-report:
 	$(call environment,test)
 	$(RUN) benchmarks/report.py $(ARGS)

@@ -23,6 +23,7 @@ import numpy as np
 SECONDS = 1.0
 LATE = 60.0  # seconds that processes have to begin
 CHUNK = 16  # steps between two looks at the clock
+WARM = {"small": CHUNK, "images": 8_000}  # added before: new memory takes longer
 LATENCIES, PAUSE = 200, 0.002
 
 Step = dict[str, Any]
@@ -274,7 +275,7 @@ PACKAGES: dict[str, type[Package]] = {
 def act(package: Package, ready: Any, start: Any, stop: Any, found: Any) -> None:
     """Add until it is over; put how many steps a second were added."""
     add, step = package.adder(), step_of(package.case)
-    for _ in range(CHUNK):
+    for _ in range(WARM[package.case] // package.actors):
         add(step)
     ready.release()
     start.wait(LATE)

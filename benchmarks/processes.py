@@ -64,8 +64,8 @@ def measure(python: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"error": f"no end within {LIMIT} s"}
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return {"error": lines[-1] if lines else str(done.returncode)}
+        lines = [line for line in done.stderr.splitlines() if "Error" in line]
+        return {"error": lines[-1] if lines else f"ends with {done.returncode}"}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -1,8 +1,7 @@
 """Write what the files in ``benchmarks/results`` say into the pages of the project.
 
-``make bench-report`` runs it: the tables of the README, of docs/performance.md and of
-docs/learners.md, and pictures. With ``--check`` it writes nothing, and exits with 1 if one of them
-is of other results.
+``make bench-report`` runs it: the tables of the README and of pages under docs, and pictures. With
+``--check`` it writes nothing, and exits with 1 if one of them is of other results.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from reports.findings import Results
 from reports.plots import PLOTS
+from reports.processes import processes_tables
 from reports.summary import summary
 from reports.tables import page
 from reports.waits import waits_table
@@ -27,6 +27,7 @@ PAGES = {
     "README.md": (FULL, summary),
     "docs/performance.md": (FULL, page),
     "docs/learners.md": ("waiting-full.json", waits_table),
+    "docs/processes.md": ("processes.json", processes_tables),
 }
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 

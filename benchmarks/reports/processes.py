@@ -74,6 +74,8 @@ def _rates(results: dict[str, Any], case: str) -> list[list[str]]:
     for package, name in NAMES.items():
         alone = [_find(results, package, case, "adds", n) for n in ACTORS]
         beside = [_find(results, package, case, "beside", n) for n in ACTORS]
+        if not any([*alone, *beside]):
+            continue
         rows.append(
             [
                 name,
@@ -89,6 +91,8 @@ def _latencies(results: dict[str, Any]) -> list[list[str]]:
     rows = [["", *CASES.values()]]
     for package in (OURS, CPPRB, REVERB):
         found = [_find(results, package, case, "latency", 1) for case in CASES]
+        if not any(found):
+            continue
         rows.append(
             [
                 NAMES[package],
@@ -143,7 +147,8 @@ def _targets(results: dict[str, Any]) -> list[str]:
         lines.append(_target(f"`add` of {name}, in times of one process's", slower, 1.5, most=True))
         for peer in (CPPRB, REVERB):
             faster = least(peer, case)
-            lines.append(_target(f"`add` of {name}, times as fast as {peer}'s", faster, 50))
+            if faster:
+                lines.append(_target(f"`add` of {name}, times as fast as {peer}'s", faster, 50))
     found = _find(results, OURS, "small", "draws", 0)
     for sampler in ("uniform", "prioritized"):
         key = f"{sampler} {{}} sample 256"
@@ -174,7 +179,9 @@ def _people(results: dict[str, Any]) -> str:
         if package in (OURS, CPPRB, REVERB) and "release" in one
     )
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['system']}"
-    failed = []
+    failed = [
+        f"{NAMES[package]} was not measured." for package in (CPPRB, REVERB) if package not in about
+    ]
     for one in results["cases"]:
         if "error" in one:
             which = f"{one['what']} of {CASES[one['case']]} with {one['actors']} actors"

@@ -72,8 +72,9 @@ def tree(tmp_path: Path) -> Path:
         page.parent.mkdir(exist_ok=True)
         page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
     write_results(tmp_path, run())
-    path = tmp_path / report.FOLDER / "waiting-full.json"
-    path.write_text(json.dumps(waited()), encoding="utf-8")
+    for name, results in {"waiting-full.json": waited(), "processes.json": shared()}.items():
+        path = tmp_path / report.FOLDER / name
+        path.write_text(json.dumps(results), encoding="utf-8")
     return tmp_path
 
 
@@ -289,8 +290,9 @@ def test_the_report_is_written_where_it_belongs(tree: Path) -> None:
         assert text.startswith(f"before\n{report.BEGIN}\n\n")
         assert text.endswith(f"\n\n{report.END}\nafter\n")
         assert "\nold\n" not in text
-    assert [ADD in text for text in texts] == [True, True, False]
+    assert [ADD in text for text in texts] == [True, True, False, False]
     assert "waited for" in texts[2]
+    assert "beside a learner" in texts[3]
     report.update(tree)
     assert texts == [page.read_text(encoding="utf-8") for page in pages]
 
@@ -310,7 +312,10 @@ def test_other_results_are_noticed(tree: Path, monkeypatch: pytest.MonkeyPatch) 
     report.update(tree)
     assert report.outdated(tree) == []
     write_results(tree, run({ADD: {PEER: took(4e-3)}}))
-    assert report.outdated(tree) == [*everything[:2], everything[3]]  # growth is of other cases
+    assert report.outdated(tree) == [
+        *everything[:2],
+        everything[len(report.PAGES)],
+    ]  # growth is of other cases
     monkeypatch.setattr(sys, "argv", ["report.py", "--check"])
     with pytest.raises(SystemExit, match=r"README\.md, docs/performance\.md, .*ratios\.svg"):
         report.main()
