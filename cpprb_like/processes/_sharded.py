@@ -6,7 +6,6 @@ written over one of them meanwhile. Not here: which rows (``_draws``), and one s
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from cpprb_like._store.schema import check_out
 from cpprb_like.buffers._replay import sampler_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._shards import PATIENCE, TOO_FAST, Reader
+from cpprb_like.processes._shards import TOO_FAST, Reader, tries
 from cpprb_like.samplers._base import Extra, Slots
 from cpprb_like.samplers._prioritized import PrioritySampler
 from cpprb_like.schedules import Schedule, check
@@ -103,8 +102,8 @@ class Sharded(Source):
         TypeError, ValueError, MemoryError
             As ``ReplayBuffer.sample``.
         RuntimeError
-            Rows were written over faster than they could be read, for ten seconds: ``capacity`` is
-            far too small.
+            Rows were written over faster than they could be read, in 1,000 tries and ten seconds:
+            ``capacity`` is far too small.
 
         Notes
         -----
@@ -162,8 +161,7 @@ class Sharded(Source):
         """What there is of the rows that ``choose`` chooses, as they are at one moment."""
         learner = self._learner
         margins: dict[int, int] = {}
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
+        for _ in tries():
             learner._follow()
             for number, margin in margins.items():
                 learner._reader(number).leave_out(margin)

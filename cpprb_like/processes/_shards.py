@@ -53,7 +53,15 @@ TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
     "many rows a second, or the process that edits them was stopped"
 )
-PATIENCE = 10.0  # seconds to read rows that are written over meanwhile
+TRIES, PATIENCE = 1000, 10.0  # to read rows that are written over meanwhile: both, in seconds
+
+
+def tries() -> Iterator[int]:
+    """Go on for many tries and a long time: who was stopped in one of them has others."""
+    until, number = time.monotonic() + PATIENCE, 0
+    while number < TRIES or time.monotonic() < until:
+        yield number
+        number += 1
 
 
 class ShardFiles(file_maps.Files):
@@ -323,8 +331,8 @@ class Reader(ReplayBuffer):
 
     def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
         """Read rows again that were written over meanwhile: newer ones, as no writer waits."""
-        margin, until = 0, time.monotonic() + PATIENCE
-        while time.monotonic() < until:
+        margin = 0
+        for _ in tries():
             self.follow()
             self.leave_out(margin)
             found = attempt()
