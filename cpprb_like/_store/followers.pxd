@@ -1,5 +1,7 @@
 """Attributes and C signatures of ``Followers``."""
 
+from numpy cimport ndarray
+
 from cpprb_like._core cimport Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
@@ -27,6 +29,8 @@ cdef class Followers:
 
     cdef Ring c_ring(self, intp_t number)
     cdef bint c_is_usable(self, intp_t number) noexcept
+    cdef list c_follow(self)
+    cdef dict c_read(self, ndarray rows, tuple columns, list arrays, intp_t* late)
     cdef void c_look(self) noexcept
     cdef int c_check_rows(self, rows, const char** records) except -1
     cdef int64_t c_row(self, intp_t row) noexcept nogil

@@ -15,6 +15,7 @@ from libc.string cimport memcpy
 from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.blocks cimport Values, c_gather_values
+from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._store.chained cimport Chain, c_close
@@ -27,6 +28,7 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
+    READ_CHUNK = 32          # rows whose records are fetched while those before are copied
     UNLOCKED_NBYTES = 32768  # smaller gathers keep the lock: taking it back costs more
 
 
@@ -79,6 +81,10 @@ cdef class Followers:
         Returns what has to be looked at: pairs of a ring's number and what ``Follower.sync`` said, of
         those where that was not 0. Rings that are being edited count as empty until the next call.
         """
+        return self.c_follow()
+
+    cdef list c_follow(self):
+        """As ``follow``."""
         cdef intp_t number
         cdef int found
         cdef list told = []
@@ -199,6 +205,12 @@ cdef class Followers:
         Returns the number of a ring of which one of the rows has been written over since it was
         followed, or -1; and the values by name.
         """
+        cdef intp_t late = -1
+        cdef dict batch = self.c_read(rows, columns, arrays, &late)
+        return late, batch
+
+    cdef dict c_read(self, cnp.ndarray rows, tuple columns, list arrays, intp_t* late):
+        """As ``read``; ``late`` becomes the number of a ring, or -1."""
         cdef intp_t k, n = cnp.PyArray_SIZE(rows)
         cdef Ring ring
         cdef const char** records = <const char**> malloc((1 + 2 * n) * sizeof(char*))
@@ -220,7 +232,8 @@ cdef class Followers:
         cdef dict batch = {}
         for k in range(len(arrays)):
             batch[(<Column> columns[k]).name] = arrays[k]
-        return self.c_overtaken(<const intp_t*> cnp.PyArray_DATA(rows), n), batch
+        late[0] = self.c_overtaken(<const intp_t*> cnp.PyArray_DATA(rows), n)
+        return batch
 
     cdef int c_fill(
         self, list arrays, tuple columns, const intp_t* rows, intp_t n, const char** records
@@ -230,20 +243,25 @@ cdef class Followers:
         ``records`` are where their records lie, and room for as many more.
         """
         cdef Ring ring = self.c_ring(rows[0] & self.mask)  # all have the same layout
-        cdef intp_t k
+        cdef intp_t k, stored = ring.table.shape[0]
         cdef Column column
         cdef char* out
+        cdef char** outs = <char**> calloc(1 + stored, sizeof(char*))
+        if outs == NULL:
+            raise MemoryError("no memory left to gather rows")
         for k in range(len(arrays)):
             column = <Column> columns[k]
-            out = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[k])
-            if column.place < ring.in_record:
-                c_collect(
-                    out, records, ring.table[column.place, OFFSET],
-                    ring.table[column.place, NBYTES], n,
-                )
-            elif column.place < ring.table.shape[0]:
-                self.c_fill_block(ring, out, records + n, column.place, rows, n)
-            else:
+            if column.place < stored:
+                outs[column.place] = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[k])
+        c_fill_records(ring, outs, records, n)
+        for k in range(ring.in_record, stored):
+            if outs[k] != NULL:
+                self.c_fill_block(ring, outs[k], records + n, k, rows, n)
+        free(outs)
+        for k in range(len(arrays)):
+            column = <Column> columns[k]
+            if column.place >= stored:
+                out = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[k])
                 self.c_fill_chain(ring, out, column.place, rows, n)
         return 0
 
@@ -334,6 +352,36 @@ cdef class Followers:
                     if not chain.c_promises_hold():
                         found = number
         return found
+
+
+cdef void c_fill_records(Ring ring, char** outs, const char** records, intp_t n) noexcept:
+    """Gather the columns of records, all of them of some rows before the next rows are fetched.
+
+    Shared memory has pages of 4 kB as a rule, and a processor knows where some 64 of them are.
+    """
+    cdef intp_t k, start = 0, count = min(n, READ_CHUNK), following
+    cdef intp_t first = ring.record_offset, size = ring.record_stride
+    c_fetch_records(records, first, size, count)
+    while start < n:
+        following = min(n - start - count, READ_CHUNK)
+        c_fetch_records(records + start + count, first, size, following)
+        for k in range(ring.in_record):
+            if outs[k] != NULL:
+                c_collect(
+                    outs[k] + start * ring.table[k, NBYTES], records + start,
+                    ring.table[k, OFFSET], ring.table[k, NBYTES], count,
+                )
+        start += count
+        count = following
+
+
+cdef inline void c_fetch_records(
+    const char** records, intp_t first, intp_t size, intp_t n
+) noexcept nogil:
+    """Ask for the cache lines of records."""
+    cdef intp_t k, zero = 0
+    for k in range(n):
+        c_prefetch_rows(records[k] + first, size, size, &zero, 1)
 
 
 cdef inline void c_collect(

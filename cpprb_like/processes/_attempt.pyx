@@ -33,7 +33,9 @@ def attempt(
     named : bool
         Whether the batch has a column ``indexes`` with any sampler.
     """
-    told = group.follow()
+    cdef intp_t late = -1
+    cdef dict batch
+    cdef list told = group.c_follow()
     if told:
         look(dict(told))
     rows, extra = draw(n)
@@ -41,7 +43,7 @@ def attempt(
         extra = {**extra, "indexes": group.handles(rows)}
     if extra:
         check(extra, len(rows))
-    late, batch = group.read(rows, columns, arrays)
+    batch = group.c_read(rows, columns, arrays, &late)
     if late >= 0:
         return None
     for name, values in extra.items():

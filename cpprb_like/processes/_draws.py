@@ -30,10 +30,11 @@ from cpprb_like.samplers._together import draw_uniform_together
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.schedules import Schedule
 
-__all__ = ["Draws", "copied", "draws_of"]
+__all__ = ["DrawRows", "Draws", "Rows", "copied", "draws_of"]
 
 Beta = float | Schedule | None
 Rows = NDArray[np.intp]
+DrawRows = Callable[[int], tuple[Rows, Extra]]
 StartsOf = Mapping[int, Starts] | None  # of each ring, where not every row is one
 
 
@@ -67,6 +68,10 @@ class Draws:
     ) -> tuple[Rows, Extra]:
         """Draw n rows, or n of the ``starts``."""
         raise NotImplementedError
+
+    def drawing(self, rng: np.random.Generator, replace: bool, beta: Beta) -> DrawRows:
+        """What draws so many rows, whatever starts there."""
+        return partial(self.draw, rng, replace, beta, None)
 
     def check(self, n: int, *, replace: bool, beta: Beta) -> None:
         """Raise what a draw would raise, as far as it is known."""
@@ -116,15 +121,24 @@ class UniformDraws(Draws):
         self,
         rng: np.random.Generator,
         replace: bool,
-        beta: Beta,  # noqa: ARG002
+        beta: Beta,
         starts: StartsOf,
         n: int,
     ) -> tuple[Rows, Extra]:
         """See ``Draws.draw``."""
         if starts is None:
-            return draw_uniform_together(self.group, n, rng, replace), {}
+            return self.drawing(rng, replace, beta)(n)
         among = StartsTogether(self.group, starts)
         return among.draw(n, rng) if replace else among.draw_distinct(n, rng), {}
+
+    def drawing(
+        self,
+        rng: np.random.Generator,
+        replace: bool,
+        beta: Beta,  # noqa: ARG002
+    ) -> DrawRows:
+        """See ``Draws.drawing``: without a Python frame."""
+        return partial(draw_uniform_together, self.group, rng, replace)
 
 
 class WeightedDraws(Draws):

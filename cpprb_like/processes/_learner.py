@@ -21,17 +21,18 @@ from cpprb_like._c.drawn_ahead import States, live_state, state_of_generator
 from cpprb_like._c.forks import BUFFER, watch
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._core import FLAG_ABSENT
+from cpprb_like._store.column import Column
 from cpprb_like._store.followers import Followers
 from cpprb_like._store.schema import read_columns
 from cpprb_like.buffers._prioritized import OWN_NAMES
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.processes._attempt import attempt
-from cpprb_like.processes._draws import copied, draws_of
+from cpprb_like.processes._draws import DrawRows, Rows, copied, draws_of
 from cpprb_like.processes._folder import FileLock, Folder
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
-from cpprb_like.processes._sharded import DrawRows, Names, Rows, Sharded
+from cpprb_like.processes._sharded import Names, Sharded
 from cpprb_like.processes._shards import BUSY, ROWS, Reader
 from cpprb_like.processes._update_counts import UpdateCounts
 from cpprb_like.samplers._base import Extra, Sampler, Slots
@@ -135,6 +136,7 @@ class Learner(Sharded):
         self._names = frozenset(self._model.fields)
         # All shards have the same layout, so without n-step returns a batch is read in one pass.
         self._columns = self._model.ring.columns if self._model._nstep is None else None
+        self._at_once: tuple[Column, ...] | None = None  # the same while no shard is waited for
 
     def _model_of(self, size: int) -> ReplayBuffer:
         """A buffer as each shard is, without rows."""
@@ -178,6 +180,8 @@ class Learner(Sharded):
             if found != BUSY:
                 hidden = np.flatnonzero(self._reader(number).ring.flags() & FLAG_ABSENT)
                 self._draws.hide(number, hidden)
+        is_settled = not (self._stuck or self._fresh or None in self._readers)
+        self._at_once = self._columns if is_settled else None
 
     def _open_readers(self) -> None:
         """Follow the shards that have come."""
@@ -194,7 +198,7 @@ class Learner(Sharded):
     # ------------------------------------------------------------------ reading
 
     def _drawing(self, replace: bool, beta: float | Schedule | None) -> DrawRows:
-        return partial(self._draws.draw, self.rng, replace, beta, None)
+        return self._draws.drawing(self.rng, replace, beta)
 
     def _allow(
         self,
@@ -202,7 +206,7 @@ class Learner(Sharded):
         draw: Callable[..., Batch],
         *arguments: Any,
     ) -> Batch:
-        """Draw a batch of n items of this learner, or of a view of it, when it may be drawn."""
+        """Draw a batch of n items of a view when it may be drawn."""
         return draw(*arguments)
 
     def view(self, *layers: Layer) -> LearnerView:
@@ -245,26 +249,26 @@ class Learner(Sharded):
 
     def _draw(
         self,
-        learner: Learner,
-        draw: DrawRows,
+        replace: bool,
+        beta: float | Schedule | None,
         n: int,
         names: Names,
         arrays: Batch | None,
         indexes: bool,
     ) -> Batch:
-        columns = self._columns
-        is_settled = not (self._stuck or self._fresh or None in self._readers)
-        if columns is not None and is_settled:
+        columns = self._at_once
+        if columns is not None:
             if names is not None:
                 columns = read_columns(names, columns) or columns
             given = None if arrays is None else list(arrays.values())
+            draw = self._draws.drawing(self.rng, replace, beta)
             with self._lock:
                 batch = attempt(
                     self._group, self._look_at, self._check_extra, draw, n, columns, given, indexes
                 )
             if batch is not None:
                 return batch
-        return super()._draw(learner, draw, n, names, arrays, indexes)
+        return super()._draw(replace, beta, n, names, arrays, indexes)
 
     def _take(
         self, rows: Rows, names: Names, arrays: Batch | None, located: bool

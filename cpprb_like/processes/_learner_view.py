@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from cpprb_like._c.drawn_ahead import States
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.buffers._view import View
-from cpprb_like.processes._sharded import DrawRows, Names, Rows, Sharded
+from cpprb_like.processes._draws import DrawRows, Rows
+from cpprb_like.processes._sharded import Names, Sharded
 from cpprb_like.processes._shards import Reader
 from cpprb_like.samplers._base import Extra, Slots
 from cpprb_like.samplers._starts import Starts
@@ -74,6 +75,17 @@ class LearnerView(Sharded):
             return learner._draws.draw(learner.rng, replace, beta, self._starts(), n)
 
         return draw
+
+    def _draw(
+        self,
+        replace: bool,
+        beta: float | Schedule | None,
+        n: int,
+        names: Names,
+        arrays: Batch | None,
+        indexes: bool,
+    ) -> Batch:
+        return self.learner._allow(n, super()._draw, replace, beta, n, names, arrays, indexes)
 
     def _starts(self) -> Mapping[int, Starts] | None:
         """The rows of each shard that an item can start at, where that is not every one."""

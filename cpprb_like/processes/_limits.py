@@ -32,7 +32,9 @@ from cpprb_like.limiters._policies import MinSize, Queue, RateLimiter, SampleToI
 from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes._folder import FileLock, is_locked, said_by
 from cpprb_like.processes._learner import Learner
+from cpprb_like.processes._sharded import Names
 from cpprb_like.processes._shards import Actor
+from cpprb_like.schedules import Schedule
 
 __all__ = ["LimitedActor", "LimitedLearner", "Limits", "limiter_from_json", "limiter_to_json"]
 
@@ -189,6 +191,17 @@ class LimitedLearner(Learner):
     def limit(self, limits: Limits) -> None:
         """Wait for this limiter from now on."""
         self._samples = limits.samples(self.number)
+
+    def _draw(
+        self,
+        replace: bool,
+        beta: float | Schedule | None,
+        n: int,
+        names: Names,
+        arrays: Batch | None,
+        indexes: bool,
+    ) -> Batch:
+        return self._samples.run(n, super()._draw, replace, beta, n, names, arrays, indexes)
 
     def _allow(self, n: int, draw: Callable[..., Batch], *arguments: Any) -> Batch:
         return self._samples.run(n, draw, *arguments)

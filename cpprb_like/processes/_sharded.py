@@ -19,6 +19,7 @@ from cpprb_like._store.schema import check_out
 from cpprb_like.buffers._replay import sampler_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.processes._draws import DrawRows, Rows
 from cpprb_like.processes._shards import TOO_FAST, Reader, tries
 from cpprb_like.samplers._base import Extra, Slots
 from cpprb_like.samplers._prioritized import PrioritySampler
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sharded"]
 
-Rows = NDArray[np.intp]
 Choose = Callable[[], tuple[Rows, Extra]]
-DrawRows = Callable[[int], tuple[Rows, Extra]]
 Names = tuple[str, ...] | None
 ROW_NAMES = ("indexes", "row_indexes")  # columns that name rows
 
@@ -114,7 +113,6 @@ class Sharded(Source):
         by shard, and copied once more.
         """
         n, names = self._read_batch_size(batch_size, fields)
-        learner = self._learner
         if beta is not None:
             check("beta", beta, 0)
             if not self.has_priorities:
@@ -122,8 +120,7 @@ class Sharded(Source):
         if indexes and "indexes" in self.fields:
             raise ValueError("indexes: there is a field of this name")
         arrays = None if out is None else self._check_out(out, n, names)
-        draw = self._drawing(replace, beta)
-        batch = learner._allow(n, self._draw, learner, draw, n, names, arrays, indexes)
+        batch = self._draw(replace, beta, n, names, arrays, indexes)
         if out is None or arrays is None:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})
@@ -131,14 +128,15 @@ class Sharded(Source):
 
     def _draw(
         self,
-        learner: Learner,
-        draw: DrawRows,
+        replace: bool,
+        beta: float | Schedule | None,
         n: int,
         names: Names,
         arrays: Batch | None,
         indexes: bool,
     ) -> Batch:
         """A batch, drawn by one thread at a time."""
+        learner, draw = self._learner, self._drawing(replace, beta)
 
         def choose() -> tuple[Rows, Extra]:
             rows, extra = draw(n)

@@ -8,8 +8,8 @@ from cpprb_like._store.followers import Followers
 from cpprb_like.samplers._row_weights import RowWeights
 
 def draw_uniform_together(
-    group: Followers, n: int, rng: np.random.Generator, replace: bool = True
-) -> NDArray[np.intp]: ...
+    group: Followers, rng: np.random.Generator, replace: bool, n: int
+) -> tuple[NDArray[np.intp], dict[str, NDArray[Any]]]: ...
 
 @final
 class WeightsTogether:
