@@ -21,6 +21,7 @@ __all__ = [
     "as_bytes",
     "begins_with",
     "can_hold",
+    "converted",
     "from_bytes",
     "is_native",
     "need",
@@ -119,3 +120,16 @@ def from_bytes(data: Array, dtype: np.dtype[Any]) -> Array:
     """The inverse of ``as_bytes``."""
     whole: Array = np.ascontiguousarray(data, np.uint8)
     return whole.view(dtype).reshape(data.shape[:-1])
+
+
+def converted(values: Array, dtype: np.dtype[Any], name: str) -> Array:
+    """Numbers in another dtype; ``ValueError`` if it cannot hold one of them as it is."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        numbers: Array = values.astype(dtype)
+        back = numbers.astype(values.dtype)  # as 2 ** 53 + 1 is equal to its float64
+    are_nan = (numbers != numbers) & (values != values)
+    changed = ((numbers != values) | (back != values)) & ~are_nan
+    if changed.any():
+        wrong = values[changed][:5].tolist()
+        raise ValueError(f"{name}: expected numbers of {dtype}, got {wrong}")
+    return numbers

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like.datasets import _arrow
-from cpprb_like.datasets._files import from_bytes, is_native, need
+from cpprb_like.datasets._files import converted, from_bytes, is_native, need
 from cpprb_like.datasets._images import COLORS, decoded, encoded
 from cpprb_like.datasets._model import Array, Field, Header, key_of
 from cpprb_like.datasets._model import Path as Parts
@@ -118,7 +118,9 @@ class Feature(NamedTuple):
                 f"{self.column}: expected {numbers.dtype} of shape {numbers.shape}, "
                 f"got {values.dtype} of shape {shape}"
             )
-        values = np.ascontiguousarray(values.astype(numbers.dtype, copy=False))
+        if values.dtype != field.dtype:
+            values = converted(values, numbers.dtype, self.column)
+        values = np.ascontiguousarray(values)
         if not is_native(field.dtype):
             data = values.reshape(n, *field.shape, field.dtype.itemsize)
             return from_bytes(data, field.dtype)

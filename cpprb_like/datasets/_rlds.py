@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like.datasets import _tfrecord
-from cpprb_like.datasets._files import as_bytes, from_bytes, is_native, need
+from cpprb_like.datasets._files import as_bytes, converted, from_bytes, is_native, need
 from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._images import COLORS, decoded
 from cpprb_like.datasets._minari import foreign_header
@@ -312,12 +312,7 @@ class RldsReader(Reader):
         size = max(1, int(np.prod(field.shape)))
         if len(values) % size:
             raise ValueError(f"{name}: expected {size} numbers for each step, got {len(values)}")
-        with np.errstate(invalid="ignore", over="ignore"):
-            numbers: Array = values.astype(field.dtype)
-        if not np.array_equal(numbers, values, equal_nan=True):
-            wrong = values[(numbers != values) & ~(np.isnan(numbers) & np.isnan(values))]
-            raise ValueError(f"{name}: expected numbers of {field.dtype}, got {wrong[:5].tolist()}")
-        return numbers.reshape(-1, *field.shape)
+        return converted(values, field.dtype, name).reshape(-1, *field.shape)
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""

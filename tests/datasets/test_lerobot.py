@@ -263,6 +263,7 @@ def foreign(root: Path, **changed: Any) -> Path:
         "action": [0.0, 1.0, 2.0, 3.0],
         "timestamp": pa.array([0.0, 0.1] * 2, pa.float32()),
         "episode_index": [0, 0, 1, 1],
+        **changed.get("columns", {}),
     }
     features = {
         "observation.images.top": {
@@ -331,6 +332,45 @@ def test_what_does_not_fit_is_refused(changed: Any, message: str, tmp_path: Path
     with pytest.raises(ValueError, match=message) as caught:
         ReplayBuffer.from_dataset(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("int32", pa.array([2**40, 2**40 + 1, 2**40 + 2, 0])),
+        ("int64", pa.array([2**64 - 1, 0, 0, 0], pa.uint64())),
+        ("float32", pa.array([2**40 + 1, 2**40 + 2, 0, 0])),
+        ("float64", pa.array([2**53 + 1, 0, 0, 0])),
+        ("float32", pa.array([0.1, 1e300, 0, 0])),
+    ],
+)
+def test_numbers_that_their_feature_cannot_hold_are_refused(
+    dtype: str, values: Any, tmp_path: Path
+) -> None:
+    """A cast of the same kind wrapped integers and rounded floats, also with ``strict=True``."""
+    more = {"more": {"dtype": dtype, "shape": [1], "names": None}}
+    path = foreign(tmp_path / "x", features=more, columns={"more": values})
+    with pytest.raises(ValueError, match=rf"more: expected numbers of {dtype}, got \[") as caught:
+        ReplayBuffer.from_dataset(path, strict=True)
+    assert str(values[0].as_py()) in str(caught.value)
+
+
+def test_numbers_that_their_feature_can_hold_are_read(tmp_path: Path) -> None:
+    """Of another width than the file's, but the same numbers."""
+    more = {
+        name: {"dtype": name, "shape": [1], "names": None}
+        for name in ("int32", "uint64", "float32")
+    }
+    columns = {
+        "int32": pa.array([-1, 2**31 - 1, 0, 1]),
+        "uint64": pa.array([2**64 - 1, 1, 2, 3], pa.uint64()),
+        "float32": pa.array([float("nan"), float("-inf"), 0.5, 2.0**40]),
+    }
+    path = foreign(tmp_path / "x", features=more, columns=columns)
+    rows = ReplayBuffer.from_dataset(path, strict=True).get_all_transitions()
+    assert rows["int32"].tolist() == [-1, 2**31 - 1, 0, 1]
+    assert rows["uint64"].tolist() == [2**64 - 1, 1, 2, 3]
+    np.testing.assert_array_equal(rows["float32"], [np.nan, -np.inf, 0.5, 2.0**40])
 
 
 def test_videos_without_their_reader_are_left_out(
