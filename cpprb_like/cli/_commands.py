@@ -86,12 +86,12 @@ def verify(folder: Path) -> None:
 @click.option("--to", type=click.Choice(_convert.KINDS), help="What NEW is; a checkpoint.")
 @click.option("--size", type=int, metavar="N", help="Capacity; as many as there are rows.")
 @click.option("--split", metavar="NAME", help="Of SOURCE, a data set that has several.")
-@click.option("--strict", is_flag=True, help="Refuse what NEW cannot hold.")
+@click.option("--strict", is_flag=True, help="Refuse what has no place in a buffer, or in NEW.")
 @click.option("--observation", metavar="A,B", help="The fields of observations, for a data set.")
 @click.option("--action", metavar="A,B", help="The fields of actions, for a data set.")
 @click.option("--reward", metavar="FIELD", help="The field of rewards; of cpprb's, what is summed.")
 @click.option("--nstep", type=int, metavar="N", help="Steps that rows of cpprb's sum, if they do.")
-@click.option("--gamma", type=float, default=0.99, show_default=True, help="Their discount.")
+@click.option("--gamma", type=float, show_default="0.99", help="Their discount.")
 def convert(
     source: Path,
     new: Path,
@@ -104,7 +104,7 @@ def convert(
     action: str | None,
     reward: str | None,
     nstep: int | None,
-    gamma: float,
+    gamma: float | None,
 ) -> None:
     """Make a checkpoint of a file of cpprb's or of a data set, or a data set of a checkpoint.
 
@@ -115,14 +115,16 @@ def convert(
     warned: list[str] = []
     if written == _convert.CHECKPOINT:
         _expect_none(new)
-    if split is not None and kind in (_convert.CHECKPOINT, _convert.CPPRB):
-        raise ValueError(f"--split: {source} is no data set, so it has no splits")
+    given = {"split": split, "strict": strict or None, "observation": observation}
+    given |= {"action": action, "reward": reward, "nstep": nstep, "gamma": gamma}
+    _convert.check_options([name for name in given if given[name] is not None], kind, written)
     if kind == _convert.CHECKPOINT:
         buffer = _convert.read_saved(source, size)
     elif kind == _convert.CPPRB:
-        buffer, _, warned = _convert.read(source, size, nstep=nstep, gamma=gamma, reward=reward)
+        discount = 0.99 if gamma is None else gamma
+        buffer, _, warned = _convert.read(source, size, nstep=nstep, gamma=discount, reward=reward)
     else:
-        buffer, warned = _convert.read_dataset(source, kind, size, split)
+        buffer, warned = _convert.read_dataset(source, kind, size, split, strict=strict)
     if written == _convert.CHECKPOINT:
         buffer.save(new)
     else:

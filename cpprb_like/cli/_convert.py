@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ __all__ = [
     "CHECKPOINT",
     "CPPRB",
     "KINDS",
+    "check_options",
     "kind_of",
     "read",
     "read_dataset",
@@ -39,6 +41,24 @@ def written_as(path: Path, kind: str | None) -> str:
     return kind or told(path, is_new=True) or CHECKPOINT
 
 
+def check_options(given: Collection[str], source: str, written: str) -> None:
+    """Raise ``ValueError`` for an option that nothing would read, of what is read and written."""
+    is_read, is_written = (kind in FORMATS for kind in (source, written))
+    sums = "nstep" in given
+    readers = {
+        "split": (is_read, "SOURCE is no data set, so it has no splits"),
+        "strict": (is_read or is_written, "no data set is read or written, so nothing is lost"),
+        "observation": (is_written, "NEW is no data set, so a field is no observation there"),
+        "action": (is_written, "NEW is no data set, so a field is no action there"),
+        "nstep": (source == CPPRB, "SOURCE is no file of cpprb's, whose rows may sum steps"),
+        "gamma": (sums, "it is the discount of --nstep, which is not given"),
+        "reward": (is_written or sums, "NEW is no data set, and no --nstep sums rewards"),
+    }
+    for name, (is_used, why) in readers.items():
+        if name in given and not is_used:
+            raise ValueError(f"--{name}: expected none, as {why}")
+
+
 def read_saved(folder: Path, size: int | None) -> ReplayBuffer:
     """The buffer of a checkpoint."""
     found = checkpoint.load(folder, size=size)
@@ -48,12 +68,14 @@ def read_saved(folder: Path, size: int | None) -> ReplayBuffer:
 
 
 def read_dataset(
-    path: Path, kind: str, size: int | None, split: str | None
+    path: Path, kind: str, size: int | None, split: str | None, *, strict: bool
 ) -> tuple[ReplayBuffer, list[str]]:
     """The buffer of a data set, or of a split of it, and warnings."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        buffer = ReplayBuffer.from_dataset(path, format=kind, capacity=size, split=split)
+        buffer = ReplayBuffer.from_dataset(
+            path, format=kind, capacity=size, split=split, strict=strict
+        )
     return buffer, [str(warning.message) for warning in warned]
 
 

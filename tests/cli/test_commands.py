@@ -499,6 +499,52 @@ def test_a_split_of_a_data_set_is_converted(tmp_path: Path) -> None:
     assert "no data set" in refused("convert", tmp_path / "a", tmp_path / "b", "--split", "test")
 
 
+def test_what_a_buffer_cannot_hold_is_refused_of_a_data_set_that_is_read(tmp_path: Path) -> None:
+    """With --strict; it was not handed to the reader, so the exit code was 0, with a warning."""
+    h5py = need("h5py")
+    filled().export(tmp_path / "rows.hdf5")
+    with h5py.File(tmp_path / "rows.hdf5", "r+") as file:
+        del file["metadata"]
+        file["infos/note"] = np.full(30, b"text")
+    for new in ("a", "b.hdf5"):
+        said = refused("convert", tmp_path / "rows.hdf5", tmp_path / new, "--strict")
+        assert "infos/note" in said
+        assert not (tmp_path / new).exists()
+    assert "Warning" in run("convert", tmp_path / "rows.hdf5", tmp_path / "a").stderr
+    assert "already" in refused("convert", tmp_path / "rows.hdf5", tmp_path / "a", "--strict")
+
+
+@pytest.mark.parametrize(
+    ("source", "new", "options"),
+    [
+        ("saved", "new", ["--split", "train"]),
+        ("saved", "new", ["--strict"]),
+        ("rows.npz", "new", ["--strict"]),
+        ("rows.hdf5", "new", ["--observation", "obs"]),
+        ("rows.hdf5", "new", ["--action", "act"]),
+        ("rows.hdf5", "new", ["--reward", "nope"]),
+        ("rows.npz", "new", ["--reward", "nope"]),
+        ("rows.hdf5", "new", ["--nstep", 3]),
+        ("saved", "new.hdf5", ["--nstep", 3]),
+        ("rows.hdf5", "new", ["--gamma", 0.99]),
+        ("rows.npz", "new", ["--gamma", 0.99]),
+    ],
+)
+def test_an_option_that_nothing_reads_is_refused(
+    source: str, new: str, options: list[Any], tmp_path: Path
+) -> None:
+    """A name that is wrong was passed over, where no field of this name is looked for."""
+    need("h5py")
+    rb = filled()
+    rb.save(tmp_path / "saved")
+    rb.export(tmp_path / "rows.hdf5")
+    rb.save_transitions(tmp_path / "rows.npz")
+    said = refused("convert", tmp_path / source, tmp_path / new, *options)
+    assert f"{options[0]}: expected none, as " in said
+    assert not (tmp_path / new).exists()
+    run("convert", tmp_path / source, tmp_path / new)
+
+
 def test_files_that_hold_programs_are_refused(tmp_path: Path) -> None:
     """The restricted reader runs nothing of a file."""
     members = cpprb_files.members({"a": np.zeros((3, 1))})
