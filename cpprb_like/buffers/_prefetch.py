@@ -118,9 +118,9 @@ class Prefetcher:
         try:
             thread.start()
         except BaseException:
-            if thread.ident is None:
+            if thread.ident is None:  # as where the machine has no more threads: it may have later
                 self._began = False
-                self._work.ended()
+                self._work.never_began()
             raise
 
     def close(self) -> None:
@@ -159,6 +159,12 @@ class _Work:
         mine = os.getpid() == self.waiting.process
         if mine and thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
+
+    def never_began(self) -> None:
+        """There is no thread after all."""
+        self.thread = None
+        self.waiting.close()
+        _running.discard(self)
 
     def ended(self) -> None:
         """The thread has ended: it keeps nothing alive, and nobody waits for it."""

@@ -361,6 +361,30 @@ def test_a_thread_that_breaks_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
         next(broken)
 
 
+def test_a_thread_that_could_not_begin_may_begin_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the machine had no more threads, each later ``next`` said that the thread had ended."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    one, other = filled().batches(4, prefetch=2), filled().batches(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="can't start"):
+                next(one)
+    assert not drawn_ahead._open
+    for _ in range(5):
+        assert listed(next(one)) == listed(next(other))
+    one.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        never = filled().batches(4, prefetch=2)
+        with pytest.raises(RuntimeError, match="can't start"):
+            next(never)
+    never.close()
+
+
 def test_an_epoch_of_a_cleared_buffer_says_so_and_ends() -> None:
     """As it does without a thread."""
     rb = filled()
