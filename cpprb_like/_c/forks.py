@@ -3,7 +3,7 @@
 A fork copies the memory of all threads, but only the forking thread goes on in the child. A call of
 another thread would stay half-done there, and its locks held for ever. So the forking thread first
 takes every lock of this package, in the order in which calls take them. Not here: what the locks
-are for (``gate``, ``buffers._replay``, ``samplers._base``).
+are for (``gate``, ``generators``, ``buffers._replay``, ``processes``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMEOUT = 5.0  # seconds for all locks; one that is held for longer is made anew
 
 
 _watched: dict[tuple[int, int], weakref.ref[Any]] = {}
-_told: dict[int, weakref.WeakMethod[Callable[[], None]]] = {}
+_told: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
 _ours = threading.local()  # the locks that a thread took to fork
 
 
@@ -39,8 +39,8 @@ def watch(lock: Any, level: int) -> None:
 
 def tell(method: Callable[[], None]) -> None:
     """Call a method in every child, as long as its object exists; it may only set attributes."""
-    key = id(method.__self__)  # type: ignore[attr-defined]
-    _told[key] = weakref.WeakMethod(method, partial(_forget, _told, key))
+    owner, function = method.__self__, method.__func__  # type: ignore[attr-defined]
+    _told[id(owner)] = weakref.ref(owner, partial(_forget, _told, id(owner))), function
 
 
 def _forget(known: dict[Any, Any], key: Any, _: object) -> None:
@@ -75,10 +75,10 @@ def _renew() -> None:
         if id(lock) not in taken:
             lock._at_fork_reinit()
     _give_back()
-    for ref in _told.copy().values():
-        method = ref()
-        if method is not None:
-            method()
+    for ref, function in _told.copy().values():
+        owner = ref()
+        if owner is not None:
+            function(owner)
 
 
 if hasattr(os, "register_at_fork"):
@@ -102,9 +102,13 @@ class OneProcess:
         with self._lock:
             self._process, self._refusal = -1, refusal
 
-    def __enter__(self) -> bool:
+    def check(self) -> None:
+        """Raise what taking it would raise in this process."""
         if os.getpid() != self._process:
             raise RuntimeError(self._refusal)
+
+    def __enter__(self) -> bool:
+        self.check()
         return self._lock.__enter__()
 
     def __exit__(self, *error: object) -> None:

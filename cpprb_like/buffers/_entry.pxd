@@ -46,7 +46,6 @@ cdef class BufferBase:
     )
     cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
-    cdef int c_check_extra(self, extra, intp_t n) except -1
     cdef list c_check_out(self, out, intp_t n, tuple columns)
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns)
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from threading import RLock
 from typing import Any, TypeAlias, TypeVar
 
@@ -9,12 +9,22 @@ from typing_extensions import disjoint_base
 from cpprb_like._c.forks import OneProcess
 from cpprb_like._core import Ring
 from cpprb_like._store.column import Column
+from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._row_weights import RowWeights
 
 _Take: TypeAlias = Callable[
     [NDArray[np.intp], list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
 ]
 _T = TypeVar("_T")
+
+def check_drawn(
+    sampler: Sampler,
+    rows: NDArray[np.intp],
+    extra: Mapping[str, NDArray[Any]],
+    n: int,
+    names: Container[str],
+    further: Container[str],
+) -> None: ...
 
 @disjoint_base
 class BufferBase:
@@ -50,9 +60,6 @@ class BufferBase:
         take: _Take | None = None,
         columns: tuple[Column, ...] | None = None,
     ) -> dict[str, NDArray[Any]]: ...
-    def _arrays_of(
-        self, out: dict[str, Any], n: int, columns: tuple[Column, ...] | None
-    ) -> list[NDArray[Any]]: ...
     def _draw(
         self,
         draw: Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]],

@@ -529,11 +529,6 @@ cdef class BufferBase:
         out.update(batch)
         return out
 
-    def _arrays_of(self, out, intp_t n, tuple columns):
-        """The arrays of a caller's batch that take n rows of columns, or of all: see ``check_out``."""
-        arrays = c_find_arrays(out, self.c_ring.columns if columns is None else columns, n)
-        return self.c_check_out(out, n, columns) if arrays is None else arrays
-
     cdef list c_check_out(self, out, intp_t n, tuple columns):
         names = self.names if columns is None else [column.name for column in columns]
         return self.schema.check_out(out, n, names)
@@ -554,10 +549,8 @@ cdef class BufferBase:
             if ring.c_drawable() == 0:
                 raise NotEnoughDataError("cannot sample: the buffer is empty")
             slots, extra = draw(ring, n, self.rng, replace=replace)
-            if len(slots) != n:
-                raise ValueError(f"{self.sampler!r} drew {len(slots)} slots, expected {n}")
-            if extra:  # before anything is written to the arrays of the caller
-                self.c_check_extra(extra, n)
+            # Before anything is written to the arrays of the caller.
+            c_check_drawn(self.sampler, slots, extra, n, self.numbers, self.further)
             if take is None and arrays is not None:
                 ring.c_check_slots(slots)
                 c_fill(ring, arrays, ring.columns if columns is None else columns, slots)
@@ -576,15 +569,45 @@ cdef class BufferBase:
             batch[name] = c_aligned(values)
         return batch
 
-    cdef int c_check_extra(self, extra, intp_t n) except -1:
-        """Refuse columns of a sampler that are not of n rows, or have the name of another one."""
+
+def check_drawn(sampler, rows, extra, intp_t n, names, further):
+    """Refuse what a sampler drew if it is not n rows, or has columns that are not its own.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        What drew them.
+    rows : sequence
+        What it drew.
+    extra : dict of ndarray
+        Further columns of the batch.
+    n : int
+        Rows of the batch.
+    names : container of str
+        The fields.
+    further : container of str
+        Columns that the batch has besides with any sampler.
+
+    Raises
+    ------
+    ValueError
+        There are not n rows; or a column has not n values, or the name of one of those.
+    """
+    c_check_drawn(sampler, rows, extra, n, names, further)
+
+
+cdef int c_check_drawn(sampler, rows, extra, intp_t n, names, further) except -1:
+    """As ``check_drawn``."""
+    if len(rows) != n:
+        raise ValueError(f"{sampler!r} drew {len(rows)} slots, expected {n}")
+    if extra:
         for name, values in extra.items():
-            if name in self.numbers or name in self.further or len(values) != n:
+            if name in names or name in further or len(values) != n:
                 raise ValueError(
-                    f"{self.sampler!r}: expected {n} values under a name that is no field, "
+                    f"{sampler!r}: expected {n} values under a name that is no field, "
                     f"got {len(values)} as {name!r}"
                 )
-        return 0
+    return 0
 
 
 @cython.auto_pickle(False)  # it would stand before that of ``ReplayBuffer``

@@ -23,6 +23,7 @@ from cpprb_like._store.column import Column
 from cpprb_like._store.frame_axes import AxisCheck
 from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import check_out, read_columns
+from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
@@ -586,24 +587,14 @@ class _Reading:
     def attempt(self, choose: Choose, n: int | None) -> tuple[Slots, Batch] | None:
         """Choose rows and read them; None if they went away meanwhile."""
         slots, extra = choose()
-        if n is not None and len(slots) != n:
-            raise ValueError(f"{self.now.sampler!r} drew {len(slots)} slots, expected {n}")
-        self._check_extra(extra, len(slots))
-        read = self._read_single if self.now.items is None else self._read_sequences
+        now, expected = self.now, len(slots) if n is None else n
+        check_drawn(now.sampler, slots, extra, expected, now.names, now.further_names)
+        read = self._read_single if now.items is None else self._read_sequences
         batch = read(slots)
-        if batch is None or not self.now.all_drawable(slots):
+        if batch is None or not now.all_drawable(slots):
             return None
         batch.update({name: aligned(values) for name, values in extra.items()})
         return slots, batch
-
-    def _check_extra(self, extra: Extra, n: int) -> None:
-        now = self.now
-        for name, values in extra.items():
-            if name in now.names or name in now.further_names or len(values) != n:
-                raise ValueError(
-                    f"{self.now.sampler!r}: expected {n} values under a name that is no field, "
-                    f"got {len(values)} as {name!r}"
-                )
 
     def _read_single(self, slots: Slots) -> Batch | None:
         now = self.now

@@ -59,6 +59,22 @@ class RateLimiter:
         """The numbers of the formulas."""
         raise NotImplementedError
 
+    def check_capacity(self, capacity: int) -> None:
+        """Raise ``ValueError`` if a replay of so many rows never holds as many as a draw wants.
+
+        Examples
+        --------
+        >>> from cpprb_like.limiters import MinSize
+        >>> MinSize(100).check_capacity(50)
+        Traceback (most recent call last):
+            ...
+        ValueError: limiter: MinSize(min_size=100, timeout=60.0) wants 100 rows, of a capacity of 50
+        """
+        if self.bounds.min_size > capacity:
+            raise ValueError(
+                f"limiter: {self} wants {self.bounds.min_size:g} rows, of a capacity of {capacity}"
+            )
+
     def can_insert(self, n: int, *, inserts: int, samples: int, deletes: int) -> bool:
         """Whether n rows may be inserted.
 

@@ -211,6 +211,7 @@ class RateLimited(LimitedSource):
             raise TypeError(f"buffer: expected a ReplayBuffer, got {type(buffer).__name__}")
         if not isinstance(limiter, RateLimiter):
             raise TypeError(f"limiter: expected a RateLimiter, got {limiter!r}")
+        limiter.check_capacity(buffer.capacity)
         counters = open_counters(limiter, np.zeros(words_for(1, 1), np.int64), 1, 1)
         begin_balanced(limiter, counters, len(buffer))
         super().__init__(buffer, SampleGate(limiter, counters, 1))

@@ -9,7 +9,7 @@ from cpprb_like._store.followers import Followers
 def attempt(
     group: Followers,
     look: Callable[[dict[int, int]], None],
-    check: Callable[[Any, int], None],
+    check: Callable[[Any, Any, int], None],
     draw: Callable[[int], Any],
     n: int,
     columns: tuple[Column, ...],

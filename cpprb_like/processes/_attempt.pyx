@@ -23,7 +23,7 @@ def attempt(
     look : callable
         Is told which shards have to be looked at: a dict of what ``Followers.follow`` said of each.
     check : callable
-        ``check(extra, n)`` refuses columns of a sampler.
+        ``check(rows, extra, n)`` refuses what a sampler drew: see ``check_drawn``.
     draw : callable
         ``draw(n)`` chooses n rows, and gives further columns.
     n : int
@@ -41,8 +41,8 @@ def attempt(
     rows, extra = draw(n)
     if named and "indexes" not in extra:
         extra = {**extra, "indexes": group.handles(rows)}
-    if extra:
-        check(extra, len(rows))
+    if extra or len(rows) != n:
+        check(rows, extra, n)
     batch = group.c_read(rows, columns, arrays, &late)
     if late >= 0:
         return None

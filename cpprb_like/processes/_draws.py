@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.drawn_ahead import States, state_before
 from cpprb_like._core import Ring
 from cpprb_like._store.followers import Followers
+from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._prioritized import (
@@ -252,6 +253,7 @@ class CopiedDraws(Draws):
             vars(sampler).update(time)
             draw = self._drawing(sampler, ring, beta, None if starts is None else starts[number])
             slots, further = draw(len(places), rng, replace=replace)
+            check_drawn(sampler, slots, further, len(places), (), ())
             rows[places] = self.group.number(number, slots)
             for name, values in further.items():
                 own = values << self.group.bits | number if name == "indexes" else values

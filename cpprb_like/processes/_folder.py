@@ -238,13 +238,8 @@ class Folder:
         """A new folder, not yet under its name: ``publish`` gives it that."""
         wanted = secrets.token_hex(NAME_NBYTES) if name is None else check_name(name)
         for _ in range(TRIES):
-            base = memory_folder()
-            remove_stale(base)
-            path = base / wanted
-            if path.exists():
-                raise FileExistsError(
-                    f"name: there is a replay of the name {name!r}; SharedReplay.attach opens it"
-                )
+            path = cls.check_free(wanted)
+            base = path.parent
             life = _new_folder(base / f"{wanted}.{secrets.token_hex(4)}{UNFINISHED}")
             if life is not None:
                 break
@@ -254,6 +249,18 @@ class Folder:
         told = json.dumps(description | {IDENTITY: secrets.token_hex(16)})
         (folder.path / DESCRIPTION).write_text(told, encoding="utf-8")
         return folder, path
+
+    @staticmethod
+    def check_free(name: str) -> Path:
+        """Where a replay of this name would be; ``FileExistsError`` if there is one."""
+        base = memory_folder()
+        remove_stale(base)
+        path = base / check_name(name)
+        if path.exists():
+            raise FileExistsError(
+                f"name: there is a replay of the name {name!r}; SharedReplay.attach opens it"
+            )
+        return path
 
     def publish(self, path: Path) -> None:
         """Give a folder that is complete its name."""

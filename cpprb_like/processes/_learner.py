@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.drawn_ahead import States, live_state, state_of_generator
-from cpprb_like._c.forks import BUFFER, watch
+from cpprb_like._c.forks import BUFFER, OneProcess, tell, watch
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._store.column import Column
@@ -35,7 +35,7 @@ from cpprb_like.processes._saving import SavedLearner
 from cpprb_like.processes._sharded import Names, Sharded
 from cpprb_like.processes._shards import BUSY, ROWS, Reader
 from cpprb_like.processes._update_counts import UpdateCounts
-from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._prioritized import PrioritySampler
 from cpprb_like.samplers._uniform import Uniform
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Learner"]
 
+FORKED = "the learner belongs to the parent process; make one in this process: replay.learner()"
 PATIENCE = 20  # looks at rows that are being edited, which takes microseconds ...
 PAUSE = 5e-5  # ... and seconds between them
 
@@ -82,7 +83,7 @@ class Learner(Sharded):
     The same seed, and the same rows that came between the same calls, give the same batches.
 
     Any number of threads may draw and update. A learner belongs to its process, and is not
-    pickled: hand on the ``SharedReplay``.
+    pickled: hand on the ``SharedReplay``. In a forked child its methods raise ``RuntimeError``.
 
     Examples
     --------
@@ -131,12 +132,19 @@ class Learner(Sharded):
         self._counts.tell(0, 0)
         self._stuck: set[int] = set()
         self._fresh: set[int] = set()  # shards that have come, and have not been followed yet
-        self._lock = threading.RLock()
+        self._lock: threading.RLock | OneProcess = threading.RLock()
         watch(self._lock, BUFFER)
+        self._in_parent = OneProcess(FORKED)
+        tell(self._leave)
         self._names = frozenset(self._model.fields)
+        self._further_names = frozenset(self._further())
         # All shards have the same layout, so without n-step returns a batch is read in one pass.
         self._columns = self._model.ring.columns if self._model._nstep is None else None
         self._at_once: tuple[Column, ...] | None = None  # the same while no shard is waited for
+
+    def _leave(self) -> None:
+        """In a forked child it would draw what its parent draws: nobody can use it there."""
+        self._lock = self._in_parent
 
     def _model_of(self, size: int) -> ReplayBuffer:
         """A buffer as each shard is, without rows."""
@@ -264,7 +272,7 @@ class Learner(Sharded):
             draw = self._draws.drawing(self.rng, replace, beta)
             with self._lock:
                 batch = attempt(
-                    self._group, self._look_at, self._check_extra, draw, n, columns, given, indexes
+                    self._group, self._look_at, self._check_drawn, draw, n, columns, given, indexes
                 )
             if batch is not None:
                 return batch
@@ -279,15 +287,6 @@ class Learner(Sharded):
         assert columns is not None
         given = None if arrays is None else list(arrays.values())
         return self._group.read(rows, columns, given)
-
-    def _check_extra(self, extra: Extra, n: int) -> None:
-        """Refuse columns of a sampler that are not of n rows, or have the name of a field."""
-        for name, values in extra.items():
-            if name in self._names or len(values) != n:
-                raise ValueError(
-                    f"{self.sampler!r}: expected {n} values under a name that is no field, "
-                    f"got {len(values)} as {name!r}"
-                )
 
     def _read_part(
         self,

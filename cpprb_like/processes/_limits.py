@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -126,11 +127,12 @@ class Limits(Peers):
 
     def describe(self, first: int, stop: int) -> str:
         """See ``Peers.describe``."""
-        found = [self._describe(line) for line in range(first, stop) if said_by(self._locks[line])]
+        said = {line: said_by(self._locks[line]) for line in range(first, stop)}
+        found = [self._describe(line, about) for line, about in said.items() if about]
         what = "actor" if first == 0 else "learner"
         return "; ".join(found) or f"no {what} has come yet"
 
-    def _describe(self, line: int) -> str:
+    def _describe(self, line: int, about: dict[str, Any]) -> str:
         is_actor = line < self._writers
         what, number = ("actor", line) if is_actor else ("learner", line - self._writers)
         path = self._locks[line]
@@ -139,7 +141,7 @@ class Limits(Peers):
         did = "added" if is_actor else "drew"
         rows = f", holds {self._counters.rows(line)} rows" if is_actor else ""
         return (
-            f"{what} {number}, process {said_by(path)['pid']}, "
+            f"{what} {number}, process {about['pid']}, "
             f"{'is there' if is_locked(path) else 'has ended'}, last {did} {since}{rows}"
         )
 
@@ -156,15 +158,23 @@ class LimitedActor(Actor):
 
     def limit(self, limits: Limits) -> None:
         """Wait for this limiter from now on."""
-        self._inserts = limits.inserts(self.number, self.get_stored_size)
+        held = weakref.ref(self)  # the gate is of the actor: a cycle would keep its lock
+
+        def rows() -> int:
+            actor = held()
+            return 0 if actor is None else actor.get_stored_size()
+
+        self._inserts = limits.inserts(self.number, rows)
         self._steps = StepCounter(self.schema.fields, self.n_envs)
 
     def add(self, **fields: Any) -> int | None:
         """Add one step, or several, when the limiter allows them: see ``RateLimited.add``."""
+        self._check_process()
         return self._inserts.run(self._steps(fields), super().add, **fields)
 
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
         """As ``add``, where only some environments have a step."""
+        self._check_process()
         mask = np.array(present)
         return self._inserts.run(int(np.count_nonzero(mask)), super().add_where, mask, **fields)
 
@@ -201,7 +211,9 @@ class LimitedLearner(Learner):
         arrays: Batch | None,
         indexes: bool,
     ) -> Batch:
+        self._in_parent.check()
         return self._samples.run(n, super()._draw, replace, beta, n, names, arrays, indexes)
 
     def _allow(self, n: int, draw: Callable[..., Batch], *arguments: Any) -> Batch:
+        self._in_parent.check()
         return self._samples.run(n, draw, *arguments)

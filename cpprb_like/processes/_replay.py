@@ -24,7 +24,7 @@ from cpprb_like._store.schema import read_env_dict, read_size
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint._progress import Tell
 from cpprb_like.limiters import LimiterStats, RateLimiter
-from cpprb_like.processes._folder import IDENTITY, FileLock, Folder, check_name, is_locked, said_by
+from cpprb_like.processes._folder import IDENTITY, FileLock, Folder, is_locked, said_by
 from cpprb_like.processes._learner import Learner
 from cpprb_like.processes._limits import (
     LimitedActor,
@@ -185,6 +185,8 @@ class SharedReplay:
             "limiter": limiter_to_json(limiter),
             "options": options,
         }
+        if limiter is not None:
+            limiter.check_capacity(size * self.writers)
         try:
             json.dumps(description)
         except TypeError as error:
@@ -611,7 +613,7 @@ class SharedReplay:
         count = before if writers is None else as_int("writers", writers, 1)
         size = int(options.pop("size")) * max(1, -(-before // count))
         if name is not None:
-            check_name(name)
+            Folder.check_free(name)
         limiter = limiter_from_json(saved.description["limiter"])
         wanted = size * count if capacity is None else capacity
         replay = cls(wanted, **options, writers=count, limiter=limiter, reserve=False)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.aligned import aligned, empty
 from cpprb_like._core import Ring
 from cpprb_like._store.schema import check_out
+from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.buffers._replay import sampler_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
 from cpprb_like.errors import NotEnoughDataError
@@ -37,6 +38,9 @@ ROW_NAMES = ("indexes", "row_indexes")  # columns that name rows
 
 class Sharded(Source):
     """A source of the rows of a learner's shards."""
+
+    _names: frozenset[str]  # the fields ...
+    _further_names: frozenset[str]  # ... and what batches have besides with any sampler
 
     @property
     def _learner(self) -> Learner:
@@ -145,9 +149,13 @@ class Sharded(Source):
             return rows, extra
 
         with learner._lock:
-            batch = self._read(choose, names, arrays, indexes)
+            batch = self._read(choose, n, names, arrays, indexes)
             self._count()
         return batch
+
+    def _check_drawn(self, rows: Rows, extra: Extra, n: int) -> None:
+        """See ``check_drawn``."""
+        check_drawn(self._learner.sampler, rows, extra, n, self._names, self._further_names)
 
     def _check_out(self, out: dict[str, Any], n: int, names: Names) -> Batch:
         """The arrays of the caller, by field."""
@@ -155,8 +163,10 @@ class Sharded(Source):
         wanted = {name: columns[name] for name in names or self.fields}
         return dict(zip(wanted, check_out(out, n, wanted), strict=True))
 
-    def _read(self, choose: Choose, names: Names, arrays: Batch | None, located: bool) -> Batch:
-        """What there is of the rows that ``choose`` chooses, as they are at one moment."""
+    def _read(
+        self, choose: Choose, n: int | None, names: Names, arrays: Batch | None, located: bool
+    ) -> Batch:
+        """What there is of the rows that ``choose`` chooses, n if that is known, at one moment."""
         learner = self._learner
         margins: dict[int, int] = {}
         for _ in tries():
@@ -170,7 +180,7 @@ class Sharded(Source):
                     raise
                 margins.clear()  # all that it knew of was written over: newer rows are there
                 continue
-            learner._check_extra(extra, len(rows))
+            self._check_drawn(rows, extra, len(rows) if n is None else n)
             late, batch = self._take(rows, names, arrays, located)
             if late < 0:
                 batch.update({name: aligned(values) for name, values in extra.items()})
@@ -247,7 +257,7 @@ class Sharded(Source):
                 if rows is None:
                     return
                 choose = partial(self._still_there, rows, dict(rings), clears)
-                batch = self._read(choose, fields, None, False)
+                batch = self._read(choose, None, fields, None, False)
                 self._count()
             yield batch
 

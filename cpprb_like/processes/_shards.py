@@ -209,6 +209,11 @@ class Actor(ReplayBuffer):
         with room_for(layout.nbytes, Path(prefix).parent, "the replay", "for each writer"):
             return ShardFiles(layout, prefix, mode)
 
+    def _check_process(self) -> None:
+        """Raise ``RuntimeError`` in a forked child, or after ``close``."""
+        assert self._files is not None
+        self._files.gate.check()
+
     def close(self) -> None:
         """Give the shard back; its rows stay. Writing raises ``RuntimeError`` from now on."""
         assert self._files is not None

@@ -260,3 +260,9 @@ def test_wrong_parts_are_refused() -> None:
         limited(1000)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="buffer"):
         RateLimited(object(), MinSize(1))  # type: ignore[arg-type]
+
+
+def test_a_limiter_that_wants_more_rows_than_there_can_be_is_refused() -> None:
+    """Nobody would ever draw."""
+    with pytest.raises(ValueError, match=r"MinSize\(min_size=9.* of a capacity of 8"):
+        limited(MinSize(9), size=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,17 +15,22 @@ from distributions import chi_square_limit
 from shared_rows import EACH, EPISODE, FIELDS, chained, ids, plain
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._core import Ring
 from cpprb_like.buffers import Mixture
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import (
+    Extra,
     LegacyUniform,
     Prioritized,
     RankBased,
     Recency,
     Reverse,
     Sampler,
+    Slots,
     Uniform,
 )
+from cpprb_like.samplers._starts import Starts
+from cpprb_like.typing import FieldSpec, NstepSpec
 from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences
 
 Array = npt.NDArray[Any]
@@ -561,3 +567,59 @@ def test_episodes_that_an_actor_deletes_are_not_drawn(sampler: type[Sampler]) ->
         actor.episodes.delete(1)
         assert set(learner.sample(100)["x"].tolist()) == {2, 3}
         assert len(learner) == 2
+
+
+class Adds(Uniform):
+    """Draws rows, and columns of this name and length."""
+
+    def __init__(self, name: str, length: int | None = None, least: int = 0) -> None:
+        self.name, self.length, self.least = name, length, least
+
+    def draw(
+        self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw``."""
+        return self._with_column(*super().draw(ring, self.least or n, rng, replace=replace), n)
+
+    def draw_starts(
+        self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
+    ) -> tuple[Slots, Extra]:
+        """See ``Sampler.draw_starts``."""
+        return self._with_column(*super().draw_starts(starts, n, rng, replace=replace), n)
+
+    def _with_column(self, slots: Slots, _: Extra, n: int) -> tuple[Slots, Extra]:
+        return slots, {self.name: np.zeros(n if self.length is None else self.length)}
+
+
+NSTEP: NstepSpec = {"size": 2, "gamma": 0.9, "rew": "rew", "next": "x", "discount": True}
+
+
+@pytest.mark.parametrize(
+    ("sampler", "layers", "message"),
+    [
+        (Adds("x"), (), "under a name that is no field, got 4 as 'x'"),
+        (Adds("discount"), (), "under a name that is no field, got 4 as 'discount'"),
+        (Adds("mask"), (Sequences(2), NStep(1)), "under a name that is no field, got 4 as 'mask'"),
+        (Adds("own", 1), (), "expected 4 values under a name that is no field, got 1 as 'own'"),
+        (Adds("own", least=1), (), "drew 1 slots, expected 4"),
+    ],
+)
+def test_a_sampler_that_does_not_keep_to_its_columns_is_refused(
+    sampler: Sampler, layers: tuple[Layer, ...], message: str
+) -> None:
+    """As a buffer refuses it: nothing that it gives takes the place of what was stored."""
+    fields: dict[str, FieldSpec] = {
+        "x": {"shape": ()},
+        "rew": {"shape": ()},
+        "done": {"shape": (), "dtype": bool},
+    }
+    rows = {"x": np.arange(8.0), "rew": np.ones(8), "done": np.zeros(8, bool)}
+    buffer = ReplayBuffer(8, fields, sampler=copy.deepcopy(sampler), Nstep=NSTEP)
+    buffer.add(**rows)
+    with SharedReplay(8, fields, writers=1, Nstep=NSTEP) as replay, replay.actor() as actor:
+        actor.add(**rows)
+        learner = replay.learner(sampler)
+        for source in (buffer, learner):
+            drawn = source.view(*layers) if layers else source
+            with pytest.raises(ValueError, match=message):
+                drawn.sample(4)

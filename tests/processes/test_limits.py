@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from fractions import Fraction
@@ -20,7 +21,9 @@ from reference_limiter import ReferenceLimiter
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import Bounds, MinSize, Queue, RateLimiter, SampleToInsertRatio
 from cpprb_like.processes import SharedReplay
+from cpprb_like.samplers import Prioritized
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import NStep
 
 FIELDS: Mapping[str, FieldSpec] = {"x": {"shape": ()}, "obs": {"shape": 3}}
 PATIENCE = 30.0
@@ -305,3 +308,65 @@ def _is_done(allowed: bool, call: Any, *arguments: Any, **options: Any) -> bool:
     with pytest.raises((RateLimitTimeoutError, ValueError)):
         call(*arguments, **options)
     return False
+
+
+def test_an_actor_that_is_dropped_gives_its_shard_back() -> None:
+    """At once, whether there is a limiter or not: nothing holds it but its caller."""
+    for limiter in (None, MinSize(1)):
+        with shared(limiter, writers=1) as replay:
+            replay.actor().add(**step())
+            replay.actor().add(**step())
+
+
+@pytest.mark.parametrize("limiter", [None, MinSize(1, timeout=60.0)])
+def test_the_ends_of_a_parent_are_refused_in_a_forked_child(limiter: RateLimiter | None) -> None:
+    """They would draw what the parent draws, and count what it counts."""
+    with shared(limiter, writers=1) as replay:
+        actor, learner = replay.actor(), replay.learner(Prioritized(), seed=0)
+        actor.add(**step(10))
+        view = learner.view(NStep(1))
+
+        def use() -> None:
+            for call in (
+                lambda: actor.add(**step()),
+                lambda: learner.sample(4),
+                lambda: view.sample(4),
+                lambda: next(learner.epoch(4)),
+                lambda: learner.update_priorities([0], [1.0]),
+            ):
+                with pytest.raises(RuntimeError, match="belongs to the parent process"):
+                    call()
+            assert len(replay.learner(seed=0).sample(4)["x"]) == 4
+
+        with child(use) as other:
+            assert other.join() == 0
+        assert len(learner.sample(4)["x"]) == 4
+
+
+def test_a_limiter_that_wants_more_rows_than_there_can_be_is_refused() -> None:
+    """Nobody would ever draw."""
+    with pytest.raises(ValueError, match=r"MinSize\(min_size=101.* of a capacity of 100"):
+        shared(MinSize(101), capacity=100, writers=2)
+
+
+def test_who_is_waited_for_while_shards_change_hands() -> None:
+    """What a lock says is read once: it is empty while another process takes it."""
+    with shared(MinSize(10, timeout=0.0), writers=1) as replay:
+        learner = replay.learner(seed=0)
+        path = replay._lock_path(0)
+        stop = threading.Event()
+
+        def rewrite() -> None:
+            while not stop.is_set():
+                path.write_bytes(b"")
+                path.write_bytes(b'{"pid": 7, "since": 0.0}')
+
+        thread = threading.Thread(target=rewrite)
+        thread.start()
+        try:
+            for _ in range(2000):
+                with pytest.raises(RateLimitTimeoutError):
+                    learner.sample(1)
+        finally:
+            stop.set()
+            thread.join()

@@ -271,7 +271,7 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
         SharedReplay.load(tmp_path / "other")
     with SharedReplay(10, {"x": {}}, writers=1, name="taken") as replay:
         replay.save(tmp_path / "ours")
-        with pytest.raises(FileExistsError, match="'taken'"):
+        with pytest.raises(FileExistsError, match=r"'taken'; SharedReplay.attach"):
             SharedReplay.load(tmp_path / "ours", name="taken")
         with pytest.raises(ValueError, match="name: expected letters"):
             SharedReplay.load(tmp_path / "ours", name="a/b")
