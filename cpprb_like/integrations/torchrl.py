@@ -21,7 +21,7 @@ from cpprb_like.typing import FieldSpec
 
 try:
     import torch
-    from tensordict import TensorDict, TensorDictBase, is_tensor_collection
+    from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
 except ImportError as error:
     raise missing(__name__, "TorchRL's tensordict", "torchrl", error) from error
 
@@ -141,7 +141,8 @@ class TensorDictReplayBuffer:
         ------
         TypeError, ValueError
             Another shape, or entries of other names, shapes or types than those of the first call,
-            or two entries that would be one field; nothing was added.
+            or two entries that would be one field, or one that is no tensor, or of a dtype that
+            NumPy lacks, or that has the name of an entry that batches get; nothing was added.
         """
         _check_steps(data)
         for _, inverse in reversed(self._transforms):
@@ -160,6 +161,7 @@ class TensorDictReplayBuffer:
             raise ValueError(f"extend: expected shape (T,), got {tuple(data.shape)}")
         paths, values = _read(data)
         if self.buffer is None:
+            self._check_names(values)
             self.buffer, self._paths = self._make(values, data.ndim), paths
         if len(data) == 0:
             self.buffer.add(**values)
@@ -221,6 +223,18 @@ class TensorDictReplayBuffer:
             for time, env in np.argwhere(changed).tolist():
                 found.setdefault(time + 1, []).append(env)
         return found
+
+    def _check_names(self, values: Mapping[str, Array]) -> None:
+        """Raise ``ValueError`` for an entry in the place of one that ``sample`` adds."""
+        added = {"gamma", "discount"} if self.n_steps > 1 else set()
+        if isinstance(self._sampler, PrioritySampler):
+            added |= {INDEXES, WEIGHTS, "indexes", "weights"}
+        taken = sorted(added & values.keys())
+        if taken:
+            raise ValueError(
+                f"extend: expected entries of other names than {taken}, which a batch of this "
+                "buffer has of its own: rename them, or leave them out, by data.exclude()"
+            )
 
     def _make(self, values: dict[str, Array], ndim: int) -> buffers.ReplayBuffer:
         """The buffer for steps such as these."""
@@ -377,10 +391,31 @@ def _check_steps(data: object) -> None:
 
 
 def _entries(data: TensorDictBase) -> Iterable[tuple[Path, torch.Tensor]]:
-    """The leaves of a tensordict, by their paths."""
-    for key in data.keys(include_nested=True, leaves_only=True):
+    """The leaves of a tensordict, by their paths; ``TypeError`` if one is no tensor."""
+    for key in data.keys(include_nested=True):  # leaves alone would be without those
         value = data.get(key)
-        yield (key,) if isinstance(key, str) else key, value
+        path = (key,) if isinstance(key, str) else key
+        if is_non_tensor(value):
+            raise _no_array(path, type(value).__name__)
+        if not is_tensor_collection(value):
+            yield path, value
+
+
+def _array(path: Path, value: torch.Tensor) -> Array:
+    """The values of a leaf."""
+    try:
+        found: Array = value.numpy(force=True)
+    except TypeError:
+        raise _no_array(path, f"a tensor of {value.dtype}") from None
+    return found
+
+
+def _no_array(path: Path, got: str) -> TypeError:
+    key = repr(path[0] if len(path) == 1 else path)
+    return TypeError(
+        f"extend: {key}: expected a tensor of a dtype that NumPy has, got {got}: convert it, or "
+        f"leave it out, by data.exclude({key})"
+    )
 
 
 def _field(path: Path) -> str:
@@ -391,7 +426,7 @@ def _field(path: Path) -> str:
 def _read(data: TensorDictBase) -> tuple[dict[str, Path], dict[str, Array]]:
     """The paths of the entries, and their values, by field; with the flags that are missing.
 
-    Raises ``ValueError`` if two entries would be one field.
+    Raises ``ValueError`` if two entries would be one field, and ``TypeError`` for one that is none.
     """
     paths: dict[str, Path] = {}
     values: dict[str, Array] = {}
@@ -399,7 +434,7 @@ def _read(data: TensorDictBase) -> tuple[dict[str, Path], dict[str, Array]]:
         name = _field(path)
         if name in paths:
             raise ValueError(f"extend: {paths[name]} and {path} would both be the field {name!r}")
-        paths[name], values[name] = path, value.numpy(force=True)
+        paths[name], values[name] = path, _array(path, value)
     if "next_done" in values:
         done = values["next_done"].astype(bool)
         for name, other in (ENDS, ENDS[::-1]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import time
 import warnings
 from typing import Any
@@ -96,6 +97,50 @@ def test_n_step_returns() -> None:
     ended = batch["next", "terminated"].ravel()
     gamma = torch.where(ended, 0.0, 0.5**3)
     torch.testing.assert_close(batch["gamma"].ravel(), gamma)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "got"),
+    [
+        ("task", tensordict.NonTensorData("push"), "NonTensorData"),
+        (("next", "note"), tensordict.NonTensorStack(*"abcde"), "NonTensorStack"),
+        ("half", torch.zeros(5, 1, dtype=torch.bfloat16), "a tensor of torch.bfloat16"),
+    ],
+)
+def test_an_entry_that_is_no_array_is_refused_by_name(key: Any, value: Any, got: str) -> None:
+    """What was no tensor was dropped without a word, and of a dtype NumPy's error was all."""
+    rb = TensorDictReplayBuffer(30, seed=0)
+    data = steps(5).set(key, value)
+    with pytest.raises(TypeError, match=rf"^extend: .*{re.escape(repr(key))}.*, got {got}: "):
+        rb.extend(data)
+    assert len(rb) == 0
+    rb.extend(data.exclude(key))
+    with pytest.raises(TypeError, match=r"^extend: "):
+        rb.extend(data)
+    assert len(rb) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("index", {"sampler": Prioritized()}),
+        ("priority_weight", {"sampler": Prioritized()}),
+        ("indexes", {"sampler": Prioritized()}),
+        ("gamma", {"n_steps": 3}),
+        ("discount", {"n_steps": 3}),
+    ],
+)
+def test_an_entry_called_as_what_a_batch_gets_is_refused(name: str, options: Any) -> None:
+    """Its values were replaced in what was drawn; without the option they come back."""
+    data = steps(9).set(name, torch.full((9, 1), 7.0))
+    rb = TensorDictReplayBuffer(30, seed=0, **options)
+    with pytest.raises(ValueError, match=rf"^extend: expected .* other names than \['{name}'\]"):
+        rb.extend(data)
+    assert rb.buffer is None
+    rb.extend(data.exclude(name))
+    plain = TensorDictReplayBuffer(30, seed=0)
+    plain.extend(data)
+    assert (plain.sample(4)[name] == 7).all()
 
 
 def plain(start: int, stop: int, **flags: Any) -> Any:
