@@ -38,6 +38,7 @@ from cpprb_like.datasets._model import (
     check_steps,
     key_of,
     load_json,
+    only_newest_open,
 )
 
 __all__ = ["FORMAT", "DreamerReader", "DreamerWriter"]
@@ -347,14 +348,11 @@ class DreamerReader(Reader):
         cut = sum(is_cut for _, is_cut, _ in spans[1:])
         if cut:  # a buffer of one environment tells it of its oldest episode only
             self.left_out.append(f"that the first steps of {cut} episodes are lacking")
-        last = len(spans) - 1
+        episodes = [EpisodeRecord(0, span.length, *told) for span, *told in spans]
         self._spans = [span for span, _, _ in spans]
         self.header = Header(
             (*observations.values(), *others.values(), *nexts, *flags),
-            tuple(
-                EpisodeRecord(0, span.length, is_cut, is_open and k == last)
-                for k, (span, is_cut, is_open) in enumerate(spans)
-            ),
+            only_newest_open(episodes, self.left_out),
             observations={name: (self._keys[name],) for name in observations},
             actions={"act": ()} if "act" in others else {},
             reward="rew" if "rew" in others else None,

@@ -30,6 +30,7 @@ from cpprb_like.datasets._model import (
     is_taken,
     key_of,
     nest,
+    only_newest_open,
 )
 from cpprb_like.datasets._model import Path as Parts
 
@@ -40,6 +41,7 @@ FILE = "main_data.hdf5"
 OURS = "cpprb_like"
 FLAG = np.dtype(np.bool_)
 INFOS = "infos"
+ENDS = ("terminations", "truncations")
 COLUMNS = {"rewards": "rew", "terminations": "terminated", "truncations": "truncated"}
 
 
@@ -174,21 +176,16 @@ class MinariReader(Reader):
             _hdf5.check_dataset(rewards, f"{group.name}/rewards")
             if len(rewards):
                 seed = _seed(group.attrs.get("seed"))
-                episodes.append(EpisodeRecord(0, len(rewards), seed=seed))
+                is_open = not any(
+                    flag is not None and bool(flag[-1])
+                    for flag in (_hdf5.member(group, name) for name in ENDS)
+                )
+                episodes.append(EpisodeRecord(0, len(rewards), is_open=is_open, seed=seed))
                 self._groups.append(f"episode_{number}")
         if not episodes:
             raise ValueError("expected an episode with rows, got none")
         self._read_fields(self._group(self._groups[0]), episodes[0].length, metadata)
-        self.header = replace(self.header, episodes=tuple(self._opened(episodes)))
-
-    def _opened(self, episodes: list[EpisodeRecord]) -> Iterator[EpisodeRecord]:
-        """The episodes, the last one open if nothing says that it has ended."""
-        yield from episodes[:-1]
-        group = self._group(self._groups[-1])
-        flags = [_hdf5.member(group, name) for name in ("terminations", "truncations")]
-        yield replace(
-            episodes[-1], is_open=not any(flag is not None and bool(flag[-1]) for flag in flags)
-        )
+        self.header = replace(self.header, episodes=only_newest_open(episodes, self.left_out))
 
     def _read_fields(self, group: Any, n: int, metadata: Mapping[str, Any]) -> None:
         spaces = {

@@ -19,7 +19,7 @@ import numpy as np
 from cpprb_like.datasets import _arrow, _minari_metadata
 from cpprb_like.datasets._files import need
 from cpprb_like.datasets._format import Format, Reader, Writer
-from cpprb_like.datasets._minari import COLUMNS, INFOS, OURS, decoded, foreign_header
+from cpprb_like.datasets._minari import COLUMNS, ENDS, INFOS, OURS, decoded, foreign_header
 from cpprb_like.datasets._minari_metadata import Leaf
 from cpprb_like.datasets._model import (
     Array,
@@ -31,6 +31,7 @@ from cpprb_like.datasets._model import (
     is_taken,
     key_of,
     load_json,
+    only_newest_open,
 )
 from cpprb_like.datasets._model import Path as Parts
 
@@ -141,24 +142,24 @@ class MinariArrowReader(Reader):
             )
         episodes, self._ids = [], []
         for number in range(total):
-            rows = self._table(number).num_rows - 1
+            table = self._table(number)
+            rows = table.num_rows - 1
             if rows > 0:
                 path = self._folder / str(number) / METADATA
                 found = load_json(path.read_bytes(), str(path)) if path.is_file() else {}
                 seed = found.get("seed") if isinstance(found, dict) else None
-                episodes.append(EpisodeRecord(0, rows, seed=seed if type(seed) is int else None))
+                seed = seed if type(seed) is int else None
+                has_ended = any(
+                    bool(table.column(name)[rows - 1].as_py())
+                    for name in ENDS
+                    if name in table.column_names
+                )
+                episodes.append(EpisodeRecord(0, rows, is_open=not has_ended, seed=seed))
                 self._ids.append(number)
         if not episodes:
             raise ValueError("expected an episode with rows, got none")
-        table = self._table(self._ids[-1])
-        ended = any(
-            bool(table.column(name)[len(table) - 2].as_py())
-            for name in ("terminations", "truncations")
-            if name in table.column_names
-        )
-        episodes[-1] = replace(episodes[-1], is_open=not ended)
         self._read_fields(self._table(self._ids[0]).slice(0, 2), metadata)
-        self.header = replace(self.header, episodes=tuple(episodes))
+        self.header = replace(self.header, episodes=only_newest_open(episodes, self.left_out))
 
     def _read_fields(self, table: Any, metadata: Mapping[str, Any]) -> None:
         spaces = {

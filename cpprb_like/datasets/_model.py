@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -32,6 +32,7 @@ __all__ = [
     "key_of",
     "load_json",
     "nest",
+    "only_newest_open",
 ]
 
 Array = NDArray[Any]
@@ -368,6 +369,22 @@ def nest(parts: Iterable[tuple[Path, Any]]) -> Any:
 def is_taken(name: str, fields: Container[str], observations: Container[str]) -> bool:
     """Whether another field has a name, or the next values of one of these observations will."""
     return name in fields or name.removeprefix("next_") in observations
+
+
+def only_newest_open(
+    episodes: Sequence[EpisodeRecord], left_out: list[str]
+) -> tuple[EpisodeRecord, ...]:
+    """The episodes of one environment as a buffer has them: what is not its newest one has ended.
+
+    Where nothing in the files ends one, ``left_out`` is told how many these are.
+    """
+    count = sum(episode.is_open for episode in episodes[:-1])
+    if count:
+        left_out.append(
+            f"that {count} episodes before the newest have no end (they count as truncated)"
+        )
+    ended = (replace(episode, is_open=False) for episode in episodes[:-1])
+    return (*ended, *episodes[-1:])
 
 
 def check_steps(header: Header, format: str) -> None:  # noqa: A002 (the word that users know)

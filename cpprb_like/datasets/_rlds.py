@@ -35,6 +35,7 @@ from cpprb_like.datasets._model import (
     key_of,
     load_json,
     nest,
+    only_newest_open,
 )
 from cpprb_like.datasets._model import Path as Parts
 
@@ -280,8 +281,7 @@ class RldsReader(Reader):
         if not episodes:
             raise ValueError(f"{self._folder}: expected an episode with rows, got none")
         self._records = records
-        episodes[:-1] = [replace(episode, is_open=False) for episode in episodes[:-1]]
-        self.header = replace(header, episodes=tuple(episodes))
+        self.header = replace(header, episodes=only_newest_open(episodes, self.left_out))
 
     def _steps(self, record: _tfrecord.Record, places: list[Parts]) -> dict[Parts, Array]:
         """Some features of all steps of an episode."""

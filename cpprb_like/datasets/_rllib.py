@@ -31,6 +31,7 @@ from cpprb_like.datasets._model import (
     is_taken,
     key_of,
     load_json,
+    only_newest_open,
 )
 from cpprb_like.datasets._model import Path as Parts
 
@@ -285,11 +286,13 @@ class RllibReader(Reader):
         header = Header(
             tuple(fields.values()), (), 1, groups["obs"], groups["actions"], ends=Ends(**ends)
         )
-        self.header = replace(header, episodes=tuple(self._episodes(header)))
+        episodes = only_newest_open(list(self._episodes(header)), self.left_out)
+        self.header = replace(header, episodes=episodes)
 
     def _episodes(self, header: Header) -> Iterator[EpisodeRecord]:
-        """Where the rows say that episodes begin; the last one may be open."""
+        """Where the rows say that episodes begin; those are open that nothing ends."""
         order = _Order()
+        have_ended: list[bool] = []
         for number, (path, file) in enumerate(zip(self._paths, self._files, strict=True)):
             start = at = 0
             with _arrow.reading(path):
@@ -299,6 +302,7 @@ class RllibReader(Reader):
                             if at > start:
                                 self._pieces[-1].append(_Piece(number, start, at))
                             self._pieces.append([])
+                            have_ended.append(order.has_ended)
                             start = at
                         order.go_on(number, key, time, ends=ends_here)
                         at += 1
@@ -306,10 +310,10 @@ class RllibReader(Reader):
                     self._pieces[-1].append(_Piece(number, start, at))
                 if file.metadata.num_rows != at:
                     raise ValueError(f"expected {file.metadata.num_rows} rows, got {at}")
-        last = len(self._pieces) - 1
-        for k, pieces in enumerate(self._pieces):
+        have_ended = [*have_ended[1:], order.has_ended]  # each was told by the one after it
+        for pieces, has_ended in zip(self._pieces, have_ended, strict=True):
             length = sum(piece.stop - piece.start for piece in pieces)
-            yield EpisodeRecord(0, length, is_open=k == last and not order.has_ended)
+            yield EpisodeRecord(0, length, is_open=not has_ended)
 
     def _marks(
         self, file: Any, header: Header

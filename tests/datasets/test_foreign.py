@@ -82,11 +82,11 @@ def test_of_two_data_sets_of_one_name_d4rls_is_read(tmp_path: Path) -> None:
     assert rows["next_obs_2"].tolist() == [8, 8, 8]
 
 
-def write_minari(path: Path, seed: Any = 3, **more: Any) -> None:
-    """A data set of Minari's of one episode of three steps."""
+def write_minari(path: Path, seed: Any = 3, n: int = 1, **more: Any) -> None:
+    """A data set of Minari's of n episodes of three steps."""
     h5py = need("h5py")
     (path / "data").mkdir(parents=True)
-    metadata = {"total_episodes": 1, "total_steps": 3}
+    metadata = {"total_episodes": n, "total_steps": 3 * n}
     (path / "data" / "metadata.json").write_text(json.dumps(metadata))
     steps = {
         "observations": np.arange(4.0),
@@ -96,10 +96,11 @@ def write_minari(path: Path, seed: Any = 3, **more: Any) -> None:
         "truncations": np.zeros(3, bool),
     }
     with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
-        group = file.create_group("episode_0")
-        group.attrs["seed"] = seed
-        for name, values in {**steps, **more}.items():
-            group[name] = values
+        for k in range(n):
+            group = file.create_group(f"episode_{k}")
+            group.attrs["seed"] = seed
+            for name, values in {**steps, **more}.items():
+                group[name] = values
 
 
 def test_a_seed_may_be_the_word_none(tmp_path: Path) -> None:
@@ -322,6 +323,58 @@ def test_steps_behind_those_that_count_take_no_memory(tmp_path: Path) -> None:
     assert rb.get_all_transitions()["obs.vec"].ravel().tolist() == [0, 1]
     with _dreamerv3._opened(next(tmp_path.glob("*.npz"))) as archive:
         assert _dreamerv3._array(archive, "vec", 3).base is None
+
+
+# ---------------------------------------------------------------------- episodes without an end
+
+
+def write_minari_arrow(path: Path, n: int) -> None:
+    """Episodes of two steps as Parquet, none of which has ended."""
+    pa, parquet = need("pyarrow"), need("pyarrow.parquet")
+    columns: Any = {name: [0.0, 1.0, 2.0] for name in ("observations", "actions", "rewards")}
+    columns |= {name: [False] * 3 for name in ("terminations", "truncations")}
+    for k in range(n):
+        (path / "data" / str(k)).mkdir(parents=True)
+        parquet.write_table(pa.table(columns), path / "data" / str(k) / "part-0.parquet")
+    metadata = {"total_episodes": n, "total_steps": 2 * n, "data_format": "parquet"}
+    (path / "data" / "metadata.json").write_text(json.dumps(metadata))
+
+
+def three_without_an_end(path: Path, format: str) -> None:  # noqa: A002 (as the option is called)
+    """Three episodes, none of which has a mark of its end."""
+    if format == "dreamerv3":
+        path.mkdir()
+        for k in "123":
+            chunk(path, k * 22, is_first=[1, 0, 0], is_last=[0] * 3, is_terminal=[0] * 3)
+    elif format == "minari":
+        write_minari(path, n=3, terminations=np.zeros(3, bool))
+    elif format == "minari-arrow":
+        write_minari_arrow(path, 3)
+    elif format == "rlds":
+        file = write_rlds(path, is_last=np.zeros(3, bool), is_terminal=np.zeros(3, bool))
+        for k in (1, 2):
+            shutil.copy(file, file.with_name(f"x-train.tfrecord-{k:05}-of-00003"))
+    else:
+        pa, parquet = need("pyarrow"), need("pyarrow.parquet")
+        flags: Any = dict.fromkeys(("terminateds", "truncateds"), [False] * 6)
+        steps = {name: [0.0] * 6 for name in ("obs", "new_obs", "actions", "rewards")}
+        parquet.write_table(pa.table({"eps_id": list("aabbcc"), **steps, **flags}), path)
+
+
+@pytest.mark.parametrize("format", ["dreamerv3", "minari", "minari-arrow", "rlds", "rllib"])
+def test_that_an_end_is_made_is_told(format: str, tmp_path: Path) -> None:  # noqa: A002
+    """A buffer has one open episode, its newest: others became truncated without a word."""
+    path = tmp_path / "x"
+    three_without_an_end(path, format)
+
+    with pytest.warns(DataLossWarning, match="that 2 episodes before the newest have no end"):
+        rb = ReplayBuffer.from_dataset(path)
+
+    assert [one.truncated for one in rb.episodes.list()] == [True, True, False]
+    assert rb.get_current_episode_len() > 0
+    assert len(describe(path).left_out) == 1
+    with pytest.raises(ValueError, match="2 episodes before the newest"):
+        ReplayBuffer.from_dataset(path, strict=True)
 
 
 # ---------------------------------------------------------------------- several environments
