@@ -50,6 +50,14 @@ _open: dict[int, Waiting] = {}
 class Waiting:
     """The notes of the batches that one thread draws ahead, the oldest first.
 
+    Parameters
+    ----------
+    states : callable
+        What a draw is about to change.
+    back : callable, optional
+        Told how many draws were in vain where what waits is given up: those of an epoch are made
+        again, so that no item is lost.
+
     Attributes
     ----------
     turn : threading.RLock
@@ -67,11 +75,14 @@ class Waiting:
     there is no note then, no draw had begun when it was read.
     """
 
-    def __init__(self, states: Callable[[], States]) -> None:
+    def __init__(
+        self, states: Callable[[], States], back: Callable[[int], None] | None = None
+    ) -> None:
         self.turn = threading.RLock()  # a signal handler may restore the source
         self.generation = 0
         self.process = os.getpid()
         self._states = states
+        self._back = back
         self._elements = {id(element): element for element, _ in states()}
         self._notes: deque[Note] = deque()
         self._copies: dict[int, np.random.Generator] = {}
@@ -98,8 +109,10 @@ class Waiting:
             self._notes.popleft()
 
     def give_up(self) -> None:
-        """What waits is thrown away, and so is what is being drawn."""
+        """What waits is thrown away, and so is what is being drawn; with ``turn`` held."""
         self.generation += 1
+        if self._back is not None:
+            self._back(len(self._notes))
         self._notes.clear()
 
     def oldest(self, element: object) -> tuple[int, dict[str, Any]] | None:

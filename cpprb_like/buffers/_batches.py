@@ -54,6 +54,7 @@ class Batches(Iterator[T_co], Generic[T_co]):
         conversion: Conversion | None,
         prefetch: int,
         states: Callable[[], States],
+        back: Callable[[int], None] | None = None,
     ) -> None:
         self._draw: Callable[[], Batch] | None = draw
         self._conversion = conversion
@@ -62,10 +63,13 @@ class Batches(Iterator[T_co], Generic[T_co]):
             from cpprb_like.buffers._prefetch import Prefetcher  # noqa: PLC0415 (on demand)
 
             make = _as_it_is if conversion is None else conversion.make
-            self._prefetcher = Prefetcher(draw, make, prefetch, states)
+            self._prefetcher = Prefetcher(draw, make, prefetch, states, back)
 
     def __next__(self) -> T_co:
-        """The next batch; or what drawing it raises, after which further ones can be drawn."""
+        """The next batch; or what drawing it raises, after which further ones can be drawn.
+
+        The batch that failed is not tried again; an epoch goes on with the one after it.
+        """
         draw, prefetcher, conversion = self._draw, self._prefetcher, self._conversion
         if draw is None:
             raise StopIteration

@@ -435,7 +435,7 @@ class Mixture(Source):
             check("beta", beta, 0)
         self._ends_of_shares()
 
-    def _epoch(self, *_: Any) -> Iterator[Batch]:
+    def _check_epoch(self) -> None:
         raise TypeError("a mixture has no epoch: it would take each row once, whatever the shares")
 
     def _draw_states(self) -> States:

@@ -56,6 +56,8 @@ class Prefetcher:
         Batches that wait, at least 1.
     states : callable
         What a draw is about to change: see ``Waiting``.
+    back : callable, optional
+        See ``Waiting``.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class Prefetcher:
         make: Callable[[Any], Any],
         ahead: int,
         states: Callable[[], States],
+        back: Callable[[int], None] | None = None,
     ) -> None:
-        self._work = _Work(draw, make, Waiting(states))
+        self._work = _Work(draw, make, Waiting(states, back))
         self._ahead = ahead
         self._asked = 0
         self._began = False

@@ -51,9 +51,10 @@ from cpprb_like._store.schema import (
 )
 from cpprb_like._store.tracker import Tracker
 from cpprb_like.buffers._entry import BufferBase, not_initialised
+from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generator
 from cpprb_like.checkpoint._held import HoldsRows, Rows, Saves
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
@@ -891,30 +892,29 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             columns,
         )
 
-    def _epoch(
-        self,
-        n: int,
-        fields: tuple[str, ...] | None,
-        shuffle: bool,
-        drop_last: bool,
-        shard: tuple[int, int],
-        rng: np.random.Generator | None,
-    ) -> Iterator[Batch]:
+    def _begin_epoch(
+        self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None
+    ) -> EpochOrder | None:
         if len(self) == 0:
-            return
+            return None
         ring, clears = self.ring, self.ring.clears
         columns = self._columns(fields)
         from cpprb_like.samplers._epoch import Epoch  # noqa: PLC0415 (on demand)
 
-        epoch = Epoch(ring, (self.rng if rng is None else rng) if shuffle else None)
+        epoch = Epoch(ring, order_generator(shuffle, rng, self.rng))
+
+        def is_gone() -> bool:
+            return ring.clears != clears or self.ring is not ring
 
         def still_there(chosen: Slots) -> Slots:
-            if ring.clears != clears or self.ring is not ring:
+            if is_gone():
                 raise RuntimeError("the buffer was cleared or made anew while its rows were read")
             return chosen[~ring.absent_at(chosen)]
 
-        for slots in parts(epoch.take, n, drop_last, shard):
-            yield self._read(partial(still_there, slots), columns)
+        def read(slots: Slots) -> Batch:
+            return self._read(partial(still_there, slots), columns)
+
+        return EpochOrder(epoch.take, read, is_gone)
 
     def _draw_states(self) -> States:
         yield self.rng, live_state(self.rng)

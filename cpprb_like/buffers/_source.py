@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -13,13 +13,14 @@ from cpprb_like._c.checks import as_int
 from cpprb_like._c.drawn_ahead import States, halted
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like.buffers._batches import Batch, Batches
+from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, Part
 from cpprb_like.checkpoint._saved import Checkpointed
 from cpprb_like.schedules import Schedule, check
 
 if TYPE_CHECKING:
     from cpprb_like.buffers._tensors import Conversion, To
 
-__all__ = ["Batch", "ColumnSpec", "Source", "parts"]
+__all__ = ["Batch", "ColumnSpec", "Source", "order_generator", "read_shard"]
 
 
 class ColumnSpec(NamedTuple):
@@ -235,7 +236,8 @@ class Source(Checkpointed):
         """Each item once, in batches: one epoch over those that can be drawn when it begins.
 
         A batch is read when it is asked for; a row that was overwritten by then is the new one, or
-        left out if that cannot be drawn.
+        left out if that cannot be drawn. The order is fixed when the epoch begins: what is drawn in
+        between, and ``reseed``, do not change it.
 
         Parameters
         ----------
@@ -244,15 +246,18 @@ class Source(Checkpointed):
         shuffle : bool
             In random order, or in the order of the slots.
         drop_last : bool
-            Leave a smaller last batch out.
+            Leave a smaller last batch out. Of several parts, those are left out of all of them in
+            which one would have fewer than ``batch_size``: so all have the same number of batches,
+            as ``DistributedDataParallel`` needs.
         fields : str or iterable of str, optional
             The fields to read; all.
         shard : (int, int)
             ``(i, k)``: only part i of k, counted from 0, of the items in this order: every k-th
             item. The parts of workers that have the same rows and the same ``seed`` are disjoint,
-            and together an epoch. Their sizes differ by one item at most.
+            and together an epoch, but for ``drop_last``. Their sizes differ by one item at most,
+            so one may have a batch more than another.
         seed : int, SeedSequence, BitGenerator, Generator, optional
-            Of the random order, in place of the source's generator.
+            Of the random order; by default the source's generator gives one when the epoch begins.
         to, device, prefetch
             As for ``batches``.
 
@@ -270,7 +275,9 @@ class Source(Checkpointed):
         ImportError
             The package of ``to`` is not installed.
         RuntimeError
-            Of ``next``: the buffer was cleared, or initialised anew, in the meantime.
+            Of ``next``: the buffer was cleared, or initialised anew, in the meantime. The epoch is
+            over then. After any other error, as of a function of a view, ``next`` goes on with the
+            batch after the one that failed, which is not tried again.
 
         Notes
         -----
@@ -289,23 +296,48 @@ class Source(Checkpointed):
         >>> [batch["rew"].tolist() for batch in rb.epoch(2, shuffle=False, shard=(1, 2))]
         [[2.0, 4.0]]
         """
-        n, names = self._read_epoch_size(batch_size, fields)
-        part = _read_shard(shard)
-        ahead, made = as_int("prefetch", prefetch, 0), _conversion(to, device)
-        rng = None if seed is None else generator(seed)
-        epoch = self._epoch(n, names, shuffle, drop_last, part, rng)
-        return Batches(epoch.__next__, made, ahead, self._draw_states)
+        part = Part(*read_shard(shard))
+        return self._batches_of(
+            part,
+            batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            fields=fields,
+            seed=seed,
+            to=to,
+            device=device,
+            prefetch=prefetch,
+        )
 
-    def _epoch(
+    def _batches_of(
         self,
-        n: int,
-        fields: tuple[str, ...] | None,
+        part: Part,
+        batch_size: int,
+        *,
         shuffle: bool,
         drop_last: bool,
-        shard: tuple[int, int],
-        rng: np.random.Generator | None,
-    ) -> Iterator[Batch]:
-        """The batches of an epoch, in the order of ``rng``, or of a generator of its own."""
+        fields: str | Iterable[str] | None,
+        seed: Seed,
+        to: To | None,
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[Any]:
+        """A part of an epoch: see ``epoch``."""
+        n, names = self._read_epoch_size(batch_size, fields)
+        ahead, made = as_int("prefetch", prefetch, 0), _conversion(to, device)
+        self._check_epoch()
+        rng = None if seed is None else generator(seed)
+        begin = partial(self._begin_epoch, names, shuffle, rng)
+        epoch = EpochBatches(begin, n, drop_last, part, ahead)
+        return Batches(epoch.__next__, made, ahead, self._draw_states, epoch.back)
+
+    def _check_epoch(self) -> None:
+        """Raise ``TypeError`` if there are no epochs."""
+
+    def _begin_epoch(
+        self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None
+    ) -> EpochOrder | None:
+        """An epoch in the order of ``rng``, or of one that ``order_generator`` gives."""
         raise NotImplementedError
 
     def reseed(self, seed: int | np.random.SeedSequence) -> None:
@@ -325,9 +357,10 @@ class Source(Checkpointed):
         Notes
         -----
         Batches that wait, as with ``prefetch``, are given up, and count as drawn: the next one
-        follows from the seed. The place of a sampler such as ``Recency`` stays; ``LegacyUniform``
-        draws from NumPy's global state, which stays too. Sources that share a generator share what
-        it draws.
+        follows from the seed. Those of an epoch are read again, so that it has each item once; what
+        a view draws for them follows from the seed. The place of a sampler such as ``Recency``
+        stays; ``LegacyUniform`` draws from NumPy's global state, which stays too. Sources that
+        share a generator share what it draws.
 
         Examples
         --------
@@ -440,7 +473,7 @@ def _draw_into(sample: Callable[..., Batch], made: Conversion, fields: tuple[str
     return sample(out={name: room[name] for name in fields})
 
 
-def _read_shard(shard: object) -> tuple[int, int]:
+def read_shard(shard: object) -> tuple[int, int]:
     """Which part of how many, or an error."""
     if not isinstance(shard, tuple | list) or len(shard) != 2:
         raise TypeError(f"shard: expected (i, k), part i of k, got {shard!r}")
@@ -450,16 +483,14 @@ def _read_shard(shard: object) -> tuple[int, int]:
     return part, of
 
 
-def parts(
-    take: Callable[[int], NDArray[np.intp]], n: int, drop_last: bool, shard: tuple[int, int]
-) -> Iterator[NDArray[np.intp]]:
-    """The slots of each batch of one part of an epoch, whose slots ``take`` gives, so many at once.
+def order_generator(
+    shuffle: bool, given: np.random.Generator | None, own: np.random.Generator
+) -> np.random.Generator | None:
+    """What the order of an epoch is drawn with: what the user gave, or a generator for it alone.
 
-    Each time n for every part are taken, of which this part has every k-th.
+    So what is drawn or seeded in the middle of an epoch does not change its order, and a thread
+    that draws ahead has the same one.
     """
-    part, of = shard
-    while True:
-        slots = np.ascontiguousarray(take(n * of)[part::of])
-        if len(slots) == 0 or (drop_last and len(slots) < n):
-            return
-        yield slots
+    if not shuffle:
+        return None
+    return np.random.default_rng(own.integers(2**63, size=4)) if given is None else given

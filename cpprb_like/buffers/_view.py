@@ -7,7 +7,7 @@ the layers (``views``), and which rows are drawn (``samplers``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +24,8 @@ from cpprb_like._store.frame_axes import AxisCheck
 from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import check_out, read_columns
 from cpprb_like.buffers._entry import check_drawn
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
+from cpprb_like.buffers._epochs import EpochOrder
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generator
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._epoch import Epoch
@@ -230,30 +231,29 @@ class View(Source):
             return None
         return found[1]
 
-    def _epoch(
-        self,
-        n: int,
-        fields: tuple[str, ...] | None,
-        shuffle: bool,
-        drop_last: bool,
-        shard: tuple[int, int],
-        rng: np.random.Generator | None,
-    ) -> Iterator[Batch]:
+    def _begin_epoch(
+        self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None
+    ) -> EpochOrder | None:
         now, buffer = self._now, self.buffer
         if len(buffer) == 0:
-            return
+            return None
         clears = now.ring.clears
         columns = read_columns(fields, now.ring.columns)
-        take = now.epoch((buffer.rng if rng is None else rng) if shuffle else None)
+
+        def is_gone() -> bool:
+            return now.ring.clears != clears or buffer.ring is not now.ring
 
         def still_there(chosen: Slots) -> tuple[Slots, Extra]:
-            if now.ring.clears != clears or buffer.ring is not now.ring:
+            if is_gone():
                 raise RuntimeError("the buffer was cleared or made anew while its rows were read")
             return now.drawable(chosen), {}
 
-        for slots in parts(take, n, drop_last, shard):
-            yield self._read(partial(still_there, slots), None, columns, None)
+        def read(slots: Slots) -> Batch:
+            batch = self._read(partial(still_there, slots), None, columns, None)
             self.draws += 1
+            return batch
+
+        return EpochOrder(now.epoch(order_generator(shuffle, rng, buffer.rng)), read, is_gone)
 
     def _draw_states(self) -> States:
         yield self, {"draws": self.draws}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.drawn_ahead import States
 from cpprb_like._store.schema import Field
 from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source
 from cpprb_like.limiters._gates import (
     InsertGate,
@@ -122,16 +123,13 @@ class LimitedSource(Source):
         """It is a thing and not its rows: always true."""
         return True
 
-    def _epoch(
-        self,
-        n: int,
-        fields: tuple[str, ...] | None,
-        shuffle: bool,
-        drop_last: bool,
-        shard: tuple[int, int],
-        rng: np.random.Generator | None,
-    ) -> Iterator[Batch]:
-        return self._source._epoch(n, fields, shuffle, drop_last, shard, rng)
+    def _check_epoch(self) -> None:
+        self._source._check_epoch()
+
+    def _begin_epoch(
+        self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None
+    ) -> EpochOrder | None:
+        return self._source._begin_epoch(fields, shuffle, rng)
 
     def _draw_states(self) -> States:
         return self._source._draw_states()

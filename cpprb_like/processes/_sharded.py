@@ -6,7 +6,7 @@ written over one of them meanwhile. Not here: which rows (``_draws``), and one s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ from cpprb_like._c.aligned import aligned, empty
 from cpprb_like._core import Ring
 from cpprb_like._store.schema import check_out
 from cpprb_like.buffers._entry import check_drawn
+from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._replay import sampler_columns
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source, parts
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generator
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import DrawRows, Rows
 from cpprb_like.processes._shards import TOO_FAST, Reader, tries
@@ -33,6 +34,7 @@ __all__ = ["Sharded"]
 
 Choose = Callable[[], tuple[Rows, Extra]]
 Names = tuple[str, ...] | None
+Clears = list[tuple[int, Ring, int]]  # a writer, its ring, and how often that had been cleared
 ROW_NAMES = ("indexes", "row_indexes")  # columns that name rows
 
 
@@ -230,44 +232,39 @@ class Sharded(Source):
 
     # ------------------------------------------------------------------ epochs
 
-    def _epoch(
-        self,
-        n: int,
-        fields: Names,
-        shuffle: bool,
-        drop_last: bool,
-        shard: tuple[int, int],
-        rng: np.random.Generator | None,
-    ) -> Iterator[Batch]:
+    def _begin_epoch(
+        self, fields: Names, shuffle: bool, rng: np.random.Generator | None
+    ) -> EpochOrder | None:
         learner = self._learner
-        generator = (learner.rng if rng is None else rng) if shuffle else None
         with learner._lock:
+            generator = order_generator(shuffle, rng, learner.rng)
             learner._follow()
             rings = [(number, ring) for number, ring in learner._group.usable_rings if len(ring)]
             found = {
                 number: self._epoch_of(number, learner._reader(number), generator)
                 for number, _ in rings
             }
-            clears = {number: ring.clears for number, ring in rings}
+            clears = [(number, ring, ring.clears) for number, ring in rings]
             order = _Interleaved(learner._group.number, found, generator)
-        batches = parts(order.take, n, drop_last, shard)
-        while True:
+
+        def take(n: int) -> Rows:
             with learner._lock:
-                rows = next(batches, None)
-                if rows is None:
-                    return
-                choose = partial(self._still_there, rows, dict(rings), clears)
+                return order.take(n)
+
+        def read(rows: Rows) -> Batch:
+            with learner._lock:
+                choose = partial(self._still_there, rows, clears)
                 batch = self._read(choose, None, fields, None, False)
                 self._count()
-            yield batch
+            return batch
 
-    def _still_there(
-        self, rows: Rows, rings: Mapping[int, Ring], clears: Mapping[int, int]
-    ) -> tuple[Rows, Extra]:
+        return EpochOrder(take, read, lambda: _cleared(clears) is not None)
+
+    def _still_there(self, rows: Rows, clears: Clears) -> tuple[Rows, Extra]:
         """Those of the rows that can be drawn now."""
-        for number, ring in rings.items():
-            if ring.clears != clears[number]:
-                raise RuntimeError(f"writer {number} cleared its rows while they were read")
+        cleared = _cleared(clears)
+        if cleared is not None:
+            raise RuntimeError(f"writer {cleared} cleared its rows while they were read")
         bits = self._learner._group.bits
         numbers = rows & ((1 << bits) - 1)
         there = np.zeros(len(rows), np.bool_)
@@ -344,6 +341,11 @@ class Sharded(Source):
     def __bool__(self) -> bool:
         """It is a thing and not its rows: always true."""
         return True
+
+
+def _cleared(clears: Clears) -> int | None:
+    """The writer that has cleared its rows since, if there is one."""
+    return next((number for number, ring, before in clears if ring.clears != before), None)
 
 
 class _Interleaved:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Mixture, Source
 from cpprb_like.samplers import Recency
-from cpprb_like.views import NStep, Sequences
+from cpprb_like.views import Hindsight, NStep, Sequences
 
 FIELDS: dict[str, Any] = {
     "x": {"shape": (), "dtype": "i8"},
@@ -144,12 +144,56 @@ def test_the_parts_of_an_epoch_are_an_epoch(
         batches = [batch["x"].tolist() for batch in epoch]
         expected = whole[i::k]
         if drop_last:
-            expected = expected[: len(expected) // batch_size * batch_size]
+            expected = whole[: len(whole) // (batch_size * k) * (batch_size * k)][i::k]
         assert [x for batch in batches for x in batch] == expected
         assert all(len(batch) == batch_size for batch in batches[:-1])
     assert rb.rng.bit_generator.state == before
     complete = n if steps == 0 or n % 10 == 0 else max(n // 10 * 10, n - steps + 1)
     assert sorted(whole) == list(range(complete))
+
+
+@pytest.mark.parametrize(("n", "k", "expected"), [(47, 2, 2), (48, 2, 3), (7, 1, 0), (23, 3, 0)])
+def test_all_parts_have_as_many_whole_batches(n: int, k: int, expected: int) -> None:
+    """One had 3 and the other 2: processes that learn together waited for ever for the third."""
+    parts = [
+        [len(batch["x"]) for batch in filled(n=n).epoch(8, drop_last=True, shard=(i, k), seed=1)]
+        for i in range(k)
+    ]
+    assert parts == [[8] * expected] * k
+
+
+def goals(fail_at: int, error: BaseException) -> tuple[Source, list[int]]:
+    """A view of 50 rows whose reward function raises in one of its calls, and the calls."""
+    fields: dict[str, Any] = {
+        name: {"shape": ()} for name in ("achieved_goal", "desired_goal", "rew", "done")
+    }
+    rb = ReplayBuffer(100, fields, next_of="achieved_goal", seed=0)
+    at = np.arange(50.0)
+    rb.add(achieved_goal=at, next_achieved_goal=at + 1, desired_goal=-at - 1, rew=at, done=at == 49)
+    calls: list[int] = []
+
+    def reward(achieved: Any, goal: Any, *_: Any) -> Any:
+        calls.append(len(achieved))
+        if len(calls) == fail_at:
+            raise error
+        return (achieved == goal).astype(np.float32)
+
+    return rb.view(Hindsight(reward)), calls
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3, 9])
+@pytest.mark.parametrize("error", [ZeroDivisionError("the second"), KeyboardInterrupt()], ids=repr)
+def test_an_epoch_goes_on_after_an_error(ahead: int, error: BaseException) -> None:
+    """An error of a view's function ended the epoch, with most of its rows left out."""
+    view, _ = goals(2, error)
+    whole = [x for batch in goals(0, error)[0].epoch(10) for x in batch["achieved_goal"].tolist()]
+    with view.epoch(10, prefetch=ahead) as epoch:
+        found = next(epoch)["achieved_goal"].tolist()
+        with pytest.raises(type(error)):
+            next(epoch)
+        found += [x for batch in epoch for x in batch["achieved_goal"].tolist()]
+        assert list(epoch) == []
+    assert found == whole[:10] + whole[20:]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from forked import outcome
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from test_batches import SOURCES, filled, listed
+from test_batches import SOURCES, filled, goals, listed
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer
 from cpprb_like._c import drawn_ahead
@@ -230,6 +230,42 @@ def test_reseeding_gives_up_what_waits(name: str) -> None:
         other.sample(4)
     other.reseed(9)
     assert ahead == [listed(other.sample(4))["x"] for _ in range(5)]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("ahead", [0, 1, 4, 50])
+@pytest.mark.parametrize("name", ["plain", "sequences", "goals"])
+def test_reseeding_in_an_epoch_leaves_no_row_out(name: str, ahead: int, seed: int | None) -> None:
+    """What waited was thrown away, though an epoch has each row once: the same without a thread."""
+    views = {"goals": lambda: goals(0, ZeroDivisionError())[0]}
+    make: Callable[[], Source] = (MORE | views)[name]
+    one, other = make(), make()
+    with one.epoch(7, prefetch=ahead, seed=seed) as epoch:
+        plain = other.epoch(7, seed=seed)
+        for step in range(4):
+            assert listed(next(epoch)) == listed(next(plain))
+            if ahead:
+                until_full(epoch)
+            if step % 2:
+                for source in (one, other):
+                    source.reseed(step)
+                assert listed(copy.deepcopy(one).sample(5)) == listed(
+                    copy.deepcopy(other).sample(5)
+                )
+        assert [listed(batch) for batch in epoch] == [listed(batch) for batch in plain]
+
+
+def test_restoring_in_an_epoch_ends_it(tmp_path: Path) -> None:
+    """As without a thread: the rows that it was of are gone."""
+    rb = filled()
+    rb.save(tmp_path)
+    with rb.epoch(7, prefetch=2) as epoch:
+        next(epoch)
+        until_full(epoch)
+        rb.restore(tmp_path)
+        with pytest.raises(RuntimeError, match="made anew"):
+            next(epoch)
+        assert list(epoch) == []
 
 
 class Walk(Sampler):

@@ -1,0 +1,134 @@
+"""``EpochBatches``: the batches of an epoch, one after another, from a place that it keeps.
+
+Not here: the order of the rows and how they are read, which each source says (``EpochOrder``), and
+what a batch is made into (``_tensors``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["EpochBatches", "EpochOrder", "Part"]
+
+Slots: TypeAlias = NDArray[np.intp]
+
+
+class EpochOrder(NamedTuple):
+    """The rows of an epoch that has begun.
+
+    Attributes
+    ----------
+    take : callable
+        The next so many rows in their order, or as many as are left.
+    read : callable
+        The batch of these rows, or of those that are still there.
+    is_gone : callable
+        Whether all were thrown away, so that there is nothing left to read.
+    """
+
+    take: Callable[[int], Slots]
+    read: Callable[[Slots], dict[str, NDArray[Any]]]
+    is_gone: Callable[[], bool]
+
+
+class Part(NamedTuple):
+    """Which part of an epoch: of its rows every ``of``-th, and of their batches every ``deal``-th.
+
+    Each is counted from ``number``, and from ``player``.
+    """
+
+    number: int = 0
+    of: int = 1
+    player: int = 0
+    deal: int = 1
+
+
+class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
+    """The batches of one part of an epoch, which begins with the first of them.
+
+    Parameters
+    ----------
+    begin : callable
+        What gives the order; None if there are no rows.
+    n : int
+        Rows of a batch.
+    drop_last : bool
+        Leave out the round, of a batch for each part, in which one of them would be smaller.
+    part : Part
+        Which rows and batches.
+    ahead : int
+        Batches that are drawn ahead, which ``back`` may be asked for.
+
+    Notes
+    -----
+    A batch that cannot be read is left out: the next one is that after it.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], EpochOrder | None],
+        n: int,
+        drop_last: bool,
+        part: Part,
+        ahead: int,
+    ) -> None:
+        self._begin: Callable[[], EpochOrder | None] | None = begin
+        self._order: EpochOrder | None = None
+        self._n, self._drop_last, self._part = n, drop_last, part
+        self._taken = 0  # batches of all who share the part
+        # By call of ``next``: the rows that it read. One more than those ahead is being asked for.
+        self._recent: deque[Slots | None] = deque(maxlen=ahead + 1 if ahead else 0)
+        self._again: deque[Slots] = deque()
+
+    def __next__(self) -> dict[str, NDArray[Any]]:
+        self._recent.append(None)
+        if self._begin is not None:
+            self._order, self._begin = self._begin(), None
+        order = self._order
+        slots = None if order is None else self._next_slots(order)
+        if order is None or slots is None:
+            raise StopIteration
+        if self._recent:
+            self._recent[-1] = slots
+        try:
+            return order.read(slots)
+        except BaseException:
+            if order.is_gone():
+                self._again.clear()
+                self._no_more()
+            raise
+
+    def back(self, n: int) -> None:
+        """Read the batches of the last n calls again, as those were not handed out."""
+        read = [slots for slots in list(self._recent)[-n:] if slots is not None] if n else []
+        self._again.extendleft(reversed(read))
+
+    def _next_slots(self, order: EpochOrder) -> Slots | None:
+        """The rows of the next batch; None at the end."""
+        if self._again:
+            return self._again.popleft()
+        number, of, player, deal = self._part
+        while True:
+            found = order.take(self._n * of)
+            is_round = len(found) == self._n * of
+            slots = np.ascontiguousarray(found[number::of])
+            if len(slots) == 0 or (self._drop_last and not is_round):
+                self._no_more()
+                return None
+            self._taken += 1
+            if (self._taken - 1) % deal == player:
+                return slots
+
+    def _no_more(self) -> None:
+        """Forget the order, which may be large; what was drawn ahead can still be read again."""
+        if self._order is not None:
+            self._order = self._order._replace(take=_nothing)
+
+
+def _nothing(_: int) -> Slots:
+    return np.empty(0, np.intp)
