@@ -8,7 +8,8 @@ of each episode. Not here: ``metadata.json`` (``_minari_metadata``), and Minari 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ FILE = "main_data.hdf5"
 OURS = "cpprb_like"
 FLAG = np.dtype(np.bool_)
 INFOS = "infos"
+SEED = "seed"  # of a reset, in each row of its episode; -1 where there is none
 ENDS = ("terminations", "truncations")
 COLUMNS = {"rewards": "rew", "terminations": "terminated", "truncations": "truncated"}
 
@@ -107,8 +109,10 @@ class MinariWriter(Writer):
             )
         ]
         at = 0
+        seeds: set[int | None] = set()
         for rows in chunks:
             count = len(next(iter(rows.values())))
+            seeds.add(seed_in(rows, header))
             for name, column in (steps | columns).items():
                 shape = (count, *header.stored(name).shape)
                 _hdf5.write(column, at, rows[name].reshape(shape))
@@ -120,6 +124,8 @@ class MinariWriter(Writer):
             if at == n:
                 for name, column in steps.items():
                     column[n] = rows[str(header.following(name))][-1]
+        if len(seeds) == 1 and None not in seeds:
+            group.attrs[SEED] = seeds.pop()
 
     def close(self) -> None:
         """Close the file, and write the metadata."""
@@ -152,9 +158,9 @@ class MinariReader(Reader):
                 if ours is None:
                     self._read_foreign(metadata)
                 else:
-                    self.header = ours
                     self._layout = _Layout(ours)
                     self._groups = [f"episode_{k}" for k in range(len(ours.episodes))]
+                    self.header = with_seeds(ours, self._read_seed)
         except BaseException:
             self._file.close()
             raise
@@ -175,7 +181,7 @@ class MinariReader(Reader):
             rewards = _hdf5.member(group, "rewards")
             _hdf5.check_dataset(rewards, f"{group.name}/rewards")
             if len(rewards):
-                seed = _seed(group.attrs.get("seed"))
+                seed = _seed(group.attrs.get(SEED))
                 is_open = not any(
                     flag is not None and bool(flag[-1])
                     for flag in (_hdf5.member(group, name) for name in ENDS)
@@ -184,10 +190,26 @@ class MinariReader(Reader):
                 self._groups.append(f"episode_{number}")
         if not episodes:
             raise ValueError("expected an episode with rows, got none")
-        self._read_fields(self._group(self._groups[0]), episodes[0].length, metadata)
+        self._read_fields(episodes, metadata)
+        self._look_for_others()
         self.header = replace(self.header, episodes=only_newest_open(episodes, self.left_out))
 
-    def _read_fields(self, group: Any, n: int, metadata: Mapping[str, Any]) -> None:
+    def _read_seed(self, number: int) -> int | None:
+        return _seed(self._group(self._groups[number]).attrs.get(SEED))
+
+    def _look_for_others(self) -> None:
+        """Tell of data sets that later episodes have, and the first has not."""
+        known = {place for place, _ in _hdf5.members(self._group(self._groups[0]))}
+        later = Counter(
+            place
+            for name in self._groups[1:]
+            for place, _ in _hdf5.members(self._group(name))
+            if place not in known
+        )
+        self.left_out += [f"{'/'.join(place)} of {n} episodes" for place, n in later.items()]
+
+    def _read_fields(self, episodes: list[EpisodeRecord], metadata: Mapping[str, Any]) -> None:
+        group, n = self._group(self._groups[0]), episodes[0].length
         spaces = {
             kind: _minari_metadata.leaves(metadata.get(f"{kind[:-1]}_space"), f"{kind[:-1]}_space")
             for kind in ("observations", "actions")
@@ -219,6 +241,9 @@ class MinariReader(Reader):
                 self._offsets[name] = extra
             if place[0] in parts:
                 parts[place[0]][name] = path
+        infos = [name for name, place in self._layout.columns.items() if place[0] == INFOS]
+        tell_of_resets([name for name in infos if self._offsets[name]], episodes, self.left_out)
+        add_seeds(fields, parts["observations"], episodes, self.left_out)
         self.header = foreign_header(fields, parts["observations"], parts["actions"])
 
     def _field(
@@ -267,6 +292,8 @@ class MinariReader(Reader):
         for start in range(0, n, most):
             stop = min(start + most, n)
             rows = {}
+            if SEED in header.names and SEED not in columns:
+                rows[SEED] = seeds_of(header.episodes[number], stop - start)
             with _hdf5.reading(self._path):
                 for name, column in columns.items():
                     by = self._offsets.get(name, 0)
@@ -314,6 +341,54 @@ def foreign_header(
         chained=chained,
         ends=Ends(**ends),
     )
+
+
+# ---------------------------------------------------------------------- seeds, and infos of resets
+
+
+def add_seeds(
+    fields: dict[str, Field],
+    observations: Mapping[str, Parts],
+    episodes: Sequence[EpisodeRecord],
+    left_out: list[str],
+) -> None:
+    """Add the field of seeds, if somebody else's episodes have some."""
+    seeds = [episode.seed for episode in episodes if episode.seed is not None]
+    if seeds and (
+        is_taken(SEED, fields, observations) or not 0 <= min(seeds) <= max(seeds) < 1 << 63
+    ):
+        left_out.append(f"the seeds of {len(seeds)} episodes")
+    elif seeds:
+        fields[SEED] = Field(SEED, np.dtype(np.int64), ())
+
+
+def seeds_of(record: EpisodeRecord, n: int) -> Array:
+    """The seeds of n rows of somebody else's episode."""
+    return np.full(n, -1 if record.seed is None else record.seed, np.int64)
+
+
+def seed_in(rows: Rows, header: Header) -> int | None:
+    """The seed that these rows of an episode have, if it is one."""
+    if SEED not in header.names or header[SEED].dtype.kind not in "iu" or header[SEED].shape:
+        return None
+    seed = int(rows[SEED][0])
+    return seed if seed >= 0 and bool((rows[SEED] == rows[SEED][0]).all()) else None
+
+
+def with_seeds(header: Header, read: Callable[[int], int | None]) -> Header:
+    """Our header, with the seeds that the files of the episodes say."""
+    if SEED not in header.names:
+        return header
+    episodes = (replace(one, seed=read(number)) for number, one in enumerate(header.episodes))
+    return replace(header, episodes=tuple(episodes))
+
+
+def tell_of_resets(
+    infos: Sequence[str], episodes: Sequence[EpisodeRecord], left_out: list[str]
+) -> None:
+    """Tell of the infos that came with resets: a row has what came with its step."""
+    if infos:
+        left_out.append(f"{', '.join(infos)} of {len(episodes)} resets")
 
 
 def _seed(said: Any) -> int | None:

@@ -9,6 +9,7 @@ with Parquet are read too. Not here: ``metadata.json`` of the data set (``_minar
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,20 @@ import numpy as np
 from cpprb_like.datasets import _arrow, _minari_metadata
 from cpprb_like.datasets._files import need
 from cpprb_like.datasets._format import Format, Reader, Writer
-from cpprb_like.datasets._minari import COLUMNS, ENDS, INFOS, OURS, decoded, foreign_header
+from cpprb_like.datasets._minari import (
+    COLUMNS,
+    ENDS,
+    INFOS,
+    OURS,
+    SEED,
+    add_seeds,
+    decoded,
+    foreign_header,
+    seed_in,
+    seeds_of,
+    tell_of_resets,
+    with_seeds,
+)
 from cpprb_like.datasets._minari_metadata import Leaf
 from cpprb_like.datasets._model import (
     Array,
@@ -101,6 +115,9 @@ class MinariArrowWriter(Writer):
         ):
             out.write_batch(batch)
         found = {"id": number, "total_steps": n}
+        seed = seed_in(rows, header)
+        if seed is not None:
+            found[SEED] = seed
         (folder / METADATA).write_text(json.dumps(found), encoding="utf-8")
         self._nbytes += batch.nbytes
 
@@ -126,8 +143,9 @@ class MinariArrowReader(Reader):
         self._jpeg: dict[str, Leaf] = {}
         self._offsets: dict[str, int] = {}
         if ours is not None:
-            self.header, self._places = ours, _places(ours)
+            self._places = _places(ours)
             self._ids = list(range(len(ours.episodes)))
+            self.header = with_seeds(ours, self._read_seed)
         else:
             with _arrow.reading(folder):
                 self._read_foreign(metadata)
@@ -140,15 +158,14 @@ class MinariArrowReader(Reader):
             raise ValueError(
                 f"total_episodes: expected as many as there are folders, got {total!r}"
             )
+        paths: Counter[Place] = Counter()
         episodes, self._ids = [], []
         for number in range(total):
             table = self._table(number)
             rows = table.num_rows - 1
             if rows > 0:
-                path = self._folder / str(number) / METADATA
-                found = load_json(path.read_bytes(), str(path)) if path.is_file() else {}
-                seed = found.get("seed") if isinstance(found, dict) else None
-                seed = seed if type(seed) is int else None
+                seed = self._read_seed(number)
+                paths.update(_leaves(table))
                 has_ended = any(
                     bool(table.column(name)[rows - 1].as_py())
                     for name in ENDS
@@ -158,10 +175,25 @@ class MinariArrowReader(Reader):
                 self._ids.append(number)
         if not episodes:
             raise ValueError("expected an episode with rows, got none")
-        self._read_fields(self._table(self._ids[0]).slice(0, 2), metadata)
+        first = self._table(self._ids[0]).slice(0, 2)
+        self._read_fields(first, episodes, metadata)
+        self.left_out += [
+            f"{'/'.join((column, *path))} of {count} episodes"
+            for (column, path), count in (
+                paths - Counter(dict.fromkeys(_leaves(first), total))
+            ).items()
+        ]
         self.header = replace(self.header, episodes=only_newest_open(episodes, self.left_out))
 
-    def _read_fields(self, table: Any, metadata: Mapping[str, Any]) -> None:
+    def _read_seed(self, number: int) -> int | None:
+        path = self._folder / str(number) / METADATA
+        found = load_json(path.read_bytes(), str(path)) if path.is_file() else {}
+        seed = found.get(SEED) if isinstance(found, dict) else None
+        return seed if type(seed) is int else None
+
+    def _read_fields(
+        self, table: Any, episodes: list[EpisodeRecord], metadata: Mapping[str, Any]
+    ) -> None:
         spaces = {
             kind: _minari_metadata.leaves(metadata.get(f"{kind[:-1]}_space"), f"{kind[:-1]}_space")
             for kind in ("observations", "actions")
@@ -191,6 +223,9 @@ class MinariArrowReader(Reader):
                 self._offsets[name] = int(column == INFOS)
                 if column in parts:
                     parts[column][name] = path
+        infos = [name for name in self._places if self._offsets[name]]
+        tell_of_resets(infos, episodes, self.left_out)
+        add_seeds(fields, parts["observations"], episodes, self.left_out)
         self.header = foreign_header(fields, parts["observations"], parts["actions"])
 
     def _field(
@@ -237,6 +272,8 @@ class MinariArrowReader(Reader):
             count = min(most, n - start)
             piece = table.slice(start, count + 1)
             rows = {}
+            if SEED in header.names and SEED not in self._places:
+                rows[SEED] = seeds_of(header.episodes[number], count)
             with _arrow.reading(folder):
                 for name, (column, path) in self._places.items():
                     values = self._values(piece, name, column, path)
@@ -259,6 +296,13 @@ class MinariArrowReader(Reader):
             return _arrow.values_of(found, column, field, is_flat=True)
         shape = self._jpeg[name].shape
         return np.stack([decoded(value.as_py() or b"", shape, name) for value in found])
+
+
+def _leaves(table: Any) -> Iterator[Place]:
+    """Where there are values in a table."""
+    for column in table.schema:
+        if column.name != "episode_id":
+            yield from ((column.name, path) for path in _arrow.parts(column.type))
 
 
 def _whole(table: Any, column: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import warnings
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from optional import need
 
 from cpprb_like import GymnasiumRecorder, ReplayBuffer
 from cpprb_like.datasets import describe
+from cpprb_like.errors import DataLossWarning
 
 minari = need("minari", "make test-datasets")
 gymnasium = need("gymnasium")
@@ -147,7 +149,9 @@ def test_ours_reads_minaris(
     dataset = env.create_dataset("theirs/rooms-v0", algorithm_name="random", **options)
     env.close()
 
-    rb = ReplayBuffer.from_dataset("theirs/rooms-v0", format="minari")
+    lost = pytest.warns(DataLossWarning, match=r"info\.height of 3 resets$")
+    with lost if infos and name == "rooms" else contextlib.nullcontext():
+        rb = ReplayBuffer.from_dataset("theirs/rooms-v0", format="minari")
     found = describe(tmp_path / "theirs" / "rooms-v0")
 
     assert found.format == FORMAT[storage]
@@ -160,6 +164,7 @@ def test_ours_reads_minaris(
             "rew": episode.rewards,
             "terminated": episode.terminations,
             "truncated": episode.truncations,
+            "seed": np.full(len(episode.rewards), number),
         }
         for part, values in leaves(episode.observations, "obs").items():
             expected[part], expected[f"next_{part}"] = values[:-1], values[1:]
