@@ -13,6 +13,8 @@ import numpy as np
 
 from cpprb_like._c.checks import as_int
 from cpprb_like.buffers import Source
+from cpprb_like.buffers._epochs import Part
+from cpprb_like.buffers._source import read_shard
 from cpprb_like.integrations._missing import missing
 
 try:
@@ -27,7 +29,8 @@ __all__ = ["EpochDataset", "as_tensordict"]
 class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
     """Epochs of a source, for a ``torch.utils.data.DataLoader``: each row once over all workers.
 
-    Use it with ``DataLoader(dataset, batch_size=None)``: its items are batches.
+    Use it with ``DataLoader(dataset, batch_size=None)``: its items are batches, which workers share
+    among them, so that they are the same for any number of workers.
 
     Parameters
     ----------
@@ -36,11 +39,13 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
     batch_size : int
         Rows of a batch, at least 1.
     shuffle, drop_last, fields
-        As for ``Source.epoch``; each worker has a last batch of its own.
+        As for ``Source.epoch``.
     seed : int
         The order of an epoch follows from it and from the number of the epoch, at least 0.
     shard : (int, int)
-        Part i of k, for training by several processes: their workers share the parts.
+        Part i of k of the rows, for training by several processes, with the same ``seed``. Each may
+        have any number of workers, which share the batches of its part. Take ``drop_last`` too
+        where they wait for one another: all parts have the same number of batches then.
 
     Raises
     ------
@@ -90,7 +95,7 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
         self.drop_last = bool(drop_last)
         self.fields = fields if fields is None or isinstance(fields, str) else tuple(fields)
         self.seed = as_int("seed", seed, 0)
-        self.shard = shard
+        self.shard = read_shard(shard)
         # Workers that outlive an epoch see it too.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._batches(0, 1).close()  # which checks the arguments
@@ -103,13 +108,12 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
         self._epoch.fill_(as_int("epoch", epoch, 0))
 
     def _batches(self, worker: int, workers: int) -> Any:
-        part, parts = self.shard
-        return self.source.epoch(
+        return self.source._batches_of(
+            Part(*self.shard, worker, workers),
             self.batch_size,
             shuffle=self.shuffle,
             drop_last=self.drop_last,
             fields=self.fields,
-            shard=(part * workers + worker, parts * workers),
             seed=np.random.default_rng([self.seed, int(self._epoch)]),
             to="torch",
         )

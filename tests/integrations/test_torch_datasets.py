@@ -85,21 +85,35 @@ def test_workers_that_stay_see_the_epoch(start: str) -> None:
     assert orders[0] == orders[2] != orders[1]
 
 
-def test_the_last_batch_of_each_worker() -> None:
-    """Kept, or left out."""
-    for drop_last, sizes in ((False, {8, 3, 2}), (True, {8})):
-        dataset = EpochDataset(filled(), 8, drop_last=drop_last)
-        loader: Any = DataLoader(dataset, batch_size=None, num_workers=3)
-        assert {len(batch["x"]) for batch in loader} == sizes
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_workers_share_the_batches(drop_last: bool) -> None:
+    """However many there are, the batches are those of an epoch, with one last batch."""
+    dataset = EpochDataset(filled(), 8, drop_last=drop_last)
+    expected = [batch["x"].tolist() for batch in DataLoader(dataset, batch_size=None)]
+    assert [len(batch) for batch in expected] == [8] * 12 + [7] * (not drop_last)
+    for workers in (1, 3):
+        loader: Any = DataLoader(dataset, batch_size=None, num_workers=workers)
+        assert [batch["x"].tolist() for batch in loader] == expected
 
 
-def test_processes_share_an_epoch() -> None:
-    """With ``shard`` each process has its part, and its workers parts of that."""
-    found = []
+@pytest.mark.parametrize("workers", [(2, 2), (2, 3), (0, 3)], ids=str)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_processes_share_an_epoch(workers: tuple[int, int], drop_last: bool) -> None:
+    """With ``shard`` each has its part, also where one has more workers: rows came twice there."""
+    found: list[int] = []
+    sizes = []
     for rank in range(2):
-        dataset = EpochDataset(filled(), 8, shard=(rank, 2), seed=3)
-        found += rows(DataLoader(dataset, batch_size=None, num_workers=2))
-    assert sorted(found) == list(range(103))
+        dataset = EpochDataset(filled(), 8, shard=(rank, 2), seed=3, drop_last=drop_last)
+        loader: Any = DataLoader(dataset, batch_size=None, num_workers=workers[rank])
+        batches = [batch["x"].tolist() for batch in loader]
+        found += [x for batch in batches for x in batch]
+        sizes.append([len(batch) for batch in batches])
+    if drop_last:
+        assert sizes == [[8] * 6] * 2
+        assert len(set(found)) == 96
+    else:
+        assert sizes == [[8] * 6 + [4], [8] * 6 + [3]]
+        assert sorted(found) == list(range(103))
 
 
 def test_views_and_fields() -> None:
@@ -120,7 +134,7 @@ def test_layers_draw_anew_in_each_epoch_and_worker(start: str, persistent: bool)
     rb = ReplayBuffer(100, fields, next_of="achieved_goal", seed=0)
     at = np.arange(50.0)
     rb.add(achieved_goal=at, next_achieved_goal=at + 1, desired_goal=-at - 1, rew=at, done=at == 49)
-    dataset = EpochDataset(rb.view(Hindsight(reached)), 50, shuffle=False)
+    dataset = EpochDataset(rb.view(Hindsight(reached)), 25, shuffle=False)
     loader: Any = DataLoader(
         dataset, batch_size=None, num_workers=2, multiprocessing_context=start,
         persistent_workers=persistent,
@@ -168,6 +182,7 @@ def test_workers_may_be_forked_while_batches_are_drawn_ahead() -> None:
         ({"fields": "y"}, "y"),
         ({"seed": -1}, "seed"),
         ({"shard": (2, 2)}, "shard"),
+        ({"shard": 3}, r"shard: expected \(i, k\), part i of k, got 3"),
         ({"source": [1]}, "source: expected a buffer or a view, got list"),
         ({"source": Mixture({"a": filled()}, {"a": 1})}, "a mixture has no epoch"),
     ],
