@@ -115,7 +115,7 @@ def convert(
     warned: list[str] = []
     if written == _convert.CHECKPOINT:
         _expect_none(new)
-    given = {"split": split, "strict": strict or None, "observation": observation}
+    given: dict[str, Any] = {"split": split, "strict": strict or None, "observation": observation}
     given |= {"action": action, "reward": reward, "nstep": nstep, "gamma": gamma}
     _convert.check_options([name for name in given if given[name] is not None], kind, written)
     if kind == _convert.CHECKPOINT:

@@ -162,7 +162,9 @@ class D4rlReader(Reader):
 
     def _read_foreign(self) -> None:
         """The fields of somebody else's file, by the names that D4RL uses."""
-        found = {path: data for path, data in _hdf5.members(self._file) if path[0] != "metadata"}
+        found = dict(_hdf5.members(self._file))
+        about = [path for path in found if path[0] == "metadata"]
+        self.left_out += [f"{'/'.join(path)} ({found.pop(path).dtype})" for path in about]
         rewards = found.get(("rewards",))
         if rewards is None or rewards.ndim < 1:
             raise ValueError("rewards: expected a data set with a value for each row, got none")

@@ -256,7 +256,7 @@ class RllibReader(Reader):
         self._places = {}
         groups: dict[str, dict[str, Parts]] = {"obs": {}, "actions": {}, "new_obs": {}}
         for column in sorted(first.schema.names, key=lambda name: name not in COLUMNS):
-            if column in (EPISODE, TIME, AGENT, "module_id"):
+            if column == TIME:  # where a row stands in its episode
                 continue
             found = first.column(column)
             is_told = column in COLUMNS or groups["new_obs"]

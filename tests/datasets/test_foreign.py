@@ -39,6 +39,15 @@ def write_hdf5(path: Path, **more: Any) -> Any:
     return file
 
 
+def test_what_d4rl_says_of_a_file_is_told(tmp_path: Path) -> None:
+    """Its group ``metadata``, as how it was made, was left out without a word."""
+    write_hdf5(tmp_path / "x.hdf5", **{"metadata/algorithm": b"SAC", "metadata/w/b": [1.0]}).close()
+    found = describe(tmp_path / "x.hdf5").left_out
+    assert found == ["metadata/algorithm (object)", "metadata/w/b (float64)"]
+    with pytest.raises(ValueError, match=r"2 data sets .*metadata/algorithm"):
+        ReplayBuffer.from_dataset(tmp_path / "x.hdf5", strict=True)
+
+
 def test_groups_with_two_links_are_refused_soon(tmp_path: Path) -> None:
     """A file of 33 kB would have 2 ** 28 paths."""
     with write_hdf5(tmp_path / "x.hdf5") as file:
@@ -144,7 +153,8 @@ def test_seeds_that_no_field_holds_are_told(seed: int, tmp_path: Path) -> None:
 def test_infos_of_resets_and_of_later_episodes_are_told(tmp_path: Path) -> None:
     """What has no place in a buffer was left out without a word."""
     h5py = need("h5py")
-    write_minari(tmp_path / "x", "None", n=3, **{"infos/height": np.arange(4.0)})
+    infos: Any = {"infos/height": np.arange(4.0)}
+    write_minari(tmp_path / "x", "None", n=3, **infos)
     with h5py.File(tmp_path / "x" / "data" / "main_data.hdf5", "r+") as file:
         file["episode_1/infos/later/deep"] = np.arange(4.0)
         file["episode_2/infos/later/deep"] = np.arange(4.0)
@@ -169,7 +179,11 @@ def test_infos_of_resets_and_of_later_episodes_are_told_with_arrow(tmp_path: Pat
 
 def test_of_two_data_sets_of_one_name_minaris_is_read(tmp_path: Path) -> None:
     """The other is told."""
-    more = {"rew": np.full(3, 7.0), "next_obs": np.full(3, 7.0), "terminated": np.ones(3, bool)}
+    more: Any = {
+        "rew": np.full(3, 7.0),
+        "next_obs": np.full(3, 7.0),
+        "terminated": np.ones(3, bool),
+    }
     write_minari(tmp_path / "x", **more)
 
     with pytest.warns(DataLossWarning, match=r": 3 data sets .*next_obs .*rew .*terminated "):
@@ -408,13 +422,13 @@ def three_without_an_end(path: Path, format: str) -> None:  # noqa: A002 (as the
         write_minari_arrow(path, 3)
     elif format == "rlds":
         file = write_rlds(path, is_last=np.zeros(3, bool), is_terminal=np.zeros(3, bool))
-        for k in (1, 2):
-            shutil.copy(file, file.with_name(f"x-train.tfrecord-{k:05}-of-00003"))
+        for number in (1, 2):
+            shutil.copy(file, file.with_name(f"x-train.tfrecord-{number:05}-of-00003"))
     else:
         pa, parquet = need("pyarrow"), need("pyarrow.parquet")
         flags: Any = dict.fromkeys(("terminateds", "truncateds"), [False] * 6)
         steps = {name: [0.0] * 6 for name in ("obs", "new_obs", "actions", "rewards")}
-        parquet.write_table(pa.table({"eps_id": list("aabbcc"), **steps, **flags}), path)
+        parquet.write_table(pa.table({"eps_id": [1, 1, 2, 2, 3, 3], **steps, **flags}), path)
 
 
 @pytest.mark.parametrize("format", ["dreamerv3", "minari", "minari-arrow", "rlds", "rllib"])

@@ -19,6 +19,9 @@ parquet = need("pyarrow.parquet")
 Table = dict[str, Any]
 
 
+ids_are_told = pytest.mark.filterwarnings("ignore:.*eps_id:cpprb_like.errors.DataLossWarning")
+
+
 def theirs() -> Table:
     """Steps as RLlib records them: two episodes, the second not ended."""
     return {
@@ -31,6 +34,7 @@ def theirs() -> Table:
     }
 
 
+@ids_are_told
 def test_next_observations_are_taken_within_an_episode(tmp_path: Path) -> None:
     """Where the column is lacking; and the last one of an episode is not known."""
     parquet.write_table(pa.table(theirs()), tmp_path / "x.parquet")
@@ -55,6 +59,22 @@ def test_a_folder_of_files_is_read(tmp_path: Path) -> None:
 
     assert [one.length for one in rb.episodes.list()] == [3, 2, 3, 2]
     assert rb.columns["obs"].shape == (2,)
+
+
+@pytest.mark.parametrize("column", ["eps_id", "agent_id", "module_id"])
+def test_names_of_episodes_and_agents_are_kept_or_told(column: str, tmp_path: Path) -> None:
+    """Numbers are a field, and text has no place; both were left out without a word."""
+    table = {**theirs(), "eps_id": [3, 3, 3, 7, 7], column: [3, 3, 3, 7, 7]}
+    parquet.write_table(pa.table(table), tmp_path / "x.parquet")
+    rb = ReplayBuffer.from_dataset(tmp_path / "x.parquet", strict=True)
+    assert rb.get_all_transitions()[column].tolist() == [3, 3, 3, 7, 7]
+    rb.export(tmp_path / "z.parquet")
+    again = ReplayBuffer.from_dataset(tmp_path / "z.parquet", strict=True)
+    assert again.get_all_transitions()[column].tolist() == [3, 3, 3, 7, 7]
+    parquet.write_table(pa.table({**table, column: list("aaabb")}), tmp_path / "y.parquet")
+    assert describe(tmp_path / "y.parquet").left_out == [f"{column} (string)"]
+    with pytest.raises(ValueError, match=rf"{column} \(string\)"):
+        ReplayBuffer.from_dataset(tmp_path / "y.parquet", strict=True)
 
 
 def test_values_of_several_lengths_are_refused(tmp_path: Path) -> None:
@@ -135,6 +155,7 @@ def test_rows_out_of_order_are_refused(
         ReplayBuffer.from_dataset(tmp_path / "x.parquet")
 
 
+@ids_are_told
 def test_rows_of_several_agents_are_told_apart(tmp_path: Path) -> None:
     """Those of one agent are an episode; side by side they are refused."""
     path = tmp_path / "x.parquet"
