@@ -20,7 +20,7 @@ from cpprb_like.schedules import Schedule, check
 if TYPE_CHECKING:
     from cpprb_like.buffers._tensors import Conversion, To
 
-__all__ = ["Batch", "ColumnSpec", "Source", "order_generator", "read_shard"]
+__all__ = ["Batch", "ColumnSpec", "Source", "order_generator"]
 
 
 class ColumnSpec(NamedTuple):
@@ -296,9 +296,9 @@ class Source(Checkpointed):
         >>> [batch["rew"].tolist() for batch in rb.epoch(2, shuffle=False, shard=(1, 2))]
         [[2.0, 4.0]]
         """
-        part = Part(*read_shard(shard))
         return self._batches_of(
-            part,
+            shard,
+            (0, 1),
             batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
@@ -311,7 +311,8 @@ class Source(Checkpointed):
 
     def _batches_of(
         self,
-        part: Part,
+        shard: tuple[int, int],
+        deal: tuple[int, int],
         batch_size: int,
         *,
         shuffle: bool,
@@ -322,7 +323,8 @@ class Source(Checkpointed):
         device: Any = None,
         prefetch: int = 0,
     ) -> Batches[Any]:
-        """A part of an epoch: see ``epoch``."""
+        """As ``epoch``; with ``deal`` (i, k) only every k-th batch of the part, from i on."""
+        part = Part(*_read_shard(shard), *deal)
         n, names = self._read_epoch_size(batch_size, fields)
         ahead, made = as_int("prefetch", prefetch, 0), _conversion(to, device)
         self._check_epoch()
@@ -473,7 +475,7 @@ def _draw_into(sample: Callable[..., Batch], made: Conversion, fields: tuple[str
     return sample(out={name: room[name] for name in fields})
 
 
-def read_shard(shard: object) -> tuple[int, int]:
+def _read_shard(shard: object) -> tuple[int, int]:
     """Which part of how many, or an error."""
     if not isinstance(shard, tuple | list) or len(shard) != 2:
         raise TypeError(f"shard: expected (i, k), part i of k, got {shard!r}")

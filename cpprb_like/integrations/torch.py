@@ -13,8 +13,6 @@ import numpy as np
 
 from cpprb_like._c.checks import as_int
 from cpprb_like.buffers import Source
-from cpprb_like.buffers._epochs import Part
-from cpprb_like.buffers._source import read_shard
 from cpprb_like.integrations._missing import missing
 
 try:
@@ -95,7 +93,7 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
         self.drop_last = bool(drop_last)
         self.fields = fields if fields is None or isinstance(fields, str) else tuple(fields)
         self.seed = as_int("seed", seed, 0)
-        self.shard = read_shard(shard)
+        self.shard = shard
         # Workers that outlive an epoch see it too.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._batches(0, 1).close()  # which checks the arguments
@@ -109,7 +107,8 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
 
     def _batches(self, worker: int, workers: int) -> Any:
         return self.source._batches_of(
-            Part(*self.shard, worker, workers),
+            self.shard,
+            (worker, workers),
             self.batch_size,
             shuffle=self.shuffle,
             drop_last=self.drop_last,
