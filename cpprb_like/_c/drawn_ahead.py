@@ -14,6 +14,7 @@ import itertools
 import os
 import pickle
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,12 +23,15 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 __all__ = [
+    "GivenUpError",
     "States",
     "Waiting",
+    "asked_since",
     "halted",
     "live_state",
     "settled",
     "settled_generator",
+    "sleep",
     "state_before",
     "state_of_generator",
 ]
@@ -47,6 +51,25 @@ _numbers = itertools.count()  # notes are compared by them, also those of differ
 _open: dict[int, Waiting] = {}
 
 
+class GivenUpError(Exception):
+    """A draw that waits, as for a rate limiter, is not wanted any more."""
+
+
+class _Draw(NamedTuple):
+    """A draw of this thread that may have to wait."""
+
+    waiting: Waiting
+    generation: int
+    number: int | None  # None: whoever wants the batch draws it
+
+
+class _Here(threading.local):
+    draw: _Draw | None = None
+
+
+_here = _Here()
+
+
 class Waiting:
     """The notes of the batches that one thread draws ahead, the oldest first.
 
@@ -61,8 +84,9 @@ class Waiting:
     Attributes
     ----------
     turn : threading.RLock
-        Held from a note until the batch is made. Whoever holds it may take locks of buffers, and
-        not the other way round.
+        Held from a note until the batch is made, but for the time in which the draw waits for
+        others, as by ``sleep``. Whoever holds it may take locks of buffers, and not the other way
+        round.
     generation : int
         Counts how often all that waits was given up: see ``halted``.
     process : int
@@ -83,17 +107,53 @@ class Waiting:
         self.process = os.getpid()
         self._states = states
         self._back = back
+        self._is_open = False
+        self._drawn = 0
+        self._asked: tuple[int, int] | None = None
         self._elements = {id(element): element for element, _ in states()}
         self._notes: deque[Note] = deque()
         self._copies: dict[int, np.random.Generator] = {}
 
     def open(self) -> None:
         """From now on whoever saves asks for the notes."""
+        self._is_open = True
         _open[id(self)] = self
 
     def close(self) -> None:
-        """Nothing waits any more."""
+        """Nothing waits any more, and no draw is wanted."""
+        self._is_open = False
         _open.pop(id(self), None)
+
+    @contextmanager
+    def drawing(self, *, ahead: bool) -> Iterator[int]:
+        """Draw with ``turn`` held: of which generation; ``ahead``, in the thread that does so."""
+        with self.turn:
+            before, generation = _here.draw, self.generation
+            _here.draw = _Draw(self, generation, self._drawn if ahead else None)
+            try:
+                yield generation
+            finally:
+                _here.draw = before
+                self._drawn += ahead
+
+    @contextmanager
+    def asking(self, number: int) -> Iterator[None]:
+        """Somebody waits for the batch of the draw of this number, counted from 0, from now on."""
+        self._asked = number, time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._asked = None
+
+    def asked_for(self, number: int) -> int | None:
+        """Since when somebody waits for the batch of a draw, in ns; None if nobody does."""
+        asked = self._asked
+        return asked[1] if asked is not None and asked[0] == number else None
+
+    def wants(self, draw: _Draw) -> bool:
+        """Whether a draw is wanted still."""
+        is_open = self._is_open or draw.number is None
+        return is_open and self.generation == draw.generation
 
     def note(self) -> Note:
         """Note the states before a draw, with ``turn`` held."""
@@ -136,6 +196,37 @@ class Waiting:
     def draws_from(self, element: object) -> bool:
         """Whether batches of this are drawn from an element."""
         return id(element) in self._elements
+
+
+def asked_since(began: int) -> int | None:
+    """Since when somebody waits for what this thread began to wait for, in ns of a monotonic clock.
+
+    That is when it began; of a batch that is drawn ahead, when it was asked for, or None.
+    """
+    draw = _here.draw
+    if draw is None or draw.number is None:
+        return began
+    since = draw.waiting.asked_for(draw.number)
+    return None if since is None else max(began, since)
+
+
+def sleep(seconds: float) -> None:
+    """Sleep in a call that waits for others, with no lock held but the turn of a draw.
+
+    The turn is free meanwhile. Raises ``GivenUpError`` if the draw is not wanted any more.
+    """
+    draw = _here.draw
+    if draw is None:
+        time.sleep(seconds)
+        return
+    waiting = draw.waiting
+    waiting.turn.release()
+    try:
+        time.sleep(seconds)
+    finally:
+        waiting.turn.acquire()
+    if not waiting.wants(draw):
+        raise GivenUpError
 
 
 def _of_here() -> list[Waiting]:

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.aligned import aligned, empty
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.drawn_ahead import (
+    GivenUpError,
     States,
     live_state,
     settled_generator,
@@ -228,6 +229,8 @@ class Mixture(Source):
             cuts = [(n * end + offset) // ends[-1] for end in ends]
             self._check_parts(cuts, beta, replace)
             batch = self._draw(cuts, wanted, to, names, beta, replace, indexes)
+        except GivenUpError:  # what is drawn next may follow from another seed
+            raise
         except BaseException:
             self._numbers.append(number)
             raise

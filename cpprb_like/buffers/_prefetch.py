@@ -18,7 +18,7 @@ from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from cpprb_like._c.drawn_ahead import Note, States, Waiting
+from cpprb_like._c.drawn_ahead import GivenUpError, Note, States, Waiting
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["Prefetcher"]
@@ -71,6 +71,7 @@ class Prefetcher:
         self._work = _Work(draw, make, Waiting(states, back))
         self._ahead = ahead
         self._asked = 0
+        self._taken = 0  # of what was made
         self._began = False
         # It must not wait for anything: it runs wherever the garbage collector finds the iterator.
         self._end = weakref.finalize(self, self._work.stop)
@@ -91,10 +92,14 @@ class Prefetcher:
                 work.requests.put(True)
                 self._asked += 1
             if not self._asked:
-                return work.again()  # there may be enough by now
-            made = work.first()
+                try:
+                    return work.again()  # there may be enough by now
+                except GivenUpError:
+                    continue
+            made = work.first(self._taken)
             # From here to the end of this call an interrupt could lose the batch.
             self._asked -= 1
+            self._taken += 1
             work.made.popleft()
             if made.generation != work.waiting.generation:
                 continue  # drawn before the source was restored
@@ -176,15 +181,20 @@ class _Work:
         self.over = True
         self.ready.put(True)
 
-    def first(self) -> Made:
-        """Wait for the first that was made, which stays where it is: an interrupt loses nothing."""
+    def first(self, number: int) -> Made:
+        """Wait for the first that was made, which stays where it is: an interrupt loses nothing.
+
+        It is the one of this number.
+        """
         if self.made:
             with contextlib.suppress(Empty):
                 self.ready.get_nowait()
-        while not self.made:
-            if self.over:
-                raise RuntimeError("the thread that draws these batches has ended")
-            self.ready.get()
+            return self.made[0]
+        with self.waiting.asking(number):
+            while not self.made:
+                if self.over:
+                    raise RuntimeError("the thread that draws these batches has ended")
+                self.ready.get()
         return self.made[0]
 
     def put(self, made: Made) -> None:
@@ -195,19 +205,18 @@ class _Work:
     def attempt(self) -> Made:
         """A batch, drawn and made into what is wanted."""
         waiting, note = self.waiting, None
-        with waiting.turn:
-            generation = waiting.generation
+        with waiting.drawing(ahead=True) as generation:
             try:
                 note = waiting.note()
                 return Made(Kind.BATCH, self.make(self.draw()), note, generation)
-            except StopIteration:
+            except (StopIteration, GivenUpError):  # it was closed, or this is thrown away
                 return Made(Kind.END, None, note, generation)
             except BaseException as error:  # noqa: BLE001 (raised by ``next``)
                 return Made(Kind.ERROR, error, note, generation)
 
     def again(self) -> Any:
         """As ``attempt``, in the thread of the learner, which raises what that raises."""
-        with self.waiting.turn:
+        with self.waiting.drawing(ahead=False):
             return self.make(self.draw())
 
 

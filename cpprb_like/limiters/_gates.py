@@ -1,7 +1,8 @@
 """Gates: a call that its limiter does not allow yet waits here, for a bounded time.
 
 Waiting is a short sleep and another look at the counters. There is nothing that somebody else would
-have to do before he dies: no lock, no signal. Not here: the counters (``_counters``).
+have to do before he dies: no lock, no signal. The time of a batch that is drawn ahead counts from
+when it is asked for. Not here: the counters (``_counters``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.drawn_ahead import asked_since, sleep
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters._counters import Counters, shape_for
 from cpprb_like.limiters._policies import RateLimiter
@@ -135,10 +137,13 @@ class Gate:
         self.counters.begin_wait(self.line, n, began)
         try:
             while True:
-                left = np.inf if timeout is None else timeout - (time.monotonic_ns() - began) / 1e9
+                since = asked_since(began)
+                left = np.inf
+                if timeout is not None and since is not None:
+                    left = timeout - (time.monotonic_ns() - since) / 1e9
                 if left <= 0:
                     raise RateLimitTimeoutError(self._message(n, began))
-                time.sleep(min(pause, left))
+                sleep(min(pause, left))
                 pause = min(2 * pause, LONGEST_SLEEP)
                 self.peers.void_dead()
                 if self._try(n):

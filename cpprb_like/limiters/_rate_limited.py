@@ -179,8 +179,9 @@ class RateLimited(LimitedSource):
     the middle of what it allows: counts are not kept, as those of a moment at which one side waited
     would hold it for ever.
 
-    Waiting is a sleep of up to 2 ms and another look. ``close`` of batches with ``prefetch`` waits
-    for a draw that waits. An ``epoch`` is not limited, and does not count.
+    Waiting is a sleep of up to 2 ms and another look. With ``prefetch`` the thread waits, without a
+    time-out until its batch is asked for; ``close``, ``reseed`` and ``restore`` do not wait for it.
+    An ``epoch`` is not limited, and does not count.
 
     Cost: some microseconds for ``add`` and for ``sample``.
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer, Sequences
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import MinSize, Queue, RateLimited, RateLimiter, SampleToInsertRatio
+from cpprb_like.processes import SharedReplay
 from cpprb_like.typing import FieldSpec
 
 FIELDS: Mapping[str, FieldSpec] = {"x": {"shape": ()}, "obs": {"shape": 3}}
@@ -252,6 +256,133 @@ def test_it_is_a_source() -> None:
     assert len(mixture.sample(2)["x"]) == 2
     assert "MinSize" in repr(rb)
     assert bool(rb)
+
+
+# ---- with batches drawn ahead ------------------------------------------------------------------
+
+
+def threads() -> list[threading.Thread]:
+    """The threads that draw ahead."""
+    return [thread for thread in threading.enumerate() if thread.name == "batches"]
+
+
+def until(holds: Callable[[], Any]) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.001)
+
+
+def of_buffer(limiter: RateLimiter, stack: ExitStack) -> tuple[Any, Any]:
+    """A buffer with a limiter, to add to and to draw from."""
+    rb = limited(limiter)
+    return rb, rb
+
+
+def of_mixture(limiter: RateLimiter, stack: ExitStack) -> tuple[Any, Any]:
+    """The same as a source of a mixture, which draws a number before it waits."""
+    rb = limited(limiter)
+    return rb, Mixture({"a": rb}, {"a": 1.0}, seed=0)
+
+
+def of_learner(limiter: RateLimiter, stack: ExitStack) -> tuple[Any, Any]:
+    """An actor and a learner of a shared replay."""
+    replay = stack.enter_context(SharedReplay(1000, FIELDS, writers=1, limiter=limiter))
+    return stack.enter_context(replay.actor()), stack.enter_context(replay.learner(seed=0))
+
+
+MAKE: Any = {"buffer": of_buffer, "mixture": of_mixture, "learner": of_learner}
+
+
+def waits(batches: Any) -> bool:
+    """Whether its thread has begun to wait for the limiter."""
+    work = batches._prefetcher._work
+    return not work.made and work.requests.qsize() < batches._prefetcher._asked
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+@pytest.mark.parametrize("name", MAKE)
+def test_a_thread_that_waits_is_not_waited_for(name: str, timeout: float | None) -> None:
+    """``close`` waited for the limiter, for ever; the thread of a lost iterator did, too."""
+    with ExitStack() as stack:
+        adds, draws = MAKE[name](Queue(10, timeout=timeout), stack)
+        adds.add(**step(2))
+        for way in ("close", "forget"):
+            batches = draws.batches(2, prefetch=2)
+            next(batches)
+            until(partial(waits, batches))
+            began = time.monotonic()
+            if way == "close":
+                batches.close()
+                assert list(batches) == []
+            del batches
+            gc.collect()
+            until(lambda: not threads())
+            assert time.monotonic() - began < PATIENCE / 2
+            adds.add(**step(2))
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_seeding_does_not_wait_for_the_limiter(name: str) -> None:
+    """The draw that waits is given up: the next batch is the first of the seed."""
+    with ExitStack() as stack:
+        adds, draws = MAKE[name](Queue(1000, timeout=60), stack)
+        adds.add(**step(8))
+        with draws.batches(4, prefetch=3) as batches:
+            next(batches)
+            next(batches)
+            until(lambda: waits(batches))
+            began = time.monotonic()
+            draws.reseed(7)
+            assert time.monotonic() - began < PATIENCE / 2
+            adds.add(**step(8))
+            found = [next(batches)["x"].tolist() for _ in range(2)]
+        twin_adds, twin = MAKE[name](Queue(1000, timeout=60), stack)
+        twin_adds.add(**step(8))
+        for _ in range(2):
+            twin.sample(4)
+        twin.reseed(7)
+        twin_adds.add(**step(8))
+        assert found == [twin.sample(4)["x"].tolist() for _ in range(2)]
+
+
+def test_restoring_does_not_wait_for_the_limiter(tmp_path: Path) -> None:
+    """It waited for the turn that the draw held."""
+    rb = limited(Queue(10, timeout=60))
+    rb.add(**step(2))
+    rb.save(tmp_path)
+    with rb.batches(2, prefetch=2) as batches:
+        next(batches)
+        until(lambda: waits(batches))
+        began = time.monotonic()
+        rb.restore(tmp_path)
+        assert time.monotonic() - began < PATIENCE / 2
+
+
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("timeout", [0.0, 0.05])
+def test_a_time_out_is_of_who_waits(name: str, timeout: float) -> None:
+    """What nobody waited for is no error, and each ``next`` waits as long as the limiter says."""
+    with ExitStack() as stack:
+        adds, draws = MAKE[name](Queue(1000, timeout=timeout), stack)
+        twin_adds, twin = MAKE[name](Queue(1000, timeout=timeout), stack)
+        for one in (adds, twin_adds):
+            one.add(**step(4))
+        expected = twin.batches(4)
+        with draws.batches(4, prefetch=2) as batches:
+            assert next(batches)["x"].tolist() == next(expected)["x"].tolist()
+            for _ in range(3):
+                time.sleep(0.1)  # so long that a time-out would be over
+                for one in (adds, twin_adds):
+                    one.add(**step(4))
+                until(lambda: batches._prefetcher._work.made)
+                assert next(batches)["x"].tolist() == next(expected)["x"].tolist()
+            for _ in range(4):
+                began = time.monotonic()
+                with pytest.raises(RateLimitTimeoutError):
+                    next(batches)
+                assert timeout <= time.monotonic() - began < PATIENCE / 2
 
 
 def test_wrong_parts_are_refused() -> None:
