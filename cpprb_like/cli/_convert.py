@@ -9,7 +9,7 @@ from typing import Any
 
 from cpprb_like import ReplayBuffer, checkpoint
 from cpprb_like.checkpoint import Transitions, describe_transitions
-from cpprb_like.datasets import FORMATS, told
+from cpprb_like.datasets import FORMATS, detect_format
 
 __all__ = [
     "CHECKPOINT",
@@ -31,14 +31,14 @@ def kind_of(path: Path) -> str:
     """What is at a path: a checkpoint, a data set of some format, or else a file of cpprb's."""
     if path.is_dir() and checkpoint.states(path):
         return CHECKPOINT
-    return told(path) or CPPRB
+    return detect_format(path) or CPPRB
 
 
 def written_as(path: Path, kind: str | None) -> str:
     """What to write to a path: what is asked for, or what its suffix says, or a checkpoint."""
     if kind == CPPRB:
         raise ValueError(f"expected one of {[CHECKPOINT, *FORMATS]}, got {CPPRB!r}")
-    return kind or told(path, is_new=True) or CHECKPOINT
+    return kind or detect_format(path, is_new=True) or CHECKPOINT
 
 
 def check_options(given: Collection[str], source: str, written: str) -> None:

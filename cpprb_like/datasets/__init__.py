@@ -8,6 +8,21 @@ progress of a save, and fields.
 """
 
 from cpprb_like.datasets._model import EpisodeRecord
-from cpprb_like.datasets._open import FORMATS, Description, describe, export, from_dataset, told
+from cpprb_like.datasets._open import (
+    FORMATS,
+    Description,
+    describe,
+    detect_format,
+    export,
+    from_dataset,
+)
 
-__all__ = ["FORMATS", "Description", "EpisodeRecord", "describe", "export", "from_dataset", "told"]
+__all__ = [
+    "FORMATS",
+    "Description",
+    "EpisodeRecord",
+    "describe",
+    "detect_format",
+    "export",
+    "from_dataset",
+]

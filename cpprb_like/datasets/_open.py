@@ -19,7 +19,7 @@ from cpprb_like.datasets._into_buffer import fill, first_are_cut
 from cpprb_like.datasets._model import EpisodeRecord, Header
 from cpprb_like.errors import DataLossWarning
 
-__all__ = ["FORMATS", "Description", "describe", "export", "from_dataset", "told"]
+__all__ = ["FORMATS", "Description", "describe", "detect_format", "export", "from_dataset"]
 
 # In the order in which a path is tried.
 MODULES = {
@@ -68,7 +68,7 @@ def _format(name: str) -> Format:
     return found
 
 
-def told(path: str | os.PathLike[str], *, is_new: bool = False) -> str | None:
+def detect_format(path: str | os.PathLike[str], *, is_new: bool = False) -> str | None:
     """The format of the files at a path, or None.
 
     Parameters
@@ -84,8 +84,8 @@ def told(path: str | os.PathLike[str], *, is_new: bool = False) -> str | None:
 
     Examples
     --------
-    >>> from cpprb_like.datasets import told
-    >>> told("rows.hdf5", is_new=True)
+    >>> from cpprb_like.datasets import detect_format
+    >>> detect_format("rows.hdf5", is_new=True)
     'd4rl'
     """
     place = Path(os.fsdecode(path))
@@ -108,7 +108,7 @@ def _reading(
         place = _format(format).find(os.fsdecode(path)) or place
     if format is None and not place.exists():
         raise FileNotFoundError(f"{place}: there is no such file or folder")
-    name = told(place) if format is None else format
+    name = detect_format(place) if format is None else format
     if name is None:
         raise ValueError(
             f"{place}: expected a data set of one of {list(FORMATS)}, found none of them"
@@ -195,7 +195,7 @@ def export(
 
     Nobody may write to the buffer meanwhile.
     """
-    name = told(path, is_new=True) if format is None else format
+    name = detect_format(path, is_new=True) if format is None else format
     if name is None:
         raise ValueError(f"format: expected one of {list(FORMATS)}, as {path} tells none")
     found = _format(name)
