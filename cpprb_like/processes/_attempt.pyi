@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._store.column import Column
 from cpprb_like._store.followers import Followers
+from cpprb_like.processes._draws import Draws
 
 def attempt(
     group: Followers,
@@ -15,4 +16,5 @@ def attempt(
     columns: tuple[Column, ...],
     arrays: list[NDArray[Any]] | None,
     named: bool,
+    draws: Draws | None,
 ) -> dict[str, NDArray[Any]] | None: ...

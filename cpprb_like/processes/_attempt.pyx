@@ -12,7 +12,7 @@ from cpprb_like._store.followers cimport Followers
 
 def attempt(
     Followers group not None, look, check, draw, intp_t n, tuple columns not None, list arrays,
-    bint named,
+    bint named, draws,
 ):
     """A batch of all shards as they are now; None if some of its rows were written over meanwhile.
 
@@ -32,19 +32,28 @@ def attempt(
         See ``Followers.read``.
     named : bool
         Whether the batch has a column ``indexes`` with any sampler.
+    draws : Draws, optional
+        Whose state is put back if there is no batch; None if a draw changes none.
     """
     cdef intp_t late = -1
-    cdef dict batch
+    cdef dict batch = None
     cdef list told = group.c_follow()
     if told:
         look(dict(told))
-    rows, extra = draw(n)
-    if named and "indexes" not in extra:
-        extra = {**extra, "indexes": group.handles(rows)}
-    if extra or len(rows) != n:
-        check(rows, extra, n)
-    batch = group.c_read(rows, columns, arrays, &late)
-    if late >= 0:
+    noted = None if draws is None else draws.noted()
+    try:
+        rows, extra = draw(n)
+        if named and "indexes" not in extra:
+            extra = {**extra, "indexes": group.handles(rows)}
+        if extra or len(rows) != n:
+            check(rows, extra, n)
+        batch = group.c_read(rows, columns, arrays, &late)
+        if late >= 0:
+            batch = None
+    finally:
+        if batch is None and noted is not None:
+            draws.put_back(noted)
+    if batch is None:
         return None
     for name, values in extra.items():
         batch[name] = c_aligned(values)

@@ -6,9 +6,9 @@ Not here: which rows a sampler draws (``samplers``), and reading them (``_learne
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.drawn_ahead import States, state_before
 from cpprb_like._core import Ring
 from cpprb_like._store.followers import Followers
+from cpprb_like._store.row_handles import without_row
 from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
@@ -49,6 +50,9 @@ class Draws:
     group : Followers
         The shards.
     """
+
+    changes: ClassVar[bool] = True
+    """Whether a draw changes anything but the generator: see ``states``."""
 
     def __init__(self, sampler: Sampler, group: Followers) -> None:
         self.sampler = sampler
@@ -104,6 +108,16 @@ class Draws:
         if state:
             yield self.sampler, state
 
+    def noted(self) -> list[tuple[object, dict[str, Any]]]:
+        """What the next draw changes: see ``put_back``."""
+        return list(self.states())
+
+    @staticmethod
+    def put_back(noted: list[tuple[object, dict[str, Any]]]) -> None:
+        """Forget a draw whose rows could not be read: it was none. Random numbers stay used."""
+        for element, state in noted:
+            vars(element).update(state)
+
     def save(self) -> dict[int, Any]:
         """What is kept for the rows of each shard, by number: what ``go_on`` takes."""
         return {}
@@ -117,6 +131,8 @@ class Draws:
 
 class UniformDraws(Draws):
     """Each row with the same probability."""
+
+    changes = False
 
     def draw(
         self,
@@ -212,12 +228,17 @@ class CopiedDraws(Draws):
     def __init__(self, sampler: Sampler, group: Followers) -> None:
         super().__init__(sampler, group)
         self._copies: dict[int, Sampler] = {}
+        self._rings: dict[int, Ring] = {}
 
     def sampler_of(self, number: int) -> Sampler:
         """See ``Draws.sampler_of``: a copy, which starts as the sampler was given."""
         if number not in self._copies:
             self._copies[number] = copy.deepcopy(self.sampler)
         return self._copies[number]
+
+    def opened(self, number: int, ring: Ring) -> None:
+        """See ``Draws.opened``: from now on its rows can have priorities."""
+        self._rings[number] = ring
 
     def hide(self, number: int, slots: Slots) -> None:
         """See ``Draws.hide``."""
@@ -271,16 +292,28 @@ class CopiedDraws(Draws):
         return partial(sampler.draw_starts, starts, **options)
 
     def update(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """See ``Draws.update``: each in its shard."""
+        """See ``Draws.update``: each in its shard, after all were checked."""
         if not isinstance(self.sampler, PrioritySampler):
             super().update(indexes, priorities)
         values = read_priorities(priorities)
         given = read_indexes(indexes, len(values))
-        numbers = given & ((1 << self.group.bits) - 1)
-        for number, sampler in self._copies.items():
-            places = np.flatnonzero(numbers == number)
-            if len(places) and isinstance(sampler, PrioritySampler):
-                sampler.update_priorities(given[places] >> self.group.bits, values[places])
+        wrong = self.wrong(given, values)
+        if len(wrong):
+            raise IndexError(f"indexes[{wrong[0]}]: no row has the index {given[wrong[0]]}")
+        for sampler, ring, places, own in self._parts(given):
+            there = np.full(len(own), True) if sampler.check_for_update else own < ring.stored
+            if there.any():
+                sampler.update_priorities(own[there], values[places[there]])
+
+    def _parts(
+        self, indexes: NDArray[np.int64]
+    ) -> Iterator[tuple[PrioritySampler, Ring, NDArray[np.intp], NDArray[np.int64]]]:
+        """Of each shard that is there: its sampler, its ring, and which indexes are its own."""
+        numbers = indexes & ((1 << self.group.bits) - 1)
+        for number, ring in self._rings.items():
+            sampler, places = self._copies[number], np.flatnonzero(numbers == number)
+            if isinstance(sampler, PrioritySampler):
+                yield sampler, ring, places, indexes[places] >> self.group.bits
 
     def wrong(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
@@ -289,8 +322,14 @@ class CopiedDraws(Draws):
         if not isinstance(self.sampler, PrioritySampler):
             return super().wrong(indexes, priorities)
         self.sampler.read_priorities(priorities)
-        numbers = indexes & ((1 << self.group.bits) - 1)
-        return np.flatnonzero(~np.isin(numbers, list(self._copies)))
+        is_wrong = np.full(len(indexes), True)
+        for sampler, ring, places, own in self._parts(indexes):
+            if ring.clears and not sampler.check_for_update:  # slots: of rows that were cleared
+                is_wrong[places] = own >= ring.capacity
+            else:
+                is_wrong[places] = False
+                is_wrong[places[without_row(ring, own, sampler.check_for_update)]] = True
+        return np.flatnonzero(is_wrong)
 
     def states(self) -> States:
         """See ``Draws.states``: of all copies too."""

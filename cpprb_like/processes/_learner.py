@@ -128,6 +128,7 @@ class Learner(Sharded):
         self._readers: list[Reader | None] = [None] * len(shards)
         self._group = Followers(len(shards))
         self._draws = draws_of(sampler, self._group)
+        self._changing = self._draws if self._draws.changes else None
         self._counts = UpdateCounts(folder.path, number)
         self._counts.tell(0, 0)
         self._stuck: set[int] = set()
@@ -272,8 +273,9 @@ class Learner(Sharded):
             draw = self._draws.drawing(self.rng, replace, beta)
             with self._lock:
                 batch = attempt(
-                    self._group, self._look_at, self._check_drawn, draw, n, columns, given, indexes
-                )
+                    self._group, self._look_at, self._check_drawn, draw, n, columns, given, indexes,
+                    self._changing,
+                )  # fmt: skip
             if batch is not None:
                 return batch
         return super()._draw(replace, beta, n, names, arrays, indexes)

@@ -35,6 +35,7 @@ __all__ = ["Sharded"]
 Choose = Callable[[], tuple[Rows, Extra]]
 Names = tuple[str, ...] | None
 Clears = list[tuple[int, Ring, int]]  # a writer, its ring, and how often that had been cleared
+WHOLE, LOST = -1, -2  # instead of a shard that has lost a row: none has, or nothing was read
 ROW_NAMES = ("indexes", "row_indexes")  # columns that name rows
 
 
@@ -113,7 +114,9 @@ class Sharded(Source):
         Notes
         -----
         Each row is whole, and was in the replay at the time of the draw. A row that an actor writes
-        over while it is read makes all rows be drawn again, without the oldest of that shard.
+        over while it is read makes all rows be drawn again, without the oldest of that shard. Only
+        the batch that was read counts as drawn, as for the time of a schedule; the random numbers
+        of the others are used up.
 
         Cost: that of one buffer, and a look at each shard. N-step returns and views are read shard
         by shard, and copied once more.
@@ -175,16 +178,20 @@ class Sharded(Source):
             learner._follow()
             for number, margin in margins.items():
                 learner._reader(number).leave_out(margin)
+            noted, late = learner._draws.noted(), LOST
             try:
                 rows, extra = choose()
+                self._check_drawn(rows, extra, len(rows) if n is None else n)
+                late, batch = self._take(rows, names, arrays, located)
             except NotEnoughDataError:
                 if not margins:
                     raise
                 margins.clear()  # all that it knew of was written over: newer rows are there
                 continue
-            self._check_drawn(rows, extra, len(rows) if n is None else n)
-            late, batch = self._take(rows, names, arrays, located)
-            if late < 0:
+            finally:
+                if late != WHOLE:
+                    learner._draws.put_back(noted)
+            if late == WHOLE:
                 batch.update({name: aligned(values) for name, values in extra.items()})
                 return batch
             margins[late] = learner._reader(late).margin_after(margins.get(late, 0))
@@ -201,7 +208,7 @@ class Sharded(Source):
         if n == 0:
             known = {name: self.columns[name] for name in names or self.fields}
             known |= self._further()
-            return -1, {name: empty((0, *one.shape), one.dtype) for name, one in known.items()}
+            return WHOLE, {name: empty((0, *one.shape), one.dtype) for name, one in known.items()}
         for number in np.unique(numbers).tolist():
             places = np.flatnonzero(numbers == number)
             slots = rows[places] >> group.bits
@@ -219,7 +226,7 @@ class Sharded(Source):
                 if name not in batch:
                     batch[name] = empty((n, *own.shape[1:]), own.dtype)
                 batch[name][places] = own
-        return -1, batch
+        return WHOLE, batch
 
     def _further(self) -> Mapping[str, ColumnSpec]:
         """The columns that batches have beside the fields with any sampler."""

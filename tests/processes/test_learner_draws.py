@@ -22,6 +22,7 @@ from cpprb_like.samplers import (
     Extra,
     LegacyUniform,
     Prioritized,
+    PrioritySampler,
     RankBased,
     Recency,
     Reverse,
@@ -136,9 +137,9 @@ def test_draws_over_uneven_shards_are_uniform(
 def test_draws_are_in_proportion_to_priorities(name: str) -> None:
     """Chi-square with priorities that differ from row to row and from shard to shard."""
     with filled((5, 20, 75)) as replay:
-        learner = replay.learner(
-            Prioritized(1.0, eps=0.0, stratified=name != "independent"), seed=4
-        )
+        mode: Any = "present" if name == "present" else "ever"
+        sampler = Prioritized(1.0, eps=0.0, stratified=name != "independent", max_priority=mode)
+        learner = replay.learner(sampler, seed=4)
         batch = learner.sample(100, replace=False)
         priorities = 1.0 + batch["id"] // EACH * 3 + batch["id"] % 5
         learner.update_priorities(batch["indexes"], priorities)
@@ -167,20 +168,6 @@ def test_distinct_rows_come_one_after_another_by_weight() -> None:
             for one, other in pairs
         ]
         limit_of(np.array([counts[pair] for pair in pairs]), np.array(expected))
-
-
-def test_draws_follow_shards_that_die_and_come_back() -> None:
-    """A shard whose actor has ended counts as before, and takes new rows when it has one again."""
-    with filled((40, 60), env_dict=SMALL, capacity=60) as replay:
-        learner = replay.learner(seed=6)
-        for size in (50, 60):
-            with replay.actor(0) as actor:
-                actor.add(**{name: plain(ids(0, size - 10, size))[name] for name in SMALL})
-            counts: Counter[int] = Counter()
-            for _ in range(200):
-                counts.update(learner.sample(50)["id"].tolist())
-            limit_of(np.array(list(counts.values())), np.full(len(counts), 10_000 / len(counts)))
-        assert len(counts) == 120
 
 
 @pytest.mark.parametrize("name", ["Uniform", "Prioritized", "independent"])
@@ -269,6 +256,120 @@ def test_an_index_that_names_no_row_is_refused(index: int) -> None:
         with pytest.raises(IndexError, match="indexes"):
             learner.update_priorities([*good, index], [9.0, 9.0])
         assert learner.get_max_priority() == 1.0
+
+
+class OfOnesOwn(PrioritySampler):
+    """A sampler of a user: priorities by slot, or by handle."""
+
+    def __init__(self, check_for_update: bool) -> None:
+        self.check_for_update = check_for_update
+        self.got: list[int] = []
+
+    def open(self, ring: Ring) -> None:
+        """Draw from this ring."""
+        self.ring = ring
+
+    def draw(
+        self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool, beta: Any = None
+    ) -> tuple[Slots, Extra]:
+        """Rows of a shard that is not cleared."""
+        slots = rng.choice(ring.stored, n, replace=replace).astype(np.intp)
+        return slots, {"weights": np.ones(n, np.float32), "indexes": slots.astype(np.int64)}
+
+    def update_priorities(self, indexes: npt.ArrayLike, priorities: npt.ArrayLike) -> None:
+        """Note what has come."""
+        self.got += np.asarray(indexes).tolist()
+
+
+@pytest.mark.parametrize("handles", [False, True])
+@pytest.mark.parametrize(
+    ("wrong", "value", "error"),
+    [
+        (3, 1.0, IndexError),
+        (2, 1.0, IndexError),
+        (5 << 2 | 1, 1.0, IndexError),
+        (1, -1.0, ValueError),
+    ],
+)
+def test_an_update_of_a_sampler_of_ones_own_is_for_all_shards_or_none(
+    handles: bool, wrong: int, value: float, error: type[Exception]
+) -> None:
+    """An index of no shard, of one without rows, or of no row of one is refused before all."""
+    with filled((5, 5, 0), env_dict=SMALL) as replay:
+        learner = replay.learner(OfOnesOwn(handles), seed=11)
+        learner.sample(1)
+        copies: Any = [learner._draws.sampler_of(number) for number in range(2)]
+        with pytest.raises(error, match=r"indexes\[1\]|priorities\[1\]"):
+            learner.update_priorities([4 << 2, wrong, 1], [1.0, value, 1.0])
+        assert [one.got for one in copies] == [[], []]
+        learner.update_priorities([4 << 2, 1], [1.0, 1.0])
+        assert [one.got for one in copies] == [[4], [0]]
+        if not handles:  # a slot that had a row before its actor cleared is passed over
+            with replay.actor(1) as actor:
+                actor.clear()
+                learner.update_priorities([3 << 2, 1], [1.0, 1.0])
+            assert [one.got for one in copies] == [[4, 3], [0]]
+
+
+class Turns(Sampler):
+    """Counts its draws, which are the newest rows."""
+
+    turns = 0
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self.meanwhile = meanwhile
+
+    def __deepcopy__(self, memo: Any) -> Turns:
+        return Turns(self.meanwhile)
+
+    def draw(
+        self,
+        ring: Ring,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        replace: bool,
+    ) -> tuple[Slots, Extra]:
+        """The newest rows."""
+        self.turns += 1
+        slots = (ring.written - 1 - np.arange(n)) % ring.capacity
+        self.meanwhile()
+        return slots.astype(np.intp), {}
+
+    def draw_state(self) -> dict[str, Any]:
+        """The number of draws."""
+        return {"turns": self.turns}
+
+    time_state = draw_state
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("tries", [1, 2, 4])
+def test_a_try_at_rows_that_were_written_over_is_no_draw(own: bool, tries: int) -> None:
+    """The time of a schedule is that of batches, whatever actors write over meanwhile."""
+    times: list[int] = []
+    calls = [0]
+    with filled((30,), env_dict=SMALL, capacity=30) as replay, replay.actor(0) as actor:
+
+        def meanwhile() -> None:
+            calls[0] += 1
+            if calls[0] % tries:
+                actor.add(**{name: plain(ids(0, 0, 30))[name] for name in SMALL})
+
+        def beta(time: int) -> float:
+            meanwhile()
+            times.append(time)
+            return 0.5
+
+        schedule: Any = beta
+        sampler = Turns(meanwhile) if own else Prioritized(beta=schedule)
+        learner: Any = replay.learner(sampler, seed=3)
+        for _ in range(5):
+            learner.sample(8)
+        assert calls[0] == 5 * tries
+        assert learner.sampler.draw_state() == {"turns" if own else "draws": 5}
+        if not own:
+            assert times == [turn for turn in range(5) for _ in range(tries)]
 
 
 @pytest.mark.parametrize("mode", ["ever", "present"])
