@@ -27,13 +27,14 @@ from cpprb_like._store.schema import read_columns
 from cpprb_like.buffers._prioritized import OWN_NAMES
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch, ColumnSpec
+from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._attempt import attempt
 from cpprb_like.processes._draws import DrawRows, Rows, copied, draws_of
-from cpprb_like.processes._folder import FileLock, Folder
+from cpprb_like.processes._folder import FileLock, Folder, said_by
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
 from cpprb_like.processes._sharded import Names, Sharded
-from cpprb_like.processes._shards import BUSY, ROWS, Reader
+from cpprb_like.processes._shards import BUSY, ROWS, WRITER, Reader, mend
 from cpprb_like.processes._update_counts import UpdateCounts
 from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
@@ -48,8 +49,11 @@ if TYPE_CHECKING:
 __all__ = ["Learner"]
 
 FORKED = "the learner belongs to the parent process; make one in this process: replay.learner()"
-PATIENCE = 20  # looks at rows that are being edited, which takes microseconds ...
-PAUSE = 5e-5  # ... and seconds between them
+LOOKS = 20  # at rows that are being edited, which takes microseconds ...
+PAUSE = 5e-5  # ... and seconds between them; then a new actor sets right a shard, or nobody does
+LONGER_PAUSE = 1e-3  # ... between further looks ...
+PATIENCE = 1.0  # ... for so long: 20 ms a million rows, but who was stopped goes on when it may
+MEND_PAUSE = 0.01  # seconds at least between two looks at whether the process is there that edits
 
 
 class Learner(Sharded):
@@ -131,7 +135,8 @@ class Learner(Sharded):
         self._changing = self._draws if self._draws.changes else None
         self._counts = UpdateCounts(folder.path, number)
         self._counts.tell(0, 0)
-        self._stuck: set[int] = set()
+        self._stuck: set[int] = set()  # shards in an edit that did not end in time
+        self._mended_at = -MEND_PAUSE
         self._fresh: set[int] = set()  # shards that have come, and have not been followed yet
         self._lock: threading.RLock | OneProcess = threading.RLock()
         watch(self._lock, BUFFER)
@@ -172,16 +177,11 @@ class Learner(Sharded):
             self._look_at(dict(found))
 
     def _look_at(self, told: dict[int, int]) -> None:
-        """Wait a little for shards that are being edited, and see what is gone of others."""
+        """Wait a while for shards that are being edited, and see what is gone of others."""
         busy = {number for number, found in told.items() if found == BUSY}
-        for _ in range(PATIENCE if busy - self._stuck else 0):
-            time.sleep(PAUSE)
-            told |= dict(self._group.follow())
-            busy = {number for number in busy if self._reader(number).follower.is_busy}
-            if not busy - self._stuck:
-                break
-        if busy or self._stuck:
-            self._stuck = busy
+        if busy:
+            busy = self._wait_for(busy, told)
+        self._stuck = busy
         for number in self._fresh - busy:
             self._draws.resume(number)
         self._fresh &= busy
@@ -191,6 +191,50 @@ class Learner(Sharded):
                 self._draws.hide(number, hidden)
         is_settled = not (self._stuck or self._fresh or None in self._readers)
         self._at_once = self._columns if is_settled else None
+
+    def _wait_for(self, busy: set[int], told: dict[int, int]) -> set[int]:
+        """Wait for shards that are being edited: the shards that still are.
+
+        What a process that has ended left half-done is set right here. One that was stopped is
+        waited for once, until its edit has ended.
+        """
+        looks, until = 0, time.monotonic() + PATIENCE
+        while busy - self._stuck and (looks < LOOKS or time.monotonic() < until):
+            time.sleep(PAUSE if looks < LOOKS else LONGER_PAUSE)
+            looks += 1
+            if looks > LOOKS:
+                self._mend(busy)
+            busy = self._still_edited(busy, told)
+        if busy:
+            self._mend(busy)
+            busy = self._still_edited(busy, told)
+        return busy
+
+    def _still_edited(self, busy: set[int], told: dict[int, int]) -> set[int]:
+        told |= dict(self._group.follow())
+        return {number for number in busy if self._reader(number).follower.is_busy}
+
+    def _mend(self, busy: set[int]) -> None:
+        """Set right the shards whose writer has ended in an edit, before an actor takes them."""
+        if time.monotonic() < self._mended_at + MEND_PAUSE:
+            return
+        for number in busy:
+            if self._reader(number).follower.is_busy:
+                mend(self._shards[number], number, self._options)
+        self._mended_at = time.monotonic()
+
+    def _explained(self, error: NotEnoughDataError) -> NotEnoughDataError:
+        """The error, with what is known of rows that cannot be drawn for a while."""
+        if not self._stuck:
+            return error
+        writers = ", ".join(
+            f"writer {number} (process {said_by(self._shards[number] / WRITER).get('pid')})"
+            for number in sorted(self._stuck)
+        )
+        return NotEnoughDataError(
+            f"{error}; the rows of {writers} cannot be drawn, as it is in the middle of an edit: "
+            "was the process stopped?"
+        )
 
     def _open_readers(self) -> None:
         """Follow the shards that have come."""

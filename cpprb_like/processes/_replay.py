@@ -35,7 +35,14 @@ from cpprb_like.processes._limits import (
 )
 from cpprb_like.processes._parameters import Parameters
 from cpprb_like.processes._saving import Saved, save
-from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles, check_room, last_added
+from cpprb_like.processes._shards import (
+    ROWS,
+    WRITER,
+    Actor,
+    FollowedFiles,
+    check_room,
+    last_added,
+)
 from cpprb_like.processes._update_counts import UpdateCounts
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
@@ -348,7 +355,7 @@ class SharedReplay:
         return self._folder.path / f"shard-{number}"
 
     def _lock_path(self, number: int) -> Path:
-        return self._shard(number) / "writer"
+        return self._shard(number) / WRITER
 
     def _learner_lock_path(self, number: int) -> Path:
         return self._folder.path / "learners" / str(number)
@@ -549,7 +556,6 @@ class SharedReplay:
         save(
             self._folder.description(),
             [self._shard(number) for number in numbers],
-            [self._lock_path(number) for number in numbers],
             self._options,
             {str(name): learner._save() for name, learner in given.items()},
             folder,

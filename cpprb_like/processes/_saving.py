@@ -26,8 +26,15 @@ from cpprb_like.checkpoint._compared import ComparedSaves
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._load import Options, State, Target, decoded
 from cpprb_like.checkpoint._progress import Progress
-from cpprb_like.processes._folder import IDENTITY, FileLock, is_locked
-from cpprb_like.processes._shards import ROWS, Actor, FollowedFiles, ShardFiles
+from cpprb_like.processes._folder import IDENTITY
+from cpprb_like.processes._shards import (
+    ROWS,
+    Actor,
+    FollowedFiles,
+    ShardFiles,
+    is_being_edited,
+    mend,
+)
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
 
@@ -130,7 +137,6 @@ class SavedReplay(Checkpointed):
 def save(
     description: dict[str, Any],
     shards: list[Path],
-    locks: list[Path],
     options: Mapping[str, Any],
     learners: Mapping[str, SavedLearner],
     folder: str | Path,
@@ -142,26 +148,17 @@ def save(
     """
     identity = description[IDENTITY]
     copies: list[SavedShard | None] = []
-    for number, (shard, lock) in enumerate(zip(shards, locks, strict=True)):
+    for number, shard in enumerate(shards):
         copy = None
         if (shard / f"{ROWS}.dat").exists():
-            _mend(shard, number, lock, options)
+            if is_being_edited(shard, options):
+                mend(shard, number, options)
             copy = SavedShard(
                 **options, sampler=Uniform(), seed=0, mmap_prefix=shard / ROWS, mmap_mode="r"
             )
             copy._saves = ComparedSaves(identity)
         copies.append(copy)
     SavedReplay(identity, description, copies, dict(learners)).save(folder, **how)
-
-
-def _mend(shard: Path, number: int, lock: Path, options: Mapping[str, Any]) -> None:
-    """Set right what a process that was killed left half-done in a shard, if it did."""
-    layout, _ = ReplayBuffer._lay_out(sampler=Uniform(), **options)
-    files = FollowedFiles(layout, shard / ROWS, "r+")
-    edits = int(layout.state(files.arena)[WORD_EDITS]) | int(files.changes[0])
-    taken = FileLock(lock)
-    if edits % 2 and not is_locked(lock) and taken.take():
-        Actor(shard, number, taken, options).close()
 
 
 class Saved:

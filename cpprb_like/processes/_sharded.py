@@ -129,7 +129,10 @@ class Sharded(Source):
         if indexes and "indexes" in self.fields:
             raise ValueError("indexes: there is a field of this name")
         arrays = None if out is None else self._check_out(out, n, names)
-        batch = self._draw(replace, beta, n, names, arrays, indexes)
+        try:
+            batch = self._draw(replace, beta, n, names, arrays, indexes)
+        except NotEnoughDataError as error:
+            raise self._learner._explained(error) from None
         if out is None or arrays is None:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})
@@ -328,8 +331,8 @@ class Sharded(Source):
         with self._learner._lock:
             found = len(self)
             if not replace and n > found:
-                raise NotEnoughDataError(
-                    f"cannot sample {n} distinct rows: the shards hold {found}"
+                raise self._learner._explained(
+                    NotEnoughDataError(f"cannot sample {n} distinct rows: the shards hold {found}")
                 )
             self._learner._draws.check(n, replace=replace, beta=beta)
 

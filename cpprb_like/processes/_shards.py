@@ -22,7 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.forks import OneProcess
-from cpprb_like._core import N_STATE_WORDS, tell_followers
+from cpprb_like._core import (
+    N_STATE_WORDS,
+    WORD_EDITS,
+    WORD_RESERVED,
+    WORD_WRITTEN,
+    tell_followers,
+)
 from cpprb_like._store import chained, file_maps, overflow
 from cpprb_like._store.follower import Follower
 from cpprb_like._store.gather import take
@@ -31,9 +37,10 @@ from cpprb_like._store.tracker import Tracker
 from cpprb_like._store.undo import Undo, clock
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch
-from cpprb_like.processes._folder import MEMORY, FileLock, Folder
+from cpprb_like.processes._folder import MEMORY, FileLock, Folder, is_locked
 from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._uniform import Uniform
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,6 +51,7 @@ Found = TypeVar("Found")
 
 ROWS = "rows"  # prefix of the files of a shard
 ADDED = "rows.added"  # file with the time of its last row
+WRITER = "writer"  # file whose lock the process has that writes
 READ_ONLY = "this is the learner's end of a shared replay: it reads rows, and actors write them"
 CLOSED = "the actor was closed: its shard belongs to whoever takes it next"
 FORKED = "the actor belongs to the parent process; take one in this process: replay.actor()"
@@ -100,14 +108,30 @@ class ShardFiles(file_maps.Files):
             return np.frombuffer(mmap.mmap(file.fileno(), 2 * WORD), np.int64)
 
     def _recover(self) -> None:
-        self.changes[:] |= 1  # those who follow wait; so they did if the last one ended here
+        if not self._is_settled():
+            self.changes[:] |= 1  # those who follow wait; so they did if the last one ended here
         super()._recover()
+
+    def _is_settled(self) -> bool:
+        """Whether the last one who wrote ended between two calls, so that nothing will change.
+
+        What chained fields keep in other files is set right each time.
+        """
+        state = self.layout.state(self.arena)
+        return (
+            self._is_of_this_start
+            and not any(self._asides)
+            and not int(self._part(self._places.log)[:WORD].view(np.int64)[0])
+            and state[WORD_RESERVED] == state[WORD_WRITTEN]
+            and not (state[WORD_EDITS] | self.changes[0]) & 1
+        )
 
     def keep(self, ring: Any) -> None:
         """See ``Files.keep``; from here on others may follow."""
         super().keep(ring)
         tell_followers(ring, self.changes)
-        self.changes[:] = (self.changes | 1) + 1
+        if self.mode != "r+" or self.changes[0] & 1:
+            self.changes[:] = (self.changes | 1) + 1
 
     def grow(self, ring: Any) -> None:
         """See ``Files.grow``."""
@@ -230,6 +254,29 @@ class Actor(ReplayBuffer):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("an actor belongs to its process; hand on the SharedReplay instead")
+
+
+def is_being_edited(shard: Path, options: Mapping[str, Any]) -> bool:
+    """Whether rows of a shard are being edited; for ever, if who did that was killed."""
+    layout, _ = ReplayBuffer._lay_out(sampler=Uniform(), **options)
+    files = FollowedFiles(layout, shard / ROWS, "r+")
+    return bool((int(layout.state(files.arena)[WORD_EDITS]) | int(files.changes[0])) & 1)
+
+
+def mend(shard: Path, number: int, options: Mapping[str, Any]) -> bool:
+    """Set right what a process that was killed left half-done, as the next actor would.
+
+    False if another process has the shard, or the replay is gone. Cost: that of a new actor.
+    """
+    taken = FileLock(shard / WRITER)
+    if not taken.path.exists() or is_locked(taken.path) or not taken.take():
+        return False
+    try:
+        if is_being_edited(shard, options):  # nobody was faster
+            Actor(shard, number, taken, options).close()
+    finally:
+        taken.release()
+    return True
 
 
 @contextmanager

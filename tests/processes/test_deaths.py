@@ -7,15 +7,31 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from dying_processes import CASES, Child, act, ended, learn, shared_memory, step, taken, torn
+import shared_rows
+from distributions import chi_square_limit
+from dying_processes import (
+    CASES,
+    PLAIN,
+    Child,
+    act,
+    ended,
+    learn,
+    shared_memory,
+    step,
+    taken,
+    torn,
+)
 
+from cpprb_like import NotEnoughDataError
 from cpprb_like._core import STOPS, stop_at
 from cpprb_like.processes import Learner, SharedReplay
+from cpprb_like.processes._shards import ShardFiles
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
@@ -143,11 +159,167 @@ def test_an_edit_that_is_never_ended(
         else:
             child.wait_until_stopped()
         learner = replay.learner(seed=0)
-        assert draw_whole(learner, options)
+        seen = draw_whole(learner, options)
+        assert (max(seen) > 20) is (number == signal.SIGKILL)
     actor = taken(replay) if number == signal.SIGKILL else replay.actor(0)
     with actor:
         actor.check()
         assert max(draw_whole(learner, options)) > 20
+
+
+def test_an_episode_end_that_is_never_ended(replay: SharedReplay, options: dict[str, Any]) -> None:
+    """Of the only writer: the learner sets its shard right, and draws all of its rows."""
+
+    def job(child: Child) -> None:
+        actor = replay.actor(0)
+        for t in range(30):
+            actor.add(**step(options, t))
+        stop_at("editing", signal.SIGKILL)
+        actor.on_episode_end()
+
+    child = Child("writer", job)
+    with ended([child]):
+        assert child.end() == -signal.SIGKILL
+    learner, other = replay.learner(seed=0), replay.learner(seed=1)
+    assert len(learner) == len(other) == 30 * options.get("n_envs", 1)
+    assert draw_whole(learner, options) == draw_whole(other, options) == set(range(30))
+    assert not any(member.alive for member in replay.members() if member.kind == "actor")
+    with taken(replay) as actor:
+        actor.check()
+        actor.add(**step(options, 30))
+        actor.on_episode_end()
+        assert max(draw_whole(learner, options)) == 30
+
+
+def test_a_writer_that_is_stopped_in_an_edit_is_named(
+    replay: SharedReplay, options: dict[str, Any]
+) -> None:
+    """If there are no other rows: a learner waits for it once. After its death they are drawn."""
+    child = Child("writer", stopping(replay, options, "editing", signal.SIGSTOP, 30))
+    with ended([child]):
+        child.wait_until_stopped()
+        learner = replay.learner(seed=0)
+        told = rf"writer 0 \(process {child.pid}\).*in the middle of an edit"
+        with pytest.raises(NotEnoughDataError, match=told):
+            learner.sample(4)
+        begun = time.monotonic()
+        for _ in range(100):
+            with pytest.raises(NotEnoughDataError, match=told):
+                learner.sample(4)
+        assert time.monotonic() - begun < 1, "the learner waited each time"
+        child.kill()
+    until = time.monotonic() + 20
+    while not len(learner):
+        assert time.monotonic() < until, "nobody has set the shard right"
+    assert max(draw_whole(learner, options)) > 20
+
+
+def taking_over(replay: SharedReplay, wait: Callable[[], None]) -> Callable[[Child], None]:
+    """A job: take the first shard over, and wait in the middle of that."""
+
+    def job(child: Child) -> None:
+        files_of: Any = ShardFiles
+        keep = ShardFiles.keep
+
+        def kept(files: ShardFiles, ring: Any) -> None:
+            child.beat()
+            wait()
+            keep(files, ring)
+
+        files_of.keep = kept
+        with replay.actor(0):
+            child.beat()
+            time.sleep(60)
+
+    return job
+
+
+def test_a_shard_that_is_taken_over_can_be_drawn_meanwhile() -> None:
+    """Where the last actor left nothing half-done, learners do not hear of it."""
+    with SharedReplay(CAPACITY, **PLAIN, writers=1) as replay:
+        learner = replay.learner(seed=0)
+        with replay.actor() as actor:
+            for t in range(CAPACITY + 22):
+                actor.add(**step(PLAIN, t))
+        child = Child("writer", taking_over(replay, lambda: os.kill(os.getpid(), signal.SIGSTOP)))
+        with ended([child]):
+            child.wait_until_stopped()
+            begun = time.monotonic()
+            for other in (learner, replay.learner(seed=1)):
+                assert draw_whole(other, PLAIN) >= set(range(40, CAPACITY + 22))
+            assert time.monotonic() - begun < 0.8, "the learner waited"
+
+
+def test_a_learner_waits_for_a_shard_that_is_set_right(
+    replay: SharedReplay, options: dict[str, Any]
+) -> None:
+    """It does not count as empty, although that takes longer than an edit."""
+    child = Child("writer", stopping(replay, options, ADDING[0], signal.SIGKILL, 30))
+    with ended([child]):
+        assert child.end() == -signal.SIGKILL
+    learner = replay.learner(seed=0)
+    learner.sample(4)
+    child = Child("writer", taking_over(replay, lambda: time.sleep(0.1)))
+    with ended([child]):
+        child.wait_for_beats(1)
+        draw_whole(learner, options)
+        assert child.beats == 2
+
+
+HELD: dict[str, Any] = {name: shared_rows.FIELDS[name] for name in ("id", "rew", "done")}
+
+
+def rows(numbers: Any) -> dict[str, Any]:
+    """Rows of ``HELD``."""
+    found = shared_rows.plain(numbers)
+    return {name: found[name] for name in HELD}
+
+
+@pytest.mark.parametrize("kind", [Uniform, lambda: Prioritized(1.0, eps=0.0)])
+def test_draws_follow_shards_that_die_and_come_back(kind: Callable[[], Sampler]) -> None:
+    """Chi-square over all rows that are held: by actors that were killed, and by who took over."""
+
+    def adding(start: int, stop: int) -> Callable[[Child], None]:
+        def job(child: Child) -> None:
+            actor = taken(shared) if start else shared.actor(0)
+            assert actor.number == 0
+            actor.add(**rows(shared_rows.ids(0, start, stop)))
+            child.beat()
+            if start == 0:
+                stop_at(ADDING[0], signal.SIGKILL)
+                actor.add(**rows(shared_rows.ids(0, stop, stop + 1)))
+            time.sleep(60)
+
+        return job
+
+    with SharedReplay(120, HELD, writers=2) as shared, shared.actor(1) as other:
+        other.add(**rows(shared_rows.ids(1, 0, 60)))
+        learner = shared.learner(kind(), seed=6)
+        priorities = {int(one): 1.0 + one % 5 for one in shared_rows.ids(1, 0, 60)}
+        if learner.has_priorities:
+            batch = learner.sample(60, replace=False)
+            learner.update_priorities(
+                batch["indexes"], [priorities[one] for one in batch["id"].tolist()]
+            )
+        for start, stop in ((0, 40), (40, 75)):
+            child = Child("writer", adding(start, stop))
+            with ended([child]):
+                child.wait_for_beats(1)
+                if start == 0:
+                    assert child.end() == -signal.SIGKILL
+                else:
+                    child.kill()
+            held = [*shared_rows.ids(0, max(0, stop - 60), stop), *shared_rows.ids(1, 0, 60)]
+            weights = np.array(
+                [priorities.get(int(one), 5.0) if learner.has_priorities else 1.0 for one in held]
+            )
+            counts: Counter[int] = Counter()
+            for _ in range(200):
+                counts.update(learner.sample(50)["id"].tolist())
+            assert set(counts) == {int(one) for one in held}
+            found = np.array([counts[int(one)] for one in held])
+            expected = 10_000 * weights / weights.sum()
+            assert ((found - expected) ** 2 / expected).sum() < chi_square_limit(len(held) - 1)
 
 
 def with_priorities() -> Sampler:
