@@ -4,8 +4,8 @@ DQN on stacks of four frames of 84 x 84 pixels, on the CPU, with batches of this
 the learner's turn, and ahead by a thread or by the workers of a ``DataLoader``; and with the
 buffers of Stable-Baselines3 and torchrl. Contenders that are installed are measured, by the
 interpreter that runs it: ``make bench`` runs it in the environments of both peers, and writes
-``results/waiting.json``, of which ``make bench-report`` makes the table of docs/learners.md. It
-needs PyTorch, and two cores: one for the learner, one for whoever draws ahead.
+``results/waiting-full.json``, of which ``make bench-report`` makes the table of docs/learners.md.
+It needs PyTorch, and two cores: one for the learner, one for whoever draws ahead.
 """
 
 from __future__ import annotations

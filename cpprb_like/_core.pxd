@@ -40,7 +40,7 @@ cdef enum:  # columns of Ring.table
 cdef class Moment:
     cdef readonly int64_t written    # rows written since the last clear
     cdef readonly int64_t clears     # clears so far
-    cdef readonly int64_t edits      # how often values were replaced, rows hidden or episodes ended
+    cdef readonly int64_t edits      # twice as often as values were replaced, rows hidden, episodes ended
 
 
 cdef class Ring:

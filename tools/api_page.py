@@ -27,6 +27,7 @@ MODULES = (
     "cpprb_like.views",
     "cpprb_like.limiters",
     "cpprb_like.processes",
+    "cpprb_like.checkpoint",
     "cpprb_like.schedules",
     "cpprb_like.datasets",
     "cpprb_like.errors",
@@ -43,8 +44,9 @@ HEAD = """# API
 
 Every public name, from the docstrings; `make api` writes this page. `from cpprb_like import ...`
 gives the names of [cpprb_like](#cpprb_like); the others are imported from the module in whose
-section they stand. ReAgent's modules, which need PyTorch, are described in
-[From ReAgent](migrating.md#from-reagent).
+section they stand. What needs a library of others is on pages of its own: ReAgent's modules in
+[From ReAgent](migrating.md#from-reagent), and `cpprb_like.integrations.stable_baselines3`,
+`.torchrl`, `.tianshou` and `.torch` in [Libraries](libraries.md).
 """
 
 

@@ -37,7 +37,6 @@ cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint as_handles) noexcept
 
 
 cdef ndarray c_handles(Ring ring, ndarray slots)
-cdef ndarray c_handles_of_rows(Ring ring, ndarray rows)
 cdef ndarray c_find_rows(Ring ring, const int64_t[::1] indexes)
 cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1
 

@@ -51,11 +51,6 @@ def without_row(Ring ring not None, const int64_t[::1] indexes, bint as_handles)
     return places[:count]
 
 
-cdef cnp.ndarray c_handles_of_rows(Ring ring, cnp.ndarray rows):
-    """The handles of rows, from an array of row ids of any shape."""
-    return rows + (<object> ring.state[HANDLE_BASE] + ring.span)
-
-
 cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):
     """The slots of the rows that handles or public slots name: intp; -1 for a row that is gone.
 

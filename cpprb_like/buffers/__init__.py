@@ -2,8 +2,8 @@
 
 ``add`` is a compiled call of ``_entry``. ``sample`` asks the sampler of the buffer for slots, a
 reader for a batch of them, and the ring whether all of it was of one moment. Whatever can be drawn
-from is a ``Source``: a buffer, a ``View`` of one, a ``Mixture`` of sources. May import: all rooms
-but ``integrations`` and ``compat``.
+from is a ``Source``: a buffer, a ``View`` of one, a ``Mixture`` of sources. May import:
+``checkpoint``, and what is below it.
 """
 
 from __future__ import annotations

@@ -395,8 +395,8 @@ cdef class BufferBase:
     cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities):
         """Write the rows of a call that has been resolved, inside the gate of their weights.
 
-        Returns the slot of the first of them; in a buffer whose rows wait for others, that of the
-        first that can be drawn now, or None.
+        Returns the slot of the first of them; in a buffer with ``Nstep``, that of the first row
+        whose n-step window is complete now, or None.
         """
         cdef int64_t first = self.c_ring.state[WRITTEN], clears = self.c_ring.state[CLEARS]
         cdef char** rows = <char**> &self.sources[0]

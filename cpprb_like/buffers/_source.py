@@ -31,7 +31,7 @@ class ColumnSpec(NamedTuple):
 
 
 class Source(Checkpointed):
-    """What batches can be drawn from: a buffer, a view of one, or a mixture of several.
+    """What batches can be drawn from: a buffer, a view of one, a mixture, a learner of processes.
 
     Code that learns from batches need not know which: all have these methods.
     """

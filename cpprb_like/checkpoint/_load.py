@@ -34,7 +34,6 @@ from cpprb_like.samplers._base import Sampler
 __all__ = ["Options", "State", "Target", "decoded", "load", "restore"]
 
 ATTEMPTS = 5
-MOST_OBJECTS = 1 << 40
 
 
 class Target(NamedTuple):

@@ -25,7 +25,6 @@ METADATA = "metadata.json"
 OURS = "cpprb_like"
 VERSION = "0.5.4"  # of Minari, whose layout this is
 ROOT = "MINARI_DATASETS_PATH"
-LEAVES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text")
 IMAGE_LEAST = 32  # less is no image to Minari
 
 

@@ -2,7 +2,7 @@
 
 A step goes into the shard of the actor that added it, as into any buffer. A learner follows all
 shards and draws batches from their rows as from those of one buffer. May import: all rooms up to
-``buffers``.
+``limiters``.
 """
 
 from cpprb_like.processes._learner import Learner

@@ -133,6 +133,9 @@ def try_option(cell: Cell) -> None:
         assert batch["weights"].max() <= 1.0
     elif option == "updates":
         check_priorities(view, reading)
+    elif option == "batches":
+        for _, batch in zip(range(2), view.batches(N), strict=False):
+            check_batch(view, batch, N, reading)
     elif option == "epoch":
         drawn = []
         for batch in view.epoch(7):

@@ -215,10 +215,10 @@ class PrioritizedReplayBuffer(_Buffer):
     capacity : int
         Transitions held.
     alpha : float
-        How much priorities count, above 0: a transition of advantage ``Adv`` is drawn in proportion
+        Prioritization exponent, above 0: a transition of advantage ``Adv`` is drawn in proportion
         to ``(abs(Adv) + epsilon) ** alpha``.
     beta : float
-        How far the weights correct for the uneven draws, above 0.
+        Importance-sampling exponent, above 0; 1 corrects fully.
     epsilon : float
         See ``alpha``; above 0.
     random_seed : int, optional
@@ -283,7 +283,7 @@ class PrioritizedReplayBuffer(_Buffer):
 
     @property
     def alpha(self) -> float:
-        """How much priorities count."""
+        """Prioritization exponent."""
         return self._alpha
 
     @alpha.setter
@@ -303,7 +303,7 @@ class PrioritizedReplayBuffer(_Buffer):
 
     @property
     def beta(self) -> float:
-        """How far the weights correct for the uneven draws."""
+        """Importance-sampling exponent."""
         return self._beta
 
     @beta.setter

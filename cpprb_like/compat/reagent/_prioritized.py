@@ -42,7 +42,7 @@ class _Priorities(SumTree):
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """A buffer that draws a transition the more often, the higher the priority of its first step.
+    """Proportional prioritized experience replay, without exponents (Schaul et al., 2016).
 
     Parameters
     ----------

@@ -23,7 +23,6 @@ from cpprb_like.compat.reagent._errors import InputError
 
 __all__ = ["Settings", "declare_spaces", "read_settings"]
 
-Elements = dict[str, ElementMetadata]
 
 
 @dataclass(frozen=True)
