@@ -23,8 +23,8 @@ settings.register_profile(
 )
 settings.register_profile(
     "ci",
-    max_examples=60,
-    stateful_step_count=40,
+    max_examples=40,
+    stateful_step_count=30,
     deadline=None,
     derandomize=True,
     suppress_health_check=_SLOW_IS_FINE,

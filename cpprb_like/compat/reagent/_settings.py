@@ -24,7 +24,6 @@ from cpprb_like.compat.reagent._errors import InputError
 __all__ = ["Settings", "declare_spaces", "read_settings"]
 
 
-
 @dataclass(frozen=True)
 class Settings:
     """Parameters of a buffer, checked; ``elements`` is None if the first step shows the fields."""
