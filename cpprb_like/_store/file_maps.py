@@ -13,6 +13,7 @@ import functools
 import hashlib
 import mmap
 import os
+import re
 import secrets
 import sys
 import threading
@@ -67,6 +68,7 @@ SIDE_MAGIC = b"cpprb_like, 1"
 INCARNATION_NBYTES = 16
 FIRST_NBYTES = 1 << 16  # of values that are kept aside: room for so many at first, ...
 FIRST_ROOM = 1024  # ... for at most so many values
+UNFINISHED, COMPLETE, REPLACED = range(3)  # what a file beside the rows says of itself
 BOOT_NBYTES = 36
 CHANGES_AT = (
     40  # of the word, in the line of the start, that a process raises for those that follow
@@ -129,6 +131,10 @@ class _Aside:
     reach: int
     lag: int
 
+    def file_nbytes(self, room: int) -> int:
+        """Bytes of a file with room for so many values."""
+        return SIDE_NBYTES + room * (WORD + self.nbytes)
+
     @classmethod
     def all(cls, layout: Layout) -> list[list[_Aside]]:
         """Those of each chained field, in the order of ``Chain.asides``."""
@@ -153,7 +159,11 @@ class _Aside:
 
 
 class _Side:
-    """A file beside the rows: a header, keys and values."""
+    """A file beside the rows: a header, keys and values.
+
+    Its word ``complete`` goes from ``UNFINISHED`` to ``COMPLETE``, and to ``REPLACED`` when a
+    larger one is complete: it lacks what is written from then on.
+    """
 
     def __init__(self, memory: Arena, nbytes: int, generation: int) -> None:
         self.generation = generation
@@ -292,15 +302,12 @@ class Files:
         """Write a record behind the others, or in place of all if there are none."""
         path = self._log_path
         if self._log_nbytes == 0:
-            unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
-            try:
+            with _unfinished(path) as unfinished:
                 with unfinished.open("xb") as file:
                     file.write(self._incarnation + record)
                     file.flush()
                     os.fsync(file.fileno())
                 unfinished.replace(path)
-            finally:
-                unfinished.unlink(missing_ok=True)
             _sync(path.parent)
             self._log_nbytes = INCARNATION_NBYTES
         else:
@@ -376,7 +383,7 @@ class Files:
             for place, (key, value) in enumerate(entries):
                 side.values.reshape(-1, queue.nbytes)[place] = value
                 side.keys[place] = key
-            side.complete[:] = 1
+            side.complete[:] = COMPLETE
             self._sides[queue.name] = side
         what = f"{lost} rows that were overwritten or changed since" if is_known else "all rows"
         if lost or not is_known:
@@ -395,8 +402,7 @@ class Files:
 
     def _sign(self) -> None:
         """Write down when the machine was started."""
-        now = np.frombuffer(_boot_id().ljust(BOOT_NBYTES, b"\0"), np.uint8)
-        self._part(self._places.boot)[:BOOT_NBYTES] = now
+        _sign(self._part(self._places.boot))
 
     def _part(self, place: tuple[int, int]) -> Arena:
         offset, nbytes = place
@@ -429,21 +435,31 @@ class Files:
                     side = self._sides[queue.name] = self._create_side(queue, aside.count)
                     overflow.grow(aside, side.keys, side.values, side.complete)
         self._forget_sides()
-        if not self.frozen and not self._is_of_this_start:
+        if not self.frozen and not (self._is_of_this_start and self._log_nbytes):
             self.flush(lambda _, call: call())
             self._sign()
 
     def grow(self, ring: Ring) -> None:
         """Make the files larger that the ring has asked for."""
         with self._growing:
-            for chain, asides in zip(ring.chains, self._asides, strict=True):
-                for aside, queue in zip(chain.asides, asides, strict=True):
-                    room = len(self._sides[queue.name].keys) if queue.nbytes else aside.wanted
-                    if aside.wanted > room:
-                        side = self._create_side(queue, max(aside.wanted, room + room // 2))
-                        if overflow.grow(aside, side.keys, side.values, side.complete):
-                            self._sides[queue.name] = side
-            self._forget_sides()
+            try:
+                for aside, queue, room in self._lacking(ring):
+                    side = self._create_side(queue, room)
+                    if overflow.grow(aside, side.keys, side.values, side.complete):
+                        self._sides[queue.name].complete[:] = REPLACED
+                        self._sides[queue.name] = side
+            finally:
+                self._forget_sides()
+
+    def _lacking(self, ring: Ring) -> list[tuple[Any, _Aside, int]]:
+        """What lies in a file that is too small, that file, and for how many values it is to be."""
+        found = []
+        for chain, asides in zip(ring.chains, self._asides, strict=True):
+            for aside, queue in zip(chain.asides, asides, strict=True):
+                room = len(self._sides[queue.name].keys) if queue.nbytes else aside.wanted
+                if aside.wanted > room:
+                    found.append((aside, queue, max(aside.wanted, room + room // 2)))
+        return found
 
     def floats(self, what: str, sizes: Mapping[str, int]) -> tuple[dict[str, Floats], bool]:
         """Arrays in the file of the sampler, by name, and whether they have what they had.
@@ -459,7 +475,7 @@ class Files:
             memory = allocate(nbytes) if self.frozen else self._new_floats(path, nbytes)
             memory[: len(head)] = np.frombuffer(head, np.uint8)
             memory[start : start + INCARNATION_NBYTES] = np.frombuffer(self._incarnation, np.uint8)
-            memory[:SIDE_NBYTES].view(np.int64)[-3] = 1
+            memory[:SIDE_NBYTES].view(np.int64)[-3] = COMPLETE
         elif memory[: len(head)].tobytes() != head or len(memory) != nbytes:
             raise ValueError(
                 f"{path} holds no priorities of this kind: expected {what}; a sampler of other "
@@ -484,13 +500,10 @@ class Files:
         return memory
 
     def _new_floats(self, path: Path, nbytes: int) -> Arena:
-        unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
-        try:
+        with _unfinished(path) as unfinished:
             with unfinished.open("xb+") as file:
                 memory = _map_new(file, nbytes)
             unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
         return memory
 
     # ------------------------------------------------------------------ files beside the rows
@@ -511,55 +524,79 @@ class Files:
         return sorted(found, reverse=True)
 
     def _create_side(self, queue: _Aside, room: int, incarnation: bytes | None = None) -> _Side:
-        """A new generation of a file, with room for so many values and none of them."""
+        """A new generation of a file, with room for so many values and none of them.
+
+        It gets its name when its header is there, so nobody ever finds it without.
+        """
         number = 1 + max([number for number, _ in self._side_paths(queue.name)], default=0)
         path = self.path.with_name(
             f"{self.path.name.removesuffix('.dat')}.{queue.name}.{number}.dat"
         )
-        nbytes = SIDE_NBYTES + room * (WORD + queue.nbytes)
+        nbytes, incarnation = queue.file_nbytes(room), incarnation or self._incarnation
+        words = np.array([UNFINISHED, room, queue.nbytes], np.int64).tobytes()
+        head = SIDE_MAGIC.ljust(SIDE_NBYTES - len(incarnation + words), b"\0") + incarnation + words
         if self.frozen:
             memory = allocate(nbytes)
+            memory[:SIDE_NBYTES] = np.frombuffer(head, np.uint8)
         else:
+            with _unfinished(path) as unfinished:
+                with unfinished.open("xb") as file:
+                    _reserve(file, nbytes)
+                    file.write(head)
+                _name(unfinished, path)
             try:
-                with path.open("xb+") as file:
-                    memory = _map_new(file, nbytes)
+                memory = self._map_side(path)
             except OSError:
                 path.unlink(missing_ok=True)
                 raise
-        memory[: len(SIDE_MAGIC)] = np.frombuffer(SIDE_MAGIC, np.uint8)
-        place = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
-        memory[place : place + INCARNATION_NBYTES] = np.frombuffer(
-            self._incarnation if incarnation is None else incarnation, np.uint8
-        )
-        memory[:SIDE_NBYTES].view(np.int64)[-2:] = room, queue.nbytes
         side = _Side(memory, queue.nbytes, number)
         side.keys[:] = -1
         return side
 
     def _open_side(self, queue: _Aside, memory_of: Callable[[Path], Arena]) -> _Side:
-        """The newest generation of a file that is complete."""
+        """The newest generation of a file that is complete.
+
+        What has no header is no hindrance if there is one: who was killed may have left it.
+        """
+        damaged = None
         for number, path in self._side_paths(queue.name):
             memory = memory_of(path)
-            if len(memory) < SIDE_NBYTES or not memory.tobytes()[: len(SIDE_MAGIC)] == SIDE_MAGIC:
-                raise ValueError(f"{path} is no file of a buffer, or was cut off")
+            head = memory[:SIDE_NBYTES].tobytes()
+            if len(head) < SIDE_NBYTES or not head.startswith(SIDE_MAGIC):
+                damaged = path
+                continue
             place = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
-            complete, room, nbytes = memory[:SIDE_NBYTES].view(np.int64)[-3:].tolist()
+            complete, room, nbytes = np.frombuffer(head, np.int64)[-3:].tolist()
             if (
-                memory[place : place + INCARNATION_NBYTES].tobytes() != self._incarnation
-                or not complete
+                head[place : place + INCARNATION_NBYTES] != self._incarnation
+                or complete != COMPLETE
             ):
                 continue
-            expected = SIDE_NBYTES + room * (WORD + queue.nbytes)
+            expected = queue.file_nbytes(room)
             if nbytes != queue.nbytes or len(memory) != expected:
                 raise ValueError(
                     f"{path}: expected {expected} bytes, got {len(memory)}: it was cut off, or "
                     "something was added to it"
                 )
             return _Side(memory, nbytes, number)
+        if damaged is not None:
+            raise ValueError(f"{damaged} is no file of a buffer, or was cut off")
         raise FileNotFoundError(
             errno.ENOENT, "a file with a part of the rows is missing",
             str(self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{queue.name}.*.dat")),
         )  # fmt: skip
+
+    def _sweep(self) -> None:
+        """Remove the files that a process that was killed had not finished.
+
+        Only who keeps all others from writing may.
+        """
+        stem = re.escape(self.path.name.removesuffix(".dat"))
+        left = re.compile(rf"{stem}\.(flushed\.|sampler\.|\d+-\d+\.\d+\.)?dat\.[0-9a-f]{{16}}\.new")
+        for path in self.path.parent.iterdir():
+            if left.fullmatch(path.name):
+                with contextlib.suppress(OSError):  # it goes when the file is opened again
+                    path.unlink()
 
     def _forget_sides(self) -> None:
         """Remove all generations but the present ones, and those of buffers that were replaced."""
@@ -576,6 +613,8 @@ class Files:
 
     def _recover(self) -> None:
         """Set right what a process that was killed left half-done."""
+        if self.mode == "r+":
+            self._sweep()
         if self._is_copy:
             pass
         elif self._is_of_this_start:
@@ -752,40 +791,54 @@ class Files:
         """Create the file. It is complete, and locked, before it has its name."""
         if mode == "x" and self.path.exists():
             raise FileExistsError(f"{self.path} exists; mmap_mode='r+' opens it, 'w' replaces it")
-        unfinished = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}.new")
-        with _locked(self.path) as there:
-            try:
-                with unfinished.open("xb+") as file:
-                    self._lock(file, unfinished)
-                    memory = _map_new(file, self._places.nbytes)
-                incarnation = secrets.token_bytes(INCARNATION_NBYTES)
-                for queue in (queue for asides in self._asides for queue in asides):
-                    if queue.nbytes:
-                        room = max(4, 2 * self.layout.n_envs, FIRST_NBYTES // queue.nbytes)
-                        side = self._create_side(queue, min(room, FIRST_ROOM), incarnation)
-                        side.complete[:] = 1
-                        self._sides[queue.name] = side
-                boot = self._part_of(memory, self._places.boot)
-                boot[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
-                identity = self.layout.identity()
-                memory[: len(identity)] = np.frombuffer(identity, np.uint8)
-                if there:
-                    unfinished.replace(self.path)
-                else:
-                    _name(unfinished, self.path)
-            finally:
-                unfinished.unlink(missing_ok=True)
+        with _locked(self.path) as there, _unfinished(self.path) as unfinished:
+            if there:
+                self._sweep()
+            with unfinished.open("xb+") as file:
+                self._lock(file, unfinished)
+                memory = _map_new(file, self._places.nbytes)
+            incarnation = secrets.token_bytes(INCARNATION_NBYTES)
+            for queue in (queue for asides in self._asides for queue in asides):
+                if queue.nbytes:
+                    room = max(4, 2 * self.layout.n_envs, FIRST_NBYTES // queue.nbytes)
+                    side = self._create_side(queue, min(room, FIRST_ROOM), incarnation)
+                    side.complete[:] = COMPLETE
+                    self._sides[queue.name] = side
+            boot = self._part_of(memory, self._places.boot)
+            boot[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
+            _sign(boot)  # before it has its name: who is killed next leaves a file of this start
+            identity = self.layout.identity()
+            memory[: len(identity)] = np.frombuffer(identity, np.uint8)
+            if there:
+                unfinished.replace(self.path)
+            else:
+                _name(unfinished, self.path)
         self._memory = memory
         self._forget_sides()
         return memory
 
 
 def _map_new(file: BinaryIO, nbytes: int) -> Arena:
-    """Map a new file, whose disk space is reserved at once where the system can."""
+    """Map a new file: see ``_reserve``."""
+    _reserve(file, nbytes)
+    return _array(mmap.mmap(file.fileno(), nbytes))
+
+
+def _reserve(file: BinaryIO, nbytes: int) -> None:
+    """Give a new file its size; its disk space is reserved at once where the system can."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, nbytes)
     file.truncate(nbytes)
-    return _array(mmap.mmap(file.fileno(), nbytes))
+
+
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """A name for a file until it is complete and gets this one; what has it then is removed."""
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        yield unfinished
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _name(unfinished: Path, path: Path) -> None:
@@ -797,6 +850,8 @@ def _name(unfinished: Path, path: Path) -> None:
             os.link(unfinished, path)
     except FileExistsError:
         raise FileExistsError(f"{path} exists: somebody else has just created it") from None
+    except FileNotFoundError:  # the folder was removed, or whoever has the file has swept it
+        raise
     except OSError:  # a file system without links
         with path.open("xb"):
             pass
@@ -822,6 +877,10 @@ def _boot_id() -> bytes:
             return subprocess.run(command, capture_output=True, check=False).stdout.strip()[:36]
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:BOOT_NBYTES]
     return b""
+
+
+def _sign(boot: Arena) -> None:
+    boot[:BOOT_NBYTES] = np.frombuffer(_boot_id().ljust(BOOT_NBYTES, b"\0"), np.uint8)
 
 
 def _sync(path: Path) -> None:

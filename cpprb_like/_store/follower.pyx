@@ -173,6 +173,7 @@ cdef class Follower:
         else:
             self.c_follow_rows(written)
         if anew or lapped and ring.chains:  # a queue that has gone around is read anew, too
+            ring.seen = -1  # if it raises, the next try looks at all rows, and reads it anew
             self.reopen(base, ring.c_bound(), written)
         ring.seen = changes
         for chain in ring.chains:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import itertools
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from forked import outcome
 
 from cpprb_like import ReplayBuffer
 
@@ -61,6 +67,56 @@ def cut_everywhere(
         found = look(thing)
         assert found in (old, new), f"cut at line {line} of {count[0]}: {found}"
     return count[0]
+
+
+def killed_everywhere(
+    functions: tuple[Any, ...],
+    make: Callable[[int], Any],
+    call: Callable[[Any], object],
+    look: Callable[[Any], object],
+) -> int:
+    """Kill a process before each line of these functions that a call runs; look at what it left.
+
+    A line that it runs again counts once. ``make(line)`` is called here, ``call`` of what it gives
+    in a forked process. ``call`` returns a function that is to be killed, so that it can do
+    something before. Returns how many lines.
+    """
+    codes = {inspect.unwrap(function).__code__ for function in functions}
+
+    def kill_at(line: int) -> Callable[..., Any]:
+        seen = set()
+
+        def trace(frame: Any, event: str, arg: object) -> Any:
+            del arg
+            if frame.f_code not in codes:
+                return None
+            if event == "line":
+                seen.add((frame.f_code.co_filename, frame.f_lineno))
+                if len(seen) == line:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        return trace
+
+    for line in itertools.count(1):
+        thing = make(line)
+
+        def job(line: int = line, thing: Any = thing) -> None:
+            rest: Any = call(thing)
+            sys.settrace(kill_at(line))
+            rest()
+            sys.settrace(None)
+
+        code = outcome(job)
+        if code == 0:
+            return line - 1
+        assert code == -signal.SIGKILL
+        try:
+            look(thing)
+        except BaseException as error:
+            error.args = (f"killed before line {line}: {error}",)
+            raise
+    raise AssertionError
 
 
 def look_at(rb: ReplayBuffer) -> Any:
