@@ -55,6 +55,7 @@ cdef class Overflow:
         cdef intp_t room, nbytes, first
         cdef ndarray rows, values
         if self.count + n <= self.room:
+            self.wanted = 0  # what a call asked for that found no room
             return 0
         if self.key_data != NULL:
             self.wanted = self.count + n
@@ -218,7 +219,7 @@ def follow_file(
     if room and seen[newest] >= base:  # its circle goes on behind this one
         order = (newest + 1 + np.arange(room)) % room
         ids = seen[order] - base
-        there = np.flatnonzero((ids >= oldest) & (ids < stop))
+        there = np.flatnonzero((ids >= max(oldest, 0)) & (ids < stop))  # places without one have -1
         if len(there):
             overflow.head = order[there[0]]
             overflow.count = len(there)

@@ -119,8 +119,9 @@ class SharedReplay:
         ``MinSize``, ``SampleToInsertRatio`` or ``Queue``: ``add`` of actors and ``sample`` of
         learners wait for one another, as it says. Without one nobody waits.
     reserve : bool
-        Whether the memory of all writers is reserved now; if not, that of a shard is when it is
-        first taken.
+        Whether the memory of the rows of all writers is reserved now; if not, that of a shard is
+        when it is first taken. What fields of ``next_of`` and ``stack_compress`` keep aside lies in
+        files that grow as episodes end; where there is no room, ``add`` raises ``MemoryError``.
 
     Raises
     ------

@@ -57,6 +57,8 @@ CLOSED = "the actor was closed: its shard belongs to whoever takes it next"
 FORKED = "the actor belongs to the parent process; take one in this process: replay.actor()"
 WORD = 8
 BUSY = 1  # see ``Follower.sync``
+KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
+NOTHING_ADDED = "; nothing was added, and no row is lost"
 TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
     "many rows a second, or the process that edits them was stopped"
@@ -93,6 +95,10 @@ class ShardFiles(file_maps.Files):
 
     def _lock(self, file: BinaryIO, path: Path) -> None:
         """The lock of the shard is held already."""
+
+    def _create(self, mode: str) -> file_maps.Arena:
+        self._sweep()  # the lock of the shard is held
+        return super()._create(mode)
 
     def _make_undo(self) -> Undo:
         lens = self._part(self._places.lens).view(np.int64)
@@ -134,9 +140,14 @@ class ShardFiles(file_maps.Files):
             self.changes[:] = (self.changes | 1) + 1
 
     def grow(self, ring: Any) -> None:
-        """See ``Files.grow``."""
-        super().grow(ring)
-        self.changes[:] += 2
+        """See ``Files.grow``; ``MemoryError`` where shared memory is full."""
+        with self._growing:
+            nbytes = sum(queue.file_nbytes(room) for _, queue, room in self._lacking(ring))
+            try:
+                with room_for(nbytes, self.path.parent, KEPT_ASIDE, then=NOTHING_ADDED):
+                    super().grow(ring)
+            finally:
+                self.changes[:] += 2  # some may have grown before one did not
 
     def flush(self, hold: Callable[..., Any]) -> None:
         """Nothing is on a disk."""
@@ -165,25 +176,27 @@ class FollowedFiles(ShardFiles):
 
     def follow_sides(self, ring: Any, base: int, oldest: int, stop: int) -> None:
         """Read what chained fields keep aside from the files that they are in now."""
-        while True:
+        for _ in tries():
             try:
-                opened = [
-                    (
-                        aside,
-                        queue,
-                        self._open_side(queue, self._map_side) if queue.nbytes else None,
-                    )
-                    for chain, asides in zip(ring.chains, self._asides, strict=True)
-                    for aside, queue in zip(chain.asides, asides, strict=True)
-                ]
+                opened = self._open_sides(ring)
                 break
-            except FileNotFoundError:  # a larger one has just taken its place
+            except FileNotFoundError as error:  # a larger one has just taken its place
                 if not self.path.exists():
                     raise
+                missing = error
+        else:
+            raise missing
         for aside, queue, side in opened:
-            if side is not None:
-                reach = queue.reach - self.layout.capacity
-                overflow.follow_file(aside, side.keys, side.values, base, oldest - reach, stop)
+            reach = queue.reach - self.layout.capacity
+            overflow.follow_file(aside, side.keys, side.values, base, oldest - reach, stop)
+
+    def _open_sides(self, ring: Any) -> list[tuple[Any, Any, Any]]:
+        return [
+            (aside, queue, self._open_side(queue, self._map_side))
+            for chain, asides in zip(ring.chains, self._asides, strict=True)
+            for aside, queue in zip(chain.asides, asides, strict=True)
+            if queue.nbytes
+        ]
 
 
 def last_added(shard: Path) -> float | None:
@@ -280,7 +293,9 @@ def mend(shard: Path, number: int, options: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def room_for(nbytes: int, folder: Path, what: str, more: str = "") -> Iterator[None]:
+def room_for(
+    nbytes: int, folder: Path, what: str, more: str = "", then: str = ""
+) -> Iterator[None]:
     """Say what to do where shared memory is full: ``MemoryError``."""
     try:
         yield
@@ -292,7 +307,7 @@ def room_for(nbytes: int, folder: Path, what: str, more: str = "") -> Iterator[N
         raise MemoryError(
             f"{what} needs {nbytes:,} bytes of shared memory{each}, and on {where} there are "
             f"{shutil.disk_usage(folder).free:,} left: enlarge it (mount -o remount,size=8G "
-            "/dev/shm; in a container docker run --shm-size=8g), or make capacity smaller"
+            f"/dev/shm; in a container docker run --shm-size=8g), or make capacity smaller{then}"
         ) from error
 
 

@@ -14,15 +14,18 @@ import tempfile
 import textwrap
 import threading
 import time
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dying_processes import Child, ended, shared_memory
+from dying_processes import Child, ended, shared_memory, taken
 from forked import outcome
+from interruptions import killed_everywhere
 
-from cpprb_like.processes import SharedReplay, _folder
+from cpprb_like._store import file_maps
+from cpprb_like.processes import SharedReplay, _folder, _shards
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="folders in use are not renamed there, and nothing is forked"
@@ -113,6 +116,31 @@ def test_memory_that_runs_out_for_a_later_writer(monkeypatch: pytest.MonkeyPatch
             replay.actor(1)
     replay.actor(1).close()  # there is room again
     replay.close()
+
+
+def test_an_actor_that_is_killed_while_it_makes_its_shard() -> None:
+    """Before whichever line: the next one has it, and no warning says that rows are lost.
+
+    The file had its name before it said when the machine was started.
+    """
+
+    def make(line: int) -> SharedReplay:
+        del line
+        return SharedReplay(100, FIELDS, writers=1, reserve=False)
+
+    def look(replay: SharedReplay) -> None:
+        with replay, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            learner = replay.learner(seed=0)
+            assert len(learner) == 0
+            with taken(replay) as actor:
+                actor.add(x=[1, 2, 3, 4])
+            assert len(learner) == 1
+            assert not list((replay.folder / "shard-0").glob("*.new"))
+
+    files = file_maps.Files
+    functions = files._create, files.keep, file_maps._name, _shards.ShardFiles.keep
+    assert killed_everywhere(functions, make, lambda replay: replay.actor, look) > 30
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "é", "a.b", "x\0y"])
