@@ -39,7 +39,6 @@ FOR_ALL = (
     "cpprb_like.checkpoint._npz.",
     "cpprb_like.checkpoint._progress.",
     "cpprb_like._store.schema.Field",
-    "cpprb_like.buffers._source.read_shard",
     "cpprb_like.views._stacking.CHECKED_NBYTES",
     "cpprb_like.views._stacking.newest_frame",
     "cpprb_like.views._stacking.take_stacks",
