@@ -17,6 +17,7 @@ import shared_rows
 from distributions import chi_square_limit
 from dying_processes import (
     CASES,
+    KILLS,
     PLAIN,
     Child,
     act,
@@ -37,7 +38,6 @@ from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
 
 # Of all cases together; the long form has 1000.
-KILLS = int(os.environ.get("CPPRB_LIKE_PROCESS_KILLS", "120"))
 CAPACITY = 60
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dying_processes import Child, ended, shared_memory, taken
+from dying_processes import KILLS, Child, ended, shared_memory, taken
 from interruptions import killed_everywhere
 
 from cpprb_like._store import file_maps
@@ -22,7 +22,6 @@ from cpprb_like.processes import Learner, SharedReplay, _shards
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
 
 # Of all tests of ``test_deaths``; here a tenth. The long form has 1000.
-KILLS = int(os.environ.get("CPPRB_LIKE_PROCESS_KILLS", "120"))
 CAPACITY = 2000
 FIELDS: dict[str, Any] = {
     "x": {"shape": 5, "dtype": "i8"},

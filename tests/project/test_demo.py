@@ -19,14 +19,17 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "cartpole_dqn.py"
 ACTORS = SCRIPT.with_name("cartpole_actors.py")
-SEEDS = range(3 if os.environ.get("CPPRB_LIKE_LONG") == "1" else 1)
+LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
+SEEDS = range(3 if LONG else 1)
 
 
-def run(folder: Path, *options: str, script: Path = SCRIPT) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *options: str, script: Path = SCRIPT, seconds: float = 300
+) -> subprocess.CompletedProcess[str]:
     """The demo as a program of its own, in an empty folder."""
     command = [sys.executable, str(script), *options]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=folder, capture_output=True, text=True, timeout=seconds, check=False
     )
 
 
@@ -67,6 +70,16 @@ def test_an_agent_that_did_not_learn_fails(tmp_path: Path, options: tuple[str, .
     assert done.returncode != 0
     assert "Not learned: mean return" in done.stderr
     assert_picture(tmp_path / "short.png")
+
+
+@pytest.mark.skipif(not LONG, reason="takes minutes: CPPRB_LIKE_LONG=1 runs it")
+def test_actors_in_processes_reach_the_solved_return(tmp_path: Path) -> None:
+    """Greedy episodes of what the learner learned from them reach a mean return of 475."""
+    done = run(tmp_path, "--seed", "0", script=ACTORS, seconds=1800)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"mean return (\d+) over 20 greedy episodes", done.stdout)
+    assert found is not None
+    assert int(found[1]) >= 475
 
 
 def test_actors_in_processes_and_a_learner_keep_pace(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.samplers import Sampler
 
 SECONDS = 20.0  # that anything may take
+# Processes that a test of random kills ends, at least.
+_MOST = "1000" if os.environ.get("CPPRB_LIKE_LONG") == "1" else "120"
+KILLS = int(os.environ.get("CPPRB_LIKE_PROCESS_KILLS", _MOST))
 PIXELS = 200  # of the image: a large field, which lies beside the records
 
 FIELDS: dict[str, Any] = {
