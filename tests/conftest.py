@@ -16,15 +16,15 @@ _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile(
     "dev",
-    max_examples=40,
+    max_examples=20,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
     "ci",
-    max_examples=40,
-    stateful_step_count=30,
+    max_examples=25,
+    stateful_step_count=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=_SLOW_IS_FINE,

@@ -459,6 +459,7 @@ def load_bombs() -> None:
             print(name, "refused:", str(error)[:200])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells the memory")
 def test_bombs_are_refused() -> None:
     """No memory is taken because a file says that it needs it, and no stack is filled."""

@@ -555,26 +555,25 @@ def test_draws_while_another_thread_adds_and_clears(
 # ---- check_sampler -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(Uniform, marks=pytest.mark.slow),
-        pytest.param(Recency, marks=pytest.mark.slow),
-        pytest.param(lambda: Recency(0.99, updates=3, least=2), marks=pytest.mark.slow),
+        Uniform,
+        Recency,
+        lambda: Recency(0.99, updates=3, least=2),
         lambda: Recency(Linear(0.9, 1.0, 20), updates=5, least=1),
     ],
     ids=["Uniform", "Recency", "Recency of few", "Recency with a schedule"],
 )
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_our_samplers_keep_their_promises(make: Callable[[], Sampler], seed: int) -> None:
     """What this package has passes its own test."""
     check_sampler(make, seed=seed)
 
 
-SLOW_STRIDES = [pytest.param(stride, marks=pytest.mark.slow) for stride in (1, 2, 300)]
-
-
-@pytest.mark.parametrize("stride", [3, *SLOW_STRIDES])
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [1, 2, 3, 300])
 def test_reverse_keeps_its_promises(stride: int) -> None:
     """``Reverse`` passes, as it says that it may refuse to draw without replacement."""
     check_sampler(lambda: Reverse(stride), distinct=False)
@@ -600,6 +599,7 @@ class Good(Sampler):
         return "it"
 
 
+@pytest.mark.slow
 def test_a_sampler_of_ones_own_passes() -> None:
     """The class that the broken ones derive from keeps all promises."""
     check_sampler(Good)
