@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ DESCRIPTION = "replay.json"
 IDENTITY = "identity"  # in it: no other replay has the same
 MEMORY = Path("/dev/shm")  # of Linux: a file system that is memory
 ELSEWHERE = "CPPRB_LIKE_SHARED_MEMORY"  # environment variable: a folder to use instead
+MENDER = "mender"  # in what a lock says: a process that sets right what the owner, now dead, left
 UNFINISHED = ".new"
 GONE = ".gone"
 YOUNG = 1.0  # seconds that a folder may have no lock yet: it is made again if that takes longer
@@ -151,6 +153,16 @@ def said_by(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def is_there(path: Path, about: Mapping[str, Any]) -> bool:
+    """Whether who said this of itself has the lock, and not who sets right what it left."""
+    return MENDER not in about and is_locked(path) and said_by(path) == about
+
+
+def is_mended(path: Path) -> bool:
+    """Whether somebody has the lock to set right what its owner left."""
+    return MENDER in said_by(path) and is_locked(path)
 
 
 def _try_lock(descriptor: int, shared: bool) -> bool:

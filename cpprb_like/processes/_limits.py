@@ -31,7 +31,7 @@ from cpprb_like.limiters._gates import (
 )
 from cpprb_like.limiters._policies import MinSize, Queue, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._rate_limited import StepCounter
-from cpprb_like.processes._folder import FileLock, is_locked, said_by
+from cpprb_like.processes._folder import FileLock, is_locked, is_there, said_by
 from cpprb_like.processes._learner import Learner
 from cpprb_like.processes._sharded import Names
 from cpprb_like.processes._shards import Actor
@@ -142,7 +142,7 @@ class Limits(Peers):
         rows = f", holds {self._counters.rows(line)} rows" if is_actor else ""
         return (
             f"{what} {number}, process {about['pid']}, "
-            f"{'is there' if is_locked(path) else 'has ended'}, last {did} {since}{rows}"
+            f"{'is there' if is_there(path, about) else 'has ended'}, last {did} {since}{rows}"
         )
 
 

@@ -24,7 +24,15 @@ from cpprb_like._store.schema import read_env_dict, read_size
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint._progress import Tell
 from cpprb_like.limiters import LimiterStats, RateLimiter
-from cpprb_like.processes._folder import IDENTITY, FileLock, Folder, is_locked, said_by
+from cpprb_like.processes._folder import (
+    IDENTITY,
+    FileLock,
+    Folder,
+    is_locked,
+    is_mended,
+    is_there,
+    said_by,
+)
 from cpprb_like.processes._learner import Learner
 from cpprb_like.processes._limits import (
     LimitedActor,
@@ -56,6 +64,8 @@ __all__ = ["Member", "SharedReplay"]
 Kind = TypeVar("Kind", bound=Learner)
 
 FORMAT = 1
+MENDING = 10.0  # seconds that an actor waits for who sets its shard right: 50 ms a million rows
+LOOK = 0.002  # seconds between two looks at that
 ORIGIN = "origin"  # file: of what was loaded, the state of a checkpoint
 MOST_LEARNERS = 64
 
@@ -304,11 +314,24 @@ class SharedReplay:
         right, and episodes that were open are ended as truncated.
         """
         self._check_open()
+        numbers = range(self.writers)
         if writer is not None:
             number = as_int("writer", writer, 0)
             if number >= self.writers:
                 raise IndexError(f"writer: expected 0 to {self.writers - 1}, got {number}")
-            return self._take(number)
+            numbers = range(number, number + 1)
+        until = time.monotonic() + MENDING
+        while True:
+            try:
+                return self._any_of() if writer is None else self._take(numbers[0])
+            except BlockingIOError:  # noqa: PERF203 (that takes long)
+                mended = any(is_mended(self._lock_path(number)) for number in numbers)
+                if not mended or time.monotonic() > until:
+                    raise
+                time.sleep(LOOK)
+
+    def _any_of(self) -> Actor:
+        """The actor of a shard that is free, and first one that nobody has had."""
         free = [number for number in range(self.writers) if not is_locked(self._lock_path(number))]
         free.sort(key=lambda number: bool(said_by(self._lock_path(number))))
         for number in free:
@@ -674,7 +697,7 @@ class SharedReplay:
     def _member(
         self, kind: Literal["actor", "learner"], number: int, path: Path, about: dict[str, Any]
     ) -> Member:
-        alive, pid, since = is_locked(path), about["pid"], about["since"]
+        alive, pid, since = is_there(path, about), about["pid"], about["since"]
         if kind == "actor":
             return Member(kind, number, pid, alive, since, *self._rows_of(number))
         counts = UpdateCounts(self._folder.path, number).read()

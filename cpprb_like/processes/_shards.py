@@ -37,7 +37,7 @@ from cpprb_like._store.tracker import Tracker
 from cpprb_like._store.undo import Undo, clock
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch
-from cpprb_like.processes._folder import MEMORY, FileLock, Folder, is_locked
+from cpprb_like.processes._folder import MEMORY, MENDER, FileLock, Folder, is_locked, said_by
 from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
@@ -282,7 +282,10 @@ def mend(shard: Path, number: int, options: Mapping[str, Any]) -> bool:
     False if another process has the shard, or the replay is gone. Cost: that of a new actor.
     """
     taken = FileLock(shard / WRITER)
-    if not taken.path.exists() or is_locked(taken.path) or not taken.take():
+    if not taken.path.exists() or is_locked(taken.path):
+        return False
+    about = said_by(taken.path)
+    if not taken.take(about | {MENDER: os.getpid()} if about else None):
         return False
     try:
         if is_being_edited(shard, options):  # nobody was faster

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from dying_processes import (
 from cpprb_like import NotEnoughDataError
 from cpprb_like._core import STOPS, stop_at
 from cpprb_like.processes import Learner, SharedReplay
+from cpprb_like.processes._folder import MENDER, FileLock, said_by
 from cpprb_like.processes._shards import ShardFiles
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 
@@ -387,3 +389,22 @@ def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
                 actor.check()
                 assert torn(actor.get_all_transitions(), options) is None
     assert shared_memory() <= before
+
+
+def test_an_actor_waits_for_who_sets_its_shard_right(
+    replay: SharedReplay, options: dict[str, Any]
+) -> None:
+    """Meanwhile the one that was killed counts as dead, although its lock is held."""
+    child = Child("writer", stopping(replay, options, "editing", signal.SIGKILL, 30))
+    with ended([child]):
+        assert child.end() == -signal.SIGKILL
+    path = replay._lock_path(0)
+    about, lock = said_by(path), FileLock(path)
+    assert lock.take(about | {MENDER: os.getpid()})
+    mending = threading.Timer(0.1, lock.release)
+    mending.start()
+    assert [one.alive for one in replay.members() if one.pid == child.pid] == [False]
+    with replay.actor(0) as actor:
+        assert not mending.is_alive() or not lock.is_held
+        actor.check()
+    mending.join()
