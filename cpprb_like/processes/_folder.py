@@ -160,9 +160,9 @@ def is_there(path: Path, about: Mapping[str, Any]) -> bool:
     return MENDER not in about and is_locked(path) and said_by(path) == about
 
 
-def is_mended(path: Path) -> bool:
-    """Whether somebody has the lock to set right what its owner left."""
-    return MENDER in said_by(path) and is_locked(path)
+def is_owned(path: Path) -> bool:
+    """Whether somebody has the lock, and not only to set right what its owner left."""
+    return is_locked(path) and MENDER not in said_by(path)
 
 
 def _try_lock(descriptor: int, shared: bool) -> bool:

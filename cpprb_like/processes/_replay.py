@@ -29,7 +29,7 @@ from cpprb_like.processes._folder import (
     FileLock,
     Folder,
     is_locked,
-    is_mended,
+    is_owned,
     is_there,
     said_by,
 )
@@ -325,8 +325,8 @@ class SharedReplay:
             try:
                 return self._any_of() if writer is None else self._take(numbers[0])
             except BlockingIOError:  # noqa: PERF203 (that takes long)
-                mended = any(is_mended(self._lock_path(number)) for number in numbers)
-                if not mended or time.monotonic() > until:
+                owned = all(is_owned(self._lock_path(number)) for number in numbers)
+                if owned or time.monotonic() > until:
                     raise
                 time.sleep(LOOK)
 

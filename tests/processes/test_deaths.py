@@ -391,8 +391,12 @@ def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
     assert shared_memory() <= before
 
 
+@pytest.mark.parametrize("released", ["while it looks", "before it looks"])
 def test_an_actor_waits_for_who_sets_its_shard_right(
-    replay: SharedReplay, options: dict[str, Any]
+    replay: SharedReplay,
+    options: dict[str, Any],
+    released: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Meanwhile the one that was killed counts as dead, although its lock is held."""
     child = Child("writer", stopping(replay, options, "editing", signal.SIGKILL, 30))
@@ -401,10 +405,18 @@ def test_an_actor_waits_for_who_sets_its_shard_right(
     path = replay._lock_path(0)
     about, lock = said_by(path), FileLock(path)
     assert lock.take(about | {MENDER: os.getpid()})
-    mending = threading.Timer(0.1, lock.release)
-    mending.start()
     assert [one.alive for one in replay.members() if one.pid == child.pid] == [False]
+    mending = threading.Timer(0.1, lock.release)
+
+    def holders(number: int) -> str:
+        lock.release()
+        return f"nobody has {number} any more"
+
+    if released == "while it looks":
+        mending.start()
+    else:  # after it was found taken, and before it is asked by whom
+        monkeypatch.setattr(replay, "_holders", holders)
     with replay.actor(0) as actor:
-        assert not mending.is_alive() or not lock.is_held
+        assert not lock.is_held
         actor.check()
-    mending.join()
+    mending.cancel()
