@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from cpprb_like.samplers._base import Sampler
     from cpprb_like.samplers._prioritized import PrioritySampler
 
-__all__ = ["BufferOptions", "FieldSpec", "NstepSpec", "PrioritizedOptions", "SamplerOptions"]
+__all__ = [
+    "BufferOptions",
+    "DataSetOptions",
+    "FieldSpec",
+    "NstepSpec",
+    "PrioritizedOptions",
+    "RowOptions",
+    "SamplerOptions",
+    "SharedOptions",
+]
 
 
 class FieldSpec(TypedDict, total=False):
@@ -85,7 +94,41 @@ class NstepSpec(_NstepSize, total=False):
     discount: bool
 
 
-class BufferOptions(TypedDict, total=False):
+class RowOptions(TypedDict, total=False):
+    """What is stored of a step, and what is read of it: options of all kinds of buffers.
+
+    Parameters
+    ----------
+    terminated, truncated, next_of, stack_compress, Nstep
+        As for ``ReplayBuffer``.
+    """
+
+    terminated: str | Literal[False] | None
+    truncated: str | Literal[False] | None
+    next_of: str | Iterable[str] | None
+    stack_compress: str | Iterable[str] | Mapping[str, int] | None
+    Nstep: NstepSpec | Literal[False] | None
+
+
+class SharedOptions(RowOptions, total=False):
+    """``RowOptions``, and the others of ``MPReplayBuffer``.
+
+    Parameters
+    ----------
+    default_dtype, n_envs, logger, ctx, backend, explorers, seed
+        As for ``MPReplayBuffer``.
+    """
+
+    default_dtype: DTypeLike | None
+    n_envs: int
+    logger: object
+    ctx: object
+    backend: str
+    explorers: int | None
+    seed: Seed
+
+
+class BufferOptions(RowOptions, total=False):
     """Options of every buffer that are not its size, its fields or its sampler.
 
     The keyword arguments of ``ReplayBuffer``, for functions that pass them on as ``**options``:
@@ -109,11 +152,6 @@ class BufferOptions(TypedDict, total=False):
 
     default_dtype: DTypeLike | None
     n_envs: int
-    terminated: str | Literal[False] | None
-    truncated: str | Literal[False] | None
-    next_of: str | Iterable[str] | None
-    stack_compress: str | Iterable[str] | Mapping[str, int] | None
-    Nstep: NstepSpec | Literal[False] | None
     seed: Seed
     mmap_prefix: str | Path | None
     mmap_mode: FileMode
@@ -144,3 +182,24 @@ class PrioritizedOptions(BufferOptions, total=False):
     eps: float | None
     check_for_update: bool | None
     sampler: PrioritySampler | None
+
+
+class DataSetOptions(RowOptions, total=False):
+    """Options of ``from_dataset``: those of the constructor of the class, but for ``n_envs``.
+
+    Parameters
+    ----------
+    default_dtype, seed, mmap_prefix, mmap_mode, sampler
+        As for ``ReplayBuffer``.
+    alpha, eps, check_for_update
+        As for ``PrioritizedReplayBuffer``.
+    """
+
+    default_dtype: DTypeLike | None
+    seed: Seed
+    mmap_prefix: str | Path | None
+    mmap_mode: FileMode
+    sampler: Sampler | None
+    alpha: float | None
+    eps: float | None
+    check_for_update: bool | None

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cpprb_like.checkpoint._progress import Tell
-from cpprb_like.typing import FieldSpec
+from cpprb_like.typing import DataSetOptions, FieldSpec
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 __all__ = ["Exchanged"]
 
@@ -125,7 +125,7 @@ class Exchanged:
         env_dict: Mapping[str, FieldSpec] | None = None,
         strict: bool = False,
         progress: Tell = None,
-        **options: Any,
+        **options: Unpack[DataSetOptions],
     ) -> Self:
         """A buffer with the rows of a data set, of this or of another library.
 

@@ -265,9 +265,9 @@ class RateLimited(LimitedSource):
         n = int(np.count_nonzero(mask))
         return self._inserts.run(n, self.buffer.add_where, mask, **fields)
 
-    def on_episode_end(self, *arguments: Any) -> None:
+    def on_episode_end(self, env: int | None = None) -> None:
         """End the open episodes as truncated: see ``ReplayBuffer.on_episode_end``."""
-        self.buffer.on_episode_end(*arguments)
+        self.buffer.on_episode_end(env)
         self._inserts.count_rows()
 
     def clear(self) -> None:

@@ -161,9 +161,28 @@ def test_shell_blocks_name_commands_that_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    """A link to a file of the project names one that exists; ``critics[0](obs)`` is none."""
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", BLOCK.sub("", page.read_text())):
-        assert (page.parent / target).exists(), target
+    """To a file of the project, and to a heading of it; ``critics[0](obs)`` is no link."""
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", BLOCK.sub("", page.read_text()))
+    for target, heading in links:
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        if heading:
+            assert heading in anchors(linked), f"{target}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    text = BLOCK.sub("", page.read_text())
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    named = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return named | set(re.findall(r'<a (?:id|name)="([^"]+)">', text))
+
+
+def test_the_index_leads_to_every_page() -> None:
+    """``docs/index.md`` is where somebody begins who does not know the names of the pages."""
+    index = ROOT / "docs" / "index.md"
+    linked = set(re.findall(r"\]\(([\w-]+\.md)", index.read_text()))
+    assert linked | {"index.md"} == {page.name for page in ROOT.glob("docs/*.md")}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in MODULES])

@@ -18,6 +18,7 @@ from cpprb_like._store.schema import read_env_dict
 from cpprb_like.buffers import Batch, PrioritizedReplayBuffer, ReplayBuffer, create_buffer
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.samplers import Slots
+from cpprb_like.schedules import Schedule
 from cpprb_like.typing import FieldSpec, PrioritizedOptions
 from cpprb_like.views._hindsight import (
     Strategy,
@@ -281,12 +282,23 @@ class HindsightReplayBuffer(Checkpointed):
 
     # ------------------------------------------------------------------ sampling
 
-    def sample(self, batch_size: int, **options: Any) -> Batch:
+    def sample(
+        self,
+        batch_size: int,
+        beta: float | Schedule | None = None,
+        *,
+        replace: bool = True,
+        out: dict[str, Any] | None = None,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+    ) -> Batch:
         """Draw rows: as ``PrioritizedReplayBuffer.sample``, or ``ReplayBuffer.sample``.
 
         ``TypeError`` for ``beta`` if it is not prioritized.
         """
-        return self._rows.sample(batch_size, **options)
+        return self._rows.sample(
+            batch_size, beta, replace=replace, out=out, indexes=indexes, fields=fields
+        )
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """See ``PrioritizedReplayBuffer``; ``ValueError`` if it is not prioritized."""

@@ -10,7 +10,7 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -29,7 +29,10 @@ from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.schedules import Schedule
-from cpprb_like.typing import FieldSpec
+from cpprb_like.typing import FieldSpec, RowOptions, SharedOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["MPPrioritizedReplayBuffer", "MPReplayBuffer"]
 
@@ -84,7 +87,7 @@ class MPReplayBuffer:
     ----------
     size : int
         Rows that can be drawn: the newest of all explorers together.
-    env_dict, default_dtype
+    env_dict, default_dtype, n_envs
         As for ``ReplayBuffer``; Python objects are refused.
     logger, ctx : object, optional
         cpprb's; not needed here, where any way to start processes will do.
@@ -98,8 +101,8 @@ class MPReplayBuffer:
     seed : int, SeedSequence, BitGenerator, Generator, optional
         Of the draws.
     **options
-        ``n_envs``, ``terminated``, ``truncated``, ``next_of``, ``stack_compress`` and ``Nstep``, as
-        for ``ReplayBuffer``.
+        ``terminated``, ``truncated``, ``next_of``, ``stack_compress`` and ``Nstep``, as for
+        ``ReplayBuffer``.
 
     Raises
     ------
@@ -139,19 +142,21 @@ class MPReplayBuffer:
         env_dict: Mapping[str, FieldSpec] | None = None,
         *,
         default_dtype: DTypeLike | None = None,
+        n_envs: int | None = None,
         logger: object = None,  # noqa: ARG002 (cpprb's)
         ctx: object = None,  # noqa: ARG002
         backend: str = "sharedctypes",
         explorers: int | None = None,
         seed: Seed = None,
-        **options: Any,
+        **options: Unpack[RowOptions],
     ) -> None:
         if backend not in BACKENDS:
             raise ValueError(f"backend: expected one of {BACKENDS}, got {backend!r}")
         self._size = read_size(size)
         self._seed = seed
         fields: Any = {} if env_dict is None else env_dict
-        given = {name: value for name, value in options.items() if value is not None}
+        found: dict[str, Any] = {"n_envs": n_envs, **options}
+        given = {name: value for name, value in found.items() if value is not None}
         layout, _ = ReplayBuffer._lay_out(
             self._size, fields, sampler=Uniform(), default_dtype=default_dtype, **given
         )
@@ -350,7 +355,7 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
         *,
         alpha: float = 0.6,
         eps: float = 1e-4,
-        **options: Any,
+        **options: Unpack[SharedOptions],
     ) -> None:
         self._sampler = Prioritized(alpha=alpha, eps=eps, check_for_update=True)
         super().__init__(size, env_dict, **options)

@@ -11,6 +11,8 @@ from typing_extensions import assert_type
 from cpprb_like import (
     HindsightReplayBuffer,
     Mixture,
+    MPPrioritizedReplayBuffer,
+    MPReplayBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
     ReverseReplayBuffer,
@@ -54,6 +56,16 @@ three: NstepSpec = {"size": 3}
 ReplayBuffer(10, fields, Nstep=three)
 ReplayBuffer(10, {**fields, "log_prob": number}, Nstep=False, sampler=Uniform(), seed=0)
 ReplayBuffer(10, dict.fromkeys(["obs", "act"], number), mmap_prefix=None, mmap_mode="w")
+
+
+# Buffers that processes share, and buffers out of data sets, have options too.
+def others() -> None:
+    """Checked, and not run."""
+    MPReplayBuffer(10, fields, n_envs=2, Nstep=three, explorers=2, seed=0)
+    MPPrioritizedReplayBuffer(10, fields, alpha=0.7, next_of="obs", backend="SharedMemory")
+    found = PrioritizedReplayBuffer.from_dataset("data", alpha=0.7, next_of="obs", seed=0)
+    assert_type(found, PrioritizedReplayBuffer)
+
 
 # What was read from a file may be anything.
 configuration: dict[str, Any] = {"obs": {"shape": 4}}

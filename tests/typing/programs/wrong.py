@@ -9,6 +9,8 @@ from typing import Any
 
 from cpprb_like import (
     HindsightReplayBuffer,
+    MPPrioritizedReplayBuffer,
+    MPReplayBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
     ReverseReplayBuffer,
@@ -36,6 +38,9 @@ declared: dict[str, FieldSpec] = {"obs": {"size": 4}}  # wrong: size
 
 # Options
 ReplayBuffer(10, {"obs": {}}, nenvs=2)  # wrong: nenvs
+MPReplayBuffer(10, {"obs": {}}, explorer=2)  # wrong: explorer
+MPPrioritizedReplayBuffer(10, {"obs": {}}, nstep=False)  # wrong: nstep
+ReplayBuffer.from_dataset("data", sampler="uniform")  # wrong: sampler
 ReplayBuffer(10, {"obs": {}}, n_envs="2")  # wrong: n_envs
 ReplayBuffer(10, {"obs": {}}, next_of=3)  # wrong: next_of
 ReplayBuffer(10, {"obs": {}}, terminated=True)  # wrong: terminated
@@ -54,6 +59,9 @@ options: BufferOptions = {"seeds": 0}  # wrong: seeds
 PrioritizedReplayBuffer(10, {"obs": {}}, alpha="0.6")  # wrong: alpha
 PrioritizedReplayBuffer(10, {"obs": {}}, sampler=Uniform())  # wrong: sampler
 PrioritizedReplayBuffer(10, {"obs": {}}, nenvs=2)  # wrong: nenvs
+MPReplayBuffer(10, {"obs": {}}, explorer=2)  # wrong: explorer
+MPPrioritizedReplayBuffer(10, {"obs": {}}, nstep=False)  # wrong: nstep
+ReplayBuffer.from_dataset("data", sampler="uniform")  # wrong: sampler
 PrioritizedReplayBuffer(10, {"obs": {}}, n_envs="2")  # wrong: n_envs
 ReverseReplayBuffer(10, {"obs": {}}, stride=2.5)  # wrong: stride
 ReverseReplayBuffer(10, {"obs": {}}, sampler=Uniform())  # wrong: sampler
