@@ -15,11 +15,13 @@ import mmap
 import os
 import re
 import secrets
+import shutil
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -50,7 +52,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["FileMode", "Files", "check_mode"]
+__all__ = ["FULL", "KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "check_mode"]
 
 Arena = NDArray[np.uint8]
 Floats = NDArray[np.float64]
@@ -79,6 +81,9 @@ NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
 NO_BYTES: Arena = np.empty(0, np.uint8)
 TRIES = 100  # to copy a file whose rows are being edited
 PAUSE = 0.01  # seconds between two tries
+FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)  # what a system says that has no room left
+KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
+NOTHING_ADDED = "; nothing was added, and no row is lost"
 SHARED_FILE = (
     "the rows lie in a file that the parent process writes to; a forked process can only read "
     "them. Copy the buffer (copy.deepcopy) for rows of its own"
@@ -440,16 +445,22 @@ class Files:
             self._sign()
 
     def grow(self, ring: Ring) -> None:
-        """Make the files larger that the ring has asked for."""
+        """Make the files larger that the ring asked for: ``MemoryError`` if there is no room."""
         with self._growing:
+            lacking = self._lacking(ring)
             try:
-                for aside, queue, room in self._lacking(ring):
-                    side = self._create_side(queue, room)
-                    if overflow.grow(aside, side.keys, side.values, side.complete):
-                        self._sides[queue.name].complete[:] = REPLACED
-                        self._sides[queue.name] = side
+                with self._room_for(sum(queue.file_nbytes(room) for _, queue, room in lacking)):
+                    for aside, queue, room in lacking:
+                        side = self._create_side(queue, room)
+                        if overflow.grow(aside, side.keys, side.values, side.complete):
+                            self._sides[queue.name].complete[:] = REPLACED
+                            self._sides[queue.name] = side
             finally:
                 self._forget_sides()
+
+    def _room_for(self, nbytes: int) -> AbstractContextManager[None]:
+        """Say what to do where there is no room for files that grow."""
+        return _disk_for(nbytes, self.path)
 
     def _lacking(self, ring: Ring) -> list[tuple[Any, _Aside, int]]:
         """What lies in a file that is too small, that file, and for how many values it is to be."""
@@ -829,6 +840,21 @@ def _reserve(file: BinaryIO, nbytes: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, nbytes)
     file.truncate(nbytes)
+
+
+@contextlib.contextmanager
+def _disk_for(nbytes: int, path: Path) -> Iterator[None]:
+    """Say what to do where the disk of the rows is full: ``MemoryError``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        free = shutil.disk_usage(path.parent).free
+        raise MemoryError(
+            f"{KEPT_ASIDE} needs {nbytes:,} bytes on the disk, and in {path.parent} there are "
+            f"{free:,} left: make room there, and add again{NOTHING_ADDED}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -751,7 +751,9 @@ TypeError
     A field is missing, unknown or given by position. For names it is a ``KeyError`` too.
 ValueError
     A value has the wrong shape, or the declared dtype cannot represent it, or fields disagree on N.
-    Whatever is raised, the buffer is unchanged.
+MemoryError
+    The disk of ``mmap_prefix`` has no room for what fields of ``next_of`` and ``stack_compress`` keep
+    aside. Whatever is raised, the buffer is unchanged.
 
 Notes
 -----

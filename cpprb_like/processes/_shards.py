@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -30,6 +30,7 @@ from cpprb_like._core import (
     tell_followers,
 )
 from cpprb_like._store import chained, file_maps, overflow
+from cpprb_like._store.file_maps import FULL, KEPT_ASIDE, NOTHING_ADDED
 from cpprb_like._store.follower import Follower
 from cpprb_like._store.gather import take
 from cpprb_like._store.schema import Layout
@@ -57,8 +58,6 @@ CLOSED = "the actor was closed: its shard belongs to whoever takes it next"
 FORKED = "the actor belongs to the parent process; take one in this process: replay.actor()"
 WORD = 8
 BUSY = 1  # see ``Follower.sync``
-KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
-NOTHING_ADDED = "; nothing was added, and no row is lost"
 TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
     "many rows a second, or the process that edits them was stopped"
@@ -142,12 +141,13 @@ class ShardFiles(file_maps.Files):
     def grow(self, ring: Any) -> None:
         """See ``Files.grow``; ``MemoryError`` where shared memory is full."""
         with self._growing:
-            nbytes = sum(queue.file_nbytes(room) for _, queue, room in self._lacking(ring))
             try:
-                with room_for(nbytes, self.path.parent, KEPT_ASIDE, then=NOTHING_ADDED):
-                    super().grow(ring)
+                super().grow(ring)
             finally:
                 self.changes[:] += 2  # some may have grown before one did not
+
+    def _room_for(self, nbytes: int) -> AbstractContextManager[None]:
+        return room_for(nbytes, self.path.parent, KEPT_ASIDE, then=NOTHING_ADDED)
 
     def flush(self, hold: Callable[..., Any]) -> None:
         """Nothing is on a disk."""
@@ -303,7 +303,7 @@ def room_for(
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
+        if error.errno not in FULL:
             raise
         where = MEMORY if MEMORY in folder.parents else folder
         each = f" {more}" if more else ""
