@@ -1,4 +1,4 @@
-"""Checks of arguments that are integers or discount factors, with their error messages.
+"""Checks of arguments that are integers or discount factors, and of what must hold.
 
 Not here: numbers that may be a schedule (``schedules``), values of fields (``_store.casting``).
 """
@@ -58,3 +58,9 @@ def as_discount(name: str, gamma: object) -> float:
     if not 0.0 <= number <= 1.0:
         raise ValueError(f"{name}: expected 0 to 1, got {gamma}")
     return float(gamma)
+
+
+def expect(sound: bool, what: str, expected: object, got: object) -> None:
+    """Raise ``AssertionError`` unless something is sound, which says what it is."""
+    if not sound:
+        raise AssertionError(f"{what}: expected {expected}, got {got}")

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -33,6 +33,7 @@ from cpprb_like._store.column import Column
 from cpprb_like.errors import FieldNameError
 
 __all__ = [
+    "ColumnSpec",
     "Field",
     "Layout",
     "Schema",
@@ -55,6 +56,13 @@ RECORD_FIELD_NBYTES = 128  # wider fields are stored outside of the record, in a
 BLOCK_ALIGNMENT = 64
 CACHE_LINE = 64
 IDENTITY_NBYTES = 64
+
+
+class ColumnSpec(NamedTuple):
+    """A column of a batch: its dtype, and the shape of its entry for one item of the batch."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)

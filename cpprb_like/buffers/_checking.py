@@ -2,8 +2,8 @@
 
 Rows are put in order of time by NumPy here, from the header and the flags alone, and what the
 compiled core and the views say is compared with that. For tests and for hunting defects; ``sample``
-checks nothing of this. Not here: whether a file belongs to a layout (``_store.file_maps``), and
-whether a sampler keeps its promises (``testing``).
+checks nothing of this. Not here: whether a file belongs to a layout (``_store.file_maps``), what a
+sampler keeps for rows (``Sampler.check_rows``), and whether it keeps its promises (``testing``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.checks import expect
 from cpprb_like._core import (
     FLAG_ABSENT,
     FLAG_DONE,
@@ -28,8 +29,6 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
-from cpprb_like._store.arenas import allocate_floats
 from cpprb_like._store.chained import Chain, FrameStack, NextOf
 from cpprb_like._store.derived import NStepReturns
 from cpprb_like._store.end_flags import count_absent
@@ -37,9 +36,6 @@ from cpprb_like._store.gather import new_array
 from cpprb_like._store.recovery import MOST, open_steps
 from cpprb_like._store.schema import Field, Layout
 from cpprb_like.samplers._base import Sampler
-from cpprb_like.samplers._prioritized import ByPriority
-from cpprb_like.samplers._ranks import Ranks
-from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.views._rows import RowReader, read_rows
 
 __all__ = ["IdFields", "check_memory", "check_rows"]
@@ -70,8 +66,7 @@ def check_rows(
     ids.check(timeline, ring)
     if nstep is not None:
         _check_steps(timeline, ring, reader, nstep)
-    if isinstance(sampler, ByPriority):
-        _check_weights(sampler.rows, timeline)
+    sampler.check_rows(ring, timeline.slots)
 
 
 def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:
@@ -164,11 +159,6 @@ class _Timeline(_Extent):
         )
 
 
-def _expect(sound: bool, what: str, expected: object, got: object) -> None:
-    if not sound:
-        raise AssertionError(f"{what}: expected {expected}, got {got}")
-
-
 # ---------------------------------------------------------------------- memory
 
 
@@ -190,12 +180,12 @@ def _check_words(layout: Layout, arena: NDArray[np.uint8]) -> None:
     clears, base, edits = words[WORD_CLEARS], words[WORD_HANDLE_BASE], words[WORD_EDITS]
     several = f" that is a multiple of {layout.n_envs}" if layout.n_envs > 1 else ""
     sound = 0 <= written < MOST and written % layout.n_envs == 0
-    _expect(sound, "rows written", f"a number{several}", written)
+    expect(sound, "rows written", f"a number{several}", written)
     sound = 0 <= base < MOST and base % layout.span == 0
-    _expect(sound, "what handles count from", f"a multiple of {layout.span}", base)
+    expect(sound, "what handles count from", f"a multiple of {layout.span}", base)
     sound = 0 <= clears < MOST and 0 <= edits < MOST
-    _expect(sound, "clears and edits", "numbers", (clears, edits))
-    _expect(reserved == written, "rows begun", written, reserved)
+    expect(sound, "clears and edits", "numbers", (clears, edits))
+    expect(reserved == written, "rows begun", written, reserved)
 
 
 def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -205,7 +195,7 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]
     stored = np.ascontiguousarray(layout.flags(arena)[: min(written, layout.capacity)])
     is_absent = stored & FLAG_ABSENT != 0
     counted = int(np.count_nonzero(is_absent))
-    _expect(absent == counted, "absent rows", counted, absent)
+    expect(absent == counted, "absent rows", counted, absent)
     # The row of a deleted episode is absent, and still says whether the episode ended there.
     ends = [0, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED, FLAG_TERMINATED | FLAG_TRUNCATED]
     known = FLAG_ABSENT | np.array(ends)
@@ -213,7 +203,7 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]
     wrong = slots[~np.isin(stored[slots], known)]
     if wrong.size:
         slot = int(wrong[0])
-        _expect(False, f"flags of the absent row in slot {slot}", known, int(stored[slot]))
+        expect(False, f"flags of the absent row in slot {slot}", known, int(stored[slot]))
     return stored
 
 
@@ -261,7 +251,7 @@ def _check_flags_of(
     wrong = np.flatnonzero((flags & FLAG_ABSENT == 0) & (flags != expected) & ~cut_off)
     if wrong.size:
         k = int(wrong[0])
-        _expect(False, f"flags of the row in slot {first + k}", int(expected[k]), int(flags[k]))
+        expect(False, f"flags of the row in slot {first + k}", int(expected[k]), int(flags[k]))
 
 
 def _check_length(layout: Layout, arena: NDArray[np.uint8], stream: int) -> None:
@@ -269,14 +259,14 @@ def _check_length(layout: Layout, arena: NDArray[np.uint8], stream: int) -> None
     length = int(layout.state(arena)[-layout.n_envs + stream])
     known, most = open_steps(layout, arena, stream)
     expected = f"{known} to {most}"
-    _expect(known <= length <= most, f"episode of environment {stream}: steps", expected, length)
+    expect(known <= length <= most, f"episode of environment {stream}: steps", expected, length)
 
 
 def _check_sizes(timeline: _Timeline, ring: Ring) -> None:
     slots = np.sort(timeline.slots[timeline.drawable])
-    _expect(len(ring) == len(slots), "rows that can be drawn", len(slots), len(ring))
+    expect(len(ring) == len(slots), "rows that can be drawn", len(slots), len(ring))
     found = ring.present_slots()
-    _expect(np.array_equal(found, slots), "slots of these rows", slots, found)
+    expect(np.array_equal(found, slots), "slots of these rows", slots, found)
 
 
 def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray[np.uint8]) -> None:
@@ -285,16 +275,16 @@ def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray
     what = f"field {chain.name!r}"
     queues = [rows for rows, _ in chain.save()[2]]
     for kept in queues:
-        _expect(bool((np.diff(kept) > 0).all()), f"{what}: rows kept", "ascending", kept)
+        expect(bool((np.diff(kept) > 0).all()), f"{what}: rows kept", "ascending", kept)
         sound = kept.size == 0 or bool(0 <= kept[0] <= kept[-1] < timeline.written)
-        _expect(sound, f"{what}: rows kept", f"0 to {timeline.written - 1}", kept)
+        expect(sound, f"{what}: rows kept", f"0 to {timeline.written - 1}", kept)
     # Of rows without a step nobody reads anything; those that a damaged file has lost have nothing.
     present = layout.flags(arena)[ids % timeline.capacity] & FLAG_ABSENT == 0
     seen = chain.save()[1] != 0
     expected = np.full(layout.n_envs, timeline.written > 0)
     if timeline.written > 0:
         expected &= seen | present[len(ids) - layout.n_envs :]
-    _expect(bool((seen == expected).all()), f"{what}: newest", "of all", seen)
+    expect(bool((seen == expected).all()), f"{what}: newest", "of all", seen)
     if isinstance(chain, NextOf):
         marks = layout.block(arena, f"marks of {chain.name}")[ids % timeline.capacity]
         expected = np.zeros(len(ids), np.intp)
@@ -323,7 +313,7 @@ def _require_rows(
     if not sound.all():
         k = int(np.flatnonzero(~sound)[0])
         place = f"slot {ids[k] % timeline.capacity}, environment {ids[k] % timeline.n_envs}"
-        _expect(False, f"row {ids[k]} ({place}): {what}", int(expected[k]), int(got[k]))
+        expect(False, f"row {ids[k]} ({place}): {what}", int(expected[k]), int(got[k]))
 
 
 # ---------------------------------------------------------------------- readings
@@ -436,7 +426,7 @@ def _require_some(
         k = int(np.flatnonzero(~sound)[0])
         row = int(chosen[k])
         place = f"slot {timeline.slots[row]}, environment {timeline.streams[row]}"
-        _expect(False, f"row {timeline.ids[row]} ({place}): {what}", expected[k], got[k])
+        expect(False, f"row {timeline.ids[row]} ({place}): {what}", expected[k], got[k])
 
 
 def _same(left: Array, right: Array) -> NDArray[np.bool_]:
@@ -450,50 +440,3 @@ def _same(left: Array, right: Array) -> NDArray[np.bool_]:
 
 def _rows(sound: Array) -> Array:
     return np.asarray(sound.reshape(len(sound), -1).all(axis=1))
-
-
-# ---------------------------------------------------------------------- weights
-
-
-def _check_weights(rows: RowWeights, timeline: _Timeline) -> None:
-    """Slots without a step weigh nothing, and searches find each row by its share of the sum."""
-    total, least = rows.total, rows.least  # brings all up to date
-    capacity = timeline.capacity
-    weights = rows.tree.get(np.arange(capacity, dtype=np.intp))
-    holds_step = np.zeros(capacity, np.bool_)
-    holds_step[timeline.slots] = True
-    sound = (weights >= 0.0) & (weights < np.inf) & (holds_step | (weights == 0.0))
-    if not sound.all():
-        slot = int(np.flatnonzero(~sound)[0])
-        right = "a finite number of at least 0" if holds_step[slot] else "0: it holds no step"
-        _expect(False, f"weight of slot {slot}", right, weights[slot])
-    if rows.ranks is not None:
-        _check_ranks(rows.ranks, weights)
-    fresh = SumTree(allocate_floats(tree_size(capacity)), capacity)
-    minima = MinTree(allocate_floats(min_tree_size(capacity)), fresh)
-    fresh.set_range(0, weights)
-    _expect(total == fresh.total, "sum of all weights", fresh.total, total)
-    _expect(least == minima.min, "least weight", minima.min, least)
-    if total > 0.0:
-        targets = np.minimum(np.cumsum(weights) - weights / 2, np.nextafter(total, 0.0))
-        expected, found = fresh.find(targets), rows.tree.find(targets)
-        wrong = np.flatnonzero(expected != found)
-        if wrong.size:
-            k = int(wrong[0])
-            _expect(False, f"slot with {targets[k]} before it", int(expected[k]), int(found[k]))
-
-
-def _check_ranks(ranks: Ranks, weights: Array) -> None:
-    """The slots that weigh something have a priority, and each is counted in its group."""
-    priorities = ranks.priorities
-    ranked = ~np.isnan(priorities)
-    wrong = np.flatnonzero(ranked != (weights > 0.0))
-    if wrong.size:
-        slot = int(wrong[0])
-        right = "a number" if weights[slot] > 0.0 else "NaN: it weighs nothing"
-        _expect(False, f"priority of slot {slot}", right, priorities[slot])
-    bottoms = ranks.group_bottoms
-    groups = np.searchsorted(-bottoms, -priorities[ranked])
-    expected, found = np.bincount(groups, minlength=len(bottoms)), ranks.group_counts
-    _expect(np.array_equal(expected, found), "slots of each group of ranks", expected, found)
-    _expect(len(ranks) == found.sum(), "slots with a rank", found.sum(), len(ranks))

@@ -273,7 +273,10 @@ class Mixture(Source):
             self._sources.items(), pairwise(cuts), strict=True
         ):
             if stop > start:
-                parts[name] = set(source.columns) - {*source.fields, *OWN_NAMES}
+                columns = set(source.columns) - {*source.fields}
+                if not source.has_priorities:
+                    _check_plain(name, columns, ("weights", "indexes"))
+                parts[name] = columns - {*OWN_NAMES}
                 with _named(name):
                     source._check_draw(
                         stop - start, replace=replace, beta=beta if source.has_priorities else None
@@ -348,12 +351,7 @@ class Mixture(Source):
             if source.has_priorities:
                 return source.sample(n, beta, replace=replace, out=out, fields=names)
             part = source.sample(n, replace=replace, out=out, indexes=indexes, fields=names)
-        for column in ("weights",) if indexes else ("weights", "indexes"):
-            if column in part:
-                raise ValueError(
-                    f"source {name!r}: expected a PrioritizedReplayBuffer, because the sampler "
-                    f"gives {column}"
-                )
+        _check_plain(name, part, ("weights",) if indexes else ("weights", "indexes"))
         return part
 
     # ------------------------------------------------------------------ priorities
@@ -555,6 +553,16 @@ def _check_fields(one: str, first: Source, two: str, second: Source) -> None:
             raise ValueError(
                 f"field {name!r}: expected {a.dtype} of shape {a.shape} as in source {one!r}, "
                 f"got {b.dtype} of shape {b.shape} in source {two!r}"
+            )
+
+
+def _check_plain(name: str, columns: Iterable[str], weighing: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` if a source without priorities has columns of one that has them."""
+    for column in weighing:
+        if column in columns:
+            raise ValueError(
+                f"source {name!r}: expected a PrioritizedReplayBuffer, because the sampler "
+                f"gives {column}"
             )
 
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like._store.row_handles import without_row
 from cpprb_like.buffers._entry import PriorityBufferBase
 from cpprb_like.buffers._replay import ReplayBuffer
-from cpprb_like.samplers._prioritized import ByPriority, Prioritized, PrioritySampler
+from cpprb_like.samplers._prioritized import Prioritized, PrioritySampler
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.typing import BufferOptions, FieldSpec
 
@@ -107,12 +108,9 @@ class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
         self, priorities: ArrayLike
     ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]:
         """Priorities for ``add``, and the row weights if they can be set without Python code."""
-        sampler: Any = self.sampler
         if self.n_envs > 1:
             priorities = self._in_time_order(priorities)
-        if isinstance(sampler, ByPriority) and type(sampler).set_new is ByPriority.set_new:
-            return sampler.prepare(priorities)
-        return None, sampler.read_priorities(priorities), None
+        return self.sampler.prepare(priorities)
 
     def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
         """Priorities of a block of time steps, flattened to one for each row."""
@@ -133,6 +131,17 @@ class PrioritizedReplayBuffer(PriorityBufferBase, ReplayBuffer):
     def has_priorities(self) -> bool:
         """Whether rows are drawn by priority: true."""
         return True
+
+    def _check_indexes(self) -> None:
+        if not self.sampler.check_for_update:
+            raise ValueError("indexes: without check_for_update they are slots")
+        super()._check_indexes()
+
+    def _check_update(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        self.sampler.read_priorities(priorities)
+        return without_row(self.ring, indexes, self.sampler.check_for_update)
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set priorities, such as the absolute TD errors of a batch.

@@ -40,7 +40,7 @@ from cpprb_like._store.episode_index import EpisodeIndex
 from cpprb_like._store.gather import take
 from cpprb_like._store.indexing import resolve
 from cpprb_like._store.replace import write
-from cpprb_like._store.row_handles import handles, without_row
+from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import (
     Layout,
     Schema,
@@ -58,7 +58,6 @@ from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generato
 from cpprb_like.checkpoint._held import HoldsRows, Rows, Saves
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
-from cpprb_like.samplers._prioritized import ByPriority, PrioritySampler
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import draw_uniform
@@ -245,6 +244,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             stack_compress=stack_compress,
             Nstep=Nstep,
         )
+        check_columns(sampler, layout.schema.names)
         if opens and sampler.keeps_rows and not sampler.maps_rows:
             raise ValueError(
                 f"mmap_mode={mmap_mode!r}: the file holds the rows, not what {sampler!r} keeps for "
@@ -655,11 +655,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         }
         if self._nstep is not None and self._nstep.discount:
             found["discount"] = ColumnSpec(np.dtype(np.float32), self._nstep.discount_shape)
-        return found | self._sampler_columns()
-
-    def _sampler_columns(self) -> dict[str, ColumnSpec]:
-        """The columns that the sampler adds, as far as they are known."""
-        return sampler_columns(self.sampler)
+        return {**found, **self.sampler.columns}
 
     def _check_beta(self) -> None:
         if not self.has_priorities:
@@ -669,13 +665,6 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             )
 
     def _check_indexes(self) -> None:
-        sampler = self.sampler
-        if (
-            self.has_priorities
-            and isinstance(sampler, PrioritySampler)
-            and not sampler.check_for_update
-        ):
-            raise ValueError("indexes: without check_for_update they are slots")
         if "indexes" in self.schema.names:
             raise ValueError("indexes: there is a field of this name")
 
@@ -691,17 +680,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             raise NotEnoughDataError(
                 f"cannot sample {n} distinct rows: the buffer holds {len(self)}"
             )
-        if isinstance(self.sampler, PrioritySampler):
-            self.sampler.check_draw(n, replace=replace, beta=beta)
-
-    def _check_update(
-        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
-    ) -> NDArray[np.intp]:
-        sampler = self.sampler
-        if not isinstance(sampler, PrioritySampler):
-            raise TypeError("the buffer has no priorities")
-        sampler.read_priorities(priorities)
-        return without_row(self.ring, indexes, sampler.check_for_update)
+        options: dict[str, Any] = {} if beta is None else {"beta": beta}
+        self.sampler.check_draw(n, replace=replace, **options)
 
     def _draw_named(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
@@ -1293,14 +1273,14 @@ def _check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = 
     check_memory(layout, arena, ring)
 
 
-def sampler_columns(sampler: Sampler) -> dict[str, ColumnSpec]:
-    """The columns that a sampler adds to batches, as far as they are known."""
-    if not isinstance(sampler, PrioritySampler):
-        return {}
-    dtypes = {"weights": sampler.weights_dtype, "indexes": np.dtype(np.int64)}
-    if isinstance(sampler, ByPriority) and sampler.probabilities:
-        dtypes["probabilities"] = np.dtype(np.float64)
-    return {name: ColumnSpec(dtype, ()) for name, dtype in dtypes.items()}
+def check_columns(sampler: Sampler, names: Iterable[str]) -> None:
+    """Raise ``ValueError`` if fields have the names of columns that a sampler adds to batches."""
+    columns = sampler.columns
+    if not isinstance(columns, Mapping):
+        raise TypeError(f"{sampler!r}: expected columns by name, got {columns!r}")
+    taken = [name for name in names if name in columns]
+    if taken:
+        raise ValueError(f"sampler: {taken} are names of columns that {sampler!r} adds to batches")
 
 
 def _further(nstep: NStepReturns | None) -> tuple[str, ...]:

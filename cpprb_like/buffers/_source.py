@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.drawn_ahead import States, halted
 from cpprb_like._c.generators import Seed, generator
+from cpprb_like._store.schema import ColumnSpec
 from cpprb_like.buffers._batches import Batch, Batches
 from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, Part
 from cpprb_like.checkpoint._saved import Checkpointed
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
     from cpprb_like.buffers._tensors import Conversion, To
 
 __all__ = ["Batch", "ColumnSpec", "Source", "order_generator"]
-
-
-class ColumnSpec(NamedTuple):
-    """A column of a batch: its dtype, and the shape of its entry for one item of the batch."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
 
 
 class Source(Checkpointed):
@@ -456,7 +450,10 @@ class Source(Checkpointed):
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> NDArray[np.intp]:
-        """Raise what ``update_priorities`` would for the priorities; which indexes are wrong."""
+        """Raise what ``update_priorities`` would for the priorities; which indexes are wrong.
+
+        It is asked of sources with priorities.
+        """
         raise NotImplementedError
 
 

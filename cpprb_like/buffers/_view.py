@@ -302,7 +302,7 @@ class View(Source):
         """The columns of a batch: see ``Source.columns``."""
         now = self._now
         found = {column.name: now.spec(column) for column in now.ring.columns}
-        return found | now.further() | self.buffer._sampler_columns()
+        return {**found, **now.further(), **self.buffer.sampler.columns}
 
     def __len__(self) -> int:
         """Rows of the buffer that can be drawn, whatever the layers need besides."""

@@ -23,7 +23,6 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._load import Options, State, Target
 from cpprb_like.checkpoint._rows_back import schema_of
 from cpprb_like.checkpoint._values import OF_CALLER, join
-from cpprb_like.samplers._prioritized import ByPriority
 from cpprb_like.samplers._uniform import Uniform
 
 __all__ = ["Field", "Held", "Look", "Rows", "rows_of", "states"]
@@ -248,27 +247,9 @@ def rows_of(buffer: Any, reward: str | None = None) -> Rows:
     slots = (ids % ring.capacity).astype(np.intp)
     there = ring.flags()[slots] & FLAG_ABSENT == 0
     ids, slots = ids[there], slots[there]
-    weights = priorities = None
-    if isinstance(sampler, ByPriority):
-        weights = sampler.rows.get(slots)
-        priorities = _priorities(sampler, slots, weights)
+    weights, priorities = sampler.row_weights(slots), sampler.row_priorities(slots)
     ages = (ring.written - 1 - ids) // ring.n_envs
     return Rows(ages, buffer.episodes.list(reward), weights, priorities)
-
-
-def _priorities(
-    sampler: Any, slots: NDArray[np.intp], weights: NDArray[np.float64]
-) -> NDArray[np.float64] | None:
-    """The priorities of rows, up to rounding where they are computed from their weights."""
-    if sampler.rows.ranks is not None:
-        found: NDArray[np.float64] = sampler.rows.ranks.priorities[slots]
-        return found
-    if sampler.alpha == 0:
-        return None
-    with np.errstate(over="ignore", under="ignore"):
-        powers = weights ** (1 / sampler.alpha)
-    priorities: NDArray[np.float64] = np.maximum(powers - sampler.eps, 0.0)
-    return priorities
 
 
 def _kind(node: Any) -> tuple[str, bool]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -87,7 +87,7 @@ class Draws:
         priorities: ArrayLike,  # noqa: ARG002
     ) -> None:
         """Set the priorities of rows."""
-        raise TypeError("there are no priorities")
+        self._refuse()
 
     def wrong(
         self,
@@ -95,6 +95,14 @@ class Draws:
         priorities: NDArray[np.float64],  # noqa: ARG002
     ) -> NDArray[np.intp]:
         """Which of the indexes ``update`` would refuse; it raises for the priorities."""
+        self._refuse()
+
+    def get_max_priority(self) -> float:
+        """The priority that new rows get."""
+        self._refuse()
+
+    @staticmethod
+    def _refuse() -> NoReturn:
         raise TypeError("there are no priorities")
 
     @property
@@ -201,6 +209,10 @@ class WeightedDraws(Draws):
         self.sampler.read_priorities(priorities)
         return self._weights.without_row(np.ascontiguousarray(indexes))
 
+    def get_max_priority(self) -> float:
+        """See ``Draws.get_max_priority``."""
+        return self.sampler.get_max_priority()
+
     @property
     def updated(self) -> tuple[int, int]:
         """See ``Draws.updated``."""
@@ -265,6 +277,9 @@ class CopiedDraws(Draws):
             parts = rng.permutation(np.repeat(np.arange(len(sizes)), divided(sizes, n, rng)))
         rows = np.empty(n, np.intp)
         extra: Extra = {}
+        if n == 0:
+            columns = self.sampler.columns
+            extra = {name: np.empty((0, *one.shape), one.dtype) for name, one in columns.items()}
         time = self.sampler.time_state()
         for part, (number, ring) in enumerate(rings):
             places = np.flatnonzero(parts == part)
@@ -278,7 +293,7 @@ class CopiedDraws(Draws):
             rows[places] = self.group.number(number, slots)
             for name, values in further.items():
                 own = values << self.group.bits | number if name == "indexes" else values
-                extra.setdefault(name, np.empty(n, own.dtype))[places] = own
+                extra.setdefault(name, np.empty((n, *own.shape[1:]), own.dtype))[places] = own
             vars(self.sampler).update(sampler.time_state())
         return rows, extra
 
@@ -290,46 +305,6 @@ class CopiedDraws(Draws):
         if starts is None:
             return partial(sampler.draw, ring, **options)
         return partial(sampler.draw_starts, starts, **options)
-
-    def update(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """See ``Draws.update``: each in its shard, after all were checked."""
-        if not isinstance(self.sampler, PrioritySampler):
-            super().update(indexes, priorities)
-        values = read_priorities(priorities)
-        given = read_indexes(indexes, len(values))
-        wrong = self.wrong(given, values)
-        if len(wrong):
-            raise IndexError(f"indexes[{wrong[0]}]: no row has the index {given[wrong[0]]}")
-        for sampler, ring, places, own in self._parts(given):
-            there = np.full(len(own), True) if sampler.check_for_update else own < ring.stored
-            if there.any():
-                sampler.update_priorities(own[there], values[places[there]])
-
-    def _parts(
-        self, indexes: NDArray[np.int64]
-    ) -> Iterator[tuple[PrioritySampler, Ring, NDArray[np.intp], NDArray[np.int64]]]:
-        """Of each shard that is there: its sampler, its ring, and which indexes are its own."""
-        numbers = indexes & ((1 << self.group.bits) - 1)
-        for number, ring in self._rings.items():
-            sampler, places = self._copies[number], np.flatnonzero(numbers == number)
-            if isinstance(sampler, PrioritySampler):
-                yield sampler, ring, places, indexes[places] >> self.group.bits
-
-    def wrong(
-        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
-    ) -> NDArray[np.intp]:
-        """See ``Draws.wrong``."""
-        if not isinstance(self.sampler, PrioritySampler):
-            return super().wrong(indexes, priorities)
-        self.sampler.read_priorities(priorities)
-        is_wrong = np.full(len(indexes), True)
-        for sampler, ring, places, own in self._parts(indexes):
-            if ring.clears and not sampler.check_for_update:  # slots: of rows that were cleared
-                is_wrong[places] = own >= ring.capacity
-            else:
-                is_wrong[places] = False
-                is_wrong[places[without_row(ring, own, sampler.check_for_update)]] = True
-        return np.flatnonzero(is_wrong)
 
     def states(self) -> States:
         """See ``Draws.states``: of all copies too."""
@@ -347,6 +322,52 @@ class CopiedDraws(Draws):
         self._copies.update(saved)
 
 
+class CopiedPriorityDraws(CopiedDraws):
+    """The same, of a sampler with priorities: each copy has those of its shard."""
+
+    sampler: PrioritySampler
+
+    def update(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """See ``Draws.update``: each in its shard, after all were checked."""
+        values = read_priorities(priorities)
+        given = read_indexes(indexes, len(values))
+        wrong = self.wrong(given, values)
+        if len(wrong):
+            raise IndexError(f"indexes[{wrong[0]}]: no row has the index {given[wrong[0]]}")
+        for sampler, ring, places, own in self._parts(given):
+            there = np.full(len(own), True) if sampler.check_for_update else own < ring.stored
+            if there.any():
+                sampler.update_priorities(own[there], values[places[there]])
+
+    def _parts(
+        self, indexes: NDArray[np.int64]
+    ) -> Iterator[tuple[PrioritySampler, Ring, NDArray[np.intp], NDArray[np.int64]]]:
+        """Of each shard that is there: its sampler, its ring, and which indexes are its own."""
+        numbers = indexes & ((1 << self.group.bits) - 1)
+        for number, ring in self._rings.items():
+            places = np.flatnonzero(numbers == number)
+            sampler = cast("PrioritySampler", self._copies[number])
+            yield sampler, ring, places, indexes[places] >> self.group.bits
+
+    def wrong(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        """See ``Draws.wrong``."""
+        self.sampler.read_priorities(priorities)
+        is_wrong = np.full(len(indexes), True)
+        for sampler, ring, places, own in self._parts(indexes):
+            if ring.clears and not sampler.check_for_update:  # slots: of rows that were cleared
+                is_wrong[places] = own >= ring.capacity
+            else:
+                is_wrong[places] = False
+                is_wrong[places[without_row(ring, own, sampler.check_for_update)]] = True
+        return np.flatnonzero(is_wrong)
+
+    def get_max_priority(self) -> float:
+        """See ``Draws.get_max_priority``: as its own sampler says, which has no rows."""
+        return self.sampler.get_max_priority()
+
+
 def copied(sampler: Sampler) -> Sampler:
     """A copy of a sampler, as it was before batches that were drawn ahead."""
     found = copy.deepcopy(sampler)
@@ -355,9 +376,14 @@ def copied(sampler: Sampler) -> Sampler:
 
 
 def draws_of(sampler: Sampler, group: Followers) -> Draws:
-    """How the rows of all shards are drawn by a sampler."""
+    """How the rows of all shards are drawn by a sampler.
+
+    What is known of a sampler here is its class, and not a hook: docs/design.md says why.
+    """
     if type(sampler) is Uniform:
         return UniformDraws(sampler, group)
     if isinstance(sampler, ByPriority):
         return WeightedDraws(sampler, group)
+    if isinstance(sampler, PrioritySampler):
+        return CopiedPriorityDraws(sampler, group)
     return CopiedDraws(sampler, group)

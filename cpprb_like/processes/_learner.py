@@ -24,8 +24,7 @@ from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._store.column import Column
 from cpprb_like._store.followers import Followers
 from cpprb_like._store.schema import read_columns
-from cpprb_like.buffers._prioritized import OWN_NAMES
-from cpprb_like.buffers._replay import ReplayBuffer
+from cpprb_like.buffers._replay import ReplayBuffer, check_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._attempt import attempt
@@ -38,7 +37,6 @@ from cpprb_like.processes._shards import BUSY, ROWS, WRITER, Reader, mend
 from cpprb_like.processes._update_counts import UpdateCounts
 from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
-from cpprb_like.samplers._prioritized import PrioritySampler
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.schedules import Schedule
 from cpprb_like.views._layer import Layer
@@ -117,10 +115,7 @@ class Learner(Sharded):
     ) -> None:
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler: expected a Sampler, got {sampler!r}")
-        if isinstance(sampler, PrioritySampler):
-            taken = [name for name in OWN_NAMES if name in options["env_dict"]]
-            if taken:
-                raise ValueError(f"sampler: {taken} are names of what batches get from priorities")
+        check_columns(sampler, options["env_dict"])
         self._folder = folder
         self._membership = lock
         self.number = number
@@ -381,11 +376,9 @@ class Learner(Sharded):
 
         Raises ``TypeError`` if there are no priorities.
         """
-        if not isinstance(self.sampler, PrioritySampler):
-            raise TypeError("there are no priorities")
         with self._lock:
             self._follow()
-            return self.sampler.get_max_priority()
+            return self._draws.get_max_priority()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -395,7 +388,7 @@ class Learner(Sharded):
     @property
     def columns(self) -> Mapping[str, ColumnSpec]:
         """The columns of a batch: see ``Source.columns``."""
-        return {**self._model.columns, **self._sampler_columns()}
+        return {**self._model.columns, **self.sampler.columns}
 
     def close(self) -> None:
         """Leave the replay: the learner's place is free. It is not used afterwards."""

@@ -151,7 +151,7 @@ class LearnerView(Sharded):
     @property
     def columns(self) -> Mapping[str, ColumnSpec]:
         """The columns of a batch: see ``Source.columns``."""
-        return {**self._model_view.columns, **self._sampler_columns()}
+        return {**self._model_view.columns, **self.learner.sampler.columns}
 
     def __repr__(self) -> str:
         layers = ", ".join(map(repr, self.layers))

@@ -18,13 +18,11 @@ from cpprb_like._core import Ring
 from cpprb_like._store.schema import check_out
 from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._replay import sampler_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generator
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import DrawRows, Rows
 from cpprb_like.processes._shards import TOO_FAST, Reader, tries
 from cpprb_like.samplers._base import Extra, Slots
-from cpprb_like.samplers._prioritized import PrioritySampler
 from cpprb_like.schedules import Schedule, check
 
 if TYPE_CHECKING:
@@ -233,12 +231,8 @@ class Sharded(Source):
 
     def _further(self) -> Mapping[str, ColumnSpec]:
         """The columns that batches have beside the fields with any sampler."""
-        known = {*self.fields, *self._sampler_columns()}
+        known = {*self.fields, *self._learner.sampler.columns}
         return {name: spec for name, spec in self.columns.items() if name not in known}
-
-    def _sampler_columns(self) -> dict[str, ColumnSpec]:
-        """The columns that the sampler adds, as far as they are known."""
-        return sampler_columns(self._learner.sampler)
 
     # ------------------------------------------------------------------ epochs
 
@@ -339,7 +333,7 @@ class Sharded(Source):
     @property
     def has_priorities(self) -> bool:
         """Whether rows are drawn by priority: then batches have ``weights`` and ``indexes``."""
-        return isinstance(self._learner.sampler, PrioritySampler)
+        return self._learner.sampler.has_priorities
 
     def __len__(self) -> int:
         """Rows of all shards that can be drawn, whatever a view needs besides."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Moment, Ring
+from cpprb_like._store.schema import ColumnSpec
 from cpprb_like.samplers._starts import Starts
 
 __all__ = ["Extra", "FileMemory", "Sampler", "Slots", "reject"]
@@ -41,6 +42,9 @@ class Sampler:
         rows: a class attribute, False.
     maps_rows : bool
         Whether ``open_in_file`` keeps that in the file: a class attribute, False.
+    has_priorities : bool
+        Whether rows have priorities, with the methods of ``PrioritySampler``, which is the base
+        class of such samplers: a class attribute, False.
 
     Notes
     -----
@@ -75,6 +79,17 @@ class Sampler:
 
     keeps_rows: ClassVar[bool] = False
     maps_rows: ClassVar[bool] = False
+    has_priorities: ClassVar[bool] = False
+
+    @property
+    def columns(self) -> Mapping[str, ColumnSpec]:
+        """The further columns of its draws: by name, their dtype and the shape of a row's entry.
+
+        Buffers, views and learners have them in their ``columns`` and refuse fields of such names,
+        and a mixture compares those of its sources before it draws. By default there are none. A
+        draw may have columns that are not declared: nobody knows of them before they are there.
+        """
+        return {}
 
     def nbytes_for(self, capacity: int) -> int:  # noqa: ARG002 (for subclasses)
         """Bytes that it will allocate for a ring of this capacity: part of ``rb.nbytes``."""
@@ -156,6 +171,14 @@ class Sampler:
         """
         raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
+    def check_draw(self, n: int, *, replace: bool) -> None:
+        """Raise what ``draw`` would raise, without a draw: no random number is used.
+
+        A mixture asks all of its sources before it draws from the first, so that a batch that
+        cannot be drawn leaves the generators of all where they are. By default nothing is raised,
+        and ``draw`` is asked.
+        """
+
     def draw_state(self) -> dict[str, Any]:
         """The attributes that a draw changes, such as a position: a dict by name, fresh.
 
@@ -204,6 +227,39 @@ class Sampler:
             As ``draw``.
         """
         return reject(self.draw, starts, n, rng, replace)
+
+    def row_weights(self, slots: Slots) -> Floats | None:  # noqa: ARG002 (for subclasses)
+        """What rows weigh: each is drawn in proportion to that. None if it keeps no weights.
+
+        Parameters
+        ----------
+        slots : ndarray of intp, shape (n,)
+            Slots in use.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,), or None
+            By default None.
+        """
+        return None
+
+    def row_priorities(self, slots: Slots) -> Floats | None:  # noqa: ARG002 (for subclasses)
+        """The priorities of rows; None if there are none, or none that are known.
+
+        Parameters and result are those of ``row_weights``. They are what was given, up to rounding.
+        """
+        return None
+
+    def check_rows(self, ring: Ring, slots: Slots) -> None:
+        """Raise ``AssertionError`` unless what it keeps for rows is sound: part of ``rb.check()``.
+
+        Parameters
+        ----------
+        ring : Ring
+            As for ``draw``; no other thread writes meanwhile.
+        slots : ndarray of intp
+            The slots of all rows that hold a step, those that cannot be drawn yet included.
+        """
 
 
 def reject(

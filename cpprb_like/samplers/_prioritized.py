@@ -22,6 +22,7 @@ from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._core import FLAG_ABSENT, Moment, Ring
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
+from cpprb_like._store.schema import ColumnSpec
 from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
 from cpprb_like.samplers._row_weights import RowWeights, notes_size
@@ -55,8 +56,17 @@ class PrioritySampler(Sampler):
     """
 
     keeps_rows = True
+    has_priorities = True
     check_for_update: bool = False
     weights_dtype: np.dtype[Any] = np.dtype(np.float32)
+
+    @property
+    def columns(self) -> Mapping[str, ColumnSpec]:
+        """See ``Sampler.columns``: ``weights``, of ``weights_dtype``, and ``indexes``, int64."""
+        return {
+            "weights": ColumnSpec(self.weights_dtype, ()),
+            "indexes": ColumnSpec(np.dtype(np.int64), ()),
+        }
 
     def draw(
         self,
@@ -71,10 +81,7 @@ class PrioritySampler(Sampler):
         raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
     def check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None = None) -> None:
-        """Raise what ``draw`` would raise, without a draw: no random number is used.
-
-        A sampler without this method of its own is asked to draw.
-        """
+        """See ``Sampler.check_draw``; ``beta`` as for ``draw``."""
 
     def draw_starts(
         self,
@@ -98,6 +105,31 @@ class PrioritySampler(Sampler):
     def read_priorities(self, priorities: ArrayLike) -> Floats:
         """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are none."""
         return read_priorities(priorities)
+
+    def prepare(self, priorities: ArrayLike) -> tuple[RowWeights | None, Floats, Floats | None]:
+        """What ``add`` has to know of the priorities of new rows before it writes one.
+
+        Parameters
+        ----------
+        priorities : array_like
+            As ``add`` was given them.
+
+        Returns
+        -------
+        rows : RowWeights or None
+            What takes the weights of the new rows, in one compiled step with the rows. By default
+            None: ``set_new`` is called when they have been written.
+        priorities : ndarray of float64, shape (n,)
+            As ``read_priorities`` gives them.
+        weights : ndarray of float64, shape (n,), or None
+            What the new rows weigh, for ``rows``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As ``read_priorities``.
+        """
+        return None, self.read_priorities(priorities), None
 
     def set_new(self, first: int, clears: int, priorities: Floats) -> None:
         """Set the priorities of new rows, from row id ``first`` on, which have just been written.
@@ -207,6 +239,17 @@ class ByPriority(PrioritySampler):
     NO_WEIGHT: ClassVar[float] = 0.0  # for ``RowWeights``: a row that is never drawn
     BY_ROWS: ClassVar[bool] = False  # whether weights say nothing outside of their ring
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A subclass with a hook of its own for new priorities is asked by that, after the rows.
+
+        Decided here, once: the compiled step of ``prepare`` would pass over the hook.
+        """
+        super().__init_subclass__(**options)
+        hooks = cls.set_new, cls.read_priorities
+        has_own = hooks != (ByPriority.set_new, ByPriority.read_priorities)
+        if has_own and cls.prepare is ByPriority.prepare:
+            cls.prepare = PrioritySampler.prepare  # type: ignore[method-assign]
+
     def __init__(
         self,
         alpha: float,
@@ -227,6 +270,13 @@ class ByPriority(PrioritySampler):
         self.draws = 0
         self._rows: RowWeights | WeightsTogether | None = None
         self._saved: tuple[Any, ...] | None = None
+
+    @property
+    def columns(self) -> Mapping[str, ColumnSpec]:
+        """See ``PrioritySampler.columns``; and ``probabilities``, float64, if asked for."""
+        if not self.probabilities:
+            return super().columns
+        return {**super().columns, "probabilities": ColumnSpec(np.dtype(np.float64), ())}
 
     # ------------------------------------------------------------------ memory
 
@@ -258,8 +308,7 @@ class ByPriority(PrioritySampler):
 
         ``indexes`` are handles from now on. Returns the weights of all rings, which are none yet.
         """
-        if self._rows is not None:
-            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        self._expect_none()
         from cpprb_like.samplers._together import WeightsTogether  # noqa: PLC0415 (on demand)
 
         self.check_for_update = True
@@ -273,15 +322,13 @@ class ByPriority(PrioritySampler):
 
     def open_in_file(self, ring: Ring, memory: FileMemory) -> None:
         """See ``Sampler.open_in_file``: priorities and their maximum are in the file."""
-        if self._rows is not None:
-            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        self._expect_none()
         what, sizes = self._mapped(ring.capacity)
         mapped, there = memory(what, sizes | {"notes": notes_size(ring)})
         self._open(ring, mapped, there)
 
     def _open(self, ring: Ring, mapped: Mapping[str, Floats], there: bool = False) -> None:
-        if self._rows is not None:
-            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+        self._expect_none()
         rows = self._keep(ring, mapped)
         if self._saved is not None and not there:
             rows.load(self._saved)
@@ -289,6 +336,14 @@ class ByPriority(PrioritySampler):
             rows.keep_in(mapped["notes"], there)
         self._saved = None
         self._rows = rows
+
+    def _expect_none(self) -> None:
+        """Raise ``ValueError`` if it draws from a ring already."""
+        if self._rows is not None:
+            raise self._taken()
+
+    def _taken(self) -> ValueError:
+        return ValueError(f"{self!r} belongs to another buffer; make one for each")
 
     def move(self, slots: Slots, ring: Ring) -> None:
         """See ``Sampler.move``: weights and priorities move with their rows.
@@ -356,7 +411,7 @@ class ByPriority(PrioritySampler):
             exponent = value_at(exponent, self.draws, "beta", 0)
         rows = self.rows
         if rows.ring is not ring:
-            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
+            raise self._taken()
         slots, indexes, weights, least, total = rows.draw(
             n, rng, replace, self.stratified, self.check_for_update
         )
@@ -475,6 +530,16 @@ class ByPriority(PrioritySampler):
         if rows.ring.holds(moment, slots):  # then these are the handles of the rows that were meant
             rows.update(handles, zeros, zeros + self.NO_WEIGHT, True)
 
+    def row_weights(self, slots: Slots) -> Floats:
+        """See ``Sampler.row_weights``."""
+        return self.rows.get(slots)
+
+    def check_rows(self, ring: Ring, slots: Slots) -> None:
+        """See ``Sampler.check_rows``: the weights and their sums, and the ranks if it has those."""
+        from cpprb_like.samplers._sound_weights import check_weights  # noqa: PLC0415 (on demand)
+
+        check_weights(self.rows, ring.capacity, slots)
+
     def _unit(self, weights: Floats, least: float) -> float:  # noqa: ARG002 (for subclasses)
         """The weight whose importance-sampling weight is 1.0: the least of all, or of the batch."""
         return least
@@ -487,11 +552,8 @@ class ByPriority(PrioritySampler):
         self._weigh(values)
         return values
 
-    def prepare(self, priorities: ArrayLike) -> tuple[RowWeights, Floats, Floats]:
-        """The ``RowWeights``, the priorities as ``read_priorities`` gives them, and their weights.
-
-        With these, compiled ``add`` writes rows and weights in one step.
-        """
+    def prepare(self, priorities: ArrayLike) -> tuple[RowWeights | None, Floats, Floats | None]:
+        """See ``PrioritySampler.prepare``: compiled ``add`` writes rows and weights in one step."""
         values = read_priorities(priorities)
         return self.rows, values, self._weigh(values)
 
@@ -646,6 +708,14 @@ class Prioritized(ByPriority):
 
     def _unit(self, weights: Floats, least: float) -> float:
         return least if self.weights == "all" else float(weights.min(initial=math.inf))
+
+    def row_priorities(self, slots: Slots) -> Floats | None:
+        """See ``Sampler.row_priorities``: from the weights. None if ``alpha`` is 0."""
+        if self.alpha == 0:
+            return None
+        with np.errstate(over="ignore", under="ignore"):
+            powers = self.rows.get(slots) ** (1 / self.alpha)
+        return np.maximum(powers - self.eps, 0.0)
 
     def probabilities_of(self, slots: Slots) -> Floats:
         """P(i) of the rows in these slots: the probability that one draw gives this row.

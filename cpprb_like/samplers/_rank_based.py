@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from cpprb_like._core import Ring
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
+from cpprb_like.samplers._base import Slots
 from cpprb_like.samplers._prioritized import ByPriority, memory_of
 from cpprb_like.samplers._ranks import Ranks, groups_nbytes
 from cpprb_like.samplers._row_weights import RowWeights
@@ -122,6 +123,14 @@ class RankBased(ByPriority):
         minima = MinTree(allocate_floats(min_tree_size(capacity)), tree)
         ranks = Ranks(memory_of(mapped, "priorities", capacity), self.alpha)
         return RowWeights(ring, tree, minima, None, 1.0, ranks)
+
+    def row_priorities(self, slots: Slots) -> Floats:
+        """See ``Sampler.row_priorities``."""
+        self.rows.sync()
+        ranks = self.rows.ranks
+        assert ranks is not None
+        found: Floats = ranks.priorities[slots]
+        return found
 
     def _weigh(self, priorities: Floats) -> Floats:
         return priorities  # ``RowWeights`` ranks them

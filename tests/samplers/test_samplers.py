@@ -587,12 +587,12 @@ class Good(Sampler):
         if not replace and n > len(among):
             raise NotEnoughDataError(f"{n} of {len(among)}")
         slots = self.choose(ring, among, n, rng, replace)
-        return slots, self.columns(ring, slots)
+        return slots, self.further(ring, slots)
 
     def choose(self, ring: Any, among: Any, n: int, rng: Any, replace: bool) -> Any:
         return rng.choice(among, n, replace=replace)
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         return {"age": (ring.written - 1 - slots) % ring.capacity}
 
     def __repr__(self) -> str:
@@ -721,7 +721,7 @@ class Refusing(Good):
 class Dividing(Good):
     """Fails for the empty batch."""
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         return {"share": np.full(len(slots), 1 // len(slots))}
 
 
@@ -729,7 +729,7 @@ class Dividing(Good):
 class Field(Good):
     """A column under the name of a field."""
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         return {"rew": np.zeros(len(slots))}
 
 
@@ -737,7 +737,7 @@ class Field(Good):
 class LongColumn(Good):
     """A column of a length of its own."""
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         return {"age": np.zeros(9)}
 
 
@@ -745,7 +745,7 @@ class LongColumn(Good):
 class ScalarColumn(Good):
     """A number as a column."""
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         return {"beta": 0.5}
 
 
@@ -769,7 +769,7 @@ class Cache(Good):
     def __init__(self) -> None:
         self.ages = np.arange(1000)
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         return {"age": self.ages[: len(slots)]}
 
 
@@ -785,7 +785,7 @@ class GlobalNumPy(Good):
 class GlobalPython(Good):
     """Draws from Python's global state."""
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         return {"noise": np.full(len(slots), random.random())}
 
 
@@ -820,7 +820,7 @@ class Forgetful(Good):
     def draw_state(self) -> dict[str, Any]:
         return {"turn": self.turn}
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         self.turn += 1
         return {"turn": np.full(len(slots), self.turn - 1)}
 
@@ -842,7 +842,7 @@ class Counting(Good):
         self.turn += 1
         return super().draw(*args, **options)
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         return {"turn": np.full(len(slots), self.turn)}
 
 
@@ -853,7 +853,7 @@ class Untold(Good):
     def __init__(self) -> None:
         self.turn = 0
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         self.turn += 1
         return {"turn": np.full(len(slots), self.turn)}
 
@@ -862,7 +862,7 @@ class Untold(Good):
 class WritingValues(Good):
     """Writes to the ring, past the buffer."""
 
-    def columns(self, ring: Any, slots: Any) -> Any:
+    def further(self, ring: Any, slots: Any) -> Any:
         column = ring.columns[0]
         one = np.full((1, *column.shape), 77, column.dtype)
         write(ring, slots[:1].astype(np.int64), [column], [one[: len(slots)]])
@@ -885,7 +885,7 @@ class RepeatingStart(Good):
     def draw_starts(self, starts: Any, n: int, rng: Any, *, replace: bool) -> Any:
         slots, _ = super().draw_starts(starts, n, rng, replace=replace)
         slots[1:] = slots[:1]
-        return slots, self.columns(starts.ring, slots)
+        return slots, self.further(starts.ring, slots)
 
 
 @breaks("draw_starts(n=", "extra columns are arrays of length n", "as 'age'")
@@ -894,7 +894,7 @@ class ColumnOfAllStarts(Good):
 
     def draw_starts(self, starts: Any, n: int, rng: Any, *, replace: bool) -> Any:
         slots, _ = super().draw_starts(starts, n, rng, replace=replace)
-        return slots, self.columns(starts.ring, starts.slots())
+        return slots, self.further(starts.ring, starts.slots())
 
 
 @breaks("draw_starts(n=", "NotEnoughDataError if n distinct rows are asked for")
@@ -903,7 +903,7 @@ class StartsWithReplacement(Good):
 
     def draw_starts(self, starts: Any, n: int, rng: Any, *, replace: bool) -> Any:
         slots = np.resize(starts.slots(), n) if len(starts.slots()) else starts.slots()
-        return slots, self.columns(starts.ring, slots)
+        return slots, self.further(starts.ring, slots)
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -936,7 +936,7 @@ def test_columns_of_every_dtype_are_compared() -> None:
     """Columns may hold NaN, strings or Python objects."""
 
     class Motley(Good):
-        def columns(self, ring: Any, slots: Any) -> Any:
+        def further(self, ring: Any, slots: Any) -> Any:
             n = len(slots)
             return {
                 "nan": np.full((n, 2), np.nan),
