@@ -7,6 +7,7 @@ alone. Nothing is imported before it is asked for. Not here: copies to a CUDA de
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal, TypeAlias
@@ -14,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.forks import TREE, watch
 from cpprb_like.buffers._cuda import CudaCopies
 
 __all__ = ["Conversion", "TensorBatch", "To", "conversion"]
@@ -23,6 +25,9 @@ To: TypeAlias = Literal["numpy", "torch", "jax"] | Callable[[dict[str, NDArray[A
 NAMES = ("numpy", "torch", "jax")
 PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
 WIDE = 8  # bytes of numbers that JAX has only with jax_enable_x64
+
+_registering = threading.RLock()
+watch(_registering, TREE)  # nothing else is taken under it
 
 
 class TensorBatch(dict[str, Any]):
@@ -126,7 +131,10 @@ class Called(Conversion):
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
         """What the function returns."""
-        return self._function(dict(batch))
+        try:
+            return self._function(dict(batch))
+        except StopIteration as error:  # or a loop over the batches would end without a word
+            raise RuntimeError("to: the function raised StopIteration") from error
 
 
 class OnCuda(Conversion):
@@ -207,15 +215,20 @@ def _by_torch(given: Any) -> Conversion:
     return Columns(convert)
 
 
-@cache
 def _make_pytree(jax: Any) -> None:
     """Tell JAX that such batches are containers, as dicts are: ``jax.jit`` takes them."""
-    for kind in (TensorBatch, JaxBatch):
-        jax.tree_util.register_pytree_node(
-            kind,
-            lambda batch: (list(batch.values()), tuple(batch)),
-            lambda names, values, kind=kind: kind(zip(names, values, strict=True)),
-        )
+    with _registering:  # a second time is an error of JAX
+        for kind in (TensorBatch, JaxBatch):
+            _register(jax, kind)
+
+
+@cache
+def _register(jax: Any, kind: type[TensorBatch]) -> None:
+    jax.tree_util.register_pytree_node(
+        kind,
+        lambda batch: (list(batch.values()), tuple(batch)),
+        lambda names, values: kind(zip(names, values, strict=True)),
+    )
 
 
 def _by_jax(given: Any) -> Conversion:

@@ -2,9 +2,10 @@
 
 ``observations``, ``actions``, ``rewards``, ``terminals``, ``timeouts`` and ``next_observations`` as
 D4RL names them; whatever else there is in ``infos/`` by the name of its field, and our metadata in
-``metadata/cpprb_like``, as bytes. Of files that lack ``next_observations`` the next one is that of
-the row after, where that is of the same episode; ``has_next`` tells where it is known, so no step
-is dropped, those before a time-out neither.
+an attribute of ``metadata``: D4RL's ``sequence_dataset`` takes a value for each row of every data
+set. Of files that lack ``next_observations`` the next one is that of the row after, where that is
+of the same episode; ``has_next`` tells where it is known, so no step is dropped, those before a
+time-out neither.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["FORMAT", "D4rlReader", "D4rlWriter"]
 
 NAME = "d4rl"
 MAGIC = b"\x89HDF\r\n\x1a\n"
-METADATA = "cpprb_like"
+ABOUT, METADATA = "metadata", "cpprb_like"
 NEXT = "next_observations"
 PLACES = {
     "observations": "obs",
@@ -89,9 +90,7 @@ class D4rlWriter(Writer):
             None if name is not None else self._file.create_dataset(place, (rows,), FLAG)
             for name, place in ((header.terminated, "terminals"), (header.truncated, "timeouts"))
         ]
-        data = json.dumps(header.to_json()).encode()
-        metadata = self._file.require_group("metadata")
-        metadata.create_dataset(METADATA, data=np.frombuffer(data, np.uint8))
+        self._file.create_group(ABOUT).attrs[METADATA] = json.dumps(header.to_json())
         for key, value in about.items():
             self._file.attrs[key] = value
 
@@ -130,7 +129,8 @@ class D4rlReader(Reader):
         self._follows: dict[str, str] = {}  # next values that are those of the row after
         try:
             with _hdf5.reading(path):
-                ours = self._find(("metadata", METADATA))
+                about = self._find((ABOUT,))
+                ours = about.attrs.get(METADATA) if _hdf5.is_group(about) else None
                 if ours is None:
                     self._read_foreign()
                 else:
@@ -149,8 +149,10 @@ class D4rlReader(Reader):
 
     def _read_ours(self, found: Any) -> None:
         """The header that the writer left, and the data sets that it promises."""
-        _hdf5.check_dataset(found, found.name)
-        self.header = Header.from_json(load_json(found[()].tobytes(), found.name))
+        name = f"{ABOUT}.{METADATA}"
+        if not isinstance(found, str):
+            raise ValueError(f"{name}: expected text, got {type(found).__name__}")
+        self.header = Header.from_json(load_json(found, name))
         rows, places = self.header.rows, _places(self.header)
         self._columns = {}
         for field in self.header.fields:
@@ -163,7 +165,7 @@ class D4rlReader(Reader):
     def _read_foreign(self) -> None:
         """The fields of somebody else's file, by the names that D4RL uses."""
         found = dict(_hdf5.members(self._file))
-        about = [path for path in found if path[0] == "metadata"]
+        about = [path for path in found if path[0] == ABOUT]
         self.left_out += [f"{'/'.join(path)} ({found.pop(path).dtype})" for path in about]
         rewards = found.get(("rewards",))
         if rewards is None or rewards.ndim < 1:

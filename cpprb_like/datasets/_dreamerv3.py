@@ -54,6 +54,7 @@ MOST_RATIO = 1100  # of what zlib unpacks to, and some
 UNCHECKED_NBYTES = 1 << 26  # are read without asking whether there is room
 FLAGS = ("is_first", "is_last", "is_terminal")
 LOG = "log_"
+IDS = ("id", "stepid")  # with which its replay buffers of all versions name a step
 FLAG = np.dtype(np.bool_)
 PLAIN = re.compile(r"[<>|=]?[biuf][0-9]{1,2}")
 
@@ -337,7 +338,7 @@ class DreamerReader(Reader):
                     continue
                 values = _array(archive, key, first.length)
                 name = {"action": "act", "reward": "rew"}.get(key, f"obs.{key}")
-                if key.startswith(LOG):
+                if key.startswith(LOG) or key in IDS:
                     name = key
                 field = Field(name, values.dtype, values.shape[1:])
                 (observations if name.startswith("obs.") else others)[name] = field

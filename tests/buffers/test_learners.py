@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +86,39 @@ def test_a_function_makes_what_it_likes_of_a_batch(prefetch: int) -> None:
     other = filled()
     with filled().batches(4, to=lambda batch: batch["x"].sum(), prefetch=prefetch) as sums:
         assert [next(sums) for _ in range(4)] == [other.sample(4)["x"].sum() for _ in range(4)]
+
+
+class Exhausted:
+    """A user's function that takes from an iterator which is empty for a while."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, given: Any = (), *_: Any) -> Any:
+        self.calls += 1
+        if self.calls == 2:
+            next(iter(()))
+        return np.zeros(len(given))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize(
+    ("begin", "words"),
+    [
+        (lambda ahead: filled().batches(4, to=Exhausted(), prefetch=ahead), "to: the function"),
+        (lambda ahead: filled().epoch(4, to=Exhausted(), prefetch=ahead), "to: the function"),
+    ],
+    ids=["batches", "epoch"],
+)
+def test_stopiteration_of_a_users_code_is_an_error(
+    prefetch: int, begin: Callable[[int], Any], words: str
+) -> None:
+    """It ended the loop over the batches without a word, as if the epoch were over."""
+    with begin(prefetch) as batches:
+        next(batches)
+        with pytest.raises(RuntimeError, match=f"{words}.* raised StopIteration"):
+            next(batches)
+        next(batches)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +285,33 @@ def test_a_device_of_jax(jax: Any) -> None:
         assert batch.to(jax.devices()[0]).rew.devices() == {jax.devices()[0]}
     with pytest.raises(ValueError, match="device: "):
         filled().batches(6, to="jax", device="nowhere")
+
+
+class TreeUtil:
+    """Refuses what is registered twice, as JAX does, and takes its time."""
+
+    def __init__(self) -> None:
+        self.known: list[type] = []
+
+    def register_pytree_node(self, kind: type, *_: Any) -> None:
+        """One kind of container."""
+        known = kind in self.known
+        time.sleep(0.05)
+        self.known.append(kind)
+        if known or self.known.count(kind) > 1:
+            raise ValueError(f"Duplicate custom PyTreeDef type registration for {kind}.")
+
+
+def test_threads_that_begin_with_jax_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are made known to JAX once; a thread that was second got JAX's error."""
+    fake = ModuleType("jax")
+    fake.__dict__["tree_util"] = tree_util = TreeUtil()
+    monkeypatch.setitem(sys.modules, "jax", fake)
+    rb = filled()
+    with ThreadPoolExecutor(4) as threads:
+        for made in [threads.submit(rb.batches, 4, to="jax") for _ in range(4)]:
+            made.result()
+    assert sorted(kind.__name__ for kind in tree_util.known) == ["JaxBatch", "TensorBatch"]
 
 
 def test_jitted_functions_take_batches(jax: Any) -> None:

@@ -159,3 +159,21 @@ def test_d4rl_reads_ours(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["observations"], rows["obs"][kept])
     np.testing.assert_array_equal(found["rewards"], rows["rew"][kept])
     np.testing.assert_array_equal(found["terminals"], rows["terminated"][kept])
+
+
+def test_every_data_set_has_a_value_for_each_row(tmp_path: Path) -> None:
+    """D4RL's ``sequence_dataset`` takes one of each: our metadata would end it with IndexError."""
+    rb = ReplayBuffer(30, {"obs": {"shape": 2}, "act": {}, "rew": {}, "done": {}, "extra": {}})
+    for t in range(20):
+        rb.add(obs=[t, t], act=t, rew=t, done=t % 7 == 6, extra=t)
+    rb.export(tmp_path / "ours.hdf5")
+    lengths: dict[str, int] = {}
+
+    def note(name: str, found: Any) -> None:
+        if isinstance(found, h5py.Dataset):
+            lengths[name] = len(found)
+
+    with h5py.File(tmp_path / "ours.hdf5") as file:
+        file.visititems(note)
+    assert set(lengths.values()) == {20}, lengths
+    assert "infos/extra" in lengths
