@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from batch_cases import SOURCES, filled, listed
 from helpers import refused
 from optional import need
-from test_batches import SOURCES, filled, listed
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import TensorBatch

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from batch_cases import SOURCES, filled, goals, listed
 from forked import outcome
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from test_batches import SOURCES, filled, goals, listed
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer
 from cpprb_like._c import drawn_ahead

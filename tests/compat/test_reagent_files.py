@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from optional import need
+from reagent_cases import check, made
 from reagent_twin import Shape, Step, Twin, histories, shapes
-from test_reagent import check, made
 
 from cpprb_like import checkpoint
 from cpprb_like.compat.reagent import PrioritizedReplayBuffer, ReplayBuffer, SumTree
