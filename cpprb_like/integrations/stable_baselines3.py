@@ -127,8 +127,9 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         n-step returns over this many steps, or fewer where the episode ends; 1. Batches have
         ``discounts`` then, ``gamma ** steps``, or 0 where the episode was terminated. A row can
         be drawn when all its steps are there.
-    gamma : float
-        Discount factor of ``n_steps``: that of the algorithm.
+    gamma : float, optional
+        Discount factor of ``n_steps``: that of the algorithm, which tells no buffer. It has to be
+        given if ``n_steps`` is above 1.
     stack_compress : bool or iterable of str
         Observations are frame stacks: of each step only the newest frame is kept. For Dict
         observations, or those of several images, the keys of the stacks. It includes
@@ -187,7 +188,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         *,
         sampler: Sampler | None = None,
         n_steps: int = 1,
-        gamma: float = 0.99,
+        gamma: float | None = None,
         stack_compress: bool | Iterable[str] = False,
         seed: int | None = None,
         mmap_prefix: str | Path | None = None,
@@ -201,7 +202,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         self.buffer_size = max(as_int("buffer_size", buffer_size, 1) // self.n_envs, 1)
         self.device = get_device(device)
         self.handle_timeout_termination = bool(handle_timeout_termination)
-        self.n_steps, self.gamma = as_int("n_steps", n_steps, 1), gamma
+        self.n_steps = as_int("n_steps", n_steps, 1)
+        self.gamma = _read_gamma(gamma, self.n_steps)
         self._parts = _read_space(observation_space, self.obs_shape)
         stacks = _read_stacks(stack_compress, self._parts)
         self.optimize_memory_usage = bool(optimize_memory_usage) or bool(stacks)
@@ -211,7 +213,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         prioritized = isinstance(sampler, PrioritySampler)
         make: Any = buffers.PrioritizedReplayBuffer if prioritized else buffers.ReplayBuffer
         names = [part.field for part in self._parts]
-        nstep = {"size": self.n_steps, "gamma": gamma, "rew": "rew", "discount": True}
+        nstep = {"size": self.n_steps, "gamma": self.gamma, "rew": "rew", "discount": True}
         self.buffer: buffers.ReplayBuffer = make(
             self.buffer_size * self.n_envs,
             self._fields(),
@@ -620,6 +622,8 @@ class PrioritizedDQN(DQN):  # type: ignore[misc]
     ------
     TypeError
         The buffer has no priorities.
+    ValueError
+        ``gamma`` of n-step returns is not that of the model.
 
     Examples
     --------
@@ -652,6 +656,11 @@ class PrioritizedDQN(DQN):  # type: ignore[misc]
             raise TypeError(
                 "PrioritizedDQN: expected a replay buffer with priorities, as with "
                 f"replay_buffer_kwargs={{'sampler': Prioritized()}}; got {type(held).__name__}"
+            )
+        if held.n_steps > 1 and held.gamma != self.gamma:
+            raise ValueError(
+                f"gamma: expected {self.gamma} for the n-step returns, as the model has it; "
+                f"got {held.gamma} in replay_buffer_kwargs"
             )
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
@@ -686,6 +695,15 @@ class _LastStep:
 
     def __setitem__(self, pos: object, ended: object) -> None:
         self._buffer.on_episode_end()
+
+
+def _read_gamma(gamma: float | None, n_steps: int) -> float:
+    """The discount factor; of one step it is never asked for."""
+    if gamma is not None:
+        return gamma
+    if n_steps > 1:
+        raise TypeError(f"gamma: expected that of the algorithm, as n_steps is {n_steps}; got none")
+    return 1.0
 
 
 def _read_space(space: Any, shape: Any) -> tuple[_Part, ...]:

@@ -279,7 +279,8 @@ def test_n_step_returns_end_where_the_environment_was_reset() -> None:
     """A second ``learn`` resets in the middle of an episode, and says so to nobody."""
     model = DQN(
         "MlpPolicy", "CartPole-v1", seed=0, learning_starts=1000, train_freq=1,
-        device="cpu", replay_buffer_class=ReplayBuffer, replay_buffer_kwargs={"n_steps": 5},
+        device="cpu", replay_buffer_class=ReplayBuffer,
+        replay_buffer_kwargs={"n_steps": 5, "gamma": 0.99},
     )  # fmt: skip
     model.learn(7)
     assert len(model.replay_buffer.buffer) == 3
@@ -294,7 +295,7 @@ def test_n_step_returns_end_where_the_environment_was_reset() -> None:
 def test_a_step_that_is_refused_ends_no_episode() -> None:
     """Neither that of the environment which was reset, nor any other."""
     space = spaces.Box(-1, 1, (2,), np.float32)
-    rb = ReplayBuffer(20, space, space, "cpu", n_steps=3)
+    rb = ReplayBuffer(20, space, space, "cpu", n_steps=3, gamma=0.9)
     obs = np.zeros((1, 2), np.float32)
     for _ in range(4):
         rb.add(obs, obs, obs, np.ones(1), np.zeros(1), [{}])
@@ -477,7 +478,7 @@ def test_the_default_sampler_goes_into_checkpoints(tmp_path: Path) -> None:
 
 def test_pickles_go_on_as_the_original() -> None:
     """By value, with the step that is compared with the next one."""
-    ours = filled(n_steps=3, seed=1)
+    ours = filled(n_steps=3, gamma=0.9, seed=1)
     again = pickle.loads(pickle.dumps(ours))
     for name in ("observations", "rewards", "discounts"):
         torch.testing.assert_close(getattr(ours.sample(9), name), getattr(again.sample(9), name))
@@ -511,6 +512,11 @@ def test_what_is_refused_changes_nothing() -> None:
         ReplayBuffer(9, OBSERVATIONS["dict"], ACTIONS["discrete"], stack_compress="sen")
     with pytest.raises(ValueError, match="n_steps"):
         ReplayBuffer(9, BOX, ACTIONS["discrete"], n_steps=0)
+    with pytest.raises(TypeError, match="gamma: expected that of the algorithm, as n_steps is 3"):
+        ReplayBuffer(9, BOX, ACTIONS["discrete"], n_steps=3)
+    options = {"n_steps": 3, "gamma": 0.9}
+    with pytest.raises(ValueError, match=r"gamma: expected 0.99 .* got 0.9 in"):
+        PrioritizedDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=options)
     with pytest.raises(NotEnoughDataError):
         ReplayBuffer(9, BOX, ACTIONS["discrete"]).sample(1)
     with pytest.raises(TypeError, match="no priorities"):
