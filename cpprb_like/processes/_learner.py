@@ -206,8 +206,10 @@ class Learner(Sharded):
         return busy
 
     def _still_edited(self, busy: set[int], told: dict[int, int]) -> set[int]:
-        told |= dict(self._group.follow())
-        return {number for number in busy if self._reader(number).follower.is_busy}
+        # As they were followed, and not as they are a moment later: a shard would count as empty.
+        found = dict(self._group.follow())
+        told |= found
+        return {number for number in busy if found.get(number) == BUSY}
 
     def _mend(self, busy: set[int]) -> None:
         """Set right the shards whose writer has ended in an edit, before an actor takes them."""
