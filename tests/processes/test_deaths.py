@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from cpprb_like import NotEnoughDataError
 from cpprb_like._core import STOPS, stop_at
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.processes._folder import MENDER, FileLock, said_by
-from cpprb_like.processes._shards import ShardFiles
+from cpprb_like.processes._shards import BUSY, ShardFiles
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
@@ -265,6 +266,20 @@ def test_a_learner_waits_for_a_shard_that_is_set_right(
         child.wait_for_beats(1)
         draw_whole(learner, options)
         child.wait_for_beats(2)
+
+
+def test_a_shard_is_edited_as_long_as_it_was_not_followed(
+    replay: SharedReplay, options: dict[str, Any]
+) -> None:
+    """An edit that ends just after it was followed is waited for, or its shard counts as empty."""
+    with replay.actor(0) as actor:
+        for t in range(30):
+            actor.add(**step(options, t))
+    learner = replay.learner(seed=0)
+    learner.sample(1)
+    learner._group = SimpleNamespace(follow=lambda: [(0, BUSY)])  # type: ignore[assignment]
+    assert not learner._reader(0).follower.is_busy  # a moment later it has ended
+    assert learner._still_edited({0}, {}) == {0}
 
 
 HELD: dict[str, Any] = {name: shared_rows.FIELDS[name] for name in ("id", "rew", "done")}
