@@ -322,10 +322,6 @@ cdef class ObjectRing:
     def __len__(self):
         return self.size
 
-    def __bool__(self):
-        """A memory is a thing and not its objects: always true."""
-        return True
-
     def __getitem__(self, index):
         """The object at a place counted from the oldest, or from the newest by negative numbers;
         or a list of the objects of a slice.

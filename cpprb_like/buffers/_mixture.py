@@ -214,10 +214,7 @@ class Mixture(Source):
         """
         n, names = self._read_batch_size(batch_size, fields)
         columns = self.columns
-        if beta is not None:
-            check("beta", beta, 0)
-            if not self.has_priorities:
-                raise TypeError("beta: expected no value, for no source here has priorities")
+        self._check_beta(beta)
         wanted = {name: columns[name] for name in names or self.fields}
         to = None
         if out is not None:
@@ -432,8 +429,7 @@ class Mixture(Source):
             raise NotEnoughDataError(
                 f"cannot sample {n} distinct rows: the sources hold {len(self)}"
             )
-        if beta is not None:
-            check("beta", beta, 0)
+        self._check_beta(beta)
         self._ends_of_shares()
 
     def _check_epoch(self) -> None:
@@ -494,10 +490,6 @@ class Mixture(Source):
     def __len__(self) -> int:
         """Rows that can be drawn, of all sources."""
         return sum(len(source) for source in self._sources.values())
-
-    def __bool__(self) -> bool:
-        """As a buffer, a mixture is a thing and not its rows: always true."""
-        return True
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}(draws={self.draws})"]

@@ -589,7 +589,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         """
         draw: Callable[..., tuple[Slots, Extra]] = self.sampler.draw
         if beta is not None:
-            self._check_beta()
+            self._check_weighted()  # the sampler, which draws at once, checks the number
             draw = partial(draw, beta=beta)
         if indexes:
             self._check_indexes()
@@ -656,13 +656,6 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         if self._nstep is not None and self._nstep.discount:
             found["discount"] = ColumnSpec(np.dtype(np.float32), self._nstep.discount_shape)
         return {**found, **self.sampler.columns}
-
-    def _check_beta(self) -> None:
-        if not self.has_priorities:
-            raise TypeError(
-                "beta: expected no value, for the buffer has no priorities, so there are no "
-                "importance-sampling weights"
-            )
 
     def _check_indexes(self) -> None:
         if "indexes" in self.schema.names:
@@ -995,10 +988,6 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     def __len__(self) -> int:
         """Rows that can be drawn."""
         return len(self.ring)
-
-    def __bool__(self) -> bool:
-        """A buffer is a thing and not its rows: always true."""
-        return True
 
     @property
     def schema(self) -> Schema:

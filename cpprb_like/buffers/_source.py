@@ -169,10 +169,8 @@ class Source(Checkpointed):
         n, names = self._read_epoch_size(batch_size, fields)
         ahead, made = as_int("prefetch", prefetch, 0), _conversion(to, device)
         options: dict[str, Any] = {}
+        self._check_beta(beta)
         if beta is not None:
-            check("beta", beta, 0)
-            if not self.has_priorities:
-                raise TypeError("beta: expected no value, for there are no priorities")
             options["beta"] = beta
         if not replace:
             options["replace"] = False
@@ -422,6 +420,25 @@ class Source(Checkpointed):
     def __len__(self) -> int:
         """Rows that can be drawn."""
         raise NotImplementedError
+
+    # ------------------------------------------------------------------ checks of arguments
+
+    def _check_beta(self, beta: float | Schedule | None) -> None:
+        """Raise unless batches can be weighted with this exponent.
+
+        What a schedule of the user gives is not known before it is asked: its sampler checks that.
+        """
+        if beta is not None:
+            check("beta", beta, 0)
+            self._check_weighted()
+
+    def _check_weighted(self) -> None:
+        """Raise unless batches have importance-sampling weights, and so an exponent ``beta``."""
+        if not self.has_priorities:
+            raise TypeError(
+                "beta: expected no value, for there are no priorities, and so no "
+                "importance-sampling weights"
+            )
 
     # ------------------------------------------------------------------ for sources of sources
 

@@ -30,7 +30,7 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._starts import Starts
-from cpprb_like.schedules import Schedule, check, value_at
+from cpprb_like.schedules import Schedule, value_at
 from cpprb_like.views._frame_stacks import FrameStacks, StackReader
 from cpprb_like.views._hindsight import (
     OWN_NAME,
@@ -308,10 +308,6 @@ class View(Source):
         """Rows of the buffer that can be drawn, whatever the layers need besides."""
         return len(self.buffer)
 
-    def __bool__(self) -> bool:
-        """As a buffer, a view is a thing and not its rows: always true."""
-        return True
-
     def __getstate__(self) -> dict[str, Any]:
         state = {"buffer": self.buffer, "layers": self.layers, "draws": self.draws}
         return state | (state_before(self) or {})
@@ -461,9 +457,8 @@ class _Opened:
         """How rows are drawn: a function as ``Sampler.draw``."""
         options: dict[str, Any] = {}
         sampler, names = self.sampler, self.buffer.schema.names
+        self.buffer._check_beta(beta)
         if beta is not None:
-            self.buffer._check_beta()
-            check("beta", beta, 0)
             options["beta"] = beta
         if indexes and self.sequences is None:
             self.buffer._check_indexes()

@@ -21,7 +21,15 @@ __all__ = ["Checkpointed", "load", "save"]
 
 
 class Checkpointed(Savable):
-    """Base class of what is saved to a folder, whole: buffers, views, mixtures and fronts."""
+    """Base class of what is saved to a folder, whole: buffers, views, mixtures and fronts.
+
+    It is a thing and not its rows: always true, empty or not, unless the library whose class a
+    front stands for says otherwise.
+    """
+
+    def __bool__(self) -> bool:
+        """Always true."""
+        return True
 
     def save(
         self,

@@ -119,10 +119,6 @@ class LimitedSource(Source):
         """Rows that can be drawn, whatever the limiter says."""
         return len(self._source)
 
-    def __bool__(self) -> bool:
-        """It is a thing and not its rows: always true."""
-        return True
-
     def _check_epoch(self) -> None:
         self._source._check_epoch()
 

@@ -23,7 +23,7 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import DrawRows, Rows
 from cpprb_like.processes._shards import TOO_FAST, Reader, tries
 from cpprb_like.samplers._base import Extra, Slots
-from cpprb_like.schedules import Schedule, check
+from cpprb_like.schedules import Schedule
 
 if TYPE_CHECKING:
     from cpprb_like.processes._learner import Learner
@@ -120,10 +120,7 @@ class Sharded(Source):
         by shard, and copied once more.
         """
         n, names = self._read_batch_size(batch_size, fields)
-        if beta is not None:
-            check("beta", beta, 0)
-            if not self.has_priorities:
-                raise TypeError("beta: expected no value, for there are no priorities")
+        self._check_beta(beta)
         if indexes and "indexes" in self.fields:
             raise ValueError("indexes: there is a field of this name")
         arrays = None if out is None else self._check_out(out, n, names)
@@ -341,10 +338,6 @@ class Sharded(Source):
         with learner._lock:
             learner._follow()
             return len(learner._group)
-
-    def __bool__(self) -> bool:
-        """It is a thing and not its rows: always true."""
-        return True
 
 
 def _cleared(clears: Clears) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -14,8 +15,10 @@ from helpers import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpprb_like import NotEnoughDataError
-from cpprb_like.buffers import Source
+from cpprb_like import NotEnoughDataError, ReplayMemory
+from cpprb_like.buffers import Mixture, Source
+from cpprb_like.compat.cpprb import SelectiveReplayBuffer
+from cpprb_like.limiters import Queue, RateLimited
 from cpprb_like.views import NStep
 
 
@@ -51,6 +54,40 @@ def test_wrong_options_are_refused_at_once(arguments: dict[str, Any], error: str
     if "beta" not in arguments:
         with refused(rb, (TypeError, ValueError), error):
             rb.epoch(**arguments)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_beta_is_refused_alike(name: str) -> None:
+    """Where there are no priorities, and where it is no exponent, whatever is drawn from."""
+    source, twin = SOURCES[name](), SOURCES[name]()
+    wrong: list[Any] = [-0.5, "1", float("nan")]
+    for beta in wrong:
+        for call in (source.sample, source.batches):
+            with pytest.raises((TypeError, ValueError), match="beta: expected"):
+                call(4, beta=beta)
+    if not source.has_priorities:
+        for call in (source.sample, source.batches):
+            with pytest.raises(TypeError, match=r"beta: expected no value, .* importance"):
+                call(4, beta=0.5)
+    assert listed(source.sample(4)) == listed(twin.sample(4))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: filled(n=0),
+        lambda: filled(n=0).view(NStep(3)),
+        lambda: Mixture({"a": filled(n=0)}, {"a": 1.0}),
+        lambda: RateLimited(filled(n=0), Queue(3)),
+        lambda: ReplayMemory(3),
+        lambda: SelectiveReplayBuffer(3),
+    ],
+)
+def test_what_is_empty_is_true(make: Callable[[], Any]) -> None:
+    """``if buffer`` asks whether there is one, and not whether it has rows."""
+    source = make()
+    assert len(source) == 0
+    assert bool(source)
 
 
 def test_an_empty_buffer_is_an_error_that_passes() -> None:

@@ -331,10 +331,6 @@ class HindsightReplayBuffer(Checkpointed):
         """Rows that can be drawn."""
         return len(self._rows)
 
-    def __bool__(self) -> bool:
-        """A buffer is a thing and not its rows: always true."""
-        return True
-
     def __repr__(self) -> str:
         return (
             f"HindsightReplayBuffer(size={self._rows.capacity}, stored={len(self)}, "

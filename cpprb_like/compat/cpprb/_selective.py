@@ -236,10 +236,6 @@ class SelectiveReplayBuffer(Checkpointed):
         """Rows stored."""
         return len(self._rows)
 
-    def __bool__(self) -> bool:
-        """A buffer is a thing and not its rows: always true."""
-        return True
-
     def get_stored_size(self) -> int:
         """Rows stored."""
         return len(self._rows)
