@@ -21,7 +21,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -52,7 +51,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["FULL", "KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "check_mode"]
+__all__ = ["KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "Room", "check_mode"]
 
 Arena = NDArray[np.uint8]
 Floats = NDArray[np.float64]
@@ -458,7 +457,7 @@ class Files:
             finally:
                 self._forget_sides()
 
-    def _room_for(self, nbytes: int) -> AbstractContextManager[None]:
+    def _room_for(self, nbytes: int) -> Room:
         """Say what to do where there is no room for files that grow."""
         return _disk_for(nbytes, self.path)
 
@@ -842,19 +841,33 @@ def _reserve(file: BinaryIO, nbytes: int) -> None:
     file.truncate(nbytes)
 
 
-@contextlib.contextmanager
-def _disk_for(nbytes: int, path: Path) -> Iterator[None]:
-    """Say what to do where the disk of the rows is full: ``MemoryError``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        free = shutil.disk_usage(path.parent).free
-        raise MemoryError(
+class Room:
+    """Says what to do where a system has no room left: ``MemoryError`` from the system's error.
+
+    No generator does it: the frames of one and of its error would hold each other, and with them
+    the buffer, until the garbage collector runs.
+    """
+
+    def __init__(self, message: Callable[[], str]) -> None:
+        self._message = message
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise MemoryError(self._message()) from error
+
+
+def _disk_for(nbytes: int, path: Path) -> Room:
+    """Say what to do where the disk of the rows is full."""
+    return Room(
+        lambda: (
             f"{KEPT_ASIDE} needs {nbytes:,} bytes on the disk, and in {path.parent} there are "
-            f"{free:,} left: make room there, and add again{NOTHING_ADDED}"
-        ) from error
+            f"{shutil.disk_usage(path.parent).free:,} left: make room there, and add again"
+            f"{NOTHING_ADDED}"
+        )
+    )
 
 
 @contextlib.contextmanager

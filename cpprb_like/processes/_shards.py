@@ -13,7 +13,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -30,7 +29,7 @@ from cpprb_like._core import (
     tell_followers,
 )
 from cpprb_like._store import chained, file_maps, overflow
-from cpprb_like._store.file_maps import FULL, KEPT_ASIDE, NOTHING_ADDED
+from cpprb_like._store.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
 from cpprb_like._store.follower import Follower
 from cpprb_like._store.gather import take
 from cpprb_like._store.schema import Layout
@@ -146,7 +145,7 @@ class ShardFiles(file_maps.Files):
             finally:
                 self.changes[:] += 2  # some may have grown before one did not
 
-    def _room_for(self, nbytes: int) -> AbstractContextManager[None]:
+    def _room_for(self, nbytes: int) -> Room:
         return room_for(nbytes, self.path.parent, KEPT_ASIDE, then=NOTHING_ADDED)
 
     def flush(self, hold: Callable[..., Any]) -> None:
@@ -295,23 +294,17 @@ def mend(shard: Path, number: int, options: Mapping[str, Any]) -> bool:
     return True
 
 
-@contextmanager
-def room_for(
-    nbytes: int, folder: Path, what: str, more: str = "", then: str = ""
-) -> Iterator[None]:
-    """Say what to do where shared memory is full: ``MemoryError``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        where = MEMORY if MEMORY in folder.parents else folder
-        each = f" {more}" if more else ""
-        raise MemoryError(
+def room_for(nbytes: int, folder: Path, what: str, more: str = "", then: str = "") -> Room:
+    """Say what to do where shared memory is full."""
+    where = MEMORY if MEMORY in folder.parents else folder
+    each = f" {more}" if more else ""
+    return Room(
+        lambda: (
             f"{what} needs {nbytes:,} bytes of shared memory{each}, and on {where} there are "
             f"{shutil.disk_usage(folder).free:,} left: enlarge it (mount -o remount,size=8G "
             f"/dev/shm; in a container docker run --shm-size=8g), or make capacity smaller{then}"
-        ) from error
+        )
+    )
 
 
 def check_room(nbytes: int, folder: Path) -> None:
