@@ -216,7 +216,7 @@ class RingReader:
         gone = np.ones(self.written - low, np.bool_)
         name = part.name
         dtype = self._file_dtype(part)
-        put = part.memory if dtype == part.dtype else None
+        put = part.memory if dtype == part.dtype and part.padding is None else None
         for segment in self.saved["segments"]:
             if name not in segment["parts"]:
                 continue
@@ -238,7 +238,7 @@ class RingReader:
             gone[rows[keep] - low] = not taken
             if taken:
                 _convert(own, dtype, values, part)
-                part.memory[rows[keep] % len(part.memory)] = values[keep]
+                part.put(rows[keep] % len(part.memory), values[keep])
         return gone
 
     def _file_dtype(self, part: Part) -> np.dtype[Any]:
@@ -268,7 +268,7 @@ class RingReader:
             if row < low:
                 values = values[low - row :]
                 row = low
-            if put is None:
+            if dtype != part.dtype:
                 if len(converted) < len(values):
                     converted = np.empty((len(values), part.nbytes), np.uint8)
                 _convert(values, dtype, converted[: len(values)], part)
@@ -276,7 +276,7 @@ class RingReader:
             while len(values):
                 slot = row % slots
                 count = min(len(values), slots - slot)
-                part.memory[slot : slot + count] = values[:count]
+                part.put(slice(slot, slot + count), values[:count])
                 values, row = values[count:], row + count
 
         def place(offset: int, most: int) -> Bytes | None:

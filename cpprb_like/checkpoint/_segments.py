@@ -28,6 +28,30 @@ Ids = NDArray[np.int64]
 SEGMENT_NBYTES = 1 << 25
 MOST_PATCHED = 4  # a segment, or all patches, of which more than one part in so many is edited
 BYTE = np.dtype(np.uint8)
+PADDED = ["bytes", "flags"]  # of a record; the padding is between them
+
+
+class Padding(NamedTuple):
+    """A record that is padded in memory and not in a file: its bytes, and its flags behind them."""
+
+    in_memory: np.dtype[Any]
+    in_file: np.dtype[Any]
+
+    @classmethod
+    def of(cls, used: int, stride: int) -> Padding | None:
+        """Of records with so many bytes before their flags; None if they have no others."""
+        if used + 1 == stride:
+            return None
+        formats = [f"V{used}", "u1"]
+        in_memory, in_file = (
+            np.dtype({"names": PADDED, "formats": formats, "offsets": [0, last], "itemsize": size})
+            for last, size in ((stride - 1, stride), (used, used + 1))
+        )
+        return cls(in_memory, in_file)
+
+    def views(self, rows: Bytes, entries: Bytes) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Rows of the memory, and entries of a file, by their parts."""
+        return rows.view(self.in_memory), entries.view(self.in_file)
 
 
 class Part(NamedTuple):
@@ -39,11 +63,30 @@ class Part(NamedTuple):
     memory: Bytes  # (slots, bytes)
     before: int = 0  # rows older than the oldest one that are needed as well
     is_index: bool = False  # changes with later rows, so it is copied when a save begins
+    padding: Padding | None = None  # which the memory has and the file has not
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a row."""
-        return int(self.memory.shape[1])
+        """Bytes of a row in the file."""
+        return int(self.memory.shape[1]) if self.padding is None else self.dtype.itemsize
+
+    def put(self, slots: slice | NDArray[np.int64], entries: Bytes) -> None:
+        """Set the rows in these slots to entries of a file."""
+        if self.padding is None:
+            self.memory[slots] = entries
+        else:
+            rows, given = self.padding.views(self.memory, entries)
+            for name in PADDED:  # one by one, so that NumPy leaves the padding as it is
+                rows[name][slots] = given[name]
+
+    def _take(self, slots: slice | NDArray[np.int64], out: Bytes) -> None:
+        """The rows in these slots as entries of a file."""
+        if self.padding is None:
+            out[...] = self.memory[slots]
+        else:
+            rows, entries = self.padding.views(self.memory, out)
+            for name in PADDED:
+                entries[name] = rows[name][slots]
 
     def range(self, first: int, stop: int, oldest: int) -> tuple[int, int]:
         """The rows from ``first`` to ``stop`` that a state with this oldest row needs."""
@@ -58,11 +101,14 @@ class Part(NamedTuple):
 
     def frozen(self, low: int, high: int) -> Part:
         """The part with memory of its own, for the rows from ``low`` to ``high``."""
-        return self._replace(memory=np.roll(self.copy(low, high), low % (high - low), axis=0))
+        own = np.roll(self.copy(low, high), low % (high - low), axis=0)
+        return self._replace(memory=own, padding=None)
 
     def copy_rows(self, rows: Ids) -> Bytes:
         """The bytes of these rows."""
-        return self.memory[rows % len(self.memory)]
+        out = np.empty((len(rows), self.nbytes), np.uint8)
+        self._take(rows % len(self.memory), out)
+        return out
 
     def _copy_to(self, out: Bytes, low: int) -> None:
         slots = len(self.memory)
@@ -70,7 +116,7 @@ class Part(NamedTuple):
         while done < len(out):
             slot = (low + done) % slots
             n = min(len(out) - done, slots - slot)
-            out[done : done + n] = self.memory[slot : slot + n]
+            self._take(slice(slot, slot + n), out[done : done + n])
             done += n
 
     def pieces(self, low: int, high: int, index: IndexCopy) -> Iterator[Bytes]:
@@ -93,8 +139,8 @@ def flags_name(names: tuple[str, ...]) -> str:
 
 
 def record_dtype(layout: Layout) -> np.dtype[Any]:
-    """The records as a structured dtype: fields under their names, and the flags."""
-    offset, stride = layout.record
+    """The records in a file as a structured dtype: fields under their names, and the flags."""
+    offset, _ = layout.record
     names, formats, offsets = [], [], []
     in_record = [number for number in range(len(layout.offsets)) if layout.in_record(number)]
     for number in sorted(in_record, key=lambda number: layout.offsets[number]):
@@ -105,14 +151,27 @@ def record_dtype(layout: Layout) -> np.dtype[Any]:
         offsets.append(layout.offsets[number] - offset)
     names.append(flags_name(layout.schema.names))
     formats.append((BYTE, ()))
-    offsets.append(stride - 1)
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": stride})
+    used = _used(layout)
+    offsets.append(used)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": used + 1})
+
+
+def _used(layout: Layout) -> int:
+    """Bytes of a record, without its flags and without what it is padded by."""
+    ends = [
+        layout.offsets[number] + field.nbytes
+        for number, field in enumerate(layout.schema.fields)
+        if layout.in_record(number)
+    ]
+    return max(ends, default=layout.record[0]) - layout.record[0]
 
 
 def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
     """The parts of a layout's rows; records first."""
-    parts = [Part("records", record_dtype(layout), (), layout.records(arena))]
     schema, capacity = layout.schema, layout.capacity
+    padding = Padding.of(_used(layout), layout.record[1])
+    records = layout.records(arena)
+    parts = [Part("records", record_dtype(layout), (), records, padding=padding)]
     for number, field in enumerate(schema.fields):
         is_stored = field.name not in schema.chained and not field.dtype.hasobject
         if is_stored and not layout.in_record(number):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from combinations import Cell, build
+from saved_cases import add, digest, digest_of_copy, make, update
 
-from cpprb_like.checkpoint import _segments
+from cpprb_like import ReplayBuffer
+from cpprb_like.checkpoint import _manifest, _segments
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._values import dtype_from_json
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "file-format.md"
 
@@ -55,3 +60,71 @@ def test_the_page_is_enough_to_read_rows(
             for name in rb.schema.names:
                 values = rb.stack(name, slots[:, np.newaxis])[..., 0]
                 np.testing.assert_array_equal(columns[name], values, err_msg=name)
+
+
+SMALL = {
+    "obs": {"shape": 4},
+    "act": {"shape": (), "dtype": "i8"},
+    "next_obs": {"shape": 4},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": bool},
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [SMALL, {"obs": {"shape": 15, "dtype": "u1"}}, {"empty": {"shape": 0}}, {"one": {"shape": 16}}],
+    ids=["45 of 64 bytes", "all but flags", "no bytes", "next to nothing"],
+)
+def test_small_rows_take_their_bytes_and_flags(fields: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing pads them in a file; where they are spread again, what pads them stays zero."""
+    rb = ReplayBuffer(1000, fields)
+    declared = sum(field.nbytes for field in rb.schema.fields)
+    values = np.random.default_rng(0).integers(0, 2, (1200, declared), np.uint8)
+    columns, at = {}, 0
+    for field in rb.schema.fields:
+        own = np.ascontiguousarray(values[:, at : at + field.nbytes])
+        shape = (len(own), *field.shape)
+        columns[field.name] = own.view(field.dtype).reshape(shape) if own.size else np.zeros(shape)
+        at += field.nbytes
+    rb.add(**columns)
+    rb.save(tmp_path)
+    (segment,) = _manifest.read(Disk(tmp_path), 1)["rings"][0]["segments"]
+    file, low, high = segment["parts"]["records"]
+    array = np.load(tmp_path / f"s1-{file}.npy")
+    assert (low, high, array.dtype.itemsize) == (200, 1200, declared + 1)
+
+    loaded = ReplayBuffer.load(tmp_path)
+
+    records = loaded._layout.records(loaded._arena)
+    np.testing.assert_array_equal(records, rb._layout.records(rb._arena))
+    assert not records[:, declared:-1].any()
+
+
+@pytest.mark.parametrize("kind", ["plain", "prioritized", "next_of+stacks+n_envs", "Nstep"])
+def test_a_folder_with_padding_is_read_and_gone_on_with(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As all were once: into the same size and another, and saved to again."""
+    rb = make(kind, 60)
+    with monkeypatch.context() as patch:
+        patch.setattr(_segments, "SEGMENT_NBYTES", 1 << 11)
+        patch.setattr(_segments, "_used", lambda layout: layout.record[1] - 1)
+        add(rb, 70)
+        rb.save(tmp_path)
+        update(rb, 3)
+        rb.save(tmp_path)
+    record = rb._layout.record[1]
+    saved = _manifest.read(Disk(tmp_path), 2)["rings"][0]
+    assert dtype_from_json(saved["layout"]["record"]).itemsize == record
+
+    copy.deepcopy(rb).save(tmp_path / "new")
+
+    loaded = ReplayBuffer.load(tmp_path)
+    small = ReplayBuffer.load(tmp_path, size=30)
+
+    assert digest(loaded) == digest_of_copy(rb)
+    assert digest(small) == digest(ReplayBuffer.load(tmp_path / "new", size=30))
+    add(loaded, 5)
+    loaded.save(tmp_path)
+    assert digest(ReplayBuffer.load(tmp_path)) == digest(loaded)
