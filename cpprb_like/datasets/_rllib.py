@@ -3,21 +3,23 @@
 ``eps_id``, ``t``, ``obs``, ``actions``, ``rewards``, ``new_obs``, ``terminateds``, ``truncateds``;
 parts of an observation or action are the fields of a struct. Every other column is one of an extra
 field, which RLlib takes for an output of the model. Our metadata are in the schema of the file. Of
-others a folder of such files is read too.
+others a folder of such files is read too, as RLlib records them. Not here: which rows are of one
+episode (``_rllib_episodes``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from cpprb_like.datasets import _arrow
+from cpprb_like.datasets import _arrow, _arrow_tensors
 from cpprb_like.datasets._files import begins_with, need
 from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
@@ -34,13 +36,24 @@ from cpprb_like.datasets._model import (
     only_newest_open,
 )
 from cpprb_like.datasets._model import Path as Parts
+from cpprb_like.datasets._rllib_episodes import (
+    AGENT,
+    EPISODE,
+    TIME,
+    ByObservation,
+    ByTime,
+    Episodes,
+    Mark,
+    Piece,
+)
 
 __all__ = ["FORMAT", "RllibReader", "RllibWriter"]
 
 NAME = "rllib"
 MAGIC = b"PAR1"
 OURS = "cpprb_like"
-EPISODE, TIME, AGENT = "eps_id", "t", "agent_id"
+PATTERNS = ("*.parquet", "run-*/*.parquet", "*/run-*/*.parquet")  # of a folder, and of recorders
+WHOLE = "item"  # the column in which RLlib packs episodes
 COLUMNS = {
     "obs": "obs",
     "actions": "act",
@@ -49,6 +62,7 @@ COLUMNS = {
     "terminateds": "terminated",
     "truncateds": "truncated",
 }
+GROUPS = ("obs", "actions", "new_obs")  # which may have parts
 RESERVED = {*COLUMNS, EPISODE, TIME, AGENT, "module_id", "infos", "dones", "unroll_id"}
 FLAG = np.dtype(np.bool_)
 BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
@@ -152,64 +166,6 @@ class RllibWriter(Writer):
             self._writer.close()
 
 
-Key = tuple[Any, ...]  # the episode that a row is of, and the agent; () if nothing says it
-
-
-class _Piece(NamedTuple):
-    """Rows of an episode that stand in one file."""
-
-    file: int
-    start: int
-    stop: int
-
-
-class _Order:
-    """Where one episode goes over into the next, row by row.
-
-    By ``eps_id``, the end flags and ``t``, which counts the steps of an episode. An episode goes on
-    in the next file if ``t`` does. ``ValueError`` where rows of one lie apart, or in another order.
-    """
-
-    def __init__(self) -> None:
-        self.has_ended = True
-        self._file = -1
-        self._key: Key | None = None
-        self._time: int | None = None
-        self._left: dict[Key, tuple[int, int | None]] = {}  # where those stop that never ended
-
-    def begins(self, file: int, key: Key, time: int | None) -> bool:
-        """Whether the next row is the first one of an episode."""
-        if key != self._key:
-            if self._key and not self.has_ended:
-                self._left[self._key] = self._file, self._time
-            if key in self._left:
-                there, before = self._left[key]
-                if there == file or _follows(before, time):
-                    raise self._error(key, "its rows in a row, got others between them")
-            return True
-        goes_on = _follows(self._time, time)
-        if file != self._file:
-            return self.has_ended or not key or not goes_on
-        is_new = time == 0 and (self.has_ended or not key)
-        if not (goes_on or is_new or time is None):
-            raise self._error(key, f"t to count the steps, got {time} after {self._time}")
-        return self.has_ended or is_new
-
-    def _error(self, key: Key, what: str) -> ValueError:
-        name = f"episode {key[0]!r}: " if key else ""
-        by = f"{EPISODE}, {AGENT} and {TIME}" if len(key) > 1 else f"{EPISODE} and {TIME}"
-        return ValueError(f"{name}expected {what}: sort the rows by {by}")
-
-    def go_on(self, file: int, key: Key, time: int | None, *, ends: bool) -> None:
-        """Pass over a row."""
-        self._file, self._key, self._time, self.has_ended = file, key, time, ends
-
-
-def _follows(before: int | None, time: int | None) -> bool:
-    """Whether a step is known to be the one after another."""
-    return before is not None and time is not None and time == before + 1
-
-
 class RllibReader(Reader):
     """Reads a Parquet file, ours or another, or a folder of them."""
 
@@ -218,17 +174,17 @@ class RllibReader(Reader):
     def __init__(self, path: Path) -> None:
         need("pyarrow", NAME)
         self.left_out: list[str] = []
-        self._paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        self._paths = sorted(_files_of(path)) if path.is_dir() else [path]
         if not self._paths:
             raise ValueError(f"{path}: expected files that end in .parquet, got none")
-        self._files = [_arrow.opened(found) for found in self._paths]
+        self._open: tuple[int, Any] | None = None  # one at a time, as there may be thousands
         self._cursors: dict[tuple[int, int], _arrow.Cursor] = {}
         self._follows: dict[str, str] = {}
-        self._pieces: list[list[_Piece]] = []  # of each episode
+        self._pieces: list[list[Piece]] = []  # of each episode
         try:
+            metadata = self._file(0).schema_arrow.metadata or {}
             with _arrow.reading(self._paths[0]):
-                metadata = self._files[0].schema_arrow.metadata or {}
-                if OURS.encode() in metadata and len(self._files) == 1:
+                if OURS.encode() in metadata and len(self._paths) == 1:
                     self._read_ours(metadata[OURS.encode()])
                 else:
                     self._read_foreign()
@@ -236,29 +192,40 @@ class RllibReader(Reader):
             self.close()
             raise
 
+    def _file(self, number: int) -> Any:
+        """A file, opened; of others than the last one that was asked for none is."""
+        if self._open is None or self._open[0] != number:
+            self.close()
+            self._open = number, _arrow.opened(self._paths[number])
+        return self._open[1]
+
     def _read_ours(self, data: bytes) -> None:
         self.header = header = Header.from_json(load_json(data, OURS))
         self._places = _places(header)
-        rows = self._files[0].metadata.num_rows
+        rows = self._file(0).metadata.num_rows
         if rows != header.rows:
             raise ValueError(f"expected {header.rows} rows, as the metadata say, got {rows}")
         lengths = [episode.length for episode in header.episodes]
         starts = np.cumsum([0, *lengths]).tolist()
-        self._pieces = [[_Piece(0, *rows)] for rows in itertools.pairwise(starts)]
+        self._pieces = [[Piece(0, *rows)] for rows in itertools.pairwise(starts)]
 
     # ------------------------------------------------------------------ files of others
 
     def _read_foreign(self) -> None:
-        first = next(self._files[0].iter_batches(1), None)
+        first = next(self._file(0).iter_batches(1), None)
         if first is None or len(first) == 0:
             raise ValueError("expected rows, got none")
+        _check_recorded(first)
         fields: dict[str, Field] = {}
         self._places = {}
-        groups: dict[str, dict[str, Parts]] = {"obs": {}, "actions": {}, "new_obs": {}}
+        groups: dict[str, dict[str, Parts]] = {column: {} for column in GROUPS}
         for column in sorted(first.schema.names, key=lambda name: name not in COLUMNS):
             if column == TIME:  # where a row stands in its episode
                 continue
-            found = first.column(column)
+            found = _arrow_tensors.plain(first.schema.field(column), first.column(column))
+            if isinstance(found, str):
+                self._leave_out(column, (), found)
+                continue
             is_told = column in COLUMNS or groups["new_obs"]
             following = {} if is_told else groups["obs"]
             made = {"has_next"} if following else set()
@@ -269,7 +236,7 @@ class RllibReader(Reader):
                     continue
                 field = _arrow.field_of(_arrow.part(found, path, column), name)
                 if field is None:
-                    self.left_out.append(f"{column} ({found.type})")
+                    self._leave_out(column, path, str(found.type))
                     continue
                 fields[name] = field
                 self._places[name] = column, path
@@ -286,47 +253,54 @@ class RllibReader(Reader):
         header = Header(
             tuple(fields.values()), (), 1, groups["obs"], groups["actions"], ends=Ends(**ends)
         )
-        episodes = only_newest_open(list(self._episodes(header)), self.left_out)
+        self.header = header
+        episodes = only_newest_open(self._episodes(header, groups), self.left_out)
         self.header = replace(header, episodes=episodes)
 
-    def _episodes(self, header: Header) -> Iterator[EpisodeRecord]:
+    def _leave_out(self, column: str, path: Parts, kind: str) -> None:
+        """Tell that values of others have no place, unless there are none or these are needed."""
+        if kind == "null":
+            return
+        if column in GROUPS and not path:
+            raise ValueError(
+                f"{column}: expected numbers, got {kind}: what RLlib pickles is not read; record "
+                "with output_compress_columns=[] and arrays of numbers of one shape"
+            )
+        self.left_out.append(f"{column} ({kind})")
+
+    def _episodes(
+        self, header: Header, groups: Mapping[str, Mapping[str, Parts]]
+    ) -> list[EpisodeRecord]:
         """Where the rows say that episodes begin; those are open that nothing ends."""
-        order = _Order()
-        have_ended: list[bool] = []
-        for number, (path, file) in enumerate(zip(self._paths, self._files, strict=True)):
-            start = at = 0
+        there = self._file(0).schema_arrow.names
+        nexts = {f"next_{name}": path for name, path in groups["obs"].items()}
+        is_linked = EPISODE in there and TIME not in there and nexts == groups["new_obs"] != {}
+        linking = [*groups["obs"]] if is_linked else []
+        episodes = Episodes(ByObservation() if is_linked else ByTime())
+        for number, path in enumerate(self._paths):
+            file, at = self._file(number), 0
             with _arrow.reading(path):
-                for keys, times, ends in self._marks(file, header):
-                    for key, time, ends_here in zip(keys, times, ends, strict=True):
-                        if order.begins(number, key, time):
-                            if at > start:
-                                self._pieces[-1].append(_Piece(number, start, at))
-                            self._pieces.append([])
-                            have_ended.append(order.has_ended)
-                            start = at
-                        order.go_on(number, key, time, ends=ends_here)
-                        at += 1
-                if at > start:
-                    self._pieces[-1].append(_Piece(number, start, at))
+                for marks in self._marks(file, header, linking):
+                    episodes.add(number, marks, at)
+                    at += len(marks)
                 if file.metadata.num_rows != at:
                     raise ValueError(f"expected {file.metadata.num_rows} rows, got {at}")
-        have_ended = [*have_ended[1:], order.has_ended]  # each was told by the one after it
-        for pieces, has_ended in zip(self._pieces, have_ended, strict=True):
-            length = sum(piece.stop - piece.start for piece in pieces)
-            yield EpisodeRecord(0, length, is_open=not has_ended)
+        self._pieces = episodes.pieces
+        return episodes.records()
 
-    def _marks(
-        self, file: Any, header: Header
-    ) -> Iterator[tuple[list[Key], list[Any], list[bool]]]:
-        """Of the rows of a file: the episode that each is of, its time, and whether it ends it."""
+    def _marks(self, file: Any, header: Header, linking: list[str]) -> Iterator[list[Mark]]:
+        """Of the rows of a file: what tells the episode that each is of."""
         there = file.schema_arrow.names
-        names = [name for name in (EPISODE, AGENT) if name in there] if EPISODE in there else []
+        keys = [name for name in (EPISODE, AGENT) if name in there] if EPISODE in there else []
         ends = [self._places[name][0] for name in header.ends.names]
-        columns = [*names, *([TIME] if TIME in there else []), *ends]
-        for batch in file.iter_batches(1 << 16, columns=columns or None):
+        nexts = [f"next_{name}" for name in linking]
+        linked = {self._places[name][0] for name in (*linking, *nexts)}
+        columns = [*keys, *([TIME] if TIME in there else []), *ends, *linked]
+        nbytes = sum(header[name].nbytes for name in (*linking, *nexts))
+        for batch in file.iter_batches(rows_in_chunk(max(nbytes, 64)), columns=columns or None):
             n = len(batch)
-            found = [batch.column(name).to_pylist() for name in names]
-            keys: list[Key] = list(zip(*found, strict=True)) if names else [()] * n
+            found = list(zip(*(batch.column(name).to_pylist() for name in keys), strict=True))
+            found = found or [()] * n
             times: list[Any] = [None] * n
             if TIME in there:
                 times = _arrow.flat(batch.column(TIME), TIME)[0].reshape(n).tolist()
@@ -335,7 +309,15 @@ class RllibReader(Reader):
                 for name in header.ends.names
             }
             terminated, truncated = header.ends.flags(flags, n)
-            yield keys, times, (terminated | truncated).tolist()
+            marks = list(map(Mark, found, times, (terminated | truncated).tolist()))
+            if linking:
+                obs, new_obs = self._values(batch, linking), self._values(batch, nexts)
+                for k in range(n):
+                    if k == 0 or marks[k].key != marks[k - 1].key:
+                        marks[k] = marks[k]._replace(obs=_digest(obs, k))
+                    if k == n - 1 or marks[k].key != marks[k + 1].key:
+                        marks[k] = marks[k]._replace(new_obs=_digest(new_obs, k))
+            yield marks
 
     # ------------------------------------------------------------------ rows
 
@@ -343,8 +325,8 @@ class RllibReader(Reader):
         if (env, file) not in self._cursors:
             columns = list(dict.fromkeys(column for column, _ in self._places.values()))
             self._cursors = {key: kept for key, kept in self._cursors.items() if key[0] != env}
-            path = self._paths[file]
-            self._cursors[env, file] = _arrow.Cursor(path, self._files[file], columns, most)
+            path, opened = self._paths[file], self._file(file)
+            self._cursors[env, file] = _arrow.Cursor(path, opened, columns, most)
         return self._cursors[env, file]
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
@@ -355,7 +337,7 @@ class RllibReader(Reader):
             cursor = self._cursor(record.env, piece.file, most)
             for batch in cursor.read(piece.start, piece.stop):
                 with _arrow.reading(self._paths[piece.file]):
-                    rows = self._columns(batch)
+                    rows = self._values(batch, self._places)
                 if not self._follows:
                     yield rows
                     continue
@@ -365,12 +347,17 @@ class RllibReader(Reader):
         if held is not None:
             yield self._with_next(held, None)
 
-    def _columns(self, batch: Any) -> Rows:
+    def _values(self, batch: Any, names: Iterable[str]) -> Rows:
+        """The values of fields."""
         rows = {}
-        for name, (column, path) in self._places.items():
+        for name in names:
+            column, path = self._places[name]
             if column not in batch.schema.names:
                 raise ValueError(f"{column}: expected a column of this name, got none")
-            found = _arrow.part(batch.column(column), path, column)
+            whole = _arrow_tensors.plain(batch.schema.field(column), batch.column(column))
+            if isinstance(whole, str):
+                raise ValueError(f"{column}: expected numbers, got {whole}")
+            found = _arrow.part(whole, path, column)
             values = _arrow.values_of(found, column, self.header.stored(name))
             rows[name] = values.reshape(len(batch), *self.header[name].shape)
         return rows
@@ -386,9 +373,32 @@ class RllibReader(Reader):
         return made
 
     def close(self) -> None:
-        """Close the files."""
-        for file in self._files:
-            file.close()
+        """Close the file."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    """The files of a folder."""
+    return itertools.chain.from_iterable(map(path.glob, PATTERNS))
+
+
+def _check_recorded(batch: Any) -> None:
+    """Raise ``ValueError`` if these are no steps, but whole episodes as RLlib packs them."""
+    if batch.schema.names == [WHOLE]:
+        raise ValueError(
+            f"{WHOLE}: expected a column for each of {list(COLUMNS)}, got whole episodes: record "
+            "with output_write_episodes=False and output_compress_columns=[]"
+        )
+
+
+def _digest(rows: Rows, row: int) -> bytes:
+    """One of the values of a row."""
+    made = hashlib.blake2b(digest_size=16)
+    for values in rows.values():
+        made.update(values[row].tobytes())
+    return made.digest()
 
 
 class Rllib(Format):
@@ -401,7 +411,7 @@ class Rllib(Format):
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""
         if path.is_dir():
-            return any(path.glob("*.parquet"))
+            return any(_files_of(path))
         return begins_with(path, MAGIC) or (path.is_file() and path.suffix in self.suffixes)
 
     def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> RllibWriter:

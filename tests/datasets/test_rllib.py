@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +213,245 @@ def test_two_columns_of_one_name_are_told(tmp_path: Path) -> None:
     assert not rows["terminated"].any()
     assert rows["next_obs"].ravel().tolist() == [1, 0]
     assert rows["has_next"].tolist() == [True, False]
+
+
+# ---------------------------------------------------------------------- as RLlib records
+
+
+class RayTensor(pa.ExtensionType):  # type: ignore[misc, name-defined]
+    """What Ray makes known to pyarrow when it is imported."""
+
+    def __init__(self, storage: Any = pa.large_list(pa.float32()), shape: Any = (1,)) -> None:  # noqa: B008
+        self._shape = shape
+        super().__init__(storage, "ray.data.arrow_tensor_v2")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        """The shape as JSON."""
+        return json.dumps(self._shape).encode()
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: Any, serialized: bytes) -> RayTensor:
+        """The type of a shape."""
+        return cls(storage, json.loads(serialized))
+
+
+@pytest.fixture(params=[False, True], ids=["Ray not imported", "Ray imported"])
+def has_ray(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether pyarrow knows the type in the process that reads."""
+    if request.param:
+        pa.register_extension_type(RayTensor())
+        yield True
+        pa.unregister_extension_type("ray.data.arrow_tensor_v2")
+    else:
+        yield False
+
+
+def as_ray(values: np.ndarray[Any, Any], shape: Any = None) -> Any:
+    """Tensors as Ray has them: a flat list for each row, of a type that has the shape."""
+    n, size = len(values), values[0].size
+    stored = pa.LargeListArray.from_arrays(np.arange(n + 1) * size, pa.array(values.reshape(-1)))
+    kind = RayTensor(stored.type, values.shape[1:] if shape is None else shape)
+    return pa.ExtensionArray.from_storage(kind, stored)
+
+
+def frames(n: int) -> np.ndarray[Any, Any]:
+    """Images that differ."""
+    return np.random.default_rng(n).integers(0, 256, (n, 4, 5, 3), np.uint8)
+
+
+def uid(number: int) -> str:
+    """A name as RLlib gives them."""
+    return f"{number:032x}"
+
+
+def recorded(episodes: list[tuple[int, int, int, bool]], steps: int = 99) -> Any:
+    """Rows as RLlib records them: of episodes by number, from one step to before another.
+
+    Each episode has observations of its own; its step tells where in them a row is.
+    """
+    rows: dict[str, list[Any]] = {}
+    for number, start, stop, ends in episodes:
+        obs = np.random.default_rng(number).normal(size=(steps + 1, 3)).astype(np.float32)
+        for t in range(start, stop):
+            row = {
+                "eps_id": uid(number),
+                "agent_id": None,
+                "obs": obs[t],
+                "actions": t,
+                "rewards": float(number),
+                "new_obs": obs[t + 1],
+                "terminateds": ends and t == stop - 1,
+                "truncateds": False,
+            }
+            for name, value in row.items():
+                rows.setdefault(name, []).append(value)
+    tensors = {name: as_ray(np.stack(rows[name])) for name in ("obs", "new_obs")}
+    return pa.table({**rows, **tensors})
+
+
+def record(path: Path, run: int, blocks: list[Any]) -> Path:
+    """The files of one run of a recorder, in its folders."""
+    folder = path / "cartpoleenv" / f"run-000000-{run:05}"
+    folder.mkdir(parents=True)
+    for k, block in enumerate(blocks):
+        parquet.write_table(block, folder / f"035_18ca_{k:06}-0.parquet")
+    return path
+
+
+@ids_are_told
+def test_tensors_of_ray_keep_their_shape(has_ray: bool, tmp_path: Path) -> None:
+    """Images were flat, and left out where Ray was imported."""
+    images = frames(6)
+    table = {**theirs(), "obs": as_ray(images[:5]), "new_obs": as_ray(images[1:])}
+    table["actions"] = as_ray(np.arange(10, dtype=np.float16).reshape(5, 2) / 4)
+    table["mask"] = as_ray(images[:5, 0, :2, 0] > 99)
+    parquet.write_table(pa.table(table), tmp_path / "x.parquet")
+
+    assert (
+        pa.types.is_large_list(parquet.read_schema(tmp_path / "x.parquet").field("obs").type)
+    ) != has_ray
+    rows = ReplayBuffer.from_dataset(tmp_path / "x.parquet").get_all_transitions()
+
+    np.testing.assert_array_equal(rows["obs"], images[:5])
+    np.testing.assert_array_equal(rows["next_obs"], images[1:])
+    assert [rows[name].dtype.char for name in ("obs", "act", "mask")] == ["B", "e", "?"]
+    assert rows["act"].tolist() == [[0, 0.25], [0.5, 0.75], [1, 1.25], [1.5, 1.75], [2, 2.25]]
+    np.testing.assert_array_equal(rows["mask"], images[:5, 0, :2, 0] > 99)
+
+
+@ids_are_told
+def test_tensors_of_arrow_keep_their_shape(tmp_path: Path) -> None:
+    """The type that pyarrow has itself; with its axes exchanged it is not read."""
+    images = frames(5)
+    whole = pa.FixedShapeTensorArray.from_numpy_ndarray(images)
+    parquet.write_table(pa.table({**theirs(), "obs": whole}), tmp_path / "x.parquet")
+    rows = ReplayBuffer.from_dataset(tmp_path / "x.parquet").get_all_transitions()
+    np.testing.assert_array_equal(rows["obs"], images)
+    exchanged = pa.FixedShapeTensorArray.from_numpy_ndarray(images.transpose(0, 2, 3, 1))
+    assert list(exchanged.type.permutation) != [0, 1, 2]
+    parquet.write_table(pa.table({**theirs(), "more": exchanged}), tmp_path / "x.parquet")
+    assert "more (arrow.fixed_shape_tensor)" in describe(tmp_path / "x.parquet").left_out
+
+
+@pytest.mark.usefixtures("has_ray")
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ([7], r"obs: expected 7 values of a tensor of shape \(7,\), got \(60,\)"),
+        ([1 << 40, 1 << 40], "obs: expected .* values of a tensor"),
+        ([-4, -15], r"expected the shape of a tensor, got \[-4, -15\]"),
+        ("shape", r"expected the shape of a tensor, got \"shape\""),
+    ],
+)
+def test_a_wrong_shape_of_a_tensor_is_refused(shape: Any, words: str, tmp_path: Path) -> None:
+    """Whatever is written beside the values."""
+    table = pa.table({**theirs(), "obs": as_ray(frames(5))})
+    written = {b"ARROW:extension:name": b"ray.data.arrow_tensor_v2"}
+    written[b"ARROW:extension:metadata"] = json.dumps(shape).encode()
+    plain = table.column("obs").combine_chunks().storage
+    place = table.schema.get_field_index("obs")
+    table = table.set_column(place, pa.field("obs", plain.type, metadata=written), plain)
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=rf"x\.parquet: .*{words}"):
+        describe(tmp_path / "x.parquet")
+
+
+def test_what_ray_pickles_is_left_out_by_its_name(tmp_path: Path) -> None:
+    """Tensors of several shapes came as two fields that say nothing."""
+    several = pa.array([{"data": [1.0] * 4, "shape": [2, 2]}] * 5)
+    kinds = {
+        "several": (several, b"ray.data.arrow_variable_shaped_tensor"),
+        "pickled": (pa.array([b"?"] * 5), b"ray.data.arrow_pickled_object"),
+    }
+    table = pa.table({**theirs(), "eps_id": [0, 0, 0, 1, 1], "nothing": pa.nulls(5)})
+    for name, (values, kind) in kinds.items():
+        field = pa.field(name, values.type, metadata={b"ARROW:extension:name": kind})
+        table = table.append_column(field, values)
+    parquet.write_table(table, tmp_path / "x.parquet")
+    assert describe(tmp_path / "x.parquet").left_out == [
+        "several (ray.data.arrow_variable_shaped_tensor)",
+        "pickled (ray.data.arrow_pickled_object)",
+    ]
+
+
+@pytest.mark.parametrize("column", ["obs", "actions", "new_obs"])
+def test_observations_that_rllib_packed_are_refused(column: str, tmp_path: Path) -> None:
+    """A buffer without them was made, with a warning."""
+    table = {**theirs(), "new_obs": theirs()["obs"], column: ["BCJNGGhAjwAAAAAAAAAdigAA"] * 5}
+    parquet.write_table(pa.table(table), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=rf"{column}: .*string.*output_compress_columns=\[\]"):
+        describe(tmp_path / "x.parquet")
+
+
+def test_episodes_that_rllib_packed_are_refused(tmp_path: Path) -> None:
+    """They are what it records unless told otherwise."""
+    parquet.write_table(pa.table({"item": [b"\xde\x00\x12"]}), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"item: .*whole episodes.*output_write_episodes=False"):
+        describe(tmp_path / "x.parquet")
+
+
+def lengths(path: Path) -> list[tuple[int, bool]]:
+    """Of the episodes, with whether they are open."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataLossWarning)
+        rb = ReplayBuffer.from_dataset(path)
+    for number in range(len(rb.episodes.list())):
+        rows = rb.episodes.read(number)
+        np.testing.assert_array_equal(rows["next_obs"][:-1], rows["obs"][1:])
+        np.testing.assert_array_equal(np.diff(rows["act"]), 1)
+        assert len(set(rows["rew"].tolist())) == 1
+    return [(one.length, one.is_open) for one in describe(path).episodes]
+
+
+@pytest.mark.usefixtures("has_ray")
+def test_an_episode_goes_on_in_the_files_of_a_recorder(tmp_path: Path) -> None:
+    """Which has no ``t``: each row of 200 files of a run was an episode of its own."""
+    blocks = [recorded([(1, t, t + 1, t == 6)]) for t in range(7)]
+    record(tmp_path, 1, [*blocks, recorded([(2, 0, 3, False)])])
+    record(tmp_path, 2, [recorded([(2, 3, 5, True), (3, 0, 2, False)])])
+    assert lengths(tmp_path) == [(7, False), (5, False), (2, True)]
+    assert lengths(tmp_path / "cartpoleenv") == lengths(tmp_path)
+    assert lengths(tmp_path / "cartpoleenv" / "run-000000-00001") == [(7, False), (3, True)]
+
+
+def test_episodes_of_a_recorder_go_on_by_turns(tmp_path: Path) -> None:
+    """Those of several environments, in one file and over runs."""
+    one = recorded([(1, 0, 4, False), (2, 0, 4, False), (1, 4, 6, True), (3, 0, 1, False)])
+    record(tmp_path, 1, [one])
+    record(
+        tmp_path, 2, [recorded([(2, 4, 9, False), (3, 1, 7, True)]), recorded([(2, 9, 11, True)])]
+    )
+    assert lengths(tmp_path) == [(6, False), (11, False), (7, False)]
+
+
+def test_a_gap_in_what_was_recorded_is_no_transition(tmp_path: Path) -> None:
+    """RLlib loses rows when a sample fills several files; what follows is another episode."""
+    record(tmp_path, 1, [recorded([(1, 0, 4, False)])])
+    record(tmp_path, 2, [recorded([(1, 6, 9, True)])])
+    with pytest.warns(DataLossWarning, match="that 1 episodes before the newest have no end"):
+        ReplayBuffer.from_dataset(tmp_path)
+    assert lengths(tmp_path) == [(4, False), (3, False)]
+
+
+def test_rows_that_are_recorded_twice_are_refused(tmp_path: Path) -> None:
+    """RLlib records all earlier rows with each run unless it is told how many a file may have."""
+    record(tmp_path, 1, [recorded([(1, 0, 4, True)])])
+    record(tmp_path, 2, [recorded([(1, 0, 4, True), (2, 0, 3, False)])])
+    with pytest.raises(ValueError, match=r"run-000000-00002.*again.*output_max_rows_per_file"):
+        describe(tmp_path)
+    last = tmp_path / "cartpoleenv" / "run-000000-00002"
+    assert lengths(last) == [(4, False), (3, True)]
+
+
+def test_many_files_are_read_with_one_open(tmp_path: Path) -> None:
+    """As a recorder leaves more of them than a process may have open."""
+    resource = need("resource")
+    record(tmp_path, 1, [recorded([(1, t, t + 1, False)]) for t in range(90)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 20, hard))
+    try:
+        assert lengths(tmp_path) == [(90, True)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
