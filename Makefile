@@ -3,7 +3,7 @@
 # make test    run all tests; ARGS="-k ring -x" goes to pytest
 # make test-tf-agents    run the tests that need TF-Agents, on CPython 3.10 or 3.11, in an environment of their own
 # make test-torch    run the tests that need PyTorch, JAX and pandas, in an environment of their own
-# make test-integrations    run the tests that train with Stable-Baselines3, TorchRL and scripts in one file, there too
+# make test-integrations    run the tests that train with Stable-Baselines3, TorchRL and scripts in one file, or need cpprb, there too
 # make learning-curves    train with Stable-Baselines3's buffer and with ours, and draw both (an hour)
 # make test-datasets    run the tests of data sets that need the libraries whose formats they are
 # make dev     the development set-up: everything below without another install
@@ -86,15 +86,21 @@ test-torch:
 # Training libraries on the real thing, in the environment of test-torch, as PyTorch is large.
 LIBRARIES = "stable-baselines3==2.9.2" "gymnasium==1.4.0" "ale-py==0.12.1" "opencv-python-headless==5.0.0.93" \
 	"torchrl==0.14.1" "tianshou==2.0.1" jax
+# What single tests compare with. cpprb has no wheels for CPython 3.13 and newer, where it has to be compiled.
+PEERS = "cpprb==11.0.0" "envpool==1.2.5" "highway-env==1.12.1"
 test-integrations:
 	$(PYTHON) -m venv "$(TORCH_VENV)"
 	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) $(LIBRARIES) \
+	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) $(LIBRARIES) $(PEERS) \
 		"pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
 	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,tianshou,jax $(TORCH_BIN)/pytest \
 		tests/libraries tests/integrations/test_libraries_missing.py \
 		tests/project/test_docs.py -k "libraries or stable_baselines3 or torchrl or tianshou" $(ARGS)
+	CPPRB_LIKE_REQUIRE=cpprb,envpool,highway_env,gymnasium $(TORCH_BIN)/pytest \
+		tests/integrations/test_cpprb_env_dict.py::test_same_as_cpprb tests/compat/test_training.py::test_the_loop_is_that_of_cpprb \
+		tests/checkpoint/test_cpprb_files.py::test_cpprb_reads_and_writes_the_same_files tests/integrations/test_gymnasium.py::test_envpool \
+		tests/views/test_hindsight.py::test_recorded_goal_environment_of_another_package
 
 learning-curves:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check matplotlib
@@ -112,7 +118,7 @@ test-datasets:
 	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" torchvision \
 		"datasets>=4,<5" "huggingface-hub<0.36" "accelerate>=1.10" "av>=15,<16" "numpy<2.4"
 	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "lerobot==0.4.4"
-	CPPRB_LIKE_REQUIRE=minari,tensorflow_datasets,gymnasium,h5py,pyarrow,lerobot,av HF_HUB_OFFLINE=1 $(DATASETS_BIN)/pytest \
+	CPPRB_LIKE_REQUIRE=minari,tensorflow,tensorflow_datasets,gymnasium,h5py,pyarrow,lerobot,av,torchvision HF_HUB_OFFLINE=1 $(DATASETS_BIN)/pytest \
 		tests/datasets/test_minari.py tests/datasets/test_rlds.py tests/datasets/test_lerobot.py $(ARGS)
 
 dev:

@@ -17,7 +17,7 @@ import check_wheel
 import environment
 import numpy as np
 import pytest
-from optional import need
+from optional import PACKAGES, VARIABLE, need
 
 import cpprb_like
 
@@ -86,6 +86,14 @@ def test_bootstrap_reads_the_build_requirements() -> None:
     expected = tomllib.loads(PYPROJECT)["build-system"]["requires"]
 
     assert environment.build_requirements() == expected
+
+
+def test_every_optional_package_is_there_in_some_leg() -> None:
+    """What tests can do without is required once, so that no test skips in every leg of the CI."""
+    legs = [(ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", ".ci/run")]
+    lists = re.findall(rf"(?:{VARIABLE}=|packages_of_tests\+?=,?)([\w,]+)", "".join(legs))
+
+    assert {*PACKAGES} - {name for names in lists for name in names.split(",")} == set()
 
 
 def test_wheels_are_tested_alike_everywhere() -> None:
