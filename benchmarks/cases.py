@@ -313,7 +313,7 @@ def _rest(effort: Effort) -> Iterator[Case]:
     yield Case(group, "DQN on CartPole: an environment step", "loop_step", {}, (Ahead(),))
     yield Case(group, "DQN on CartPole: of it in the buffer", "loop_in_buffer", {}, (Ahead(),))
     group = "Files"
-    yield Case(group, "save small steps", "save", rows)  # those of peers may be lost in a crash
+    yield Case(group, "save small steps", "save", rows)  # a crash of the machine may cost it
     yield Case(group, "save small steps, to the disk", "save_synchronised", rows)
     yield Case(group, "load small steps", "load", rows, (Ahead(),))
     images = {"nbytes": effort.saved_nbytes}

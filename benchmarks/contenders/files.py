@@ -1,7 +1,8 @@
 """This package and its floors: checkpoints.
 
-A save of ours ends when all is on the disk. Those of peers end when the system has it, so they are
-measured once more with what puts that on the disk.
+Saves are compared with what keeps the same promise: that of ``sync=False`` with those of peers,
+which end when the system has the bytes, and that of the default, which ends when all is on the
+disk, with those of peers and what puts their files there.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ first = Contender("first save", "The same buffer, saved to an empty folder.")
 
 @ours.does_all("save", "save_synchronised", "load")
 def files(rows: int) -> tuple[Work, Work, Work]:
-    """``save`` to a new folder, which is always synchronised, and ``load``."""
-    save, load = _saving(shelf.get(filled, "small", rows))
-    return save, save, load
+    """``save`` to a new folder, with ``sync=False`` and without, and ``load``."""
+    rb = shelf.get(filled, "small", rows)
+    synchronised, load = _saving(rb)
+    return saving_to_folders(lambda folder: rb.save(folder, sync=False)), synchronised, load
 
 
 @floor.does_all("save", "save_synchronised", "load")

@@ -83,5 +83,9 @@ def _copy(disk: Disk, source: State, other: Disk, codec: Codec | None, watch: Pr
             other.remove(entry.name)
         raise
     # Another name: what a buffer knows of its last save is of the files there, not of these.
-    manifest |= {"id": uuid.uuid4().hex, "files": [entry.to_json() for entry in copied]}
+    manifest |= {
+        "id": uuid.uuid4().hex,
+        "synchronised": other.synchronises,
+        "files": [entry.to_json() for entry in copied],
+    }
     _manifest.commit(other, manifest["number"], manifest)

@@ -24,7 +24,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["Disk", "Output"]
+__all__ = ["Disk", "Output", "UnsynchronisedDisk"]
 
 LOCK = "lock"
 STARTED_NBYTES = 1 << 22  # of a file go to the disk while the next ones are written
@@ -47,10 +47,14 @@ class Output:
             if not n:
                 raise OSError(errno.EIO, f"{self._file.name}: no byte was written")
             rest = rest[n:]
+        self._told(nbytes)
+        return nbytes
+
+    def _told(self, nbytes: int) -> None:
+        """Note that so many bytes more are with the system."""
         self._written += nbytes
         if self._written - self._started >= STARTED_NBYTES:
             self._started = _start(self._file.fileno(), self._started, self._written)
-        return nbytes
 
     def flush(self) -> None:
         """Do nothing: what was written is with the system."""
@@ -62,6 +66,16 @@ class Output:
     def close(self) -> None:
         """Close the file; it is not synchronised by that."""
         self._file.close()
+
+
+class _UnsynchronisedOutput(Output):
+    """As ``Output``, of an ``UnsynchronisedDisk``."""
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+    def _told(self, nbytes: int) -> None:
+        """Do nothing: the disk begins when the system wants it to."""
 
 
 def _start(file: int, start: int, stop: int) -> int:
@@ -91,6 +105,8 @@ def _of_linux() -> Any:
 class Disk:
     """A folder, and the operations that saving needs; names are those of files in it."""
 
+    synchronises = True  # so what was saved is there after a crash of the machine, too
+
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
@@ -118,6 +134,11 @@ class Disk:
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         (self.folder / name).unlink(missing_ok=True)
+
+    def sync(self, name: str) -> None:
+        """Return when all bytes of a file that somebody else wrote are on the disk."""
+        with (self.folder / name).open("r+b") as file:
+            os.fsync(file.fileno())
 
     def sync_names(self) -> None:
         """Return when the names of the files are on the disk."""
@@ -152,6 +173,27 @@ class Disk:
             yield
         finally:
             lock.release()
+
+
+class UnsynchronisedDisk(Disk):
+    """As ``Disk``, but nobody waits for the disk: the system writes in its own time and order.
+
+    What a program does is done for all others, and so it stays when the program is killed. After a
+    crash of the machine, files and names of the last half-minute or so are there, or gone, or torn.
+    A folder that ``make`` creates is there: who synchronises its files later does not look at it.
+    """
+
+    synchronises = False
+
+    def create(self, name: str) -> Any:
+        """See ``Disk``."""
+        return _UnsynchronisedOutput(self.folder / name)
+
+    def sync(self, name: str) -> None:
+        """Do nothing, and neither the next."""
+
+    def sync_names(self) -> None:
+        """Do nothing."""
 
 
 class _Lock:

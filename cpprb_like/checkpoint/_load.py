@@ -34,6 +34,7 @@ from cpprb_like.samplers._base import Sampler
 __all__ = ["Options", "State", "Target", "decoded", "load", "restore"]
 
 ATTEMPTS = 5
+UNSYNCHRONISED = "the state was saved with sync=False, so a crash of the machine may have cost it"
 
 
 class Target(NamedTuple):
@@ -105,7 +106,14 @@ class State:
             return self.open_ring(cls, ring, attributes, target, self.reader(ring, salvage))
 
         decoder = Decoder(self._array, self._objects, make_rows, options.classes, replace)
-        root = decoder.decode(self.manifest["root"])
+        try:
+            root = decoder.decode(self.manifest["root"])
+        except DamagedError as error:
+            if _manifest.is_synchronised(self.manifest):
+                raise
+            others = [n for n in _manifest.numbers(self._disk) if n != self.manifest["number"]]
+            choice = f"; state= chooses another one, of {others}" if others else ""
+            raise DamagedError(f"{error}; {UNSYNCHRONISED}{choice}") from None
         decoder.finish()
         return root, decoder
 

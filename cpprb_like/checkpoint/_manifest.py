@@ -8,6 +8,7 @@ with the greatest number is whole, and so are the files that it names. Not here:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import zlib
@@ -16,7 +17,16 @@ from typing import Any
 from cpprb_like.checkpoint._arrays import DamagedError
 from cpprb_like.checkpoint._disk import Disk
 
-__all__ = ["FORMAT", "VERSION", "clean", "commit", "numbers", "read", "unused_number"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "clean",
+    "commit",
+    "is_synchronised",
+    "numbers",
+    "read",
+    "unused_number",
+]
 
 FORMAT = "cpprb_like checkpoint"
 VERSION = 1
@@ -86,6 +96,14 @@ def unused_number(disk: Disk) -> int:
     return 1 + max((int(match[1]) for match in found if match), default=0)
 
 
+def is_synchronised(manifest: dict[str, Any]) -> bool:
+    """Whether a state is there after a crash of the machine: all of it was put on the disk.
+
+    Those that do not say so are from when all were.
+    """
+    return manifest.get("synchronised", True) is True
+
+
 def files_of(manifest: dict[str, Any]) -> set[str]:
     """The names of the files of a state."""
     return {entry[0] for entry in manifest["files"]}
@@ -94,14 +112,21 @@ def files_of(manifest: dict[str, Any]) -> set[str]:
 def clean(disk: Disk, keep: int) -> None:
     """Remove all states but the newest ``keep``, and files of ours that no state names.
 
-    States go first and for good, so that none is ever left without its files.
+    If none of these was synchronised, the newest one that was stays too, as a crash of the machine
+    may cost the others. States go first and for good, so that none is ever left without
+    its files.
     """
     there = numbers(disk)
     old, kept = there[:-keep], there[-keep:]
     try:
-        named = set().union(*(files_of(read(disk, number)) for number in kept))
+        manifests = [read(disk, number) for number in kept]
     except DamagedError:
         return  # its files may be there still: nothing is removed before somebody has had a look
+    if not any(is_synchronised(manifest) for manifest in manifests):
+        safe = _newest_synchronised(disk, old)
+        old = [number for number in old if number not in safe]
+        manifests += safe.values()
+    named = set().union(*(files_of(manifest) for manifest in manifests))
     if old:
         for number in old:
             disk.remove(name_of(number))
@@ -109,3 +134,13 @@ def clean(disk: Disk, keep: int) -> None:
     for name in disk.names():
         if OURS.fullmatch(name) and not NAME.fullmatch(name) and name not in named:
             disk.remove(name)
+
+
+def _newest_synchronised(disk: Disk, of: list[int]) -> dict[int, dict[str, Any]]:
+    """The manifest of the newest of these states that was synchronised, by its number, if any."""
+    for number in reversed(of):
+        with contextlib.suppress(DamagedError):
+            manifest = read(disk, number)
+            if is_synchronised(manifest):
+                return {number: manifest}
+    return {}

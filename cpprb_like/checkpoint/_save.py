@@ -92,6 +92,9 @@ class Before:
         if not all(self._is_there(entry) for entry in self.entries):
             self.manifest = {}  # so all is written anew
         self.name = str(self.manifest.get("id", ""))
+        self._unsafe: set[str] = set()  # files that may not be on the disk yet
+        if self.manifest and not _manifest.is_synchronised(self.manifest):
+            self._unsafe = _manifest.files_of(self.manifest)
 
     def ring(self, number: int, layout: Layout, ring: Ring) -> dict[str, Any] | None:
         """What it says of a ring, if that has the same fields and was not cleared since."""
@@ -113,6 +116,9 @@ class Before:
         entry = self.entries[number]
         if not self._is_there(entry):
             raise DamagedError(f"{entry.name} is gone, or has another length")
+        if entry.name in self._unsafe:
+            self.disk.sync(entry.name)
+            self._unsafe.remove(entry.name)
         return files.add(entry)
 
 
@@ -546,6 +552,7 @@ class _Begun:
             "version": _manifest.VERSION,
             "id": name,
             "number": before.following,
+            "synchronised": disk.synchronises,
             "files": files.to_json(),
             "rings": rings,
             "arrays": arrays,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpprb_like._c.checks import as_int
-from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._disk import Disk, UnsynchronisedDisk
 from cpprb_like.checkpoint._held import Savable
 from cpprb_like.checkpoint._progress import Progress, Tell, shown
 
@@ -38,6 +38,7 @@ class Checkpointed(Savable):
         keep: int = 1,
         codec: str | None = None,
         level: int | None = None,
+        sync: bool = True,
         encode: Encode | None = None,
         classes: Iterable[type] = (),
         progress: Tell = None,
@@ -45,19 +46,26 @@ class Checkpointed(Savable):
         """Save everything to a folder: rows, priorities, schedules, generator.
 
         What ``load`` gives goes on bit for bit as this object does. After a crash at any moment,
-        of the program or of the machine, the folder has the state before or the new one. Another
-        save to the same folder writes what has changed since.
+        of the program or of the machine, the folder has the state before or the new one; see
+        ``sync``. Another save to the same folder writes what has changed since.
 
         Parameters
         ----------
         folder : str or path
             The folder, which is made if it is not there. Files of others in it are left alone.
         keep : int
-            States that are there afterwards, at most: the newest ones, at least 1.
+            States that are there afterwards, at most: the newest ones, at least 1. With
+            ``sync=False`` there may be one more.
         codec : {None, "zlib", "lzma"}
             How files are compressed.
         level : int, optional
             Of the codec, 0 to 9.
+        sync : bool
+            Return when all is on the disk. With False it returns when the operating system has it,
+            as writing a pickle does. The program may still be killed at any moment; but if the
+            machine loses power or crashes in the next half-minute or so, this state may be lost,
+            and ``load`` raises. The newest state that was synchronised stays until a later one
+            is, so save without ``sync=False`` now and then, and in the end.
         encode : callable, optional
             ``encode(object)`` -> bytes, for fields of Python objects; ``load`` wants its inverse.
         classes : iterable of type
@@ -97,7 +105,8 @@ class Checkpointed(Savable):
         True
         """
         with shown(progress) as told:
-            _job(self, folder, keep, codec, level, encode, classes, Progress(told)).run()
+            job = _job(self, folder, keep, codec, level, sync, encode, classes, Progress(told))
+            job.run()
 
     def save_async(
         self,
@@ -106,6 +115,7 @@ class Checkpointed(Savable):
         keep: int = 1,
         codec: str | None = None,
         level: int | None = None,
+        sync: bool = True,
         encode: Encode | None = None,
         classes: Iterable[type] = (),
     ) -> Saving:
@@ -119,7 +129,7 @@ class Checkpointed(Savable):
 
         Parameters
         ----------
-        folder, keep, codec, level, encode, classes
+        folder, keep, codec, level, sync, encode, classes
             As for ``save``; ``encode`` is called in the other thread.
 
         Returns
@@ -149,7 +159,7 @@ class Checkpointed(Savable):
         from cpprb_like.checkpoint._save import Saving  # noqa: PLC0415 (by those who save)
 
         progress = Progress()
-        job = _job(self, folder, keep, codec, level, encode, classes, progress)
+        job = _job(self, folder, keep, codec, level, sync, encode, classes, progress)
         saving = Saving(job, progress)
         saving._start()
         return saving
@@ -292,6 +302,7 @@ def save(
     keep: int = 1,
     codec: str | None = None,
     level: int | None = None,
+    sync: bool = True,
     encode: Encode | None = None,
     classes: Iterable[type] = (),
     progress: Tell = None,
@@ -302,7 +313,7 @@ def save(
     ----------
     value : Checkpointed or buffer of ``compat.reagent``
         What to save.
-    folder, keep, codec, level, encode, classes, progress
+    folder, keep, codec, level, sync, encode, classes, progress
         As for ``Checkpointed.save``.
 
     Raises
@@ -325,7 +336,7 @@ def save(
             f"value: expected a buffer, a view or a mixture, got {type(value).__name__}"
         )
     with shown(progress) as told:
-        _job(value, folder, keep, codec, level, encode, classes, Progress(told)).run()
+        _job(value, folder, keep, codec, level, sync, encode, classes, Progress(told)).run()
 
 
 def load(
@@ -360,6 +371,7 @@ def _job(
     keep: int,
     codec: str | None,
     level: int | None,
+    sync: bool,
     encode: Encode | None,
     classes: Iterable[type],
     progress: Progress,
@@ -367,9 +379,11 @@ def _job(
     from cpprb_like.checkpoint._arrays import Codec  # noqa: PLC0415 (by those who save)
     from cpprb_like.checkpoint._save import Job  # noqa: PLC0415
 
+    if not isinstance(sync, bool):
+        raise TypeError(f"sync: expected a bool, got {sync!r}")
     return Job(
         value,
-        Disk(folder),
+        Disk(folder) if sync else UnsynchronisedDisk(folder),
         keep=as_int("keep", keep, 1),
         codec=Codec(codec, level).check(),
         encode=encode,

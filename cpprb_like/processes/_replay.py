@@ -520,6 +520,7 @@ class SharedReplay:
         keep: int = 1,
         codec: str | None = None,
         level: int | None = None,
+        sync: bool = True,
         progress: Tell = None,
     ) -> None:
         """Save the rows of all actors to a folder, while they go on.
@@ -538,7 +539,7 @@ class SharedReplay:
             Learners of this process, by names of your own: what each has of its own is saved with
             the rows, that is its sampler, priorities and generator. ``restore_learner`` goes on
             with them.
-        keep, codec, level, progress
+        keep, codec, level, sync, progress
             As for ``ReplayBuffer.save``.
 
         Raises
@@ -586,6 +587,7 @@ class SharedReplay:
             keep=keep,
             codec=codec,
             level=level,
+            sync=sync,
             progress=progress,
         )
 

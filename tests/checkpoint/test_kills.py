@@ -37,12 +37,12 @@ def save_for_ever(folder: Path, seed: int, pipe: int) -> None:
         update(rb, rng.randrange(1, 9))
         os.write(pipe, f"{number} {digest_of_copy(rb)} {rb.ring.written}\n".encode())
         if seed % 2:
-            saving = rb.save_async(folder, keep=1 + seed % 3)
+            saving = rb.save_async(folder, keep=1 + seed % 3, sync=rng.random() < 0.5)
             add(rb, 2)
             update(rb, 2)
             saving.result()
         else:
-            rb.save(folder, keep=1 + seed % 3)
+            rb.save(folder, keep=1 + seed % 3, sync=rng.random() < 0.5)
         os.write(pipe, f"{number} saved\n".encode())
 
 

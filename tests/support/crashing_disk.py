@@ -129,6 +129,10 @@ class MemoryDisk(Disk):
         if name in self.entries:
             self.do(("remove", name), lambda: self.entries.__delitem__(name))
 
+    def sync(self, name: str) -> None:
+        """See ``Disk``."""
+        self.do(("sync", self.entries[name]))
+
     def sync_names(self) -> None:
         """See ``Disk``."""
         self.do(("sync_names",))
@@ -160,6 +164,55 @@ class MemoryDisk(Disk):
             yield
         finally:
             self.is_locked = False
+
+
+class UnsynchronisedOutput(MemoryOutput):
+    """As ``_disk._UnsynchronisedOutput``."""
+
+    def sync(self) -> None:
+        """Nothing."""
+
+
+class UnsynchronisedMemoryDisk(MemoryDisk):
+    """As ``_disk.UnsynchronisedDisk``: the same folder as a disk in memory, and the same log."""
+
+    synchronises = False
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.__dict__ = disk.__dict__
+
+    def create(self, name: str) -> MemoryOutput:
+        """See ``Disk``."""
+        output = super().create(name)
+        return UnsynchronisedOutput(self, output._inode)
+
+    def sync(self, name: str) -> None:
+        """Nothing."""
+
+    def sync_names(self) -> None:
+        """Nothing."""
+
+
+def kills(disk: MemoryDisk) -> Iterator[tuple[int, Folder]]:
+    """For each prefix of the operations, its length and the folder that a killed program leaves.
+
+    Everything that was done is there, synchronised or not; the last write may be half of one.
+    """
+    names, inodes = dict(disk.start), dict(enumerate(disk.start_inodes))
+    for length, (kind, *rest) in enumerate(disk.log, 1):
+        if kind == "create":
+            names[rest[0]] = rest[1]
+            inodes[rest[1]] = b""
+        elif kind == "write":
+            before = inodes[rest[0]]
+            inodes[rest[0]] = before + rest[1][: len(rest[1]) // 2]
+            yield length - 1, {name: inodes[inode] for name, inode in names.items()}
+            inodes[rest[0]] = before + rest[1]
+        elif kind == "rename":
+            names[rest[1]] = names.pop(rest[0])
+        elif kind == "remove":
+            del names[rest[0]]
+        yield length, {name: inodes[inode] for name, inode in names.items()}
 
 
 Effect = tuple[tuple[str, int | None], ...]  # names, and the inodes that they have afterwards
