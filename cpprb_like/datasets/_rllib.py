@@ -183,11 +183,15 @@ class RllibReader(Reader):
         self._pieces: list[list[Piece]] = []  # of each episode
         try:
             metadata = self._file(0).schema_arrow.metadata or {}
+            is_ours = OURS.encode() in metadata and len(self._paths) == 1
             with _arrow.reading(self._paths[0]):
-                if OURS.encode() in metadata and len(self._paths) == 1:
+                if is_ours:
                     self._read_ours(metadata[OURS.encode()])
                 else:
                     self._read_foreign()
+            if not is_ours:
+                episodes = only_newest_open(self._episodes(), self.left_out)
+                self.header = replace(self.header, episodes=episodes)
         except BaseException:
             self.close()
             raise
@@ -250,12 +254,9 @@ class RllibReader(Reader):
                 fields["has_next"] = Field("has_next", FLAG, ())
         known = [name for name in ("terminated", "truncated") if name in fields]
         ends = {name: name for name in known if fields[name].can_end}
-        header = Header(
+        self.header = Header(
             tuple(fields.values()), (), 1, groups["obs"], groups["actions"], ends=Ends(**ends)
         )
-        self.header = header
-        episodes = only_newest_open(self._episodes(header, groups), self.left_out)
-        self.header = replace(header, episodes=episodes)
 
     def _leave_out(self, column: str, path: Parts, kind: str) -> None:
         """Tell that values of others have no place, unless there are none or these are needed."""
@@ -268,19 +269,19 @@ class RllibReader(Reader):
             )
         self.left_out.append(f"{column} ({kind})")
 
-    def _episodes(
-        self, header: Header, groups: Mapping[str, Mapping[str, Parts]]
-    ) -> list[EpisodeRecord]:
+    def _episodes(self) -> list[EpisodeRecord]:
         """Where the rows say that episodes begin; those are open that nothing ends."""
         there = self._file(0).schema_arrow.names
-        nexts = {f"next_{name}": path for name, path in groups["obs"].items()}
-        is_linked = EPISODE in there and TIME not in there and nexts == groups["new_obs"] != {}
-        linking = [*groups["obs"]] if is_linked else []
+        names = list(self.header.observations)
+        nexts = [name for name, (column, _) in self._places.items() if column == "new_obs"]
+        is_linked = sorted(nexts) == sorted(f"next_{name}" for name in names) != []
+        is_linked = is_linked and EPISODE in there and TIME not in there
+        linking = names if is_linked else []
         episodes = Episodes(ByObservation() if is_linked else ByTime())
         for number, path in enumerate(self._paths):
             file, at = self._file(number), 0
             with _arrow.reading(path):
-                for marks in self._marks(file, header, linking):
+                for marks in self._marks(file, linking):
                     episodes.add(number, marks, at)
                     at += len(marks)
                 if file.metadata.num_rows != at:
@@ -288,8 +289,9 @@ class RllibReader(Reader):
         self._pieces = episodes.pieces
         return episodes.records()
 
-    def _marks(self, file: Any, header: Header, linking: list[str]) -> Iterator[list[Mark]]:
+    def _marks(self, file: Any, linking: list[str]) -> Iterator[list[Mark]]:
         """Of the rows of a file: what tells the episode that each is of."""
+        header = self.header
         there = file.schema_arrow.names
         keys = [name for name in (EPISODE, AGENT) if name in there] if EPISODE in there else []
         ends = [self._places[name][0] for name in header.ends.names]
