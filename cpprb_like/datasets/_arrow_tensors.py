@@ -1,33 +1,89 @@
 """Columns of tensors, which Arrow has as types of extensions: Ray's, and its own of a fixed shape.
 
-Such a column is a list for each row, whose shape stands beside it. What pyarrow makes of it depends
-on what the process has imported: once Ray is there it is a type of Ray's, and else a plain list
-without its shape. Not here: columns of Arrow's own types (``_arrow``).
+Such a column is a flat list for each row, with the shape beside it. Ray takes nested lists for
+arrays of Python objects, so what it is to read is written as a type of its own. What pyarrow makes
+of that depends on what the process has imported: once Ray is there it is Ray's type, and else a
+plain list without its shape. Not here: columns of Arrow's own types (``_arrow``).
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
+
+import numpy as np
 
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need
-from cpprb_like.datasets._model import load_json
+from cpprb_like.datasets._model import Array, Path, load_json
 
-__all__ = ["plain"]
+__all__ = ["column", "part", "parts"]
 
 OF_RAY = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 NAME, METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
 
-def plain(field: Any, found: Any) -> Any:
-    """The values of a column as Arrow's own types have them.
+@cache
+def _type_of_ray() -> Any:
+    """A type of the name and the parts of Ray's, which is not imported."""
+    pa = need("pyarrow", "arrow")
+
+    class Tensor(pa.ExtensionType):  # type: ignore[misc, name-defined]
+        """Flat lists, and the shape of each as JSON."""
+
+        def __init__(self, values: Any, shape: tuple[int, ...]) -> None:
+            self._shape = shape
+            super().__init__(pa.large_list(values), OF_RAY[-1])
+
+        def __arrow_ext_serialize__(self) -> bytes:
+            return json.dumps(self._shape).encode()
+
+        @classmethod
+        def __arrow_ext_deserialize__(cls, storage: Any, serialized: bytes) -> Any:
+            """The same again, as pyarrow lets go of instances whose columns are in use."""
+            return cls(storage.value_type, json.loads(serialized))
+
+    return Tensor
+
+
+def column(values: Array) -> Any:
+    """Values as an array of Arrow: numbers, or tensors of Ray."""
+    pa = need("pyarrow", "arrow")
+    values = _arrow.stored(values)
+    n, shape = len(values), values.shape[1:]
+    if not shape:
+        return _arrow.column(values)
+    offsets = np.arange(n + 1, dtype=np.int64) * math.prod(shape)
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    stored = pa.LargeListArray.from_arrays(offsets, flat)
+    return pa.ExtensionArray.from_storage(_type_of_ray()(flat.type, shape), stored)
+
+
+def parts(field: Any, path: Path = ()) -> Iterator[Path]:
+    """The paths of a column's leaves."""
+    pa = need("pyarrow", "arrow")
+    kind = field.type
+    is_nest = pa.types.is_struct(kind) and NAME not in (field.metadata or {})
+    if is_nest and len(path) < _arrow.MOST_AXES:
+        for k in range(kind.num_fields):
+            yield from parts(kind.field(k), (*path, kind.field(k).name))
+    else:
+        yield path
+
+
+def part(field: Any, found: Any, path: Path) -> Any:
+    """The values at a path of a column, as Arrow's own types have them.
 
     Parameters
     ----------
     field : pyarrow.Field
+        The column's.
     found : pyarrow.Array
+        Its values.
+    path : tuple of str
 
     Returns
     -------
@@ -35,28 +91,37 @@ def plain(field: Any, found: Any) -> Any:
         As it is, if it is of no extension; a tensor of a fixed shape as lists of a fixed size; of
         others the name of the extension, as their values are not known.
     """
+    name = ".".join((field.name, *path))
+    for key in path:
+        kind = found.type
+        found = _arrow.part(found, (key,), name)
+        field = kind.field(kind.get_field_index(key))
+    return _plain(field, found, name)
+
+
+def _plain(field: Any, found: Any, name: str) -> Any:
     pa = need("pyarrow", "arrow")
     kind, metadata = field.type, field.metadata or {}
     if isinstance(kind, pa.FixedShapeTensorType):
         order = kind.permutation
         is_plain = order is None or list(order) == list(range(len(order)))
-        return _shaped(found.storage, kind.shape, field.name) if is_plain else kind.extension_name
+        return _shaped(found.storage, kind.shape, name) if is_plain else kind.extension_name
     if isinstance(kind, pa.BaseExtensionType):
         if kind.extension_name in OF_RAY and isinstance(kind, pa.ExtensionType):
-            return _shaped(found.storage, _shape(kind.__arrow_ext_serialize__()), field.name)
+            return _shaped(found.storage, _shape(kind.__arrow_ext_serialize__(), name), name)
         return kind.extension_name
-    name = metadata.get(NAME, b"").decode(errors="replace")
-    if name in OF_RAY:
-        return _shaped(found, _shape(metadata.get(METADATA, b"")), field.name)
-    return name or found
+    extension = metadata.get(NAME, b"").decode(errors="replace")
+    if extension in OF_RAY:
+        return _shaped(found, _shape(metadata.get(METADATA, b""), name), name)
+    return extension or found
 
 
-def _shape(text: bytes) -> list[int]:
+def _shape(text: bytes, name: str) -> list[int]:
     """The shape that Ray leaves beside a column, as JSON."""
-    shape: Any = load_json(text, METADATA.decode())
+    shape: Any = load_json(text, name)
     is_shape = isinstance(shape, list) and len(shape) <= _arrow.MOST_AXES
     if not is_shape or any(type(n) is not int or n < 0 for n in shape):
-        raise ValueError(f"expected the shape of a tensor, got {json.dumps(shape)}")
+        raise ValueError(f"{name}: expected the shape of a tensor, got {json.dumps(shape)}")
     return list(shape)
 
 

@@ -136,7 +136,7 @@ class RllibWriter(Writer):
         self._waiting, self._n = [], 0
         columns: dict[str, dict[Parts, Any]] = {}
         for name, (column, path) in self._places.items():
-            columns.setdefault(column, {})[path] = _arrow.column(rows[name])
+            columns.setdefault(column, {})[path] = _arrow_tensors.column(rows[name])
         arrays = {
             EPISODE: pa.array([str(number) for number in rows[f"{OURS}:{EPISODE}"].tolist()]),
             TIME: pa.array(rows[f"{OURS}:{TIME}"]),
@@ -226,21 +226,20 @@ class RllibReader(Reader):
         for column in sorted(first.schema.names, key=lambda name: name not in COLUMNS):
             if column == TIME:  # where a row stands in its episode
                 continue
-            found = _arrow_tensors.plain(first.schema.field(column), first.column(column))
-            if isinstance(found, str):
-                self._leave_out(column, (), found)
-                continue
+            described, whole = first.schema.field(column), first.column(column)
             is_told = column in COLUMNS or groups["new_obs"]
             following = {} if is_told else groups["obs"]
             made = {"has_next"} if following else set()
-            for path in _arrow.parts(found.type):
+            for path in _arrow_tensors.parts(described):
                 name = ".".join((COLUMNS.get(column, column), *path))
                 if is_taken(name, made | fields.keys(), following):
                     self.left_out.append(f"{'.'.join((column, *path))} (another is {name!r})")
                     continue
-                field = _arrow.field_of(_arrow.part(found, path, column), name)
+                found = _arrow_tensors.part(described, whole, path)
+                field = None if isinstance(found, str) else _arrow.field_of(found, name)
                 if field is None:
-                    self._leave_out(column, path, str(found.type))
+                    kind = found if isinstance(found, str) else str(whole.type)
+                    self._leave_out(column, path, kind)
                     continue
                 fields[name] = field
                 self._places[name] = column, path
@@ -356,10 +355,9 @@ class RllibReader(Reader):
             column, path = self._places[name]
             if column not in batch.schema.names:
                 raise ValueError(f"{column}: expected a column of this name, got none")
-            whole = _arrow_tensors.plain(batch.schema.field(column), batch.column(column))
-            if isinstance(whole, str):
-                raise ValueError(f"{column}: expected numbers, got {whole}")
-            found = _arrow.part(whole, path, column)
+            found = _arrow_tensors.part(batch.schema.field(column), batch.column(column), path)
+            if isinstance(found, str):
+                raise ValueError(f"{column}: expected numbers, got {found}")
             values = _arrow.values_of(found, column, self.header.stored(name))
             rows[name] = values.reshape(len(batch), *self.header[name].shape)
         return rows

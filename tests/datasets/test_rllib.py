@@ -319,6 +319,40 @@ def test_tensors_of_ray_keep_their_shape(has_ray: bool, tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows["mask"], images[:5, 0, :2, 0] > 99)
 
 
+def test_arrays_are_written_as_tensors_of_ray(
+    has_ray: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images, as nested lists, were arrays of Python objects in RLlib; they come back here too."""
+    number: Any = {"shape": ()}
+    image: Any = {"shape": (4, 5, 3), "dtype": "u1"}
+    fields: Any = {"obs.a": image, "obs.b": {"shape": 2}, "act": number, "rew": number}
+    fields |= {"mask": {"shape": (2, 3), "dtype": bool}, "time": {"shape": 2, "dtype": "M8[s]"}}
+    rb = ReplayBuffer(8, fields, next_of=["obs.a", "obs.b"])
+    rng = np.random.default_rng(0)
+    days = np.array(["2026-11-23", "2026-11-24"], "M8[s]")
+    for images in frames(10).reshape(5, 2, 4, 5, 3):
+        parts = {"obs.a": images[0], "next_obs.a": images[1], "obs.b": [1, 2], "next_obs.b": [3, 4]}
+        rb.add(**parts, act=1, rew=2, mask=rng.random((2, 3)) > 0.5, time=days)
+    monkeypatch.setattr("cpprb_like.datasets._from_buffer.CHUNK_NBYTES", 1)  # a row in each group
+    rb.export(tmp_path / "x.parquet")
+
+    schema = parquet.read_schema(tmp_path / "x.parquet")
+    if not has_ray:
+        assert schema.field("mask").metadata == {
+            b"ARROW:extension:name": b"ray.data.arrow_tensor_v2",
+            b"ARROW:extension:metadata": b"[2, 3]",
+        }
+        assert (
+            schema.field("obs").type.field("a").metadata[b"ARROW:extension:metadata"]
+            == b"[4, 5, 3]"
+        )
+        assert schema.field("mask").type == pa.large_list(pa.bool_())
+    again = ReplayBuffer.from_dataset(tmp_path / "x.parquet", strict=True).get_all_transitions()
+    for name, values in rb.get_all_transitions().items():
+        assert again[name].dtype == values.dtype
+        np.testing.assert_array_equal(again[name], values)
+
+
 @ids_are_told
 def test_tensors_of_arrow_keep_their_shape(tmp_path: Path) -> None:
     """The type that pyarrow has itself; with its axes exchanged it is not read."""
