@@ -7,6 +7,7 @@ Not here: how a batch is drawn (``_source`` and its subclasses), what it is made
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
@@ -56,6 +57,8 @@ class Batches(Iterator[T_co], Generic[T_co]):
         states: Callable[[], States],
         back: Callable[[int], None] | None = None,
     ) -> None:
+        if back is None:  # not an epoch, which ends
+            draw = partial(_endless, draw)
         self._draw: Callable[[], Batch] | None = draw
         self._conversion = conversion
         self._prefetcher: Prefetcher | None = None
@@ -106,3 +109,11 @@ class Batches(Iterator[T_co], Generic[T_co]):
 
 def _as_it_is(batch: Batch) -> Batch:
     return batch
+
+
+def _endless(draw: Callable[[], Batch]) -> Batch:
+    """A draw of batches without end, which no ``StopIteration`` of a user's code ends."""
+    try:
+        return draw()
+    except StopIteration as error:
+        raise RuntimeError("the draw of a batch raised StopIteration") from error

@@ -86,13 +86,23 @@ class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
         self._again: deque[Slots] = deque()
 
     def __next__(self) -> dict[str, NDArray[Any]]:
+        try:
+            found = self._next()
+        except StopIteration as error:  # of a user's code: it would end the epoch without a word
+            raise RuntimeError("reading a batch raised StopIteration") from error
+        if found is None:
+            raise StopIteration
+        return found
+
+    def _next(self) -> dict[str, NDArray[Any]] | None:
+        """The next batch; None at the end."""
         self._recent.append(None)
         if self._begin is not None:
             self._order, self._begin = self._begin(), None
         order = self._order
         slots = None if order is None else self._next_slots(order)
         if order is None or slots is None:
-            raise StopIteration
+            return None
         if self._recent:
             self._recent[-1] = slots
         try:

@@ -137,6 +137,47 @@ class Called(Conversion):
             raise RuntimeError("to: the function raised StopIteration") from error
 
 
+class OfJax(Conversion):
+    """Arrays of JAX; what JAX has no numbers for stays an array of NumPy.
+
+    Whether it has those of 64 bits is said thread by thread, as with ``jax.enable_x64``. So these
+    columns wait for the thread that gets the batch, which may not be the one that draws it.
+    """
+
+    def __init__(self, jax: Any, device: Any) -> None:
+        self._jax, self._device = jax, device
+
+    def make(self, batch: Mapping[str, NDArray[Any]]) -> JaxBatch:
+        """Arrays of the narrow columns."""
+        return JaxBatch(
+            (name, values if _is_wide(values.dtype) else self._convert(values))
+            for name, values in batch.items()
+        )
+
+    def hand_out(self, made: JaxBatch) -> JaxBatch:
+        """Arrays of the wide columns too, if JAX has such numbers here."""
+        if self._jax.config.jax_enable_x64:
+            for name, values in made.items():
+                if isinstance(values, np.ndarray) and _is_wide(values.dtype):
+                    made[name] = self._convert(values)
+        return made
+
+    def _convert(self, array: NDArray[Any]) -> Any:
+        """An array of JAX over the same memory, or a copy of it on the device."""
+        if array.dtype.kind not in "biufc":
+            return array
+        try:
+            found = self._jax.dlpack.from_dlpack(array)
+        except (BufferError, TypeError):
+            return array
+        return found if self._device is None else self._jax.device_put(found, self._device)
+
+
+def _is_wide(dtype: np.dtype[Any]) -> bool:
+    """Whether JAX has such numbers with ``jax_enable_x64`` only, and would round them without."""
+    return dtype.itemsize // (2 if dtype.kind == "c" else 1) >= WIDE
+
+
 class OnCuda(Conversion):
     """Tensors of PyTorch on a CUDA device."""
 
@@ -241,14 +282,4 @@ def _by_jax(given: Any) -> Conversion:
         except RuntimeError as error:
             raise ValueError(f"device: {error}") from error
 
-    def convert(array: NDArray[Any]) -> Any:
-        wide = array.dtype.itemsize // (2 if array.dtype.kind == "c" else 1) >= WIDE
-        if array.dtype.kind not in "biufc" or (wide and not jax.config.jax_enable_x64):
-            return array  # JAX has no such numbers, or would round them
-        try:
-            found = jax.dlpack.from_dlpack(array)
-        except (BufferError, TypeError):
-            return array
-        return found if device is None else jax.device_put(found, device)
-
-    return Columns(convert, JaxBatch)
+    return OfJax(jax, device)

@@ -22,6 +22,8 @@ from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import TensorBatch
 from cpprb_like.buffers import _tensors as tensors
 from cpprb_like.buffers._cuda import CudaCopies
+from cpprb_like.samplers import Uniform
+from cpprb_like.views import Hindsight
 
 NUMBERS = ["f2", "f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "?", "c8", "c16"]
 OTHERS = ["S3", "U2", "O", "M8[s]", ">f4", "g", "V3"]
@@ -101,14 +103,39 @@ class Exhausted:
         return np.zeros(len(given))
 
 
+class Taking(Uniform):
+    """A sampler that asks such a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.take = Exhausted()
+
+    def draw(self, *arguments: Any, **options: Any) -> Any:
+        """As that of its base."""
+        self.take()
+        return super().draw(*arguments, **options)
+
+
+def relabelled() -> Any:
+    """Rows whose rewards come from such a function."""
+    vector: Any = {"shape": 2}
+    rb = ReplayBuffer(20, {"goal": vector, "found": vector, "rew": {}, "done": {}}, seed=0)
+    for t in range(20):
+        rb.add(goal=[0, t], found=[0, t], rew=0, done=t % 10 == 9)
+    return rb.view(Hindsight(Exhausted(), goal="goal", achieved="found", relabel_ratio=1.0))
+
+
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize(
     ("begin", "words"),
     [
         (lambda ahead: filled().batches(4, to=Exhausted(), prefetch=ahead), "to: the function"),
         (lambda ahead: filled().epoch(4, to=Exhausted(), prefetch=ahead), "to: the function"),
+        (lambda ahead: filled(sampler=Taking()).batches(4, prefetch=ahead), "the draw of a batch"),
+        (lambda ahead: relabelled().batches(4, prefetch=ahead), "the draw of a batch"),
+        (lambda ahead: relabelled().epoch(4, prefetch=ahead), "reading a batch"),
     ],
-    ids=["batches", "epoch"],
+    ids=["batches, to", "epoch, to", "batches, sampler", "batches, reward", "epoch, reward"],
 )
 def test_stopiteration_of_a_users_code_is_an_error(
     prefetch: int, begin: Callable[[int], Any], words: str
@@ -312,6 +339,27 @@ def test_threads_that_begin_with_jax_together(monkeypatch: pytest.MonkeyPatch) -
         for made in [threads.submit(rb.batches, 4, to="jax") for _ in range(4)]:
             made.result()
     assert sorted(kind.__name__ for kind in tree_util.known) == ["JaxBatch", "TensorBatch"]
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("wide", [False, True])
+def test_numbers_of_64_bits_go_by_the_thread_of_the_learner(
+    jax: Any, prefetch: int, wide: bool, device: str | None
+) -> None:
+    """The thread that draws ahead has not the settings that a ``with`` of the learner makes."""
+    rb = of_dtypes(NUMBERS)
+    with (
+        jax.enable_x64(wide),
+        rb.batches(6, to="jax", prefetch=prefetch, device=device) as batches,
+    ):
+        batch = [next(batches) for _ in range(4)][-1]
+        assert list(batch) == list(rb.fields)
+        for name in ("of f8", "of i8", "of u8", "of c16"):
+            assert isinstance(batch[name], jax.Array) == wide
+            assert batch[name].dtype == np.dtype(name[3:])
+        assert isinstance(batch["of f4"], jax.Array)
+        assert isinstance(batch["of c8"], jax.Array)
 
 
 def test_jitted_functions_take_batches(jax: Any) -> None:

@@ -69,6 +69,25 @@ def test_each_row_once_over_all_workers(workers: int, start: str | None) -> None
     assert rows(loader) == orders[0]
 
 
+def never(*_: Any) -> Any:
+    """A user's function that takes from an iterator which is empty."""
+    return next(iter(()))
+
+
+@pytest.mark.parametrize(("workers", "start"), [(0, None), (1, STARTS[0])])
+def test_stopiteration_of_a_users_function_is_an_error(workers: int, start: str | None) -> None:
+    """PyTorch took it for the end of the epoch, which had no batches."""
+    vector: Any = {"shape": 2}
+    rb = ReplayBuffer(20, {"goal": vector, "found": vector, "rew": {}, "done": {}})
+    rb.add(goal=np.ones((20, 2)), found=np.ones((20, 2)), rew=np.ones(20), done=np.zeros(20))
+    view = rb.view(Hindsight(never, goal="goal", achieved="found", relabel_ratio=1.0))
+    loader: Any = DataLoader(
+        EpochDataset(view, 8), batch_size=None, num_workers=workers, multiprocessing_context=start
+    )
+    with pytest.raises(RuntimeError, match="reading a batch raised StopIteration"):
+        list(loader)
+
+
 @pytest.mark.parametrize("start", STARTS)
 def test_workers_that_stay_see_the_epoch(start: str) -> None:
     """``set_epoch`` reaches workers that outlive an epoch."""
