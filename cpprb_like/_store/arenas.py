@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c import machine_memory
+from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._store.schema import Layout
 
 __all__ = ["allocate", "allocate_floats", "open_arena"]
@@ -54,7 +55,7 @@ def _untouched(entry: tuple[weakref.ref[Arena], Layout]) -> int:
     arena, layout = entry[0](), entry[1]
     if arena is None:
         return 0
-    written = int(layout.state(arena)[0])
+    written = int(layout.state(arena)[WORD_WRITTEN])
     return layout.nbytes * max(0, layout.capacity - written) // layout.capacity
 
 

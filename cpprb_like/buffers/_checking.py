@@ -95,7 +95,7 @@ class _Extent:
 
     def __init__(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
         self.capacity, self.n_envs = layout.capacity, layout.n_envs
-        self.written = int(layout.state(arena)[0])
+        self.written = int(layout.state(arena)[WORD_WRITTEN])
         self.oldest = max(0, self.written - self.capacity)
 
 

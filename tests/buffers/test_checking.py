@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from strategies import Array
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._core import N_STATE_WORDS, WORD_CLEARS, WORD_EDITS
 from cpprb_like._store.arenas import allocate_floats
 from cpprb_like.samplers import Prioritized, RankBased, _prioritized
 
 DEPTH = 3
-HEADER = slice(64, 64 + 8 * 5)  # the words that every buffer has
+HEADER = slice(64, 64 + 8 * N_STATE_WORDS)  # the words that every buffer has
 FIELDS: dict[str, Any] = {
     "t": {"shape": (), "dtype": "i4"},
     "next_t": {"shape": (), "dtype": "i4"},
@@ -194,7 +195,7 @@ def test_a_buffer_that_passes_reads_as_it_should(options: dict[str, Any], steps:
 
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_every_bit_of_the_header_counts(n_envs: int) -> None:
-    """Rows written, absent rows, base of handles, lengths of episodes: one wrong bit is seen.
+    """Rows, absent rows, base of handles, lengths of episodes: one wrong bit is seen.
 
     Clears and updates are numbers without another trace: any that is not negative may be right.
     """
@@ -203,10 +204,10 @@ def test_every_bit_of_the_header_counts(n_envs: int) -> None:
     for _ in range(4):
         player.step(end=0.0)
     words = rb._layout.state(rb._arena)
-    for number in range(5 + n_envs):
+    for number in range(N_STATE_WORDS + n_envs):
         for bit in range(64):
             words[number] ^= np.int64(1) << np.int64(bit)
-            if number in (2, 4) and bit < 61:
+            if number in (WORD_CLEARS, WORD_EDITS) and bit < 61:
                 rb.check("t")
             else:
                 with pytest.raises(AssertionError):

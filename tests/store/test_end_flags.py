@@ -13,6 +13,7 @@ import pytest
 from strategies import Array
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._core import WORD_ABSENT_ROWS
 from cpprb_like._store.end_flags import count_absent
 from cpprb_like.buffers import _checking
 
@@ -83,7 +84,7 @@ def test_both_say_the_same(
             value = layout.rows(arena, int(rng.choice(numbers)))[slot]
             value[rng.integers(len(value))] ^= 128 if rng.random() < 0.5 else rng.integers(1, 256)
         else:
-            layout.state(arena)[1] += rng.integers(-1, 2)
+            layout.state(arena)[WORD_ABSENT_ROWS] += rng.integers(-1, 2)
         expected = verdict(rb, arena, monkeypatch, slow=True)
         assert verdict(rb, arena, monkeypatch, slow=False) == expected
 

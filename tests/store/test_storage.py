@@ -16,6 +16,7 @@ from helpers import refused, snapshot
 from strategies import assert_same
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._core import N_STATE_WORDS
 from cpprb_like._store import file_maps
 from cpprb_like.typing import FieldSpec
 
@@ -198,7 +199,7 @@ def test_a_file_with_other_ends_of_episodes_is_not_opened(prefix: str) -> None:
             ReplayBuffer(7, fields, mmap_prefix=prefix, mmap_mode="r+", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("word", range(8))
+@pytest.mark.parametrize("word", range(N_STATE_WORDS + 2))
 @pytest.mark.parametrize("value", [-1, 0, 1, 2, 2**31, 2**62, 2**63 - 1, -(2**63)])
 @pytest.mark.parametrize("n", [5, 12])
 def test_every_number_of_a_header_is_checked(prefix: str, word: int, value: int, n: int) -> None:
