@@ -107,7 +107,8 @@ learning-curves:
 	$(TORCH_BIN)/python benchmarks/learning_curves.py $(ARGS)
 
 # The formats of data sets, with the libraries that they are of as judges. Of LeRobot its data sets alone, without the robots, whose packages
-# are many; those that it was made for take no arrays of one number for a number, so NumPy is not the newest.
+# are many; those that it was made for take no arrays of one number for a number, so NumPy is not the newest. Of D4RL and DreamerV3 what reads
+# and writes data, which needs neither simulators nor networks.
 test-datasets:
 	$(PYTHON) -m venv "$(DATASETS_VENV)"
 	$(DATASETS_BIN)/python -m pip uninstall --quiet --yes cpprb_like

@@ -40,6 +40,7 @@ from cpprb_like.datasets._model import (
     load_json,
     only_newest_open,
 )
+from cpprb_like.datasets._model import Path as Parts
 
 __all__ = ["FORMAT", "DreamerReader", "DreamerWriter"]
 
@@ -61,7 +62,8 @@ PLAIN = re.compile(r"[<>|=]?[biuf][0-9]{1,2}")
 
 def _keys(header: Header) -> dict[str, str]:
     """The key of each field, but for those that are made of others."""
-    keys = {name: key_of(name) for name in (*header.observations, *header.actions)}
+    keys = {name: _key(name, path) for name, path in header.observations.items()}
+    keys |= {name: key_of(name) for name in header.actions}
     if len(header.actions) == 1:
         keys[next(iter(header.actions))] = "action"
     if header.reward is not None:
@@ -75,6 +77,16 @@ def _keys(header: Header) -> dict[str, str]:
     if len(set(taken)) != len(taken):
         raise ValueError(f"{NAME}: expected fields with other names than {sorted(FLAGS)}")
     return keys
+
+
+def _key(name: str, path: Parts) -> str:
+    """That of a part of the observation, which DreamerV3 finds by the name of the part alone.
+
+    The whole name of the field if it would be taken for something else, as that of a number.
+    """
+    key = key_of(".".join(path))
+    is_taken = key in {"action", "reward", *FLAGS, *IDS} or key.startswith(LOG) or key[:1].isdigit()
+    return key_of(name) if not path or is_taken else key
 
 
 # ---------------------------------------------------------------------- writing

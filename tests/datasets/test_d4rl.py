@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,117 @@ def test_every_data_set_has_a_value_for_each_row(tmp_path: Path) -> None:
         file.visititems(note)
     assert set(lengths.values()) == {20}, lengths
     assert "infos/extra" in lengths
+
+
+# ---------------------------------------------------------------------- with D4RL as the judge
+
+
+def offline(obs: int, act: int) -> Any:
+    """D4RL's functions, and an environment of its own that is nothing but its data sets.
+
+    Its other environments need simulators, and it prints that it does without.
+    """
+    os.environ.setdefault("D4RL_SUPPRESS_IMPORT_ERROR", "1")
+    d4rl = need("d4rl", "make test-datasets")
+    box = need("gym.spaces").Box
+    env = d4rl.offline_env.OfflineEnv()
+    env.observation_space, env.action_space = box(-9, 9, (obs,)), box(-9, 9, (act,))
+    return d4rl, env
+
+
+def recorded(steps: int = 500) -> ReplayBuffer:
+    """Episodes that end either way, and an open one."""
+    rng = np.random.default_rng(1)
+    flag: Any = {"shape": (), "dtype": bool}
+    fields: Any = {"obs": {"shape": 3}, "act": {"shape": 2}, "rew": {"shape": 1}, "prob": {}}
+    rb = ReplayBuffer(steps, {**fields, "terminated": flag, "truncated": flag}, next_of="obs")
+    obs = rng.normal(size=3)
+    for t in range(steps):
+        following = rng.normal(size=3)
+        terminated, truncated = t % 100 == 99, t % 70 == 69
+        step = {"act": rng.normal(size=2), "rew": t, "prob": -t}
+        rb.add(obs=obs, next_obs=following, terminated=terminated, truncated=truncated, **step)
+        obs = rng.normal(size=3) if terminated or truncated else following
+    return rb
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transitions_of_d4rl_are_ours(tmp_path: Path) -> None:
+    """``qlearning_dataset`` has the transitions but those that it drops, those before time-outs."""
+    d4rl, env = offline(3, 2)
+    rb = recorded()
+    rb.export(tmp_path / "ours.hdf5")
+
+    data = env.get_dataset(str(tmp_path / "ours.hdf5"))
+    found = d4rl.qlearning_dataset(env, data)
+
+    rows = rb.get_all_transitions()
+    np.testing.assert_array_equal(data["next_observations"], rows["next_obs"])
+    kept = ~rows["truncated"]
+    kept[-1] = False
+    names = {"observations": "obs", "actions": "act", "terminals": "terminated"}
+    for theirs, name in names.items():
+        np.testing.assert_array_equal(found[theirs], rows[name][kept])
+    np.testing.assert_array_equal(found["rewards"], rows["rew"][kept, 0])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_episodes_of_d4rl_are_ours(tmp_path: Path) -> None:
+    """``sequence_dataset`` takes a value for each row from every data set, so each must have one.
+
+    Our metadata were a data set of their own length.
+    """
+    d4rl, env = offline(3, 2)
+    rb = recorded(5_000)
+    rb.export(tmp_path / "ours.hdf5")
+
+    data = env.get_dataset(str(tmp_path / "ours.hdf5"))
+    found = list(d4rl.sequence_dataset(env, data))
+
+    assert len(found) == sum(one.terminated or one.truncated for one in rb.episodes.list())
+    for number, episode in enumerate(found):
+        rows = rb.episodes.read(number)
+        names = {
+            "observations": "obs",
+            "actions": "act",
+            "next_observations": "next_obs",
+            "terminals": "terminated",
+            "timeouts": "truncated",
+            "infos/prob": "prob",
+        }
+        for theirs, name in names.items():
+            np.testing.assert_array_equal(episode[theirs], rows[name], err_msg=theirs)
+        np.testing.assert_array_equal(episode["rewards"], rows["rew"][:, 0])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ours_reads_what_d4rl_wrote(tmp_path: Path) -> None:
+    """Its ``DatasetWriter`` has no time-outs, which is told; what its reader sees is there."""
+    d4rl, env = offline(3, 2)
+    rng = np.random.default_rng(2)
+    writer = need("d4rl.utils.dataset_utils").DatasetWriter(goal=True)
+    for t in range(60):
+        step = rng.normal(size=3), rng.normal(size=2), t / 2, t % 20 == 19
+        writer.append_data(*step, goal=rng.normal(size=2))
+    writer.write_dataset(str(tmp_path / "theirs.hdf5"))
+
+    with pytest.warns(UserWarning, match="without a data set timeouts"):
+        rb = ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5", strict=True)
+
+    data = env.get_dataset(str(tmp_path / "theirs.hdf5"))
+    rows = rb.get_all_transitions()
+    names = {
+        "observations": "obs",
+        "actions": "act",
+        "rewards": "rew",
+        "terminals": "terminated",
+        "infos/goal": "info.goal",
+    }
+    for theirs, name in names.items():
+        assert rows[name].dtype == data[theirs].dtype
+        np.testing.assert_array_equal(rows[name], data[theirs])
+    env._max_episode_steps = 1000
+    found = d4rl.qlearning_dataset(env, data)
+    known = rows["has_next"]
+    drawn = ~found["terminals"]
+    np.testing.assert_array_equal(rows["next_obs"][known], found["next_observations"][drawn])
