@@ -31,7 +31,7 @@ __all__ = [
     "write",
 ]
 
-CHUNK_NBYTES = 1 << 18  # stays in the cache: with 4 MiB a save takes twice as long
+CHUNK_NBYTES = 1 << 20  # stays in a cache; with 256 KiB the system takes a fifth longer to copy it
 MAGIC = b"\x93NUMPY\x03\x00"
 ALIGNMENT = 64
 SHORT_HEADER = 128  # bytes of that of an array of bytes with two lengths

@@ -26,7 +26,7 @@ from cpprb_like.checkpoint._arrays import CHUNK_NBYTES, Codec, DamagedError, Fil
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._held import HoldsRows, Rows
 from cpprb_like.checkpoint._progress import Progress
-from cpprb_like.checkpoint._segments import IndexCopy, Part, Plan
+from cpprb_like.checkpoint._segments import Index, IndexCopy, Part, Plan
 from cpprb_like.checkpoint._values import Encoder, dtype_from_json, dtype_to_json
 
 __all__ = ["Job", "Saving", "layout_to_json"]
@@ -147,7 +147,7 @@ def _field_dtype(dtype: np.dtype[Any]) -> Any:
 class RingJob:
     """The rows of one ring: planned while writers wait, and written afterwards."""
 
-    def __init__(self, holder: Any, number: int, state: Before) -> None:
+    def __init__(self, holder: Any, number: int, state: Before, index: type[Index]) -> None:
         rows: Rows = holder._rows_to_save()
         self._layout, self._arena, self._ring, self._saves = rows
         self._hold = holder._hold
@@ -161,7 +161,7 @@ class RingJob:
         self._plan: Plan = _segments.plan(ring, self._parts, self._beside(), before, known)
         self._moment = ring.now()
         self.oldest = self._first = ring.written - ring.stored
-        self._index = IndexCopy(self._layout, self._arena, self._parts)
+        self._index = index(self._layout, self._arena, self._parts)
         for number in self._plan.write:
             self._index.take(*self._range(number, self.oldest))
         self._index.take_rows(self._plan.patched)
@@ -359,6 +359,7 @@ class RingJob:
         saved["oldest"] = self.oldest
         if self._copied:
             return
+        self._index.settle(ring, self._moment)
         if ring.clears != self._moment.clears:
             raise RuntimeError("the buffer was cleared while it was saved; the folder is as it was")
         if ring.written != self._moment.written:
@@ -476,14 +477,14 @@ class Job:
         with self._disk.locked():
             _holding(self._holders, self._save)
 
-    def begin(self) -> _Begun:
+    def begin(self, index: type[Index]) -> _Begun:
         """Look at everything, while writers wait; the folder is locked by the caller."""
         before = Before(self._disk)
-        begun: _Begun = _holding(self._holders, partial(_Begun, self, before))
+        begun: _Begun = _holding(self._holders, partial(_Begun, self, before, index))
         return begun
 
     def _save(self) -> None:
-        begun = self.begin()
+        begun = self.begin(Index)
         try:
             begun.write()
         except BaseException:
@@ -505,7 +506,7 @@ def _holding(holders: list[Any], call: Callable[[], Any]) -> Any:
 class _Begun:
     """A save that has seen everything, and has yet to write it."""
 
-    def __init__(self, job: Job, before: Before) -> None:
+    def __init__(self, job: Job, before: Before, index: type[Index]) -> None:
         self._job = job
         self._before = before
         encoder = job._encoder()
@@ -517,7 +518,7 @@ class _Begun:
         self._rings: list[RingJob] = []
         try:
             for number, holder in enumerate(encoder.holders):
-                self._rings.append(RingJob(holder, number, before))
+                self._rings.append(RingJob(holder, number, before, index))
         except BaseException:
             self.abandon()
             raise
@@ -652,7 +653,7 @@ class Saving:
         self._lock = disk.locked()
         self._lock.__enter__()
         try:
-            self._begun = self._job.begin()
+            self._begun = self._job.begin(IndexCopy)
             try:
                 self._thread.start()
             except BaseException:

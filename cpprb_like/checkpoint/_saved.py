@@ -81,6 +81,8 @@ class Checkpointed(Savable):
             message names it.
         BlockingIOError
             Somebody else is saving to this folder.
+        RuntimeError
+            ``encode`` or ``progress`` changed what is saved.
         OSError
             The disk is full, or such. Whatever is raised, the folder has its old states.
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import Ring
+from cpprb_like._core import Moment, Ring
 from cpprb_like._store.schema import Layout
 from cpprb_like._store.tracker import Tracker
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 
-__all__ = ["IndexCopy", "Part", "Plan", "flags_name", "parts_of", "plan", "record_dtype"]
+__all__ = ["Index", "IndexCopy", "Part", "Plan", "flags_name", "parts_of", "plan", "record_dtype"]
 
 Bytes = NDArray[np.uint8]
 Ids = NDArray[np.int64]
@@ -119,7 +119,7 @@ class Part(NamedTuple):
             self._take(slice(slot, slot + n), out[done : done + n])
             done += n
 
-    def pieces(self, low: int, high: int, index: IndexCopy) -> Iterator[Bytes]:
+    def pieces(self, low: int, high: int, index: Index) -> Iterator[Bytes]:
         """The bytes of the rows from ``low`` to ``high``, in arrays of some MiB."""
         step = max(1, CHUNK_NBYTES // max(1, self.nbytes))
         buffer = np.empty((min(step, high - low), self.nbytes), np.uint8)
@@ -192,11 +192,41 @@ def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
     return parts
 
 
-class IndexCopy:
+class Index:
     """What is known of the rows at the moment of a save, and changes with later rows.
 
-    Flags of the records, and the parts that say where derived values are: copied for the rows that
-    will be written, while writers wait.
+    Flags of the records, and the parts that say where derived values are. Of a save for which
+    writers wait until all is written: these are as they were, where they are.
+    """
+
+    def __init__(self, layout: Layout, arena: Bytes, parts: list[Part]) -> None:
+        """Nothing; the arguments are those of ``IndexCopy``."""
+
+    def take(self, low: int, high: int) -> None:
+        """Look at what the rows from ``low`` to ``high`` have."""
+
+    def take_rows(self, rows: Ids) -> None:
+        """Look at what these rows have, which are in none of the ranges."""
+
+    def put(self, part: Part, piece: Bytes, start: int) -> None:
+        """Set what it was in the bytes of the rows from ``start`` on."""
+
+    def put_rows(self, part: Part, values: Bytes, rows: Ids) -> None:
+        """The same for the bytes of these rows."""
+
+    def settle(self, ring: Ring, moment: Moment) -> None:
+        """All is written. ``RuntimeError`` if what was not copied has changed since the moment."""
+        now = ring.now()
+        if (now.written, now.clears, now.edits) != (moment.written, moment.clears, moment.edits):
+            raise RuntimeError(
+                "encode= or progress= changed the buffer that is saved; the folder is as it was"
+            )
+
+
+class IndexCopy(Index):
+    """As ``Index``, of a save that goes on beside writers: copied for the rows that it will write.
+
+    That is done at the moment of the save, while writers wait.
     """
 
     def __init__(self, layout: Layout, arena: Bytes, parts: list[Part]) -> None:
@@ -210,17 +240,17 @@ class IndexCopy:
         self._of_rows: dict[str, Bytes] = {}
 
     def take(self, low: int, high: int) -> None:
-        """Copy what the rows from ``low`` to ``high`` have."""
+        """See ``Index``."""
         found = {part.name: part.copy(low, high) for part in (self._flags, *self._indexes)}
         self._ranges.append((low, high, found))
 
     def take_rows(self, rows: Ids) -> None:
-        """Copy what these rows have, which are in none of the ranges."""
+        """See ``Index``."""
         self._rows = rows
         self._of_rows = {part.name: part.copy_rows(rows) for part in (self._flags, *self._indexes)}
 
     def put(self, part: Part, piece: Bytes, start: int) -> None:
-        """Set what was copied in the bytes of the rows from ``start`` on."""
+        """See ``Index``."""
         if not (part is self._records or part.is_index):
             return
         name, to = ("flags", piece[:, -1:]) if part is self._records else (part.name, piece)
@@ -231,7 +261,7 @@ class IndexCopy:
                 to[first - start : end - start] = found[name][first - low : end - low]
 
     def put_rows(self, part: Part, values: Bytes, rows: Ids) -> None:
-        """The same for the bytes of these rows; each was copied."""
+        """See ``Index``; each was copied."""
         if not (part is self._records or part.is_index):
             return
         name, to = ("flags", values[:, -1:]) if part is self._records else (part.name, values)
@@ -244,6 +274,9 @@ class IndexCopy:
         for low, high, found in self._ranges:
             within = (rows >= low) & (rows < high) & ~single
             to[within] = found[name][rows[within] - low]
+
+    def settle(self, ring: Ring, moment: Moment) -> None:
+        """Do nothing: there is a copy."""
 
 
 class Plan(NamedTuple):

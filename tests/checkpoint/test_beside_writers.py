@@ -6,7 +6,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -318,3 +318,30 @@ def test_objects_are_those_of_their_rows(
             assert [str(number) for number in rows["number"]] == rows["thing"].tolist()
             rb.save("memory", encode=str.encode)
         assert rows["number"][0] == 1000
+
+
+@pytest.mark.parametrize("change", ["add", "update", "end", "clear"])
+def test_a_callback_that_changes_what_is_saved_is_refused(
+    change: str, disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``save`` copies no flags before it writes them, as all others wait: the old state stays."""
+    monkeypatch.setattr(_save, "COPIED_NBYTES", 0)
+    rb, old = with_old_state(disk)
+    add(rb, 1)
+    assert rb.ring.episode_len(0) > 0, "else there is nothing to end"
+    changes: dict[str, Callable[[], object]] = {
+        "add": lambda: add(rb, 1),
+        "update": lambda: update(rb, 1),
+        "end": rb.on_episode_end,
+        "clear": rb.clear,
+    }
+
+    def progress(done: int, total: int) -> None:
+        if done:
+            changes[change]()
+
+    with pytest.raises(RuntimeError, match="progress= changed the buffer that is saved"):
+        rb.save("memory", progress=progress)
+    assert digest(ReplayBuffer.load("memory")) == old
+    rb.save("memory")
+    assert digest(ReplayBuffer.load("memory")) == digest(rb)
