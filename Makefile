@@ -83,7 +83,7 @@ test-torch:
 		tests/samplers/test_prioritized_misuse.py $(ARGS)
 	CPPRB_LIKE_REQUIRE=torch,jax,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest -m packages tests/project/test_docs.py
 
-# Training libraries on the real thing, in the environment of test-torch, as PyTorch is large.
+# Training libraries on the real thing, in the environment of test-torch, as PyTorch is large. CleanRL asks for another Python; its scripts do not.
 LIBRARIES = "stable-baselines3==2.9.2" "gymnasium==1.4.0" "ale-py==0.12.1" "opencv-python-headless==5.0.0.93" \
 	"torchrl==0.14.1" "tianshou==2.0.1" jax
 # What single tests compare with. cpprb has no wheels for CPython 3.13 and newer, where it has to be compiled.
@@ -94,7 +94,8 @@ test-integrations:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) $(LIBRARIES) $(PEERS) \
 		"pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,tianshou,jax $(TORCH_BIN)/pytest \
+	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python "cleanrl==1.2.0"
+	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,tianshou,jax,cleanrl $(TORCH_BIN)/pytest \
 		tests/libraries tests/integrations/test_libraries_missing.py \
 		tests/project/test_docs.py -k "libraries or stable_baselines3 or torchrl or tianshou" $(ARGS)
 	CPPRB_LIKE_REQUIRE=cpprb,envpool,highway_env,gymnasium $(TORCH_BIN)/pytest \

@@ -20,6 +20,7 @@ PACKAGES = {
     "PIL": "Pillow",
     "ale_py": "ale-py",
     "av": "PyAV",
+    "cleanrl": "CleanRL",
     "click": "click",
     "cpprb": "cpprb",
     "cv2": "opencv-python-headless",
