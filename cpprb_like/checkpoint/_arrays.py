@@ -98,29 +98,29 @@ def write(
     pieces: Iterator[Bytes],
     codec: Codec,
     watch: Watch,
-) -> FileEntry:
-    """Write an array, whose bytes come in ``pieces``, to a new file, and synchronise it.
+) -> tuple[FileEntry, Any]:
+    """Write an array, whose bytes come in ``pieces``, to a new file.
 
-    If it raises, there is no file.
+    Returns the open ``Output`` as well, to be synchronised and closed. If it raises, there is no
+    file.
     """
     if codec.name is not None:
         name += f".{codec.name}"
     output = disk.create(name)
     try:
-        try:
-            sink = _Sink(output, codec)
-            sink.write(header(dtype, shape))
-            for piece in pieces:
-                sink.write(piece.data)
-                watch(piece.nbytes)
-            sink.finish()
-            output.sync()
-        finally:
-            output.close()
+        sink = _Sink(output, codec)
+        sink.write(header(dtype, shape))
+        for piece in pieces:
+            sink.write(piece.data)
+            watch(piece.nbytes)
+        sink.finish()
     except BaseException:
-        disk.remove(name)
+        try:
+            output.close()
+        finally:
+            disk.remove(name)
         raise
-    return FileEntry(name, sink.nbytes, sink.crc32, codec.name)
+    return FileEntry(name, sink.nbytes, sink.crc32, codec.name), output
 
 
 class _Sink:

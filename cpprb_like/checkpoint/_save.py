@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NoReturn
@@ -31,6 +32,7 @@ from cpprb_like.checkpoint._values import Encoder, dtype_from_json, dtype_to_jso
 
 __all__ = ["Job", "Saving", "layout_to_json"]
 
+MOST_WAITING = 8  # files are open at once; each may have some 32 MiB that are on their way
 COPIED_NBYTES = 1 << 24  # are copied at once, in a few milliseconds, and not while they are written
 
 Bytes = NDArray[np.uint8]
@@ -38,7 +40,10 @@ Encode = Callable[[Any], bytes]
 
 
 class Files:
-    """Writes the files of a state, and numbers them."""
+    """Writes the files of a state, and numbers them.
+
+    The disk has time for a file while the next ones are written: it is synchronised after these.
+    """
 
     def __init__(self, disk: Disk, number: int, codec: Codec, watch: Progress) -> None:
         self.disk = disk
@@ -47,13 +52,17 @@ class Files:
         self._codec = codec
         self._entries: list[FileEntry] = []
         self._places: dict[str, int] = {}
+        self._waiting: deque[Any] = deque()  # open files that were not synchronised, oldest first
 
     def write(self, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterator[Bytes]) -> int:
         """Write an array whose bytes come in pieces; returns its number in the manifest."""
         name = f"s{self.number}-{len(self._entries)}.npy"
-        return self.add(
-            _arrays.write(self.disk, name, dtype, shape, pieces, self._codec, self.watch)
+        entry, output = _arrays.write(
+            self.disk, name, dtype, shape, pieces, self._codec, self.watch
         )
+        self._waiting.append(output)
+        self.sync(MOST_WAITING)
+        return self.add(entry)
 
     def write_array(self, array: NDArray[Any]) -> int:
         """Write an array."""
@@ -65,6 +74,17 @@ class Files:
             self._places[entry.name] = len(self._entries)
             self._entries.append(entry)
         return self._places[entry.name]
+
+    def sync(self, most: int = 0) -> None:
+        """Return when all bytes of all files, but the newest ``most``, are on the disk."""
+        while len(self._waiting) > most:
+            with contextlib.closing(self._waiting.popleft()) as output:
+                output.sync()
+
+    def close(self) -> None:
+        """Close what is open, synchronised or not."""
+        while self._waiting:
+            self._waiting.popleft().close()
 
     def to_json(self) -> list[Any]:
         """All files."""
@@ -535,7 +555,18 @@ class _Begun:
         """Write all files, and the manifest."""
         job, before, disk = self._job, self._before, self._job._disk
         _manifest.clean(disk, max(job._keep, 1))
-        files = Files(disk, before.following, job._codec, job._progress)
+        with contextlib.closing(Files(disk, before.following, job._codec, job._progress)) as files:
+            manifest = self._write_files(files)
+            files.sync()
+        job._progress(0)
+        _manifest.commit(disk, before.following, manifest)
+        for ring in self._rings:
+            ring.commit(manifest["id"], before.name)
+        _manifest.clean(disk, job._keep)
+
+    def _write_files(self, files: Files) -> dict[str, Any]:
+        """Write all files; returns the manifest that names them."""
+        job, before = self._job, self._before
         rings = [ring.write(files, before, job._encode) for ring in self._rings]
         known = {entry["path"]: entry for entry in before.manifest.get("arrays", ())}
         arrays = [
@@ -547,24 +578,18 @@ class _Begun:
             for path, values in self._objects
         ]
         _holding(job._holders, partial(self._settle, rings, files, job._encode))
-        name = secrets.token_hex(16)
-        manifest = {
+        return {
             "format": _manifest.FORMAT,
             "version": _manifest.VERSION,
-            "id": name,
+            "id": secrets.token_hex(16),
             "number": before.following,
-            "synchronised": disk.synchronises,
+            "synchronised": job._disk.synchronises,
             "files": files.to_json(),
             "rings": rings,
             "arrays": arrays,
             "objects": objects,
             "root": self._root,
         }
-        job._progress(0)
-        _manifest.commit(disk, before.following, manifest)
-        for ring in self._rings:
-            ring.commit(name, before.name)
-        _manifest.clean(disk, job._keep)
 
     def _settle(self, rings: list[dict[str, Any]], files: Files, encode: Encode | None) -> None:
         for ring, saved in zip(self._rings, rings, strict=True):

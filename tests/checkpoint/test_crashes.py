@@ -19,7 +19,7 @@ from interruptions import Cut, cut_at
 from saved_cases import add, digest, digest_of_copy, make, mixture, parts, update
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.checkpoint import DamagedError, _disk, _manifest, _saved, _segments, load
+from cpprb_like.checkpoint import DamagedError, _disk, _manifest, _save, _saved, _segments, load
 
 MOST = 300  # folders for each prefix of the operations
 NONE = "no checkpoint"
@@ -251,6 +251,35 @@ def test_a_crash_leaves_the_old_state_or_the_new(
     n_folders, n_loads = verdicts.distinct
     print(f"{verdicts.total} cases, {n_folders} folders, {n_loads} states with other files")
     assert verdicts.total > 500
+
+
+@pytest.mark.parametrize("most", [0, 2, 50])
+def test_files_are_synchronised_while_the_next_ones_are_written(
+    most: int, use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many of them wait and are open, no more; and none does when the manifest is written."""
+    monkeypatch.setattr(_save, "MOST_WAITING", most)
+    case = Case(use, make("next_of+stacks", 400))
+    add(case.thing, 400)
+    disk = case.save()
+    waiting: set[int] = set()
+    still_open: set[int] = set()
+    waited = []
+    for kind, *rest in disk.log:
+        if kind == "create":
+            waited.append(len(waiting))
+            assert len(still_open) <= most
+            assert rest[0] != _manifest.UNFINISHED or not still_open
+            waiting.add(rest[-1])
+            still_open.add(rest[-1])
+        elif kind == "sync":
+            waiting.remove(rest[0])
+        elif kind == "close":
+            still_open.remove(rest[0])
+    assert not waiting
+    assert not still_open
+    assert len(waited) > 100
+    assert max(waited) == most
 
 
 @pytest.mark.parametrize("what", ["sync", "sync_names"])
