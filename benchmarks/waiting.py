@@ -1,8 +1,9 @@
 """How long a learner on images waits for its batches: ``python benchmarks/waiting.py``.
 
 DQN on stacks of four frames of 84 x 84 pixels, on the CPU, with batches of this package drawn in
-the learner's turn, and ahead by a thread or by the workers of a ``DataLoader``; and with the
-buffers of Stable-Baselines3 and torchrl. Contenders that are installed are measured, by the
+the learner's turn, and ahead by a thread or by the workers of a ``DataLoader``; with a
+``DataLoader`` over arrays, as one writes it without a buffer; and with the buffers of
+Stable-Baselines3 and torchrl. Contenders that are installed are measured, by the
 interpreter that runs it: ``make bench`` runs it in the environments of both peers, and writes
 ``results/waiting-full.json``, of which ``make bench-report`` makes the table of docs/learners.md.
 It needs PyTorch, and two cores: one for the learner, one for whoever draws ahead.
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.integrations.torch import EpochDataset
@@ -86,6 +87,26 @@ def by_workers(workers: int) -> Callable[[int, int, ExitStack], Batches]:
     return make
 
 
+class Rows(Dataset[Any]):  # type: ignore[misc]
+    """Arrays, of which an item is a row."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns["rew"])
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {name: values[row] for name, values in self._columns.items()}
+
+
+def over_arrays(rows: int, n: int, _: ExitStack) -> Batches:
+    """Epochs of a ``DataLoader`` without workers, row by row in random order."""
+    loader: Any = DataLoader(Rows(steps(rows)), batch_size=n, shuffle=True, drop_last=True)
+    while True:
+        yield from loader
+
+
 def of_stable_baselines3(rows: int, n: int, _: ExitStack) -> Batches:
     """Batches of its ``ReplayBuffer``."""
     from gymnasium import spaces  # noqa: PLC0415
@@ -129,6 +150,7 @@ CONTENDERS: dict[str, tuple[str, Callable[[int, int, ExitStack], Batches]]] = {
     "cpprb_like, prefetch=1": ("torch", drawn(1)),
     "cpprb_like, prefetch=2": ("torch", drawn(2)),
     "EpochDataset, DataLoader with 1 worker": ("torch", by_workers(1)),
+    "DataLoader over arrays": ("torch", over_arrays),
     "Stable-Baselines3": ("stable_baselines3", of_stable_baselines3),
     "torchrl": ("torchrl", of_torchrl(None)),
     "torchrl, prefetch=2": ("torchrl", of_torchrl(2)),

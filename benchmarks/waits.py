@@ -23,6 +23,7 @@ BESIDE = {
         "cpprb_like, prefetch=1",
         "cpprb_like, prefetch=2",
         "EpochDataset, DataLoader with 1 worker",
+        "DataLoader over arrays",
         "Stable-Baselines3",
     ),
     "torchrl": ("torchrl", "torchrl, prefetch=2"),
