@@ -3,7 +3,7 @@
 from numpy cimport ndarray
 
 from cpprb_like._store.absent_runs cimport AbsentRuns
-from cpprb_like._store.chained cimport Rows
+from cpprb_like._store.chained cimport NewRows
 from cpprb_like._store.column cimport Column
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.pool cimport Pool
@@ -104,7 +104,7 @@ cdef class Ring:
     cdef int64_t c_row_of_public(self, intp_t slot) noexcept nogil
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil
     cdef int c_prepare(self, char** rows, intp_t n) except -1
-    cdef Rows c_describe(self, char** rows, intp_t n) noexcept
+    cdef NewRows c_describe(self, char** rows, intp_t n) noexcept
     cdef void c_write_chains(self, char** rows, intp_t n) noexcept
     cdef object c_publish_ahead(self, char** rows, intp_t n, const uint8_t* present)
     cdef Moment c_now(self)

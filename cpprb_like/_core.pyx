@@ -13,9 +13,9 @@ from libc.string cimport memcpy, memset
 
 from cpprb_like._store.absent_runs cimport AbsentRuns
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._store.chained cimport Chain, Rows
+from cpprb_like._store.chained cimport Chain, NewRows
 from cpprb_like._store.column cimport Column
-from cpprb_like._c.copying cimport c_copy, c_scatter, c_swap
+from cpprb_like._c.copying cimport c_copy, c_move, c_swap
 from cpprb_like._c.clock cimport c_clock
 from cpprb_like._c.fences cimport c_fence, c_read_fence
 from cpprb_like._c.pool cimport Pool
@@ -378,15 +378,15 @@ cdef class Ring:
     cdef int c_prepare(self, char** rows, intp_t n) except -1:
         """Make room in the overflow for n rows, before anything is written; 1 if files have to grow."""
         cdef Chain chain
-        cdef Rows given = self.c_describe(rows, n)
+        cdef NewRows given = self.c_describe(rows, n)
         cdef bint lacks = False
         for chain in self.chains:
             chain.c_reserve(&given)
             lacks |= self.grows and chain.c_lacks_room()
         return lacks
 
-    cdef Rows c_describe(self, char** rows, intp_t n) noexcept:
-        cdef Rows given
+    cdef NewRows c_describe(self, char** rows, intp_t n) noexcept:
+        cdef NewRows given
         given.values = rows
         given.n = n
         given.first = self.state[WRITTEN]
@@ -399,7 +399,7 @@ cdef class Ring:
 
     cdef void c_write_chains(self, char** rows, intp_t n) noexcept:
         cdef Chain chain
-        cdef Rows given = self.c_describe(rows, n)
+        cdef NewRows given = self.c_describe(rows, n)
         for chain in self.chains:
             chain.c_write(&given)
 
@@ -580,11 +580,11 @@ cdef class Ring:
                     self.c_count_absent(flags, slot, count, stored)
                 for number in range(self.in_record):
                     row = &self.table[number, 0]
-                    c_scatter(
-                        base + row[OFFSET] + slot * row[STRIDE], row[STRIDE], row[NBYTES],
-                        rows[number] + start * row[NBYTES], count,
+                    c_move(
+                        base + row[OFFSET] + slot * row[STRIDE], row[STRIDE],
+                        rows[number] + start * row[NBYTES], row[NBYTES], row[NBYTES], count,
                     )
-                c_scatter(<char*> self.c_flags(slot), self.flag_stride, 1, <char*> flags, count)
+                c_move(<char*> self.c_flags(slot), self.flag_stride, <char*> flags, 1, 1, count)
                 for k in range(count if any_flag & ABSENT else 0):
                     if flags[k] & ABSENT:
                         self.c_join_run(self.state[WRITTEN] + start + k, True)

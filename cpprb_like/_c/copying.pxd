@@ -117,6 +117,31 @@ cdef inline void c_gather(
             memcpy(out + size * k, column + slots[k] * stride, size)
 
 
+cdef inline void c_gather_at(
+    char* out, const char** records, intp_t offset, intp_t size, intp_t n
+) noexcept nogil:
+    """out[k] = the value at an offset in records[k] for k in range(n).
+
+    Not by ``c_gather``, whose addresses are computed, nor by ``c_copy`` in a loop: docs/design.md.
+    """
+    cdef intp_t k
+    if size == 4:
+        for k in range(n):
+            memcpy(out + 4 * k, records[k] + offset, 4)
+    elif size == 8:
+        for k in range(n):
+            memcpy(out + 8 * k, records[k] + offset, 8)
+    elif size == 16:
+        for k in range(n):
+            memcpy(out + 16 * k, records[k] + offset, 16)
+    elif size == 1:
+        for k in range(n):
+            out[k] = (records[k] + offset)[0]
+    else:
+        for k in range(n):
+            memcpy(out + size * k, records[k] + offset, size)
+
+
 cdef inline void c_gather_pieces(
     char* out, const char* column, intp_t stride, intp_t size, const intp_t* slots, intp_t n
 ) noexcept nogil:
@@ -167,32 +192,34 @@ cdef inline void c_stream_ahead(
     memcpy(to + o, row + o, size - o)
 
 
-cdef inline void c_scatter(
-    char* column, intp_t stride, intp_t size, const char* rows, intp_t n
+cdef inline void c_move(
+    char* to, intp_t to_stride, const char* rows, intp_t stride, intp_t size, intp_t n
 ) noexcept nogil:
-    """column[k] = rows[k] for k in range(n)."""
+    """to[k] = rows[k] for k in range(n): both lie at even distances."""
     cdef intp_t k
-    if size == 4:
+    if stride == size and to_stride == size:
+        memcpy(to, rows, n * size)
+    elif size == 4:
         for k in range(n):
-            memcpy(column + k * stride, rows + 4 * k, 4)
+            memcpy(to + k * to_stride, rows + k * stride, 4)
     elif size == 8:
         for k in range(n):
-            memcpy(column + k * stride, rows + 8 * k, 8)
+            memcpy(to + k * to_stride, rows + k * stride, 8)
     elif size == 16:
         for k in range(n):
-            memcpy(column + k * stride, rows + 16 * k, 16)
+            memcpy(to + k * to_stride, rows + k * stride, 16)
     elif size == 1:
         for k in range(n):
-            column[k * stride] = rows[k]
+            to[k * to_stride] = rows[k * stride]
     elif size == 2:
         for k in range(n):
-            memcpy(column + k * stride, rows + 2 * k, 2)
+            memcpy(to + k * to_stride, rows + k * stride, 2)
     elif size == 3:
         for k in range(n):
-            memcpy(column + k * stride, rows + 3 * k, 3)
+            memcpy(to + k * to_stride, rows + k * stride, 3)
     else:
         for k in range(n):
-            memcpy(column + k * stride, rows + size * k, size)
+            memcpy(to + k * to_stride, rows + k * stride, size)
 
 
 cdef inline void c_pick(char* to, const char* items, intp_t depth, intp_t n) noexcept nogil:
@@ -236,8 +263,9 @@ cdef inline void c_interleave(
     while o < outer and inner:
         count = min(outer - o, INTERLEAVE_NBYTES // (depth * inner) + 1)
         for i in range(depth):
-            c_scatter(
-                to + (o * depth + i) * inner, depth * inner, inner, parts[i] + o * inner, count
+            c_move(
+                to + (o * depth + i) * inner, depth * inner, parts[i] + o * inner, inner, inner,
+                count,
             )
         o += count
 

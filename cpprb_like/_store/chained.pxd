@@ -8,7 +8,7 @@ from cpprb_like._c.blocks cimport Values
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
-cdef struct Rows:            # that are being written
+cdef struct NewRows:         # that are being written
     char** values            # of each column, by its place; dense
     intp_t n
     int64_t first            # row id
@@ -35,8 +35,8 @@ cdef class Chain:
     cdef bint is_promise_read        # ... and whether one of them was read since
     cdef readonly tuple asides       # Overflow of what is kept aside
 
-    cdef int c_reserve(self, Rows* rows) except -1
-    cdef void c_write(self, Rows* rows) noexcept nogil
+    cdef int c_reserve(self, NewRows* rows) except -1
+    cdef void c_write(self, NewRows* rows) noexcept nogil
     cdef int c_gather(self, const int64_t* rows, intp_t n, int64_t written, char* to) except -1
     cdef int c_open(self, Values* values, char* to, intp_t n) except -1
     cdef tuple c_held(self)
@@ -48,8 +48,8 @@ cdef class Chain:
     cdef bint c_promises_hold(self) noexcept
     cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept
     cdef bint c_find_promises(self, int64_t tag) noexcept
-    cdef const char* c_before(self, Rows* rows, intp_t k, const char* values) noexcept nogil
-    cdef void c_keep_latest(self, Rows* rows, const char* values) noexcept nogil
+    cdef const char* c_before(self, NewRows* rows, intp_t k, const char* values) noexcept nogil
+    cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil
 
 
 cdef class FrameStack(Chain):
@@ -85,9 +85,9 @@ cdef class NextOf(Chain):
     cdef Overflow newest                # newest frames of next values
 
     cdef intp_t c_source(self) noexcept nogil
-    cdef bint c_is_kept(self, Rows* rows, intp_t k) noexcept nogil
-    cdef bint c_is_own(self, Rows* rows, intp_t k, const char* promised) noexcept nogil
-    cdef void c_keep(self, Rows* rows, intp_t k, const char* promised) noexcept nogil
+    cdef bint c_is_kept(self, NewRows* rows, intp_t k) noexcept nogil
+    cdef bint c_is_own(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil
+    cdef void c_keep(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil
     cdef const char* c_whole(self, int64_t row) noexcept nogil
     cdef const char* c_promised(self, int64_t row) noexcept nogil

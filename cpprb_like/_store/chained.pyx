@@ -61,11 +61,11 @@ cdef class Chain:
         self.latest_data = <char*> cnp.PyArray_DATA(self.latest)
         self.seen = np.zeros(n_envs, np.uint8)
 
-    cdef int c_reserve(self, Rows* rows) except -1:
+    cdef int c_reserve(self, NewRows* rows) except -1:
         """Make room in the overflow for the values of these rows, and of the rows before them."""
         return 0
 
-    cdef void c_write(self, Rows* rows) noexcept nogil:
+    cdef void c_write(self, NewRows* rows) noexcept nogil:
         """Write the values of rows that are being added; ``c_reserve`` has made room."""
 
     cdef int c_gather(
@@ -142,7 +142,7 @@ cdef class Chain:
         for stream in range(self.n_envs):
             (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = False
 
-    cdef const char* c_before(self, Rows* rows, intp_t k, const char* values) noexcept nogil:
+    cdef const char* c_before(self, NewRows* rows, intp_t k, const char* values) noexcept nogil:
         """The value of the row before row k in its stream, or NULL; ``values`` are the new ones."""
         cdef intp_t stream
         if k >= self.n_envs:
@@ -152,7 +152,7 @@ cdef class Chain:
             return NULL
         return self.latest_data + stream * self.nbytes
 
-    cdef void c_keep_latest(self, Rows* rows, const char* values) noexcept nogil:
+    cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil:
         """Keep the newest value of each stream."""
         cdef intp_t k, stream
         cdef char* to = self.latest_data
@@ -278,7 +278,7 @@ cdef class FrameStack(Chain):
         self.frame_data = <char*> cnp.PyArray_DATA(np.asarray(frames))  # there may be no bytes
         self.runs = runs
 
-    cdef int c_reserve(self, Rows* rows) except -1:
+    cdef int c_reserve(self, NewRows* rows) except -1:
         cdef const char* values = rows.values[self.place]
         cdef const char* before
         cdef intp_t k, count = 0
@@ -296,7 +296,7 @@ cdef class FrameStack(Chain):
     cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
         return Chain.c_follow(self, base, written, oldest - (self.depth - 1) * self.n_envs)
 
-    cdef void c_write(self, Rows* rows) noexcept nogil:
+    cdef void c_write(self, NewRows* rows) noexcept nogil:
         cdef const char* values = rows.values[self.place]
         cdef const char* before
         cdef const char* value
@@ -468,7 +468,7 @@ cdef class NextOf(Chain):
     cdef intp_t c_source(self) noexcept nogil:
         return self.stack.place if self.column is None else self.column.place
 
-    cdef bint c_is_kept(self, Rows* rows, intp_t k) noexcept nogil:
+    cdef bint c_is_kept(self, NewRows* rows, intp_t k) noexcept nogil:
         """Whether the row before row k stays in the ring, and row k lacks its next value."""
         cdef int64_t row = rows.first + k - self.n_envs
         cdef const char* promised = self.c_before(rows, k, rows.values[self.place])
@@ -480,7 +480,7 @@ cdef class NextOf(Chain):
             promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
         ) != 0
 
-    cdef bint c_is_own(self, Rows* rows, intp_t k, const char* promised) noexcept nogil:
+    cdef bint c_is_own(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil:
         """Whether the next value of the row before row k is its own stack shifted by a frame."""
         cdef const char* frames[DEEPEST]
         if self.stack is None:
@@ -492,7 +492,7 @@ cdef class NextOf(Chain):
         self.stack.c_point(rows.first + k - self.n_envs, frames)
         return self.stack.c_is_moved_on(frames, promised)
 
-    cdef int c_reserve(self, Rows* rows) except -1:
+    cdef int c_reserve(self, NewRows* rows) except -1:
         cdef const char* values = rows.values[self.place]
         cdef const char* promised
         cdef intp_t k, whole = 0, frames = 0
@@ -515,7 +515,7 @@ cdef class NextOf(Chain):
         self.whole.c_clear(base)
         self.newest.c_clear(base)
 
-    cdef void c_write(self, Rows* rows) noexcept nogil:
+    cdef void c_write(self, NewRows* rows) noexcept nogil:
         cdef const char* values = rows.values[self.place]
         cdef intp_t k
         self.whole.c_drop(rows.oldest)
@@ -526,7 +526,7 @@ cdef class NextOf(Chain):
             self.marks[(rows.first + k) % self.capacity] = FOLLOWS
         self.c_keep_latest(rows, values)
 
-    cdef void c_keep(self, Rows* rows, intp_t k, const char* promised) noexcept nogil:
+    cdef void c_keep(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil:
         """Put the next value of the row before row k into the overflow, after all stacks."""
         cdef int64_t row = rows.first + k - self.n_envs
         if self.c_is_own(rows, k, promised):

@@ -15,7 +15,7 @@ cimport cython
 cimport numpy as cnp
 
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._c.copying cimport c_scatter
+from cpprb_like._c.copying cimport c_move
 from cpprb_like._c.fences cimport c_read_fence
 from cpprb_like._core cimport (
     ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Ring,
@@ -242,7 +242,7 @@ cdef class Follower:
                     ring.c_follow(first + start + k, slot + k, flags[k])
             if any_flag & ABSENT or ring.state[ABSENT_ROWS]:
                 ring.c_count_absent(flags, slot, count, stored)
-            c_scatter(<char*> ring.c_flags(slot), ring.flag_stride, 1, <char*> flags, count)
+            c_move(<char*> ring.c_flags(slot), ring.flag_stride, <char*> flags, 1, 1, count)
             for k in range(count if any_flag & ABSENT else 0):
                 if flags[k] & ABSENT:
                     ring.c_join_run(first + start + k, True)

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,10 @@ from typing_extensions import Self
 from cpprb_like._core import Ring
 from cpprb_like._store.column import Column
 from cpprb_like._store.follower import Follower
+
+_Rows = TypeVar("_Rows", np.intp, np.int64)
+
+def places_by_label(labels: NDArray[np.integer[Any]]) -> list[tuple[int, NDArray[np.intp]]]: ...
 
 @final
 class Followers:
@@ -23,6 +27,7 @@ class Followers:
     @property
     def stored(self) -> int: ...
     def number(self, number: int, slots: NDArray[np.intp]) -> NDArray[np.intp]: ...
+    def parts(self, rows: NDArray[_Rows]) -> list[tuple[int, NDArray[np.intp], NDArray[_Rows]]]: ...
     def read(
         self,
         rows: NDArray[np.intp],

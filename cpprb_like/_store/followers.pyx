@@ -10,12 +10,11 @@ each ring).
 cimport cython
 cimport numpy as cnp
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
 
 from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.blocks cimport Values, c_gather_values
-from cpprb_like._c.copying cimport c_prefetch_rows
+from cpprb_like._c.copying cimport c_gather_at, c_prefetch_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._store.chained cimport Chain, c_close
@@ -30,6 +29,17 @@ cnp.import_array()
 cdef enum:
     READ_CHUNK = 32          # rows whose records are fetched while those before are copied
     UNLOCKED_NBYTES = 32768  # smaller gathers keep the lock: taking it back costs more
+
+
+def places_by_label(cnp.ndarray labels not None):
+    """Where each label stands: a list of labels, ascending, with the places that have it.
+
+    ``labels`` are integers from 0 on, such as numbers of rings, so few that an array of them is small.
+    """
+    return [
+        (label, np.flatnonzero(labels == label))
+        for label in np.flatnonzero(np.bincount(labels)).tolist()
+    ]
 
 
 @cython.final
@@ -127,6 +137,17 @@ cdef class Followers:
     def number(self, intp_t number, slots):
         """The numbers of rows in slots of one ring."""
         return slots << self.bits | number
+
+    def parts(self, rows):
+        """These numbers of rows, ring by ring: a list of the number of a ring, the places of its rows
+        among those given, and their slots.
+
+        Handles of rows have a ring in the same bits: of these it gives the handles in their rings.
+        """
+        return [
+            (number, places, rows[places] >> self.bits)
+            for number, places in places_by_label(rows & self.mask)
+        ]
 
     cdef void c_look(self) noexcept:
         """Note where the rows of each ring are now."""
@@ -367,7 +388,7 @@ cdef void c_fill_records(Ring ring, char** outs, const char** records, intp_t n)
         c_fetch_records(records + start + count, first, size, following)
         for k in range(ring.in_record):
             if outs[k] != NULL:
-                c_collect(
+                c_gather_at(
                     outs[k] + start * ring.table[k, NBYTES], records + start,
                     ring.table[k, OFFSET], ring.table[k, NBYTES], count,
                 )
@@ -382,25 +403,3 @@ cdef inline void c_fetch_records(
     cdef intp_t k, zero = 0
     for k in range(n):
         c_prefetch_rows(records[k] + first, size, size, &zero, 1)
-
-
-cdef inline void c_collect(
-    char* out, const char** records, intp_t offset, intp_t size, intp_t n
-) noexcept nogil:
-    """out[k] = the value at an offset in records[k]."""
-    cdef intp_t k
-    if size == 4:
-        for k in range(n):
-            memcpy(out + 4 * k, records[k] + offset, 4)
-    elif size == 8:
-        for k in range(n):
-            memcpy(out + 8 * k, records[k] + offset, 8)
-    elif size == 16:
-        for k in range(n):
-            memcpy(out + 16 * k, records[k] + offset, 16)
-    elif size == 1:
-        for k in range(n):
-            out[k] = (records[k] + offset)[0]
-    else:
-        for k in range(n):
-            memcpy(out + size * k, records[k] + offset, size)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.drawn_ahead import States, state_before
 from cpprb_like._core import Ring
-from cpprb_like._store.followers import Followers
+from cpprb_like._store.followers import Followers, places_by_label
 from cpprb_like._store.row_handles import without_row
 from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.errors import NotEnoughDataError
@@ -32,11 +32,11 @@ from cpprb_like.samplers._together import draw_uniform_together
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.schedules import Schedule
 
-__all__ = ["DrawRows", "Draws", "Rows", "copied", "draws_of"]
+__all__ = ["DrawRows", "Draws", "RowNumbers", "copied", "draws_of"]
 
 Beta = float | Schedule | None
-Rows = NDArray[np.intp]
-DrawRows = Callable[[int], tuple[Rows, Extra]]
+RowNumbers = NDArray[np.intp]
+DrawRows = Callable[[int], tuple[RowNumbers, Extra]]
 StartsOf = Mapping[int, Starts] | None  # of each ring, where not every row is one
 
 
@@ -70,7 +70,7 @@ class Draws:
 
     def draw(
         self, rng: np.random.Generator, replace: bool, beta: Beta, starts: StartsOf, n: int
-    ) -> tuple[Rows, Extra]:
+    ) -> tuple[RowNumbers, Extra]:
         """Draw n rows, or n of the ``starts``."""
         raise NotImplementedError
 
@@ -149,7 +149,7 @@ class UniformDraws(Draws):
         beta: Beta,
         starts: StartsOf,
         n: int,
-    ) -> tuple[Rows, Extra]:
+    ) -> tuple[RowNumbers, Extra]:
         """See ``Draws.draw``."""
         if starts is None:
             return self.drawing(rng, replace, beta)(n)
@@ -187,7 +187,7 @@ class WeightedDraws(Draws):
 
     def draw(
         self, rng: np.random.Generator, replace: bool, beta: Beta, starts: StartsOf, n: int
-    ) -> tuple[Rows, Extra]:
+    ) -> tuple[RowNumbers, Extra]:
         """See ``Draws.draw``."""
         if starts is None:
             return self.sampler.draw(self.group, n, rng, replace=replace, beta=beta)
@@ -260,7 +260,7 @@ class CopiedDraws(Draws):
 
     def draw(
         self, rng: np.random.Generator, replace: bool, beta: Beta, starts: StartsOf, n: int
-    ) -> tuple[Rows, Extra]:
+    ) -> tuple[RowNumbers, Extra]:
         """See ``Draws.draw``."""
         rings = [(number, ring) for number, ring in self.group.usable_rings if len(ring)]
         sizes = np.array(
@@ -281,10 +281,8 @@ class CopiedDraws(Draws):
             columns = self.sampler.columns
             extra = {name: np.empty((0, *one.shape), one.dtype) for name, one in columns.items()}
         time = self.sampler.time_state()
-        for part, (number, ring) in enumerate(rings):
-            places = np.flatnonzero(parts == part)
-            if len(places) == 0:
-                continue
+        for part, places in places_by_label(parts):
+            number, ring = rings[part]
             sampler = self._copies[number]
             vars(sampler).update(time)
             draw = self._drawing(sampler, ring, beta, None if starts is None else starts[number])
@@ -343,11 +341,10 @@ class CopiedPriorityDraws(CopiedDraws):
         self, indexes: NDArray[np.int64]
     ) -> Iterator[tuple[PrioritySampler, Ring, NDArray[np.intp], NDArray[np.int64]]]:
         """Of each shard that is there: its sampler, its ring, and which indexes are its own."""
-        numbers = indexes & ((1 << self.group.bits) - 1)
-        for number, ring in self._rings.items():
-            places = np.flatnonzero(numbers == number)
-            sampler = cast("PrioritySampler", self._copies[number])
-            yield sampler, ring, places, indexes[places] >> self.group.bits
+        for number, places, own in self.group.parts(indexes):
+            if number in self._rings:
+                sampler = cast("PrioritySampler", self._copies[number])
+                yield sampler, self._rings[number], places, own
 
     def wrong(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]

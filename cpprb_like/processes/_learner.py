@@ -28,7 +28,7 @@ from cpprb_like.buffers._replay import ReplayBuffer, check_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._attempt import attempt
-from cpprb_like.processes._draws import DrawRows, Rows, copied, draws_of
+from cpprb_like.processes._draws import DrawRows, RowNumbers, copied, draws_of
 from cpprb_like.processes._folder import FileLock, Folder, said_by
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
@@ -322,7 +322,7 @@ class Learner(Sharded):
         return super()._draw(replace, beta, n, names, arrays, indexes)
 
     def _take(
-        self, rows: Rows, names: Names, arrays: Batch | None, located: bool
+        self, rows: RowNumbers, names: Names, arrays: Batch | None, located: bool
     ) -> tuple[int, Batch]:
         if self._columns is None or len(rows) == 0:
             return super()._take(rows, names, arrays, located)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cpprb_like._c.drawn_ahead import States
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.buffers._view import View
-from cpprb_like.processes._draws import DrawRows, Rows
+from cpprb_like.processes._draws import DrawRows, RowNumbers
 from cpprb_like.processes._sharded import Names, Sharded
 from cpprb_like.processes._shards import Reader
 from cpprb_like.samplers._base import Extra, Slots
@@ -73,7 +73,7 @@ class LearnerView(Sharded):
     def _drawing(self, replace: bool, beta: float | Schedule | None) -> DrawRows:
         learner = self.learner
 
-        def draw(n: int) -> tuple[Rows, Extra]:
+        def draw(n: int) -> tuple[RowNumbers, Extra]:
             return learner._draws.draw(learner.rng, replace, beta, self._starts(), n)
 
         return draw

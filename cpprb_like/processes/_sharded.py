@@ -15,12 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.aligned import aligned, empty
 from cpprb_like._core import Ring
+from cpprb_like._store.followers import places_by_label
 from cpprb_like._store.schema import check_out
 from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generator
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._draws import DrawRows, Rows
+from cpprb_like.processes._draws import DrawRows, RowNumbers
 from cpprb_like.processes._shards import TOO_FAST, Reader, tries
 from cpprb_like.samplers._base import Extra, Slots
 from cpprb_like.schedules import Schedule
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sharded"]
 
-Choose = Callable[[], tuple[Rows, Extra]]
+Choose = Callable[[], tuple[RowNumbers, Extra]]
 Names = tuple[str, ...] | None
 Clears = list[tuple[int, Ring, int]]  # a writer, its ring, and how often that had been cleared
 WHOLE, LOST = -1, -2  # instead of a shard that has lost a row: none has, or nothing was read
@@ -145,7 +146,7 @@ class Sharded(Source):
         """A batch, drawn by one thread at a time."""
         learner, draw = self._learner, self._drawing(replace, beta)
 
-        def choose() -> tuple[Rows, Extra]:
+        def choose() -> tuple[RowNumbers, Extra]:
             rows, extra = draw(n)
             if indexes and "indexes" not in extra:
                 extra = {**extra, "indexes": learner._group.handles(rows)}
@@ -156,7 +157,7 @@ class Sharded(Source):
             self._count()
         return batch
 
-    def _check_drawn(self, rows: Rows, extra: Extra, n: int) -> None:
+    def _check_drawn(self, rows: RowNumbers, extra: Extra, n: int) -> None:
         """See ``check_drawn``."""
         check_drawn(self._learner.sampler, rows, extra, n, self._names, self._further_names)
 
@@ -196,20 +197,17 @@ class Sharded(Source):
         raise RuntimeError(TOO_FAST)
 
     def _take(
-        self, rows: Rows, names: Names, arrays: Batch | None, located: bool
+        self, rows: RowNumbers, names: Names, arrays: Batch | None, located: bool
     ) -> tuple[int, Batch]:
         """A batch of these rows, read shard by shard; or the shard that has lost one of them."""
         group = self._learner._group
         batch: Batch = {} if arrays is None else dict(arrays)
-        numbers = rows & ((1 << group.bits) - 1)
         n = len(rows)
         if n == 0:
             known = {name: self.columns[name] for name in names or self.fields}
             known |= self._further()
             return WHOLE, {name: empty((0, *one.shape), one.dtype) for name, one in known.items()}
-        for number in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == number)
-            slots = rows[places] >> group.bits
+        for number, places, slots in group.parts(rows):
             reader = self._learner._reader(number)
             part = self._read_part(number, reader, slots, names, located)
             if part is None:
@@ -248,11 +246,11 @@ class Sharded(Source):
             clears = [(number, ring, ring.clears) for number, ring in rings]
             order = _Interleaved(learner._group.number, found, generator)
 
-        def take(n: int) -> Rows:
+        def take(n: int) -> RowNumbers:
             with learner._lock:
                 return order.take(n)
 
-        def read(rows: Rows) -> Batch:
+        def read(rows: RowNumbers) -> Batch:
             with learner._lock:
                 choose = partial(self._still_there, rows, clears)
                 batch = self._read(choose, None, fields, None, False)
@@ -261,17 +259,14 @@ class Sharded(Source):
 
         return EpochOrder(take, read, lambda: _cleared(clears) is not None)
 
-    def _still_there(self, rows: Rows, clears: Clears) -> tuple[Rows, Extra]:
+    def _still_there(self, rows: RowNumbers, clears: Clears) -> tuple[RowNumbers, Extra]:
         """Those of the rows that can be drawn now."""
         cleared = _cleared(clears)
         if cleared is not None:
             raise RuntimeError(f"writer {cleared} cleared its rows while they were read")
-        bits = self._learner._group.bits
-        numbers = rows & ((1 << bits) - 1)
         there = np.zeros(len(rows), np.bool_)
-        for number in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == number)
-            there[places] = self._there(number, rows[places] >> bits)
+        for number, places, slots in self._learner._group.parts(rows):
+            there[places] = self._there(number, slots)
         return rows[there], {}
 
     # ------------------------------------------------------------------ priorities and state
@@ -350,7 +345,7 @@ class _Interleaved:
 
     def __init__(
         self,
-        name: Callable[[int, Slots], Rows],
+        name: Callable[[int, Slots], RowNumbers],
         found: Mapping[int, tuple[int, Callable[[int], Slots]]],
         rng: np.random.Generator | None,
     ) -> None:
@@ -362,15 +357,14 @@ class _Interleaved:
             self._labels = rng.permutation(self._labels)
         self._at = 0
 
-    def take(self, n: int) -> Rows:
+    def take(self, n: int) -> RowNumbers:
         """The next n rows, or as many as are left."""
         taken = np.empty(0, np.intp)
         while len(taken) < n and self._at < len(self._labels):
             labels = self._labels[self._at : self._at + n - len(taken)]
             self._at += len(labels)
             rows = np.full(len(labels), -1, np.intp)
-            for number in np.unique(labels).tolist():
-                places = np.flatnonzero(labels == number)
+            for number, places in places_by_label(labels):
                 slots = self._found[number][1](len(places))
                 rows[places[: len(slots)]] = self._name(number, slots)
             taken = np.concatenate([taken, rows[rows >= 0]])

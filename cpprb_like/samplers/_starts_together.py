@@ -10,13 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._store.followers import Followers
+from cpprb_like._store.followers import Followers, places_by_label
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._starts import Starts
 
 __all__ = ["StartsTogether"]
 
-Rows = NDArray[np.intp]
+RowNumbers = NDArray[np.intp]
 
 
 class StartsTogether:
@@ -34,25 +34,24 @@ class StartsTogether:
         self.ring = ring
         self._starts = dict(starts)
 
-    def tell(self, rows: Rows) -> NDArray[np.int8]:
+    def tell(self, rows: RowNumbers) -> NDArray[np.int8]:
         """See ``Starts.tell``."""
         told = np.full(len(rows), -1, np.int8)
-        numbers = rows & ((1 << self.ring.bits) - 1)
-        for number, starts in self._starts.items():
-            places = np.flatnonzero(numbers == number)
-            told[places] = starts.tell(rows[places] >> self.ring.bits)
+        for number, places, slots in self.ring.parts(rows):
+            if number in self._starts:
+                told[places] = self._starts[number].tell(slots)
         return told
 
     def counts(self) -> NDArray[np.int64]:
         """How many starts there are in each ring, in the order of ``starts``."""
         return np.array([starts.count for starts in self._starts.values()], np.int64)
 
-    def slots(self) -> Rows:
+    def slots(self) -> RowNumbers:
         """All of them: see ``Starts.slots``."""
         found = [self.ring.number(number, one.slots()) for number, one in self._starts.items()]
         return np.concatenate(found) if found else np.empty(0, np.intp)
 
-    def draw(self, n: int, rng: np.random.Generator) -> Rows:
+    def draw(self, n: int, rng: np.random.Generator) -> RowNumbers:
         """Draw n of them, each with the same probability: see ``Starts.draw``."""
         counts = self.counts()
         total = int(counts.sum())
@@ -60,13 +59,13 @@ class StartsTogether:
             self.refuse()
         parts = np.searchsorted(counts.cumsum(), rng.integers(total, size=n), side="right")
         rows = np.empty(n, np.intp)
-        for part, (number, starts) in enumerate(self._starts.items()):
-            places = np.flatnonzero(parts == part)
-            if len(places):
-                rows[places] = self.ring.number(number, starts.draw(len(places), rng))
+        rings = list(self._starts.items())
+        for part, places in places_by_label(parts):
+            number, starts = rings[part]
+            rows[places] = self.ring.number(number, starts.draw(len(places), rng))
         return rows
 
-    def draw_distinct(self, n: int, rng: np.random.Generator) -> Rows:
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> RowNumbers:
         """As ``draw``, n different ones: see ``Starts.draw_distinct``."""
         counts = self.counts()
         if n > counts.sum():

@@ -273,7 +273,10 @@ cdef class WeightsTogether:
         return 0
 
     cdef intp_t c_measure(self, Part* parts) except -1:
-        """The rings that have rows of a weight, and their shares; how many these are."""
+        """The rings that have rows of a weight, and their shares; how many these are.
+
+        A row's share of a draw is its weight times ``mass / total``, which is 1 unless ``by_rows``.
+        """
         cdef intp_t number, count = 0
         cdef RowWeights one
         for number in range(self.ring.width):
@@ -320,8 +323,8 @@ cdef class WeightsTogether:
     def least(self):
         """The least mass of a row, above 0; infinity if there is none."""
         return min(
-            [self.c_member(number).c_least() * (mass / total) if self.by_rows
-             else self.c_member(number).c_least() for number, mass, total in self._parts()],
+            [self.c_member(number).c_least() * (mass / total)
+             for number, mass, total in self._parts()],
             default=INFINITY,
         )
 
@@ -349,11 +352,12 @@ cdef class WeightsTogether:
         rows, and the sum of all masses.
         """
         cdef intp_t k, count, size = c_index(n)
-        cdef float64_t least = INFINITY, total = 0.0, one
+        cdef float64_t least = INFINITY, total = 0.0
         cdef Part* parts
         if size < 0:
             raise ValueError(f"n: expected 0 or more, got {n}")
-        self._rank(1 if replace else max(size, 1))
+        self.c_sync()
+        self.c_rank(1 if replace else max(size, 1))
         if not replace:
             rows, weights = self._draw_distinct(size, rng)
             return rows, self.indexes(rows, as_handles), weights, self.least, self.total
@@ -362,7 +366,6 @@ cdef class WeightsTogether:
         cdef float64_t* targets = <float64_t*> cnp.PyArray_DATA(masses)
         bit_generator = rng.bit_generator
         cdef bitgen_t* source = c_bit_generator(bit_generator)
-        self.c_sync()
         parts = <Part*> malloc(self.ring.width * sizeof(Part))
         if parts == NULL:
             raise MemoryError("no memory left to draw rows")
@@ -370,8 +373,10 @@ cdef class WeightsTogether:
             count = self.c_measure(parts)
             for k in range(count):
                 total += parts[k].mass
-                one = self.c_member(parts[k].number).c_least()
-                least = min(least, one * (parts[k].mass / parts[k].total) if self.by_rows else one)
+                least = min(
+                    least,
+                    self.c_member(parts[k].number).c_least() * (parts[k].mass / parts[k].total),
+                )
             c_check_drawn(INDEPENDENT, total > 0.0, size)
             with bit_generator.lock:
                 for k in range(size):
@@ -401,7 +406,7 @@ cdef class WeightsTogether:
             rows[k] = -1
         for i in range(count):
             one = self.c_member(parts[i].number)
-            scale = parts[i].mass / parts[i].total if self.by_rows else 1.0
+            scale = parts[i].mass / parts[i].total
             found = 0
             for k in range(n):
                 if rows[k] < 0 and (targets[k] < before + parts[i].mass or i == count - 1):
@@ -420,15 +425,16 @@ cdef class WeightsTogether:
         free(places)
         return 0
 
-    def _rank(self, intp_t n):
-        """Sort the rows of each ring by priority where that is due."""
+    cdef int c_rank(self, intp_t n) except -1:
+        """Sort the rows of each ring by priority where weights are of ranks and it is due.
+
+        The trees are up to date.
+        """
         cdef intp_t number
-        if not self.by_rows:
-            return
-        self.c_sync()
         for number in range(self.ring.width):
             if self.ring.c_is_usable(number):
                 self.c_member(number).c_rank(n)
+        return 0
 
     def _draw_distinct(self, intp_t n, rng):
         """Distinct rows, one after another, each by its mass among those that are left.
@@ -443,7 +449,7 @@ cdef class WeightsTogether:
             count = one.count(n)
             slots, _, weights, _, _ = one.draw(count, rng, False, False, True)
             left = np.maximum(total - np.concatenate([np.zeros(1), weights.cumsum()])[:count], weights)
-            scale = mass / total if self.by_rows else 1.0
+            scale = mass / total
             drawn.append(self.ring.number(number, slots))
             masses.append(weights * scale)
             times.append((rng.exponential(size=count) / (left * scale)).cumsum())
@@ -463,15 +469,12 @@ cdef class WeightsTogether:
 
     def get(self, cnp.ndarray rows not None):
         """The masses of rows, of which there is a dense 1-d array of intp."""
-        scales = {
-            number: mass / total if self.by_rows else 1.0 for number, mass, total in self._parts()
-        }
+        scales = {number: mass / total for number, mass, total in self._parts()}
         self.ring.c_check_rows(rows, NULL)
-        numbers = rows & self.ring.mask
         found = np.zeros(len(rows))
-        for number, scale in scales.items():
-            places = np.flatnonzero(numbers == number)
-            found[places] = self.c_member(number).get(rows[places] >> self.ring.bits) * scale
+        for number, places, slots in self.ring.parts(rows):
+            if number in scales:
+                found[places] = self.c_member(number).get(slots) * scales[number]
         return found
 
     def indexes(self, cnp.ndarray rows not None, bint as_handles):

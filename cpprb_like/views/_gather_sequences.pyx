@@ -14,7 +14,7 @@ from libc.string cimport memcpy, memset
 from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._store.chained cimport Chain, NextOf
 from cpprb_like._store.column cimport Column
-from cpprb_like._c.copying cimport c_copy, c_prefetch_rows
+from cpprb_like._c.copying cimport c_copy, c_move, c_prefetch_rows
 from cpprb_like._c.cores cimport c_share
 from cpprb_like._core cimport ABSENT, END, WRITTEN, Moment, Ring
 from cpprb_like.samplers._starts cimport Starts
@@ -361,10 +361,9 @@ cdef void c_copy_run(const Plan* plan, const Place* place, intp_t n) noexcept no
         if part.kept != NULL:
             c_copy_next(plan, part, place, n)
         elif not part.first_only:
-            c_collect(
-                part.to + place.number * part.nbytes,
-                part.column + place.slot * part.stride,
-                plan.n_envs * part.stride, part.nbytes, n,
+            c_move(
+                part.to + place.number * part.nbytes, part.nbytes,
+                part.column + place.slot * part.stride, plan.n_envs * part.stride, part.nbytes, n,
             )
     if plan.ids != NULL:
         for k in range(n):
@@ -380,7 +379,9 @@ cdef void c_copy_next(
     cdef intp_t last = place.slot + n * plan.n_envs  # where the next value of the last row is
     cdef const uint8_t* kept = part.kept + place.slot
     cdef uint8_t* aside = part.aside + place.number
-    c_collect(to, part.column + place.slot * part.stride + step, step, part.nbytes, n - 1)
+    c_move(
+        to, part.nbytes, part.column + place.slot * part.stride + step, step, part.nbytes, n - 1
+    )
     last = last - plan.capacity if last >= plan.capacity else last
     c_copy(to + (n - 1) * part.nbytes, part.column + last * part.stride, part.nbytes)
     for k in range(n):
@@ -405,30 +406,3 @@ cdef void c_blank(const Plan* plan, intp_t number, intp_t n) noexcept nogil:
     if plan.ids != NULL:
         for k in range(number, number + n):
             plan.ids[k] = plan.ids[number - 1]
-
-
-cdef inline void c_collect(
-    char* to, const char* rows, intp_t stride, intp_t size, intp_t n
-) noexcept nogil:
-    """to[k] = rows[k] for k in range(n), of rows at even distances."""
-    cdef intp_t k
-    if stride == size:
-        memcpy(to, rows, n * size)
-    elif size == 4:
-        for k in range(n):
-            memcpy(to + 4 * k, rows + k * stride, 4)
-    elif size == 8:
-        for k in range(n):
-            memcpy(to + 8 * k, rows + k * stride, 8)
-    elif size == 16:
-        for k in range(n):
-            memcpy(to + 16 * k, rows + k * stride, 16)
-    elif size == 1:
-        for k in range(n):
-            to[k] = rows[k * stride]
-    elif size == 2:
-        for k in range(n):
-            memcpy(to + 2 * k, rows + k * stride, 2)
-    else:
-        for k in range(n):
-            memcpy(to + k * size, rows + k * stride, size)
