@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dying_processes import KILLS, Child, ended, shared_memory, taken
+from file_map_cases import room_for
 from interruptions import killed_everywhere
 
 from cpprb_like._store import file_maps
@@ -221,16 +221,6 @@ def test_memory_that_runs_out_while_files_grow(monkeypatch: pytest.MonkeyPatch, 
 
     It was a bare ``OSError``. One file may have grown before another did not: learners hear of it.
     """
-    left = calls
-    reserve = os.posix_fallocate
-
-    def fail(file: int, offset: int, nbytes: int) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        reserve(file, offset, nbytes)
-
     with made(100) as replay, replay.actor() as actor:
         add(actor, 0, 3)
         learner = replay.learner(seed=0)
@@ -238,7 +228,7 @@ def test_memory_that_runs_out_while_files_grow(monkeypatch: pytest.MonkeyPatch, 
         block = [step(t) for t in range(3, 20)]
         values = {name: np.array([one[name] for one in block]) for name in block[0]}
         with monkeypatch.context() as patch:
-            patch.setattr(os, "posix_fallocate", fail)
+            patch.setattr(os, "posix_fallocate", room_for(calls))
             with pytest.raises(
                 MemoryError,
                 match=r"keep aside needs [\d,]+ bytes .*enlarge it .*--shm-size.*nothing was added",

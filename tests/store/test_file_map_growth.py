@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dying_processes import Child, ended
+from file_map_cases import room_for
 from interruptions import killed_everywhere
 
 from cpprb_like import ReplayBuffer
@@ -209,20 +210,10 @@ def test_a_disk_that_is_full_when_files_grow(
 
     It was an ``OSError`` that did not say of which file. One file may have grown before another.
     """
-    left = calls
-    reserve = os.posix_fallocate
-
-    def fail(file: int, offset: int, nbytes: int) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        reserve(file, offset, nbytes)
-
     rb = opened(tmp_path, "x")
     add(rb, 0, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", fail)
+        patch.setattr(os, "posix_fallocate", room_for(calls))
         expected_error = r"keep aside needs [\d,]+ bytes .*make room"
         with pytest.raises(MemoryError, match=expected_error) as caught:
             add(rb, 3, 30)

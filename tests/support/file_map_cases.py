@@ -5,6 +5,8 @@ Each step number ``t`` decides all values of its rows, so a row that is not whol
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,9 +18,24 @@ from numpy.typing import NDArray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 
-__all__ = ["CASES", "Case", "step", "twin_rows"]
+__all__ = ["CASES", "Case", "room_for", "step", "twin_rows"]
 
 WIDE = 4000  # so that much of the time goes into writing rows
+
+
+def room_for(calls: int) -> Callable[[int, int, int], None]:
+    """As ``os.posix_fallocate``, of a disk that has room for so many calls and is full then."""
+    reserve = os.posix_fallocate
+    left = calls
+
+    def fail(file: int, offset: int, nbytes: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(file, offset, nbytes)
+
+    return fail
 
 
 @dataclass(frozen=True)
