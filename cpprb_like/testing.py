@@ -216,7 +216,7 @@ class _Stage:
         self.distinct = distinct
         self.rb, self.twin, self.spoiled, self.patient, self.asked = buffers
         self.copy = _pickled(self.rb, place)
-        self.kept: list[tuple[str, Draw, Draw]] = []
+        self.earlier: list[tuple[str, Draw, Draw]] = []
 
     def draw(self, n: int, replace: bool, seed: list[int], window: _Window | None) -> None:
         """Draw from each buffer with equal generators, and compare."""
@@ -246,11 +246,11 @@ class _Stage:
         again.sampler.__dict__.update(before)
         _expect_same(where, TOLD, drawn, attempt(again))
         _overwrite(spoiled)
-        self.kept.append((where, drawn, _copy(drawn)))
+        self.earlier.append((where, drawn, _copy(drawn)))
 
     def end(self) -> None:
         """Check that no earlier draw was written to, and what is kept for the rows."""
-        for where, drawn, before in self.kept:
+        for where, drawn, before in self.earlier:
             _expect_same(where, FRESH, before, drawn)
         _check_kept(self.place, self.asked)
 

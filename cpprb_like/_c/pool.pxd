@@ -6,7 +6,7 @@ from cpprb_like._c.typedefs cimport int64_t, intp_t
 cdef class Pool:
     cdef list spare                  # (memory, number of the last array when it came back), oldest first
     cdef int64_t arrays              # of batches that were made, with memory from here or without
-    cdef intp_t kept                 # bytes in ``spare``
+    cdef intp_t spare_nbytes         # bytes in ``spare``
     cdef intp_t lent                 # bytes on loan
     cdef intp_t peak                 # most bytes on loan at a time
     cdef object reference            # weak, to this pool

@@ -39,7 +39,7 @@ cdef class Pool:
         for place in range(len(self.spare) - 1, -1, -1):
             if cnp.PyArray_NBYTES(<cnp.ndarray> self.spare[place][0]) == size:
                 lease.memory = self.spare.pop(place)[0]
-                self.kept -= size
+                self.spare_nbytes -= size
                 break
         else:
             lease.memory = c_memory(nbytes)
@@ -51,7 +51,7 @@ cdef class Pool:
     cdef int c_give_back(self, memory) except -1:
         cdef intp_t nbytes = cnp.PyArray_NBYTES(<cnp.ndarray> memory)
         self.lent -= nbytes
-        self.kept += nbytes
+        self.spare_nbytes += nbytes
         self.spare.append((memory, self.arrays))
         return self.c_forget()
 
@@ -63,11 +63,11 @@ cdef class Pool:
     cdef int c_forget(self) except -1:
         """Free what is too much, or has not been asked for in a while."""
         while self.spare and (
-            self.kept + self.lent > self.peak
-            or self.kept > MOST_KEPT
+            self.spare_nbytes + self.lent > self.peak
+            or self.spare_nbytes > MOST_KEPT
             or self.spare[0][1] + PATIENCE < self.arrays
         ):
-            self.kept -= cnp.PyArray_NBYTES(<cnp.ndarray> self.spare.pop(0)[0])
+            self.spare_nbytes -= cnp.PyArray_NBYTES(<cnp.ndarray> self.spare.pop(0)[0])
         return 0
 
 

@@ -218,7 +218,7 @@ class Files:
         self._log_nbytes = 0
         self._edited = NO_SLOTS
         self._is_copy = False  # of files that somebody else writes to
-        self.gate = OneProcess(SHARED_FILE)
+        self.one_process = OneProcess(SHARED_FILE)
         """Who may write: this process alone."""
         try:
             if mode in ("r", "r+"):

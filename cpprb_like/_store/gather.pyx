@@ -192,7 +192,7 @@ cdef cnp.ndarray c_new_array(Ring ring, Column column, intp_t n):
     if nbytes >= LARGE_NBYTES and column.objects is None:
         lease = ring.pool.c_lease(nbytes)
         return c_over(column.dtype, ndim, dims, c_start(lease.memory), lease)
-    if ring.pool.kept:
+    if ring.pool.spare_nbytes:
         ring.pool.c_pass()
     if column.objects is not None:
         return np.empty((n, *column.shape), column.dtype)

@@ -12,8 +12,8 @@ from cpprb_like._c.typedefs cimport intp_t, uint8_t
 
 cdef class BufferBase:
     cdef Ring c_ring                 # None before there are rows
-    cdef readonly object _gate       # RLock held by whoever needs writers to wait
-    cdef public bint _paused         # somebody holds the gate
+    cdef readonly object _lock       # RLock held by whoever needs writers to wait
+    cdef public bint _paused         # somebody holds the lock
     cdef bint is_plain               # rows are stored as they are, and can be drawn at once
     cdef bint has_priorities         # it is a ``PriorityBufferBase``
     cdef tuple names                 # field names, in declared order

@@ -30,7 +30,7 @@ def check_drawn(
 class BufferBase:
     @property
     def ring(self) -> Ring: ...
-    _gate: RLock | OneProcess
+    _lock: RLock | OneProcess
     _paused: bool
     def _check_names(self, given: dict[str, Any]) -> None: ...
     def _convert(self, number: int, value: Any) -> NDArray[Any]: ...
@@ -39,7 +39,7 @@ class BufferBase:
     def _attach(
         self,
         ring: Ring,
-        gate: RLock | OneProcess,
+        lock: RLock | OneProcess,
         further: tuple[str, ...],
         attributes: dict[str, Any],
     ) -> None: ...

@@ -95,7 +95,7 @@ cdef class BufferBase:
         raise NotImplementedError
 
     def _attach(
-        self, Ring ring not None, gate not None, tuple further not None, dict attributes not None
+        self, Ring ring not None, lock not None, tuple further not None, dict attributes not None
     ):
         """Use this ring, and set these attributes: all of it or nothing.
 
@@ -111,7 +111,7 @@ cdef class BufferBase:
         old = self.c_ring, self.rooms, self.names, before
         self.c_ring = ring
         self.n_streams = ring.n_envs
-        self._gate = gate
+        self._lock = lock
         self.is_plain = not (ring.chains or ring.lookahead)
         self.names = names
         self.numbers = numbers
@@ -138,20 +138,20 @@ cdef class BufferBase:
         """Wait while a reader needs the rows to stay as they are; raise if nobody may write."""
         if self.c_ring is not None:
             self.c_ring.c_check_writable()
-        with self._gate:
+        with self._lock:
             return 0
 
     def _hold(self, bint pauses, call, *arguments):
         """Return ``call(*arguments)``, while other threads that write wait.
 
         With ``pauses`` they wait before they read anything; calls of this thread go on. While the
-        gate is held, signal handlers run only inside ``call``, and not where a ``with`` statement
-        of Python begins and ends: so the gate is never left locked.
+        lock is held, signal handlers run only inside ``call``, and not where a ``with`` statement
+        of Python begins and ends: so the lock is never left locked.
         """
         cdef bint outer
         if self.c_ring is None:
             raise RuntimeError(not_initialised(self))
-        with self._gate:
+        with self._lock:
             outer = self._paused
             self._paused = outer or pauses
             try:
@@ -162,7 +162,7 @@ cdef class BufferBase:
     def _end_episodes(self, intp_t first, intp_t stop):
         """Truncate the open episodes of the streams from ``first`` to ``stop``."""
         cdef intp_t stream
-        with self._gate:
+        with self._lock:
             for stream in range(first, stop):
                 self.c_ring.c_end_episode(stream)
 
@@ -170,7 +170,7 @@ cdef class BufferBase:
         """Forget all rows."""
         if self.c_ring is None:
             raise RuntimeError(not_initialised(self))
-        with self._gate:
+        with self._lock:
             self.c_ring.c_clear()
 
     cdef int c_check_ring(self, Ring ring) except -1:

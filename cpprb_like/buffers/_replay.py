@@ -55,7 +55,7 @@ from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generator
-from cpprb_like.checkpoint._held import HoldsRows, Rows, Saves
+from cpprb_like.checkpoint._held import HoldsRows, RowsToSave, Saves
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
@@ -375,10 +375,10 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         else:
             sampler.open_in_file(ring, files.floats)
         watch(others["rng"].bit_generator.lock, GENERATOR)
-        gate: Any = threading.RLock() if files is None else files.gate
+        lock: Any = threading.RLock() if files is None else files.one_process
         if files is None:
-            watch(gate, BUFFER)
-        self._attach(ring, gate, _further(nstep), others | attributes)
+            watch(lock, BUFFER)
+        self._attach(ring, lock, _further(nstep), others | attributes)
         if files is not None:
             tell(self._have_writers_ask)
             if files.frozen:
@@ -1180,8 +1180,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
 
     # ------------------------------------------------------------------ checkpoints
 
-    def _rows_to_save(self) -> Rows:
-        return Rows(self._layout, self._arena, self.ring, self._saves)
+    def _rows_to_save(self) -> RowsToSave:
+        return RowsToSave(self._layout, self._arena, self.ring, self._saves)
 
     def _attributes_to_save(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in REBUILT}
@@ -1239,9 +1239,9 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
                 "restore: the rows lie in a file map; load(folder, mmap_prefix=...) makes a new one"
             )
         attributes = {name: swap(value) for name, value in other.__dict__.items()}
-        gate = threading.RLock()
-        watch(gate, BUFFER)
-        self._attach(other.ring, gate, _further(other._nstep), attributes)
+        lock = threading.RLock()
+        watch(lock, BUFFER)
+        self._attach(other.ring, lock, _further(other._nstep), attributes)
 
     # ------------------------------------------------------------------ checks
 

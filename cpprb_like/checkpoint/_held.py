@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cpprb_like.checkpoint._save import Before
     from cpprb_like.checkpoint._segments import Part
 
-__all__ = ["HoldsObjects", "HoldsRows", "Rows", "Savable", "Saves"]
+__all__ = ["HoldsObjects", "HoldsRows", "RowsToSave", "Savable", "Saves"]
 
 Bytes = NDArray[np.uint8]
 
@@ -35,7 +35,7 @@ class HoldsRows:
     """Base class of what holds a ring: its rows go to segments, the rest to the manifest."""
 
     def _rows_to_save(self) -> Any:
-        """The layout, the memory and the ring: ``_save.Rows``."""
+        """The layout, the memory and the ring: ``RowsToSave``."""
         raise NotImplementedError
 
     def _attributes_to_save(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class HoldsObjects:
     OBJECTS: ClassVar[tuple[str, ...]] = ()  # the attributes that are lists of them
 
 
-class Rows(NamedTuple):
+class RowsToSave(NamedTuple):
     """What something that holds rows gives to be saved."""
 
     layout: Layout

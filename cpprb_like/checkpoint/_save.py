@@ -25,7 +25,7 @@ from cpprb_like._store.tracker import Tracker
 from cpprb_like.checkpoint import _arrays, _manifest, _segments
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES, Codec, DamagedError, FileEntry
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._held import HoldsRows, Rows
+from cpprb_like.checkpoint._held import HoldsRows, RowsToSave
 from cpprb_like.checkpoint._progress import Progress
 from cpprb_like.checkpoint._segments import Index, IndexCopy, Part, Plan
 from cpprb_like.checkpoint._values import Encoder, dtype_from_json, dtype_to_json
@@ -168,7 +168,7 @@ class RingJob:
     """The rows of one ring: planned while writers wait, and written afterwards."""
 
     def __init__(self, holder: Any, number: int, state: Before, index: type[Index]) -> None:
-        rows: Rows = holder._rows_to_save()
+        rows: RowsToSave = holder._rows_to_save()
         self._layout, self._arena, self._ring, self._saves = rows
         self._hold = holder._hold
         self._number = number

@@ -80,7 +80,7 @@ class ShardFiles(file_maps.Files):
 
     def __init__(self, layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> None:
         super().__init__(layout, prefix, mode)
-        self.gate = OneProcess(FORKED)
+        self.one_process = OneProcess(FORKED)
 
     def _tell_torn(self, torn: NDArray[np.int64]) -> None:
         """That a process may be killed is nothing that has to be told."""
@@ -231,13 +231,13 @@ class Actor(ReplayBuffer):
         number: int,
         lock: FileLock,
         options: Mapping[str, Any],
-        kept: Folder | None = None,
+        life: Folder | None = None,
     ) -> None:
         is_new = not (folder / f"{ROWS}.dat").exists()
         super().__init__(**options, mmap_prefix=folder / ROWS, mmap_mode="w" if is_new else "r+")
         self.number = number
         self._lock_of_shard = lock
-        self._folder = kept  # which is there as long as this object
+        self._folder = life  # which is there as long as this object
         self._end_episodes(0, self.n_envs)
 
     @staticmethod
@@ -248,12 +248,12 @@ class Actor(ReplayBuffer):
     def _check_process(self) -> None:
         """Raise ``RuntimeError`` in a forked child, or after ``close``."""
         assert self._files is not None
-        self._files.gate.check()
+        self._files.one_process.check()
 
     def close(self) -> None:
         """Give the shard back; its rows stay. Writing raises ``RuntimeError`` from now on."""
         assert self._files is not None
-        self._files.gate.close(CLOSED)
+        self._files.one_process.close(CLOSED)
         self._have_writers_ask()
         self._lock_of_shard.release()
         self._folder = None

@@ -125,7 +125,7 @@ def test_the_ways_of_the_buffer_wait_for_its_lock(change: Any) -> None:
         done.set()
 
     worker = threading.Thread(target=work)
-    with rb._gate:
+    with rb._lock:
         worker.start()
         assert not done.wait(0.05)
         assert pickle.dumps(rb) == before

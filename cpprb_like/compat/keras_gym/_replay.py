@@ -43,7 +43,7 @@ __all__ = [
     "TransitionBatch",
 ]
 
-Rows = NDArray[np.intp]
+Slots = NDArray[np.intp]
 
 PATIENCE = 10  # rejected rows for each row of a batch, before all rows are looked at
 CHUNK = 4096  # rows looked at together then
@@ -52,8 +52,8 @@ CHUNK = 4096  # rows looked at together then
 class Found(NamedTuple):
     """Transitions: see ``_look``."""
 
-    rows: Rows
-    last: Rows
+    rows: Slots
+    last: Slots
     ended: NDArray[np.bool_]
 
 
@@ -304,7 +304,7 @@ class ExperienceReplayBuffer(ForEnv):
         batch: Transitions = steps.consistently(partial(self._sample, steps, batch_size))
         return batch
 
-    def _sample(self, steps: ReplayBuffer, batch_size: int) -> tuple[Rows, Transitions] | None:
+    def _sample(self, steps: ReplayBuffer, batch_size: int) -> tuple[Slots, Transitions] | None:
         """The oldest slots of a batch, and the batch, of rows that nobody changes meanwhile."""
         written = steps.ring.written
         held = self._held(written)
@@ -365,7 +365,7 @@ class ExperienceReplayBuffer(ForEnv):
             )
         return self._look(steps, written, there[self.random.randint(len(there), size=n)])
 
-    def _look(self, steps: ReplayBuffer, written: int, slots: Rows) -> Found:
+    def _look(self, steps: ReplayBuffer, written: int, slots: Slots) -> Found:
         """Of the given slots those at which a transition is.
 
         Their windows; the place in each of the row after the steps, or of the one that is done; and
@@ -386,7 +386,7 @@ class ExperienceReplayBuffer(ForEnv):
         last = here + np.where(ended, ends.argmax(axis=1), n)
         return Found(rows[there], last[there], ended[there])
 
-    def _states(self, steps: ReplayBuffer, slots: Rows) -> Array:
+    def _states(self, steps: ReplayBuffer, slots: Slots) -> Array:
         """The stacks of the frames at these slots; of one frame, that alone."""
         states = steps.stack("s", slots)
         return states[..., 0] if self.num_frames == 1 else states
