@@ -106,8 +106,13 @@ cdef class RowHandles:
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
         cdef cnp.ndarray indexes = c_numbers(1, &n, cnp.NPY_INT64)
+        cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(indexes)
+        if self.ring.span == self.ring.capacity:
+            for k in range(n):  # each is public: asked one by one, they took 4 % of a draw's instructions
+                out[k] = values[k]
+            return indexes
         for k in range(n):
-            (<int64_t*> cnp.PyArray_DATA(indexes))[k] = self.ring.c_public_slot(values[k])
+            out[k] = self.ring.c_public_slot(values[k])
         return indexes
 
     def find(self, cnp.ndarray indexes, bint as_handles):
