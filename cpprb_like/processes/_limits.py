@@ -211,8 +211,7 @@ class LimitedLearner(Learner):
         arrays: Batch | None,
         indexes: bool,
     ) -> Batch:
-        self._in_parent.check()
-        return self._samples.run(n, super()._draw, replace, beta, n, names, arrays, indexes)
+        return self._allow(n, super()._draw, replace, beta, n, names, arrays, indexes)
 
     def _allow(self, n: int, draw: Callable[..., Batch], *arguments: Any) -> Batch:
         self._in_parent.check()
