@@ -151,7 +151,8 @@ def describe(
 
     Notes
     -----
-    Cost: that of the metadata, and of the end flags where these alone tell the episodes.
+    Cost: that of the metadata, and of the end flags where these alone tell the episodes. Of what
+    RLlib recorded the observations are read too, as they tell where an episode goes on.
 
     Examples
     --------
