@@ -109,7 +109,10 @@ def write(
     output = disk.create(name)
     try:
         sink = _Sink(output, codec)
-        sink.write(header(dtype, shape))
+        start = header(dtype, shape)
+        if codec.name is None:
+            output.reserve(len(start) + int(np.prod(shape, dtype=object)) * dtype.itemsize)
+        sink.write(start)
         for piece in pieces:
             sink.write(piece.data)
             watch(piece.nbytes)

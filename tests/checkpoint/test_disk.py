@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import _disk
 from cpprb_like.checkpoint._disk import Disk, Output
 
@@ -22,7 +23,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         found.append((begin, nbytes))
 
     monkeypatch.setattr(_disk, "STARTED_NBYTES", 1000)
-    monkeypatch.setattr(_disk, "_of_linux", lambda: start)
+    monkeypatch.setattr(_disk, "_of_linux", {"sync_file_range": start}.get)
     return found
 
 
@@ -46,11 +47,46 @@ def test_files_are_the_same_with_and_without_it(
     """The call of the C library itself, and a system that has none."""
     monkeypatch.setattr(_disk, "STARTED_NBYTES", 1000)
     if not there:
-        monkeypatch.setattr(_disk, "_of_linux", lambda: None)
+        monkeypatch.setattr(_disk, "_of_linux", lambda _: None)
     data: Any = np.random.default_rng(0).integers(0, 256, 5000, np.uint8)
     output = Output(tmp_path / "x")
+    output.reserve(5000)
     for start in range(0, 5000, 700):
         output.write(data[start : start + 700].data)
     output.sync()
     output.close()
     assert (tmp_path / "x").read_bytes() == data.tobytes()
+
+
+@pytest.mark.parametrize("codec", [None, "zlib"])
+def test_room_is_reserved_for_what_will_be_written(
+    codec: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For large files whose length is known; that the system refuses is no error."""
+    asked: list[int] = []
+
+    def refuse(file: int, mode: int, start: int, nbytes: int) -> int:
+        assert (mode, start) == (0, 0)
+        asked.append(nbytes)
+        return -1
+
+    monkeypatch.setattr(_disk, "STARTED_NBYTES", 10_000)
+    monkeypatch.setattr(_disk, "_of_linux", {"fallocate": refuse}.get)
+    rb = ReplayBuffer(3000, {"x": {"shape": 3}, "done": {"shape": (), "dtype": bool}})
+    x = np.arange(9000).reshape(3000, 3)
+    rb.add(x=x, done=np.zeros(3000))
+    rb.save(tmp_path, codec=codec)
+    sizes = [path.stat().st_size for path in tmp_path.glob("s1-*.npy")]
+    assert asked == ([] if codec else sizes)
+    assert (ReplayBuffer.load(tmp_path).get_all_transitions()["x"] == x).all()
+
+
+def test_room_is_reserved_by_the_system(tmp_path: Path) -> None:
+    """Where it has that: the file has its length, and what is written to it later."""
+    output = Output(tmp_path / "x")
+    output.reserve(_disk.STARTED_NBYTES)
+    reserved = (tmp_path / "x").stat().st_size
+    output.write(bytes([1]) * 5000)
+    output.close()
+    assert reserved in (0, _disk.STARTED_NBYTES)
+    assert (tmp_path / "x").read_bytes()[:5001].rstrip(bytes(1)) == bytes([1]) * 5000

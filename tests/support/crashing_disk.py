@@ -31,6 +31,9 @@ class MemoryOutput:
         self._disk = disk
         self._inode = inode
 
+    def reserve(self, nbytes: int) -> None:
+        """Nothing: what is not written yet may be zeros after a crash anyway."""
+
     def write(self, data: memoryview | bytes) -> None:
         """Add bytes."""
         more = bytes(data)
