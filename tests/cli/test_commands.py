@@ -90,7 +90,7 @@ def test_a_folder_is_inspected_from_a_shell(tmp_path: Path) -> None:
         f"checkpoint  {tmp_path / 'a'}",
         "object      PrioritizedReplayBuffer",
         "state       1 of 1",
-        "files       1 file, 792 B, not compressed",
+        "files       1 file, 732 B, not compressed",
         "",
         "buffer          the object itself",
         "class           PrioritizedReplayBuffer",
