@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.records import pack, spread
 from cpprb_like._core import Moment, Ring
 from cpprb_like._store.schema import Layout
 from cpprb_like._store.tracker import Tracker
@@ -28,30 +29,6 @@ Ids = NDArray[np.int64]
 SEGMENT_NBYTES = 1 << 25
 MOST_PATCHED = 4  # a segment, or all patches, of which more than one part in so many is edited
 BYTE = np.dtype(np.uint8)
-PADDED = ["bytes", "flags"]  # of a record; the padding is between them
-
-
-class Padding(NamedTuple):
-    """A record that is padded in memory and not in a file: its bytes, and its flags behind them."""
-
-    in_memory: np.dtype[Any]
-    in_file: np.dtype[Any]
-
-    @classmethod
-    def of(cls, used: int, stride: int) -> Padding | None:
-        """Of records with so many bytes before their flags; None if they have no others."""
-        if used + 1 == stride:
-            return None
-        formats = [f"V{used}", "u1"]
-        in_memory, in_file = (
-            np.dtype({"names": PADDED, "formats": formats, "offsets": [0, last], "itemsize": size})
-            for last, size in ((stride - 1, stride), (used, used + 1))
-        )
-        return cls(in_memory, in_file)
-
-    def views(self, rows: Bytes, entries: Bytes) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Rows of the memory, and entries of a file, by their parts."""
-        return rows.view(self.in_memory), entries.view(self.in_file)
 
 
 class Part(NamedTuple):
@@ -63,30 +40,29 @@ class Part(NamedTuple):
     memory: Bytes  # (slots, bytes)
     before: int = 0  # rows older than the oldest one that are needed as well
     is_index: bool = False  # changes with later rows, so it is copied when a save begins
-    padding: Padding | None = None  # which the memory has and the file has not
+    is_padded: bool = False  # in memory, between the bytes of the fields and the flags
 
     @property
     def nbytes(self) -> int:
         """Bytes of a row in the file."""
-        return int(self.memory.shape[1]) if self.padding is None else self.dtype.itemsize
+        return self.dtype.itemsize if self.is_padded else int(self.memory.shape[1])
 
     def put(self, slots: slice | NDArray[np.int64], entries: Bytes) -> None:
         """Set the rows in these slots to entries of a file."""
-        if self.padding is None:
+        if not self.is_padded:
             self.memory[slots] = entries
-        else:
-            rows, given = self.padding.views(self.memory, entries)
-            for name in PADDED:  # one by one, so that NumPy leaves the padding as it is
-                rows[name][slots] = given[name]
+            return
+        rows = self.memory[slots]  # a copy, unless it is a slice
+        spread(entries, rows)
+        if not isinstance(slots, slice):
+            self.memory[slots] = rows
 
     def _take(self, slots: slice | NDArray[np.int64], out: Bytes) -> None:
         """The rows in these slots as entries of a file."""
-        if self.padding is None:
-            out[...] = self.memory[slots]
+        if self.is_padded:
+            pack(self.memory[slots], out)
         else:
-            rows, entries = self.padding.views(self.memory, out)
-            for name in PADDED:
-                entries[name] = rows[name][slots]
+            out[...] = self.memory[slots]
 
     def range(self, first: int, stop: int, oldest: int) -> tuple[int, int]:
         """The rows from ``first`` to ``stop`` that a state with this oldest row needs."""
@@ -102,7 +78,7 @@ class Part(NamedTuple):
     def frozen(self, low: int, high: int) -> Part:
         """The part with memory of its own, for the rows from ``low`` to ``high``."""
         own = np.roll(self.copy(low, high), low % (high - low), axis=0)
-        return self._replace(memory=own, padding=None)
+        return self._replace(memory=own, is_padded=False)
 
     def copy_rows(self, rows: Ids) -> Bytes:
         """The bytes of these rows."""
@@ -169,9 +145,9 @@ def _used(layout: Layout) -> int:
 def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
     """The parts of a layout's rows; records first."""
     schema, capacity = layout.schema, layout.capacity
-    padding = Padding.of(_used(layout), layout.record[1])
-    records = layout.records(arena)
-    parts = [Part("records", record_dtype(layout), (), records, padding=padding)]
+    dtype, records = record_dtype(layout), layout.records(arena)
+    is_padded = dtype.itemsize < records.shape[1]
+    parts = [Part("records", dtype, (), records, is_padded=is_padded)]
     for number, field in enumerate(schema.fields):
         is_stored = field.name not in schema.chained and not field.dtype.hasobject
         if is_stored and not layout.in_record(number):
