@@ -42,6 +42,7 @@ from cpprb_like.datasets._model import (
     Header,
     Rows,
     load_json,
+    with_next,
 )
 from cpprb_like.datasets._model import Path as Parts
 from cpprb_like.datasets._video import Video
@@ -651,15 +652,8 @@ class LerobotReader(Reader):
         return rows
 
     def _with_next(self, rows: Rows, after: Rows | None) -> Rows:
-        """Rows with the observations of the rows after; zeros where that is not known."""
-        made = dict(rows)
-        n = len(next(iter(rows.values())))
-        for following, name in self._follows.items():
-            last: Array = np.zeros_like(rows[name][:1]) if after is None else after[name][:1]
-            made[following] = np.concatenate([rows[name][1:], last])
-        if "has_next" in self.header.names and "has_next" not in self._features:
-            made["has_next"] = np.arange(n) < n - (after is None)
-        return made
+        tell = "has_next" in self.header.names and "has_next" not in self._features
+        return with_next(rows, after, self._follows, tell=tell)
 
     def close(self) -> None:
         """Close the files."""

@@ -33,6 +33,7 @@ __all__ = [
     "load_json",
     "nest",
     "only_newest_open",
+    "with_next",
 ]
 
 Array = NDArray[Any]
@@ -369,6 +370,22 @@ def nest(parts: Iterable[tuple[Path, Any]]) -> Any:
 def is_taken(name: str, fields: Container[str], observations: Container[str]) -> bool:
     """Whether another field has a name, or the next values of one of these observations will."""
     return name in fields or name.removeprefix("next_") in observations
+
+
+def with_next(rows: Rows, after: Rows | None, follows: Mapping[str, str], *, tell: bool) -> Rows:
+    """Rows of an episode with the next values of fields; zeros where these are not known.
+
+    ``after`` are the rows behind them, ``follows`` has the source of each next field. ``tell`` adds
+    ``has_next``.
+    """
+    made = dict(rows)
+    for name, source in follows.items():
+        last: Array = np.zeros_like(rows[source][:1]) if after is None else after[source][:1]
+        made[name] = np.concatenate([rows[source][1:], last])
+    if tell:
+        n = len(next(iter(rows.values())))
+        made["has_next"] = np.arange(n) < n - (after is None)
+    return made
 
 
 def only_newest_open(

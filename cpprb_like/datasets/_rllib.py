@@ -24,7 +24,6 @@ from cpprb_like.datasets._files import begins_with, need
 from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._model import (
-    Array,
     Ends,
     EpisodeRecord,
     Field,
@@ -34,6 +33,7 @@ from cpprb_like.datasets._model import (
     key_of,
     load_json,
     only_newest_open,
+    with_next,
 )
 from cpprb_like.datasets._model import Path as Parts
 from cpprb_like.datasets._rllib_episodes import (
@@ -343,10 +343,10 @@ class RllibReader(Reader):
                     yield rows
                     continue
                 if held is not None:
-                    yield self._with_next(held, rows)
+                    yield with_next(held, rows, self._follows, tell=True)
                 held = rows
         if held is not None:
-            yield self._with_next(held, None)
+            yield with_next(held, None, self._follows, tell=True)
 
     def _values(self, batch: Any, names: Iterable[str]) -> Rows:
         """The values of fields."""
@@ -361,16 +361,6 @@ class RllibReader(Reader):
             values = _arrow.values_of(found, column, self.header.stored(name))
             rows[name] = values.reshape(len(batch), *self.header[name].shape)
         return rows
-
-    def _with_next(self, rows: Rows, after: Rows | None) -> Rows:
-        """Rows with the observations of the rows after; zeros where that is not known."""
-        made = dict(rows)
-        n = len(next(iter(rows.values())))
-        for name, source in self._follows.items():
-            last: Array = np.zeros_like(rows[source][:1]) if after is None else after[source][:1]
-            made[name] = np.concatenate([rows[source][1:], last])
-        made["has_next"] = np.arange(n) < n - (after is None)
-        return made
 
     def close(self) -> None:
         """Close the file."""
