@@ -69,8 +69,8 @@ test-tf-agents:
 		"tf-agents==0.19.*" "tensorflow==2.15.*" "numpy==1.26.*" "pytest>=9.0" "hypothesis>=6.100"
 	CPPRB_LIKE_REQUIRE=tf_agents $(TF_BIN)/pytest tests/tf_agents $(ARGS)
 
-# Tensors in and out, those of JAX too, and the front of ReAgent. Of the documentation only what needs these packages: other
-# examples fork, and JAX warns of that. TORCH="torch==2.13.0", for instance, takes another build than the newest.
+# Tensors in and out, those of JAX too, and the front of ReAgent. JAX warns of forks: so workers are forked in a run of their own,
+# and of the documentation there is only what needs these packages. TORCH="torch==2.13.0", for instance, takes another build than the newest.
 test-torch:
 	$(PYTHON) -m venv "$(TORCH_VENV)"
 	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
@@ -79,8 +79,8 @@ test-torch:
 		jax pandas tensordict dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
 	CPPRB_LIKE_REQUIRE=torch,jax,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest \
 		tests/compat/test_reagent*.py tests/buffers/test_out.py tests/buffers/test_tensors.py tests/buffers/test_learners.py \
-		tests/integrations/test_torch_datasets.py tests/project/test_waiting.py \
 		tests/samplers/test_prioritized_misuse.py $(ARGS)
+	CPPRB_LIKE_REQUIRE=torch $(TORCH_BIN)/pytest tests/integrations/test_torch_datasets.py tests/project/test_waiting.py $(ARGS)
 	CPPRB_LIKE_REQUIRE=torch,jax,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest -m packages tests/project/test_docs.py
 
 # Training libraries on the real thing, in the environment of test-torch, as PyTorch is large. CleanRL asks for another Python; its scripts do not.
