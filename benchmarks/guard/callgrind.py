@@ -31,9 +31,17 @@ class Count:
     all: int
     compiled: int  # those in the compiled modules of the package
 
+    def least(self, other: Count) -> Count:
+        """The lower of each."""
+        return Count(min(self.all, other.all), min(self.compiled, other.compiled))
+
 
 def count(
-    program: Path, names: Sequence[str], package: Path, libraries: Sequence[Path] = ()
+    program: Path,
+    names: Sequence[str],
+    package: Path,
+    libraries: Sequence[Path] = (),
+    placement: int = 0,
 ) -> dict[str, Count]:
     """What each of these paths of a program costs.
 
@@ -47,6 +55,10 @@ def count(
         The folder whose compiled modules are counted by themselves.
     libraries : sequence of Path
         Folders in which the program looks for packages first.
+    placement : int
+        Another number puts the interpreter's objects elsewhere in memory: by bad luck two names
+        share a place in its cache of methods, and each call then looks both up, 1,000 instructions
+        of it.
 
     Raises
     ------
@@ -54,7 +66,8 @@ def count(
         There is no valgrind, the program failed, or its marks were not seen.
     """
     with tempfile.TemporaryDirectory() as folder:
-        processes = _run(program, names, Path(folder), libraries)
+        elsewhere = [Path(folder, "nothing", str(number)) for number in range(placement)]
+        processes = _run(program, names, Path(folder), [*libraries, *elsewhere])
         return {
             name: _count(Path(folder), process, package)
             for name, process in zip(names, processes, strict=True)

@@ -2,7 +2,7 @@
 
 from numpy.random cimport bitgen_t
 
-from cpprb_like._c.typedefs cimport uint32_t, uint64_t
+from cpprb_like._c.typedefs cimport intp_t, uint32_t, uint64_t
 
 
 cdef struct Bits:
@@ -63,3 +63,28 @@ cdef inline uint64_t c_bounded(Bits* bits, uint64_t n) noexcept nogil:
     while product >= n:
         product = bits.source.next_uint64(bits.source.state) & mask
     return product
+
+
+cdef inline void c_bounded_each(Bits* bits, uint64_t n, intp_t* numbers, intp_t count) noexcept nogil:
+    """``count`` uniform integers in [0, n): those that ``c_bounded`` gives one by one.
+
+    Two of one word without a branch, which takes half as many instructions.
+    """
+    cdef uint64_t word, product
+    cdef uint32_t threshold
+    cdef Bits own = bits[0]  # in registers
+    cdef intp_t k = 0
+    if n <= <uint64_t> 0xFFFFFFFF:
+        threshold = (<uint32_t> 0 - <uint32_t> n) % <uint32_t> n
+        while k + 1 < count and not own.half_left:
+            word = own.source.next_uint64(own.source.state)
+            product = <uint32_t> word * n
+            numbers[k] = <intp_t> (product >> 32)
+            k += <uint32_t> product >= threshold
+            product = (word >> 32) * n
+            numbers[k] = <intp_t> (product >> 32)
+            k += <uint32_t> product >= threshold
+    while k < count:
+        numbers[k] = <intp_t> c_bounded(&own, n)
+        k += 1
+    bits[0] = own

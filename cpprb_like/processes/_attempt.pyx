@@ -11,8 +11,8 @@ from cpprb_like._store.followers cimport Followers
 
 
 def attempt(
-    Followers group not None, look, check, draw, intp_t n, tuple columns not None, list arrays,
-    bint named, draws,
+    Followers group not None, look, check, choose, rng, replace, beta, intp_t n,
+    tuple columns not None, list arrays, bint named, draws,
 ):
     """A batch of all shards as they are now; None if some of its rows were written over meanwhile.
 
@@ -24,10 +24,10 @@ def attempt(
         Is told which shards have to be looked at: a dict of what ``Followers.follow`` said of each.
     check : callable
         ``check(rows, extra, n)`` refuses what a sampler drew: see ``check_drawn``.
-    draw : callable
-        ``draw(n)`` chooses n rows, and gives further columns.
-    n : int
-        Rows of the batch.
+    choose : callable
+        ``choose(rng, replace, beta, n)`` chooses n rows, and gives further columns.
+    rng, replace, beta, n
+        What it is given; n is a number of rows.
     columns, arrays
         See ``Followers.read``.
     named : bool
@@ -42,7 +42,7 @@ def attempt(
         look(dict(told))
     noted = None if draws is None else draws.noted()
     try:
-        rows, extra = draw(n)
+        rows, extra = choose(rng, replace, beta, n)
         if named and "indexes" not in extra:
             extra = {**extra, "indexes": group.handles(rows)}
         if extra or len(rows) != n:

@@ -36,7 +36,7 @@ __all__ = ["DrawRows", "Draws", "RowNumbers", "copied", "draws_of"]
 
 Beta = float | Schedule | None
 RowNumbers = NDArray[np.intp]
-DrawRows = Callable[[int], tuple[RowNumbers, Extra]]
+DrawRows = Callable[[np.random.Generator, bool, Beta, int], tuple[RowNumbers, Extra]]
 StartsOf = Mapping[int, Starts] | None  # of each ring, where not every row is one
 
 
@@ -69,14 +69,19 @@ class Draws:
         """Rows of a shard, which had come, can be drawn no more."""
 
     def draw(
-        self, rng: np.random.Generator, replace: bool, beta: Beta, starts: StartsOf, n: int
+        self,
+        rng: np.random.Generator,
+        replace: bool,
+        beta: Beta,
+        n: int,
+        starts: StartsOf = None,
     ) -> tuple[RowNumbers, Extra]:
         """Draw n rows, or n of the ``starts``."""
         raise NotImplementedError
 
-    def drawing(self, rng: np.random.Generator, replace: bool, beta: Beta) -> DrawRows:
-        """What draws so many rows, whatever starts there."""
-        return partial(self.draw, rng, replace, beta, None)
+    def of_all_rows(self) -> DrawRows:
+        """What draws rows, whatever starts there."""
+        return self.draw
 
     def check(self, n: int, *, replace: bool, beta: Beta) -> None:
         """Raise what a draw would raise, as far as it is known."""
@@ -147,23 +152,18 @@ class UniformDraws(Draws):
         rng: np.random.Generator,
         replace: bool,
         beta: Beta,
-        starts: StartsOf,
         n: int,
+        starts: StartsOf = None,
     ) -> tuple[RowNumbers, Extra]:
         """See ``Draws.draw``."""
         if starts is None:
-            return self.drawing(rng, replace, beta)(n)
+            return self.of_all_rows()(rng, replace, beta, n)
         among = StartsTogether(self.group, starts)
         return among.draw(n, rng) if replace else among.draw_distinct(n, rng), {}
 
-    def drawing(
-        self,
-        rng: np.random.Generator,
-        replace: bool,
-        beta: Beta,  # noqa: ARG002
-    ) -> DrawRows:
-        """See ``Draws.drawing``: without a Python frame."""
-        return partial(draw_uniform_together, self.group, rng, replace)
+    def of_all_rows(self) -> DrawRows:
+        """See ``Draws.of_all_rows``: without a Python frame."""
+        return partial(draw_uniform_together, self.group)
 
 
 class WeightedDraws(Draws):
@@ -186,7 +186,12 @@ class WeightedDraws(Draws):
         self._weights.weights_of(number).take_out(slots)
 
     def draw(
-        self, rng: np.random.Generator, replace: bool, beta: Beta, starts: StartsOf, n: int
+        self,
+        rng: np.random.Generator,
+        replace: bool,
+        beta: Beta,
+        n: int,
+        starts: StartsOf = None,
     ) -> tuple[RowNumbers, Extra]:
         """See ``Draws.draw``."""
         if starts is None:
@@ -259,7 +264,12 @@ class CopiedDraws(Draws):
             self._copies[number].forget(slots, ring.now())
 
     def draw(
-        self, rng: np.random.Generator, replace: bool, beta: Beta, starts: StartsOf, n: int
+        self,
+        rng: np.random.Generator,
+        replace: bool,
+        beta: Beta,
+        n: int,
+        starts: StartsOf = None,
     ) -> tuple[RowNumbers, Extra]:
         """See ``Draws.draw``."""
         rings = [(number, ring) for number, ring in self.group.usable_rings if len(ring)]

@@ -28,14 +28,14 @@ from cpprb_like.buffers._replay import ReplayBuffer, check_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._attempt import attempt
-from cpprb_like.processes._draws import DrawRows, RowNumbers, copied, draws_of
+from cpprb_like.processes._draws import RowNumbers, copied, draws_of
 from cpprb_like.processes._folder import FileLock, Folder, said_by
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
 from cpprb_like.processes._sharded import Names, Sharded
 from cpprb_like.processes._shards import BUSY, ROWS, WRITER, Reader, mend
 from cpprb_like.processes._update_counts import UpdateCounts
-from cpprb_like.samplers._base import Sampler, Slots
+from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.schedules import Schedule
@@ -127,6 +127,7 @@ class Learner(Sharded):
         self._readers: list[Reader | None] = [None] * len(shards)
         self._group = Followers(len(shards))
         self._draws = draws_of(sampler, self._group)
+        self._choose = self._draws.of_all_rows()
         self._changing = self._draws if self._draws.changes else None
         self._counts = UpdateCounts(folder.path, number)
         self._counts.tell(0, 0)
@@ -247,8 +248,10 @@ class Learner(Sharded):
 
     # ------------------------------------------------------------------ reading
 
-    def _drawing(self, replace: bool, beta: float | Schedule | None) -> DrawRows:
-        return self._draws.drawing(self.rng, replace, beta)
+    def _draw_rows(
+        self, replace: bool, beta: float | Schedule | None, n: int
+    ) -> tuple[RowNumbers, Extra]:
+        return self._choose(self.rng, replace, beta, n)
 
     def _allow(
         self,
@@ -311,11 +314,10 @@ class Learner(Sharded):
             if names is not None:
                 columns = read_columns(names, columns) or columns
             given = None if arrays is None else list(arrays.values())
-            draw = self._draws.drawing(self.rng, replace, beta)
             with self._lock:
                 batch = attempt(
-                    self._group, self._look_at, self._check_drawn, draw, n, columns, given, indexes,
-                    self._changing,
+                    self._group, self._look_at, self._check_drawn, self._choose, self.rng, replace,
+                    beta, n, columns, given, indexes, self._changing,
                 )  # fmt: skip
             if batch is not None:
                 return batch

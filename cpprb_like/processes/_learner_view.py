@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cpprb_like._c.drawn_ahead import States
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.buffers._view import View
-from cpprb_like.processes._draws import DrawRows, RowNumbers
+from cpprb_like.processes._draws import RowNumbers
 from cpprb_like.processes._sharded import Names, Sharded
 from cpprb_like.processes._shards import Reader
 from cpprb_like.samplers._base import Extra, Slots
@@ -70,13 +70,11 @@ class LearnerView(Sharded):
             self._views[number] = View(self.learner._reader(number), self.layers)
         return self._views[number]
 
-    def _drawing(self, replace: bool, beta: float | Schedule | None) -> DrawRows:
+    def _draw_rows(
+        self, replace: bool, beta: float | Schedule | None, n: int
+    ) -> tuple[RowNumbers, Extra]:
         learner = self.learner
-
-        def draw(n: int) -> tuple[RowNumbers, Extra]:
-            return learner._draws.draw(learner.rng, replace, beta, self._starts(), n)
-
-        return draw
+        return learner._draws.draw(learner.rng, replace, beta, n, self._starts())
 
     def _draw(
         self,

@@ -21,7 +21,7 @@ from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generator
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._draws import DrawRows, RowNumbers
+from cpprb_like.processes._draws import RowNumbers
 from cpprb_like.processes._shards import TOO_FAST, Reader, tries
 from cpprb_like.samplers._base import Extra, Slots
 from cpprb_like.schedules import Schedule
@@ -49,8 +49,10 @@ class Sharded(Source):
         """Whose shards these are."""
         raise NotImplementedError
 
-    def _drawing(self, replace: bool, beta: float | Schedule | None) -> DrawRows:
-        """What draws rows, or rows that an item can start at, of all shards as they are then."""
+    def _draw_rows(
+        self, replace: bool, beta: float | Schedule | None, n: int
+    ) -> tuple[RowNumbers, Extra]:
+        """Draw n rows, or rows that an item can start at, of all shards as they are now."""
         raise NotImplementedError
 
     def _read_part(
@@ -121,7 +123,8 @@ class Sharded(Source):
         by shard, and copied once more.
         """
         n, names = self._read_batch_size(batch_size, fields)
-        self._check_beta(beta)
+        if beta is not None:
+            self._check_beta(beta)
         if indexes and "indexes" in self.fields:
             raise ValueError("indexes: there is a field of this name")
         arrays = None if out is None else self._check_out(out, n, names)
@@ -144,10 +147,10 @@ class Sharded(Source):
         indexes: bool,
     ) -> Batch:
         """A batch, drawn by one thread at a time."""
-        learner, draw = self._learner, self._drawing(replace, beta)
+        learner = self._learner
 
         def choose() -> tuple[RowNumbers, Extra]:
-            rows, extra = draw(n)
+            rows, extra = self._draw_rows(replace, beta, n)
             if indexes and "indexes" not in extra:
                 extra = {**extra, "indexes": learner._group.handles(rows)}
             return rows, extra

@@ -18,7 +18,7 @@ from cpprb_like._c.copying cimport c_prefetch
 from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, CLEARS, EDITS, WRITTEN, Ring, c_previous
 from cpprb_like._store.follower cimport LEFT_OUT
 from cpprb_like._store.episode_index cimport Bounds, EpisodeIndex
-from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
+from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._store.slot_set cimport SlotSet, c_has
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
@@ -54,10 +54,8 @@ def choose(intp_t n, intp_t among, rng):
     )
     cdef cnp.ndarray numbers = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
     cdef Bits bits = c_bits_of(source)
-    cdef intp_t k
     with bit_generator.lock:
-        for k in range(n):
-            (<intp_t*> cnp.PyArray_DATA(numbers))[k] = <intp_t> c_bounded(&bits, among)
+        c_bounded_each(&bits, among, <intp_t*> cnp.PyArray_DATA(numbers), n)
     return numbers
 
 

@@ -8,7 +8,7 @@ from cpprb_like._store.followers import Followers
 from cpprb_like.samplers._row_weights import RowWeights
 
 def draw_uniform_together(
-    group: Followers, rng: np.random.Generator, replace: bool, n: int
+    group: Followers, rng: np.random.Generator, replace: bool, beta: object, n: int
 ) -> tuple[NDArray[np.intp], dict[str, NDArray[Any]]]: ...
 
 @final

@@ -15,7 +15,7 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
-from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
+from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._c.shuffle cimport Shuffle
 from cpprb_like._c.tree_node cimport c_find
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
@@ -43,7 +43,7 @@ cdef float64_t LARGEST = 2.0 ** 1000  # a weight, as long as there is no row
 # ---------------------------------------------------------------------- uniform
 
 
-def draw_uniform_together(Followers group not None, rng, bint replace, intp_t n):
+def draw_uniform_together(Followers group not None, rng, bint replace, beta, intp_t n):
     """Draw n rows of all rings, each with the same probability.
 
     Parameters
@@ -54,6 +54,8 @@ def draw_uniform_together(Followers group not None, rng, bint replace, intp_t n)
         Where the randomness comes from.
     replace : bool
         Whether a row may be drawn more than once. If not, they are in random order.
+    beta : object
+        Not looked at: that of draws by weight, which are called as this one is.
     n : int
         How many rows, at least 0.
 
@@ -133,23 +135,22 @@ cdef void c_draw(
 ) noexcept:
     """Fill ``rows``: places among the rows of all parts first, and then the rows that are there."""
     cdef const Part* guesses[GUESSES]
-    cdef intp_t k, place, number = 0
+    cdef intp_t k, place, number, guessed = 0
     cdef int shift = 0
     cdef bint is_plain = True
     cdef const Part* part
     if shuffle is None:
-        c_draw_places(bits, total, rows, n)
+        c_bounded_each(bits, total, rows, n)
     else:
         for k in range(n):
             rows[k] = shuffle.c_next(bits)
     while (total - 1) >> shift >= GUESSES:
         shift += 1
-    for k in range(GUESSES):  # the part of the first place of each
-        while number < count - 1 and k << shift >= parts[number].stop:
-            number += 1
-        guesses[k] = parts + number
-    for k in range(count):
-        is_plain &= parts[k].first >= 0
+    for number in range(count):
+        is_plain &= parts[number].first >= 0
+        for k in range(guessed, ((parts[number].stop - 1) >> shift) + 1):
+            guesses[k] = parts + number  # the part of the first place of each
+        guessed = max(guessed, ((parts[number].stop - 1) >> shift) + 1)
     if is_plain:
         c_find_rows(guesses, shift, group.bits, rows, n)
         return
@@ -159,15 +160,6 @@ cdef void c_draw(
             part += 1
         place = rows[k] - part.start
         rows[k] = c_slot_at(group, part, place, bits) << group.bits | part.number
-
-
-cdef void c_draw_places(Bits* bits, intp_t total, intp_t* places, intp_t n) noexcept nogil:
-    """Places among all rows, each with the same probability."""
-    cdef intp_t k
-    cdef Bits own = bits[0]  # in registers
-    for k in range(n):
-        places[k] = <intp_t> c_bounded(&own, total)
-    bits[0] = own
 
 
 cdef void c_find_rows(

@@ -11,7 +11,7 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._core cimport Ring, c_fetch, c_window_rows
-from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
+from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._c.shuffle cimport Shuffle
 from cpprb_like._c.typedefs cimport intp_t
 
@@ -153,8 +153,9 @@ cdef bint c_draw(
             values[k] = slot if slot < capacity else slot - capacity
             k += ring.c_can_draw(values[k])
     elif not plan.skips:
+        c_bounded_each(bits, among, values, n)
         for k in range(n):
-            slot = first + <intp_t> c_bounded(bits, among)
+            slot = first + values[k]
             values[k] = slot if slot < capacity else slot - capacity
             if fetches:
                 c_prefetch_rows(records, stride, size, values + k, 1)

@@ -261,6 +261,27 @@ def test_the_command_fails_and_names_what_costs_more(
     assert "Cython was 3.3.1 then, and is 3.4.0 now." in said
 
 
+def test_what_is_dearer_is_counted_with_memory_laid_out_in_other_ways(
+    counted: dict[str, Count], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bad luck of one layout is no rise: the least of each count is compared."""
+    layouts = {0: Count(22_000, 9000), 1: Count(20_500, 9600), 2: Count(21_500, 9100)}
+    asked = []
+
+    def count_again(
+        program: Path, names: list[str], package: Path, libraries: list[Path], placement: int = 0
+    ) -> dict[str, Count]:
+        asked.append((placement, tuple(names)))
+        return {**counted, "sample": layouts[placement]}
+
+    monkeypatch.setattr(command, "count", count_again)
+    with pytest.raises(SystemExit) as end:
+        command.main([])
+
+    assert not end.value.code
+    assert asked == [(0, tuple(PATHS)), (1, ("sample",))]
+
+
 def test_the_command_records(counted: dict[str, Count]) -> None:
     """``--record`` refuses a rise without a reason, and keeps the reason it is given."""
     counted["add"] = Count(2000, 500)

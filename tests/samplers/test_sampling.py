@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from distributions import chi_square, chi_square_limit
+from hypothesis import given
+from hypothesis import strategies as st
 from numbered_rows import numbered
 from strategies import assert_same
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like.samplers import LegacyUniform, Sampler, Uniform
+from cpprb_like.samplers._starts import choose
 
 BIT_GENERATORS = [
     np.random.PCG64,
@@ -237,16 +240,41 @@ def halves_of_pcg64(seed: int) -> Any:
         yield word >> 32
 
 
-@pytest.mark.parametrize("n", [1, 3, 100, 1000, 2**15 + 7])
-def test_slots_are_those_of_lemires_method(n: int) -> None:
-    """Draws with replacement follow the published algorithm, here in Python's integers."""
-    halves = halves_of_pcg64(99)
-    expected: list[int] = []
-    while len(expected) < 200:
+def numbers_by_lemires_method(n: int, count: int, seed: int) -> list[int]:
+    """Numbers below n, by the published algorithm in Python's integers."""
+    halves = halves_of_pcg64(seed)
+    found: list[int] = []
+    while len(found) < count:
         product = next(halves) * n
         if product % 2**32 >= 2**32 % n:
-            expected.append(product >> 32)
-    assert numbered(n, seed=99).sample(200)["x"].tolist() == expected
+            found.append(product >> 32)
+    return found
+
+
+@pytest.mark.parametrize("n", [1, 3, 100, 1000, 2**15 + 7])
+def test_slots_are_those_of_lemires_method(n: int) -> None:
+    """Draws with replacement follow the published algorithm."""
+    drawn = numbered(n, seed=99).sample(200)["x"]
+    assert drawn.tolist() == numbers_by_lemires_method(n, 200, seed=99)
+
+
+@given(st.integers(1, 2**32 - 1) | st.integers(2**31, 2**31 + 99), st.integers(0, 70))
+def test_numbers_are_those_of_lemires_method_where_many_are_rejected(n: int, count: int) -> None:
+    """Just above half of all 32-bit numbers every other one is rejected."""
+    drawn = choose(count, n, np.random.Generator(np.random.PCG64(5)))
+    assert drawn.tolist() == numbers_by_lemires_method(n, count, seed=5)
+
+
+@given(st.integers(2**32, 2**62), st.integers(0, 70))
+def test_numbers_of_more_bits_are_masked(n: int, count: int) -> None:
+    """Whole words, of which the bits above those of ``n - 1`` are taken away."""
+    bits = np.random.PCG64(5)
+    found: list[int] = []
+    while len(found) < count:
+        number = int(bits.random_raw()) & (2 ** (n - 1).bit_length() - 1)
+        if number < n:
+            found.append(number)
+    assert choose(count, n, np.random.Generator(np.random.PCG64(5))).tolist() == found
 
 
 # ---- batches -----------------------------------------------------------------------------
