@@ -154,6 +154,12 @@ cdef enum:
     FETCHED_STEPS = 16           # of a window, at most: the machine fetches what follows by itself
 
 
+cdef inline intp_t c_stored(Ring ring) noexcept nogil:
+    """``Ring.c_stored``, where it is asked for each of many rows: without a call."""
+    cdef int64_t written = ring.state[WRITTEN]
+    return <intp_t> written if written < ring.capacity else ring.capacity
+
+
 cdef inline intp_t c_window_rows(Ring ring) noexcept nogil:
     """How many rows are fetched for each that is drawn: those that are read with it."""
     return 1 + min(ring.lookahead, FETCHED_STEPS - 1)

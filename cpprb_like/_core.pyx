@@ -288,8 +288,7 @@ cdef class Ring:
         return last - back % self.capacity
 
     cdef intp_t c_stored(self) noexcept nogil:
-        cdef int64_t written = self.state[WRITTEN]
-        return <intp_t> written if written < self.capacity else self.capacity
+        return c_stored(self)
 
     cdef intp_t c_absent(self) noexcept nogil:
         return <intp_t> self.state[ABSENT_ROWS]

@@ -14,4 +14,4 @@ cdef class Shuffle:
     cdef int shift
 
     cdef intp_t c_next(self, Bits* bits) noexcept nogil
-    cdef intp_t c_find(self, intp_t place) noexcept nogil
+    cdef void c_take(self, Bits* bits, intp_t* numbers, intp_t n) noexcept nogil

@@ -51,26 +51,43 @@ cdef class Shuffle:
 
     cdef intp_t c_next(self, Bits* bits) noexcept nogil:
         """The next number; at most ``most`` calls."""
-        cdef intp_t place = self.drawn + <intp_t> c_bounded(bits, self.n - self.drawn)
-        cdef intp_t here, head, number, moved
-        if self.places == NULL:
-            number = place + self.numbers[place]
-            self.numbers[place] = self.drawn + self.numbers[self.drawn] - place
-            self.drawn += 1
-            return number
-        here = self.c_find(place)
-        head = self.c_find(self.drawn)
-        number = self.numbers[here] if self.places[here] == place else place
-        moved = self.numbers[head] if self.places[head] == self.drawn else self.drawn
-        self.places[here] = place
-        self.numbers[here] = moved
-        self.drawn += 1
-        return number
+        return c_next_of(self, bits)
 
-    cdef intp_t c_find(self, intp_t place) noexcept nogil:
-        """Where a place is in the table, or the free entry where it belongs."""
-        cdef uint64_t mixed = <uint64_t> place * <uint64_t> 0x9E3779B97F4A7C15
-        cdef intp_t entry = <intp_t> (mixed >> self.shift)
-        while self.places[entry] != -1 and self.places[entry] != place:
-            entry = (entry + 1) & self.mask
-        return entry
+    cdef void c_take(self, Bits* bits, intp_t* numbers, intp_t n) noexcept nogil:
+        """The next n numbers."""
+        cdef intp_t k
+        cdef Bits own = bits[0]  # in registers
+        for k in range(n):
+            numbers[k] = c_next_of(self, &own)
+        bits[0] = own
+
+
+cdef inline intp_t c_next_of(Shuffle shuffle, Bits* bits) noexcept nogil:
+    cdef intp_t place = shuffle.drawn + <intp_t> c_bounded(bits, shuffle.n - shuffle.drawn)
+    cdef intp_t here, head, number, moved
+    cdef intp_t* places = shuffle.places
+    cdef intp_t* numbers = shuffle.numbers
+    if places == NULL:
+        number = place + numbers[place]
+        numbers[place] = shuffle.drawn + numbers[shuffle.drawn] - place
+        shuffle.drawn += 1
+        return number
+    here = c_find(places, shuffle.mask, shuffle.shift, place)
+    head = c_find(places, shuffle.mask, shuffle.shift, shuffle.drawn)
+    number = numbers[here] if places[here] == place else place
+    moved = numbers[head] if places[head] == shuffle.drawn else shuffle.drawn
+    places[here] = place
+    numbers[here] = moved
+    shuffle.drawn += 1
+    return number
+
+
+cdef inline intp_t c_find(
+    const intp_t* places, intp_t mask, int shift, intp_t place
+) noexcept nogil:
+    """Where a place is in the table, or the free entry where it belongs."""
+    cdef uint64_t mixed = <uint64_t> place * <uint64_t> 0x9E3779B97F4A7C15
+    cdef intp_t entry = <intp_t> (mixed >> shift)
+    while places[entry] != -1 and places[entry] != place:
+        entry = (entry + 1) & mask
+    return entry

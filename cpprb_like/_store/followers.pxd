@@ -32,6 +32,7 @@ cdef class Followers:
     cdef list c_follow(self)
     cdef dict c_read(self, ndarray rows, tuple columns, list arrays, intp_t* late)
     cdef void c_look(self) noexcept
+    cdef ndarray c_handles(self, ndarray rows)
     cdef int c_check_rows(self, rows, const char** records) except -1
     cdef int64_t c_row(self, intp_t row) noexcept nogil
     cdef int c_fill(

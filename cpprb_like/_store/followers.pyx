@@ -200,14 +200,19 @@ cdef class Followers:
     def handles(self, cnp.ndarray rows not None):
         """What names these rows for ever: their handles, with the number of the ring in the low bits."""
         self.c_check_rows(rows, NULL)
+        return self.c_handles(rows)
+
+    cdef cnp.ndarray c_handles(self, cnp.ndarray rows):
+        """As ``handles``, of rows that were drawn since all rings were followed."""
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
         cdef intp_t k, n = cnp.PyArray_DIM(rows, 0), number, mask = self.mask
         cdef int bits = self.bits
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INT64)
         cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(found)
         cdef Ring ring
+        self.c_look()
         for number in range(self.width):
-            if self.spans[number].is_used:
+            if self.rings[number] is not None:
                 ring = self.c_ring(number)
                 self.spans[number].handles = ring.state[HANDLE_BASE] + ring.span
         for k in range(n):

@@ -2,7 +2,7 @@
 
 from numpy cimport ndarray
 
-from cpprb_like._core cimport HANDLE_BASE, WRITTEN, Ring
+from cpprb_like._core cimport ABSENT_ROWS, HANDLE_BASE, WRITTEN, Ring, c_stored
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 
@@ -31,9 +31,9 @@ cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint as_handles) noexcept
         if row < ring.c_first():
             return NO_ROW if row < 0 else GONE
         slot = <intp_t> (row % ring.capacity)
-    elif slot >= ring.c_stored():
+    elif slot >= c_stored(ring):
         return NO_ROW
-    return NO_ROW if ring.c_absent() and ring.c_is_absent(slot) else slot
+    return NO_ROW if ring.state[ABSENT_ROWS] and ring.c_is_absent(slot) else slot
 
 
 cdef ndarray c_handles(Ring ring, ndarray slots)

@@ -142,8 +142,7 @@ cdef void c_draw(
     if shuffle is None:
         c_bounded_each(bits, total, rows, n)
     else:
-        for k in range(n):
-            rows[k] = shuffle.c_next(bits)
+        shuffle.c_take(bits, rows, n)
     while (total - 1) >> shift >= GUESSES:
         shift += 1
     for number in range(count):
@@ -352,7 +351,7 @@ cdef class WeightsTogether:
         self.c_rank(1 if replace else max(size, 1))
         if not replace:
             rows, weights = self._draw_distinct(size, rng)
-            return rows, self.indexes(rows, as_handles), weights, self.least, self.total
+            return rows, self.ring.c_handles(rows), weights, self.least, self.total
         cdef cnp.ndarray drawn = cnp.PyArray_SimpleNew(1, &size, cnp.NPY_INTP)
         cdef cnp.ndarray masses = cnp.PyArray_SimpleNew(1, &size, cnp.NPY_FLOAT64)
         cdef float64_t* targets = <float64_t*> cnp.PyArray_DATA(masses)
@@ -378,7 +377,7 @@ cdef class WeightsTogether:
             self.c_search(parts, count, targets, <intp_t*> cnp.PyArray_DATA(drawn), size)
         finally:
             free(parts)
-        return drawn, self.indexes(drawn, as_handles), masses, least, total
+        return drawn, self.ring.c_handles(drawn), masses, least, total
 
     cdef int c_search(
         self, const Part* parts, intp_t count, float64_t* targets, intp_t* rows, intp_t n

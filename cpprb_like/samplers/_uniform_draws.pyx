@@ -143,8 +143,9 @@ cdef bint c_draw(
     cdef bint fetches = n <= FETCHED_ROWS and plan.first != NUMBERS
     cdef intp_t first = 0 if plan.first == NUMBERS else plan.first
     if shuffle is not None and not plan.skips:
+        shuffle.c_take(bits, values, n)
         for k in range(n):
-            slot = first + shuffle.c_next(bits)
+            slot = first + values[k]
             values[k] = slot if slot < capacity else slot - capacity
         k = n
     elif shuffle is not None:
