@@ -36,7 +36,9 @@ __all__ = ["DrawRows", "Draws", "RowNumbers", "copied", "draws_of"]
 
 Beta = float | Schedule | None
 RowNumbers = NDArray[np.intp]
-DrawRows = Callable[[np.random.Generator, bool, Beta, int], tuple[RowNumbers, Extra]]
+Rng = np.random.Generator
+Drawn = tuple[RowNumbers, Extra]  # and further columns of a batch
+DrawRows = Callable[[Rng, bool, Beta, int], Drawn]
 StartsOf = Mapping[int, Starts] | None  # of each ring, where not every row is one
 
 
@@ -68,14 +70,7 @@ class Draws:
     def hide(self, number: int, slots: Slots) -> None:
         """Rows of a shard, which had come, can be drawn no more."""
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        replace: bool,
-        beta: Beta,
-        n: int,
-        starts: StartsOf = None,
-    ) -> tuple[RowNumbers, Extra]:
+    def draw(self, rng: Rng, replace: bool, beta: Beta, n: int, starts: StartsOf = None) -> Drawn:
         """Draw n rows, or n of the ``starts``."""
         raise NotImplementedError
 
@@ -147,14 +142,7 @@ class UniformDraws(Draws):
 
     changes = False
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        replace: bool,
-        beta: Beta,
-        n: int,
-        starts: StartsOf = None,
-    ) -> tuple[RowNumbers, Extra]:
+    def draw(self, rng: Rng, replace: bool, beta: Beta, n: int, starts: StartsOf = None) -> Drawn:
         """See ``Draws.draw``."""
         if starts is None:
             return self.of_all_rows()(rng, replace, beta, n)
@@ -185,14 +173,7 @@ class WeightedDraws(Draws):
         self._weights.sync()  # first, so that rows that came get the greatest weight of all shards
         self._weights.weights_of(number).take_out(slots)
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        replace: bool,
-        beta: Beta,
-        n: int,
-        starts: StartsOf = None,
-    ) -> tuple[RowNumbers, Extra]:
+    def draw(self, rng: Rng, replace: bool, beta: Beta, n: int, starts: StartsOf = None) -> Drawn:
         """See ``Draws.draw``."""
         if starts is None:
             return self.sampler.draw(self.group, n, rng, replace=replace, beta=beta)
@@ -263,14 +244,7 @@ class CopiedDraws(Draws):
         if ring is not None:
             self._copies[number].forget(slots, ring.now())
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        replace: bool,
-        beta: Beta,
-        n: int,
-        starts: StartsOf = None,
-    ) -> tuple[RowNumbers, Extra]:
+    def draw(self, rng: Rng, replace: bool, beta: Beta, n: int, starts: StartsOf = None) -> Drawn:
         """See ``Draws.draw``."""
         rings = [(number, ring) for number, ring in self.group.usable_rings if len(ring)]
         sizes = np.array(
