@@ -83,19 +83,26 @@ def aligned(array):
 
 
 cdef object c_aligned(array):
-    """The array if it is C-contiguous, aligned and may be written to, or else a copy that is.
+    """The array if it is C-contiguous, aligned, of the machine's byte order and may be written to,
+    or else a copy that is.
 
     What is no array of numbers is given back as it is.
     """
-    if not cnp.PyArray_CheckExact(array) or (
+    if not cnp.PyArray_CheckExact(array):
+        return array
+    cdef bint is_placed = (
         cnp.PyArray_IS_C_CONTIGUOUS(array)
         and cnp.PyArray_ISWRITEABLE(array)
         and <uintptr_t> cnp.PyArray_DATA(array) % LINE == 0
-    ):
+    )
+    cdef bint is_structured = cnp.PyArray_TYPE(array) == cnp.NPY_VOID
+    if is_placed and cnp.PyArray_ISNOTSWAPPED(array) and not is_structured:
         return array
-    if array.dtype.hasobject:
+    kind = array.dtype
+    native = kind.newbyteorder("=")
+    if kind.hasobject or (is_placed and native == kind):
         return array
-    copy = c_empty(array.dtype, cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array))
+    copy = c_empty(native, cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array))
     copy[...] = array
     return copy
 

@@ -76,7 +76,7 @@ cdef class Column:
     Parameters
     ----------
     name, dtype, shape
-        The field's name, and the dtype and shape of one row.
+        The field's name, and the dtype and shape of one row. Of the machine's byte order.
     capacity : int
         Rows of the ring.
     offset, stride : int
@@ -108,7 +108,7 @@ cdef class Column:
         self.ndim = len(shape)
         for axis, length in enumerate(shape):
             self.dims[axis] = length
-        self.kind = NO_NUMBER if not dtype.isnative else c_kind_of(dtype.type_num)
+        self.kind = c_kind_of(dtype.type_num)
         self.number = self.kind if shape in ((), (1,)) else NO_NUMBER
 
     cdef intp_t c_rows(self, const intp_t* dims, intp_t ndim, intp_t n_envs) noexcept:

@@ -10,6 +10,7 @@ import hashlib
 import math
 import operator
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpprb_like._c.byte_order import native
 from cpprb_like._c.foreign_arrays import as_out
 from cpprb_like._c.machine_memory import format_nbytes
 from cpprb_like._core import (
@@ -67,7 +69,7 @@ class ColumnSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class Field:
-    """One named value of a step."""
+    """One named value of a step. Those of a buffer have a dtype in the machine's byte order."""
 
     name: str
     dtype: np.dtype[Any]
@@ -203,7 +205,7 @@ def _read_field(name: object, spec: object, default: np.dtype[Any]) -> Field:
         raise ValueError(
             f"field {name!r}: NumPy has no arrays of shape {shape}: {error}"
         ) from error
-    return Field(str(name), dtype.base, shape)
+    return Field(str(name), native(dtype.base), shape)
 
 
 def _read_shape(name: str, shape: object) -> tuple[int, ...]:
@@ -384,8 +386,7 @@ class Schema:
             return None
         sign_byte = -1
         if field.dtype.kind == "f":
-            little_endian = field.dtype.newbyteorder("<") == field.dtype
-            sign_byte = field.dtype.itemsize - 1 if little_endian else 0
+            sign_byte = field.dtype.itemsize - 1 if sys.byteorder == "little" else 0
         return number, sign_byte
 
 

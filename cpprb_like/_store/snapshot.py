@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.byte_order import native
 from cpprb_like._c.checks import as_int
 from cpprb_like._core import WORD_WRITTEN, Ring
 from cpprb_like._store.chained import load as load_chain
@@ -43,6 +44,10 @@ def check_layout(layout: object) -> Layout:
     incomplete = as_int("slots for incomplete rows", layout.capacity - layout.size, 0)
     sampler_nbytes = as_int("sampler_nbytes", layout.sampler_nbytes, 0)
     for field in layout.schema.fields:
+        if native(field.dtype) != field.dtype:
+            raise ValueError(
+                f"field {field.name!r}: expected the byte order of this machine, got {field.dtype}"
+            )
         for length in field.shape:
             as_int(f"shape of field {field.name!r}", length, 0)
     for stack in layout.schema.stacks:

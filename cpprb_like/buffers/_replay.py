@@ -110,8 +110,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         Capacity in steps: an integer, or a float of integral value such as ``1e6``.
     env_dict : dict
         ``{name: {"shape": int or tuple, "dtype": anything NumPy takes}}``. The shape defaults to 1,
-        which is ``(1,)``; shape ``()`` gives batches of shape ``(batch,)``. It is read and never
-        written to.
+        which is ``(1,)``; shape ``()`` gives batches of shape ``(batch,)``. Values are stored, and
+        batches have them, in the machine's byte order. It is read and never written to.
     default_dtype : dtype, optional
         For fields without a dtype; ``float32``.
     n_envs : int

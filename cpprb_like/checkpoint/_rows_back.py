@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.byte_order import native
 from cpprb_like._core import (
     FLAG_ABSENT,
     FLAG_END,
@@ -37,7 +38,7 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._segments import Part, parts_of
 from cpprb_like.checkpoint._values import dtype_from_json
 
-__all__ = ["Found", "RingReader", "differences", "schema_of"]
+__all__ = ["Found", "RingReader", "differences", "dtypes_in_files", "schema_of"]
 
 MOST = 1 << 61
 Bytes = NDArray[np.uint8]
@@ -66,10 +67,10 @@ class Found(NamedTuple):
 
 def schema_of(ring: dict[str, Any], names: Sequence[str] | None = None) -> Schema:
     """The fields of a manifest, or those of these names; ``ValueError`` if they cannot be alone."""
-    saved = ring["layout"]
+    saved, dtypes = ring["layout"], dtypes_in_files(ring)
     fields = tuple(
-        Field(str(name), _dtype(descr), tuple(int(length) for length in shape))
-        for name, descr, shape in saved["fields"]
+        Field(str(name), native(dtypes[name]), tuple(int(length) for length in shape))
+        for name, _, shape in saved["fields"]
     )
     next_of = tuple((str(name), str(source)) for name, source in saved["next_of"])
     stacks = tuple(Stack(str(name), int(axis), int(depth)) for name, axis, depth in saved["stacks"])
@@ -96,8 +97,12 @@ def schema_of(ring: dict[str, Any], names: Sequence[str] | None = None) -> Schem
     )
 
 
-def _dtype(descr: Any) -> np.dtype[Any]:
-    return np.dtype(object) if descr == "object" else dtype_from_json(descr)
+def dtypes_in_files(ring: dict[str, Any]) -> dict[str, np.dtype[Any]]:
+    """By field, the dtype that its values have in the files of a manifest, in any byte order."""
+    return {
+        name: np.dtype(object) if descr == "object" else dtype_from_json(descr)
+        for name, descr, _ in ring["layout"]["fields"]
+    }
 
 
 def differences(there: Schema, saved: Schema) -> list[str]:
@@ -163,6 +168,7 @@ class RingReader:
         self.capacity = _int(saved["layout"]["capacity"], 1)
         self.n_envs = _int(saved["layout"]["n_envs"], 1, self.capacity)
         self._segment_rows = _int(saved["segment_rows"], 1)
+        self._dtypes = dtypes_in_files(saved)
         if self.written - self.oldest > self.capacity:
             raise DamagedError("there are more rows than the capacity")
 
@@ -230,7 +236,7 @@ class RingReader:
             if name not in patch["parts"]:
                 continue
             keep = (rows >= low) & self._is_newer(patch, rows)
-            values = np.empty((len(rows), part.nbytes), np.uint8)
+            values = np.zeros((len(rows), part.nbytes), np.uint8)
             own = np.empty((len(rows), dtype.itemsize * _items(part.shape)), np.uint8)
             taken = is_known and self._read(
                 patch["parts"][name], dtype, (len(rows), *part.shape), own
@@ -244,6 +250,9 @@ class RingReader:
     def _file_dtype(self, part: Part) -> np.dtype[Any]:
         if part.name == "records":
             return dtype_from_json(self.saved["layout"]["record"])
+        for name, dtype in self._dtypes.items():
+            if part.name in (f"field {name}", f"frames of {name}"):
+                return dtype
         return part.dtype
 
     def _read_rows(
@@ -270,7 +279,7 @@ class RingReader:
                 row = low
             if dtype != part.dtype:
                 if len(converted) < len(values):
-                    converted = np.empty((len(values), part.nbytes), np.uint8)
+                    converted = np.zeros((len(values), part.nbytes), np.uint8)
                 _convert(values, dtype, converted[: len(values)], part)
                 values = converted[: len(values)]
             while len(values):
@@ -421,6 +430,7 @@ class RingReader:
             kept = []
             for k, aside in enumerate(chain.asides):
                 ids, values, gone = self._read_overflow(f"{k} of {chain.name}", aside.nbytes)
+                values = _as_native(values, self._dtypes[chain.name])
                 from_here = int(np.searchsorted(ids, first - before))  # they ascend
                 kept.append((ids[from_here:], values[from_here:]))
                 for start, stop in gone:
@@ -436,6 +446,7 @@ class RingReader:
             if not is_there:
                 seen[:] = 0
                 missing[max(0, len(missing) - layout.n_envs) :] = True
+            latest = _as_native(latest, self._dtypes[chain.name])
             load_chain(chain, (latest, seen.reshape(-1), kept))
         newest = np.arange(max(first, self.written - layout.n_envs), self.written)
         is_known = np.zeros(layout.n_envs, np.bool_)
@@ -588,17 +599,30 @@ def read_objects(
 
 
 def _convert(values: Bytes, dtype: np.dtype[Any], to: Bytes, part: Part) -> None:
-    """Rows of records with other fields, field by field."""
+    """Rows in another byte order, or of records with other fields: these field by field."""
     if dtype == part.dtype:
         to[...] = values
         return
     given = values.reshape(-1).view(dtype)
     out = to.reshape(-1).view(part.dtype)
+    if part.name != "records":
+        out[...] = given
+        return
     assert part.dtype.names is not None
     assert dtype.names is not None
     for name in part.dtype.names[:-1]:
         out[name] = given[name]
     out[part.dtype.names[-1]] = given[dtype.names[-1]]
+
+
+def _as_native(values: Bytes, dtype: np.dtype[Any]) -> Bytes:
+    """The bytes of values of this dtype, in the machine's byte order."""
+    own = native(dtype)
+    if own is dtype:
+        return values
+    found = np.zeros(values.shape, np.uint8)
+    found.view(own)[...] = values.view(dtype)
+    return found
 
 
 def _items(shape: tuple[int, ...]) -> int:

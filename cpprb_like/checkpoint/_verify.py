@@ -19,7 +19,7 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._load import Options, State
 from cpprb_like.checkpoint._look import as_it_is, count_lost, reading
 from cpprb_like.checkpoint._progress import Progress, Tell, shown
-from cpprb_like.checkpoint._rows_back import schema_of
+from cpprb_like.checkpoint._rows_back import dtypes_in_files, schema_of
 from cpprb_like.checkpoint._values import dtype_from_json
 
 __all__ = ["Damage", "Verdict", "verify"]
@@ -207,16 +207,16 @@ def _uses_of_ring(number: int, ring: dict[str, Any], where: str) -> Iterator[Use
 
 def _kinds_of_parts(ring: dict[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """By name, the dtype and shape that a row has in the files of a part."""
-    schema = schema_of(ring)
+    schema, dtypes = schema_of(ring), dtypes_in_files(ring)
     kinds = {"records": (dtype_from_json(ring["layout"]["record"]), ())}
     fields = {field.name: field for field in schema.fields}
     found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {**kinds}
     for field in schema.fields:
-        found[f"field {field.name}"] = field.dtype, field.shape
+        found[f"field {field.name}"] = dtypes[field.name], field.shape
     for stack in schema.stacks:
         shape = fields[stack.name].shape
         frame = (*shape[: stack.axis], *shape[stack.axis + 1 :])
-        found[f"frames of {stack.name}"] = fields[stack.name].dtype, frame
+        found[f"frames of {stack.name}"] = dtypes[stack.name], frame
         found[f"runs of {stack.name}"] = BYTE, ()
     for name, _ in schema.next_of:
         found[f"marks of {name}"] = BYTE, ()

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpprb_like._c.byte_order import native
 from cpprb_like._c.machine_memory import require
 from cpprb_like.checkpoint._npz import Archive, read_header
 from cpprb_like.datasets._files import as_bytes, from_bytes, is_native
@@ -233,7 +234,7 @@ def _opened(path: Path) -> Iterator[Archive]:
 
 
 def _array(archive: Archive, key: str, length: int) -> Array:
-    """An array of ``length`` steps."""
+    """An array of ``length`` steps, in the machine's byte order."""
     member = archive.open(f"{key}.npy")
     found = read_header(member)
     if not PLAIN.fullmatch(found.descr) or found.is_fortran:
@@ -256,7 +257,7 @@ def _array(archive: Archive, key: str, length: int) -> Array:
         member.read_into(values.reshape(-1).view(np.uint8).data)
     member.skip(nbytes - kept)
     member.finish()
-    return values
+    return values.astype(native(dtype), copy=False)
 
 
 class DreamerReader(Reader):

@@ -106,7 +106,10 @@ def can_hold(field: Field) -> bool:
 
 
 def is_native(dtype: np.dtype[Any]) -> bool:
-    """Whether every format has numbers of this kind; others are written as their bytes."""
+    """Whether every format has numbers of this kind; others are written as their bytes.
+
+    Numbers in foreign byte order are found only in what earlier versions wrote.
+    """
     return dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.isnative
 
 

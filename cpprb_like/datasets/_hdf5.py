@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like._c.byte_order import native
 from cpprb_like.datasets._files import as_bytes, from_bytes, is_native, need
 from cpprb_like.datasets._model import Array, Field
 
@@ -135,12 +136,12 @@ def write(dataset: Any, start: int, values: Array) -> None:
 
 
 def check(found: Any, name: str, n: int, field: Field) -> None:
-    """Raise ``ValueError`` unless a data set has n values of a field."""
+    """Raise ``ValueError`` unless a data set has n values of a field, numbers in any byte order."""
     check_dataset(found, name)
     dtype, shape = field.dtype, (n, *field.shape)
     if not is_native(dtype):
         dtype, shape = np.dtype(np.uint8), (*shape, field.dtype.itemsize)
-    if found.dtype != dtype or found.shape != shape:
+    if native(found.dtype) != dtype or found.shape != shape:
         raise ValueError(
             f"{name}: expected {dtype} of shape {shape}, got {found.dtype} of shape {found.shape}"
         )
@@ -151,10 +152,12 @@ def field_of(found: Any, name: str, field: str) -> Field | None:
     if found.dtype.kind not in "biuf" or found.dtype.itemsize > 8 or found.ndim < 1:
         return None
     check_dataset(found, name)
-    return Field(field, found.dtype, found.shape[1:])
+    return Field(field, native(found.dtype), found.shape[1:])
 
 
 def read(dataset: Any, start: int, stop: int, field: Field) -> Array:
     """The values of some rows; ``check`` has been called."""
     values: Array = dataset[start:stop]
-    return values if is_native(field.dtype) else from_bytes(values, field.dtype)
+    if is_native(field.dtype):
+        return values.astype(field.dtype, copy=False)
+    return from_bytes(values, field.dtype)

@@ -85,6 +85,7 @@ class Sampler:
     def columns(self) -> Mapping[str, ColumnSpec]:
         """The further columns of its draws: by name, their dtype and the shape of a row's entry.
 
+        Batches have them in the byte order of the machine, so they are declared in it.
         Buffers, views and learners have them in their ``columns`` and refuse fields of such names,
         and a mixture compares those of its sources before it draws. By default there are none. A
         draw may have columns that are not declared: nobody knows of them before they are there.

@@ -67,10 +67,8 @@ cdef inline intp_t c_step(const Walk* walk, intp_t slot, intp_t* newer) noexcept
 
 
 def can_sum(Column column not None):
-    """Whether ``Windows`` sums this column, if it is stored as it is: it holds floats of 4 or 8
-    bytes of this machine.
-    """
-    return column.dtype.isnative and column.dtype.char in "fd"
+    """Whether ``Windows`` sums this column, if it is stored as it is: floats of 4 or 8 bytes."""
+    return column.dtype.char in "fd"
 
 
 @cython.final

@@ -26,7 +26,8 @@ from cpprb_like.samplers import Uniform
 from cpprb_like.views import Hindsight
 
 NUMBERS = ["f2", "f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "?", "c8", "c16"]
-OTHERS = ["S3", "U2", "O", "M8[s]", ">f4", "g", "V3"]
+NUMBERS += [">i2", ">f4"]
+OTHERS = ["S3", "U2", "O", "M8[s]", "g", "V3"]
 
 
 def of_dtypes(dtypes: list[str], n: int = 20) -> ReplayBuffer:
@@ -233,7 +234,7 @@ def test_tensors_of_pytorch_share_the_memory(
 
 
 def test_what_pytorch_has_no_dtype_for_stays_an_array(torch: Any) -> None:
-    """Objects, texts, times, foreign byte order."""
+    """Objects, texts, times."""
     rb = of_dtypes([*OTHERS, "f4"])
     batch = next(rb.batches(6, to="torch"))
     assert [name for name, value in batch.items() if not isinstance(value, np.ndarray)] == ["of f4"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,9 @@ from combinations import Cell, build
 from saved_cases import add, digest, digest_of_copy, make, update
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.checkpoint import _manifest, _segments
+from cpprb_like.checkpoint import _arrays, _manifest, _segments, verify
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._values import dtype_from_json
+from cpprb_like.checkpoint._values import dtype_from_json, dtype_to_json
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "file-format.md"
 
@@ -128,3 +130,68 @@ def test_a_folder_with_padding_is_read_and_gone_on_with(
     add(loaded, 5)
     loaded.save(tmp_path)
     assert digest(ReplayBuffer.load(tmp_path)) == digest(loaded)
+
+
+def swap_byte_order(folder: Path) -> None:
+    """Make a folder with one state one whose fields are in the byte order of other machines."""
+    (path,) = folder.glob("state-*.json")
+    state = json.loads(path.read_text("utf-8").splitlines()[0])
+    (ring,) = state["rings"]
+    layout = ring["layout"]
+    dtypes = {name: dtype_from_json(descr) for name, descr, _ in layout["fields"]}
+
+    def swap(number: int, dtype: np.dtype[Any] | None = None) -> None:
+        """An array, or one of bytes that are values of a dtype."""
+        entry = state["files"][number]
+        array = np.load(folder / entry[0])
+        swapped = array.astype(array.dtype.newbyteorder())
+        if dtype is not None:
+            swapped = array.view(dtype).astype(dtype.newbyteorder()).view(np.uint8)
+        data = _arrays.header(swapped.dtype, swapped.shape) + swapped.tobytes()
+        (folder / entry[0]).write_bytes(data)
+        entry[1:3] = [len(data), zlib.crc32(data)]
+
+    for segment in ring["segments"]:
+        for file, *_ in segment["parts"].values():
+            swap(file)
+        for name, (_, values, _) in segment["overflow"].items():
+            swap(values, dtypes[name.partition(" of ")[2]])
+    for patch in ring["patches"]:
+        for file in patch["parts"].values():
+            swap(file)
+    for name, (newest, _) in ring["newest"].items():
+        swap(newest, dtypes[name])
+    for field in layout["fields"]:
+        field[1] = dtype_to_json(dtypes[field[0]].newbyteorder())
+    layout["record"] = dtype_to_json(dtype_from_json(layout["record"]).newbyteorder())
+    text = json.dumps(state).encode()
+    path.write_bytes(text + b"\n%08x\n" % zlib.crc32(text))
+
+
+@pytest.mark.parametrize("kind", ["plain", "prioritized", "next_of+stacks+n_envs", "Nstep"])
+def test_fields_in_foreign_byte_order_are_read_and_gone_on_with(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they were saved when a buffer kept the order that was declared: with equal values."""
+    rb = make(kind, 60)
+    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 1 << 11)
+    add(rb, 70)
+    rb.save(tmp_path / "rb")
+    update(rb, 3)
+    rb.save(tmp_path / "rb")
+    (ring,) = _manifest.read(Disk(tmp_path / "rb"), 2)["rings"]
+    assert ring["patches"]
+    assert any(segment["overflow"] for segment in ring["segments"]) == ("next_of" in kind)
+
+    swap_byte_order(tmp_path / "rb")
+
+    assert [one.is_in_order for one in verify(tmp_path / "rb")] == [True]
+    loaded = ReplayBuffer.load(tmp_path / "rb")
+    assert loaded.schema == rb.schema
+    assert digest_of_copy(loaded) == digest_of_copy(rb)
+    restored = make(kind, 60)
+    restored.restore(tmp_path / "rb")
+    assert digest_of_copy(restored) == digest_of_copy(rb)
+    add(loaded, 5)
+    loaded.save(tmp_path / "rb")
+    assert digest(ReplayBuffer.load(tmp_path / "rb")) == digest(loaded)

@@ -48,6 +48,22 @@ def test_what_d4rl_says_of_a_file_is_told(tmp_path: Path) -> None:
         ReplayBuffer.from_dataset(tmp_path / "x.hdf5", strict=True)
 
 
+def test_numbers_of_d4rl_may_be_in_any_byte_order(tmp_path: Path) -> None:
+    """Values are equal, next observations and flags too; fields are in the machine's order."""
+    extra = np.arange(6).reshape(3, 2)
+    with write_hdf5(tmp_path / "x.hdf5", more=extra.astype(">i2")) as file:
+        for name in ("observations", "rewards"):
+            del file[name]
+            file[name] = np.arange(3.0).astype(">f4")
+
+    rows = ReplayBuffer.from_dataset(tmp_path / "x.hdf5").get_all_transitions()
+
+    assert rows["obs"].tolist() == rows["rew"].tolist() == [0, 1, 2]
+    assert rows["next_obs"].tolist() == [1, 0, 0]
+    assert rows["more"].tolist() == extra.tolist()
+    assert {rows[name].dtype for name in ("obs", "rew", "next_obs")} == {np.dtype("f4")}
+
+
 def test_groups_with_two_links_are_refused_soon(tmp_path: Path) -> None:
     """A file of 33 kB would have 2 ** 28 paths."""
     with write_hdf5(tmp_path / "x.hdf5") as file:
@@ -110,6 +126,23 @@ def write_minari(path: Path, seed: Any = 3, n: int = 1, **more: Any) -> None:
             group.attrs["seed"] = seed[k] if isinstance(seed, list) else seed
             for name, values in {**steps, **more}.items():
                 group[name] = values
+
+
+def test_numbers_of_minari_may_be_in_any_byte_order(tmp_path: Path) -> None:
+    """Values are equal, and the fields in the order of the machine."""
+    more = {
+        "observations": np.arange(4.0).astype(">f4"),
+        "infos/x": np.arange(6, dtype=">i2").reshape(3, 2),
+    }
+    write_minari(tmp_path / "x", n=2, **more)
+
+    rows = ReplayBuffer.from_dataset(tmp_path / "x").get_all_transitions()
+
+    assert rows["obs"].tolist() == [0, 1, 2] * 2
+    assert rows["next_obs"].tolist() == [1, 2, 3] * 2
+    assert rows["info.x"].tolist() == [[0, 1], [2, 3], [4, 5]] * 2
+    assert rows["obs"].dtype == np.float32
+    assert rows["info.x"].dtype == np.int16
 
 
 def test_a_seed_may_be_the_word_none(tmp_path: Path) -> None:
@@ -328,26 +361,28 @@ def test_of_two_features_of_one_name_that_of_rlds_is_read(tmp_path: Path) -> Non
 # ---------------------------------------------------------------------- DreamerV3
 
 
-def chunk(path: Path, uuid: str = UUID, **flags: list[int]) -> Path:
+def chunk(path: Path, uuid: str = UUID, dtype: str = "f4", **flags: list[int]) -> Path:
     """A chunk of a stream whose steps count up."""
     n = len(flags["is_first"])
-    steps = np.arange(n, dtype=np.float32)
+    steps = np.arange(n, dtype=dtype)
     marks: Any = {name: np.array(values, bool) for name, values in flags.items()}
     file = path / f"20260101T000000F00000{uuid[0]}-{uuid}-{'0' * 22}-{n}.npz"
     np.savez_compressed(file, vec=steps[:, None], action=steps[:, None], reward=steps, **marks)
     return file
 
 
-def test_what_follows_an_end_is_another_episode(tmp_path: Path) -> None:
-    """Told by is_first or not: no transition goes over a reset."""
+@pytest.mark.parametrize("dtype", ["f4", ">f4"])
+def test_what_follows_an_end_is_another_episode(dtype: str, tmp_path: Path) -> None:
+    """Told by is_first or not: no transition goes over a reset. Numbers have any byte order."""
     ends = [0, 0, 1, 0, 0, 1]
-    chunk(tmp_path, is_first=[1, 0, 0, 0, 0, 0], is_last=ends, is_terminal=ends)
+    chunk(tmp_path, dtype=dtype, is_first=[1, 0, 0, 0, 0, 0], is_last=ends, is_terminal=ends)
 
     rb = ReplayBuffer.from_dataset(tmp_path)
 
     rows = rb.get_all_transitions()
     assert rows["obs.vec"].ravel().tolist() == [0, 1, 3, 4]
     assert rows["next_obs.vec"].ravel().tolist() == [1, 2, 4, 5]
+    assert rows["obs.vec"].dtype == np.float32
     assert [(one.length, one.terminated) for one in rb.episodes.list()] == [(2, True), (2, True)]
 
 

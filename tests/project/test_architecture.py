@@ -31,6 +31,7 @@ AT_THE_TOP = {
 # Of what is private, the outer rooms may take what reads arguments, as they read the same ones,
 # what asks for memory, what writes files, and what stacks frames.
 FOR_ALL = (
+    "cpprb_like._c.byte_order.",
     "cpprb_like._c.checks.",
     "cpprb_like._c.generators.",
     "cpprb_like._c.machine_memory.require",

@@ -189,7 +189,7 @@ def test_fields_that_are_no_stacks(options: Any, error: Any, words: list[str]) -
 )
 def test_a_next_field_of_another_kind_is_refused(declared: FieldSpec) -> None:
     """A declared next field is of the dtype and shape of its source; the error names both."""
-    dtype = np.dtype(declared["dtype"])
+    dtype = np.dtype(declared["dtype"]).newbyteorder("=")
     with pytest.raises(ValueError, match=rf"next_of='obs'.*'next_obs'.*{dtype}.*uint8"):
         ReplayBuffer(10, {**FIELDS, "next_obs": declared}, next_of="obs")
 

@@ -263,6 +263,15 @@ def test_a_file_can_be_opened_again(prefix: str, n: int) -> None:
     assert_same_content(plain, ReplayBuffer(7, SCHEMA, mmap_prefix=prefix, mmap_mode="r+"))
 
 
+def test_the_declared_byte_order_is_no_property_of_the_file(prefix: str) -> None:
+    """Values are stored in that of the machine, whatever the declaration says."""
+    plain = ReplayBuffer(7, SCHEMA, mmap_prefix=prefix)
+    fill(plain, 5)
+    act = {"shape": (), "dtype": "<i4"}
+    again = ReplayBuffer(7, SCHEMA | {"act": act}, mmap_prefix=prefix, mmap_mode="r")
+    assert_same_content(plain, again)
+
+
 def test_absent_rows_and_streams_are_found_again(prefix: str) -> None:
     """Absent rows and the lengths of several streams' episodes are in the file as well."""
     schema: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}}
@@ -280,7 +289,7 @@ OTHER: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
     (6, SCHEMA, {}),
     (7, SCHEMA | {"more": {}}, {}),
     (7, {name: SCHEMA[name] for name in ("obs", "act", "name")}, {}),
-    (7, SCHEMA | {"act": {"shape": (), "dtype": "<i4"}}, {}),
+    (7, SCHEMA | {"act": {"shape": (), "dtype": "f4"}}, {}),
     (7, SCHEMA | {"act": {"shape": (), "dtype": ">u4"}}, {}),
     (7, SCHEMA | {"act": {"shape": (1,), "dtype": ">i4"}}, {}),
     (7, SCHEMA | {"obs": {"shape": (10, 20), "dtype": "u1"}}, {}),

@@ -78,7 +78,8 @@ def test_values_of_every_kind_are_replaced(name: str) -> None:
     everything = rb.get_all_transitions()
     order = np.argsort(everything["x"])
     assert everything["x"][order].tolist() == list(range(5, 17))
-    assert_same(everything["value"][order], expected[5:], name)
+    native = expected.astype(expected.dtype.newbyteorder("="))
+    assert_same(everything["value"][order], native[5:], name)
     assert (everything["wide"] == 1).all()
 
 

@@ -36,7 +36,7 @@ DTYPES: list[Any] = [
     ">U2",
     "S3",
     "V6",
-    [("x", "f4"), ("y", "i2")],
+    [("x", "f4"), ("y", ">i2", (2,))],
     NESTED,
     PADDED,
     "O",
@@ -263,9 +263,9 @@ def field_shape(spec: dict[str, Any]) -> Shape:
 
 
 def field_dtype(spec: dict[str, Any]) -> np.dtype[Any]:
-    """Dtype of a declared field."""
+    """Dtype of a declared field, in the byte order of this machine."""
     dtype: np.dtype[Any] = np.dtype(spec.get("dtype", np.float32))
-    return dtype
+    return dtype.newbyteorder("=")
 
 
 def random_rows(

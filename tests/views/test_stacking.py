@@ -11,7 +11,7 @@ from helpers import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceBuffer
-from strategies import DTYPES, SHAPES, Array, Shape, assert_same, random_rows
+from strategies import DTYPES, SHAPES, Array, Shape, assert_same, field_dtype, random_rows
 from strategies import stack as columns_of
 from threads import run_together
 
@@ -55,7 +55,7 @@ def test_any_field_stacks_like_numpy(case: tuple[int, dict[str, Any], list[int],
     capacity, schema, history, seed = case
     rng = np.random.default_rng(seed)
     rb, twin = ReplayBuffer(capacity, schema), ReferenceBuffer(capacity, list(schema))
-    shape, dtype = schema["x"]["shape"], np.dtype(schema["x"]["dtype"])
+    shape, dtype = schema["x"]["shape"], field_dtype(schema["x"])
     for n in history:
         if n == 0:
             rb.clear()

@@ -99,7 +99,7 @@ class Shape:
 
 def random_bytes(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
     """Values of any bytes: NaNs of every kind, negative zeros."""
-    kind = np.dtype(dtype)
+    kind = np.dtype(dtype).newbyteorder("=")
     out: Array = np.ndarray(shape, kind, rng.bytes(kind.itemsize * int(np.prod(shape, dtype=int))))
     return out
 
@@ -582,7 +582,7 @@ def test_flags_stay_flags() -> None:
 def test_sums_are_as_exact_as_the_field(dtype: str, shape: tuple[int, ...]) -> None:
     """Rewards are added with more digits than a float has that is narrower than 8 bytes."""
     rng = np.random.default_rng(5)
-    rewards = rng.normal(size=(40, *shape)).astype(dtype)
+    rewards = rng.normal(size=(40, *shape)).astype(np.dtype(dtype).newbyteorder("="))
     rb = ReplayBuffer(
         40, {"rew": {"shape": shape, "dtype": dtype}}, Nstep={"size": 6, "rew": "rew"}
     )
@@ -615,7 +615,7 @@ def test_chained_rewards_are_summed(dtype: str, shape: tuple[int, ...]) -> None:
     for name, steps in (("rew", rewards[:-1]), ("next_rew", rewards[1:])):
         expected = steps[:-1] + steps[1:] / 2
         expected[5] = steps[5]
-        assert_same(expected.astype(dtype), batch[name], name)
+        assert_same(expected.astype(np.dtype(dtype).newbyteorder("=")), batch[name], name)
     single = rb.view(NStep(1)).sample(50)
     for column in (single["rew"], single["next_rew"]):
         assert set(column.reshape(50, -1)[:, 0].tolist()) <= set(range(13))

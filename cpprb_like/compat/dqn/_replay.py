@@ -431,7 +431,8 @@ class ReplayBuffer(Checkpointed):
             truncated=False,
             seed=0,  # never used: the draws are our own
         )
-        return rows, NewestFrames(self.frame_history_len, frame.shape, dtype, self.size)
+        stored = rows.schema.fields[0].dtype
+        return rows, NewestFrames(self.frame_history_len, frame.shape, stored, self.size)
 
     # ------------------------------------------------------------------ reading
 
