@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._arrays import Codec
-from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._disk import Disk, UnsynchronisedDisk
 from cpprb_like.checkpoint._load import Options, State
 from cpprb_like.checkpoint._progress import Progress, Tell, shown
 
@@ -27,6 +27,7 @@ def copy(
     state: int | None = None,
     codec: str | None = AS_IT_IS,
     level: int | None = None,
+    sync: bool = True,
     progress: Tell = None,
 ) -> None:
     """Copy one state of a checkpoint to a folder that has none.
@@ -41,11 +42,15 @@ def copy(
         How the files of the copy are compressed.
     level : int, optional
         Of the codec, 0 to 9.
+    sync : bool
+        As for ``save``: with False a crash of the machine soon after may cost the copy.
     progress : callable or bool, optional
         As for ``save``.
 
     Raises
     ------
+    TypeError
+        ``sync`` is no bool.
     FileNotFoundError
         There is no checkpoint, or no such state.
     FileExistsError
@@ -57,7 +62,9 @@ def copy(
     OSError
         The disk is full, or such. Whatever is raised, the other folder has no state.
     """
-    other = Disk(new)
+    if not isinstance(sync, bool):
+        raise TypeError(f"sync: expected a bool, got {sync!r}")
+    other = Disk(new) if sync else UnsynchronisedDisk(new)
     if codec == AS_IT_IS and level is not None:
         raise ValueError("level: expected a codec too")
     chosen = None if codec == AS_IT_IS else Codec(codec, level).check()

@@ -18,6 +18,9 @@ __all__ = ["commands"]
 
 EXPECTED = (ImportError, KeyError, MemoryError, OSError, TypeError, ValueError)
 PATH = click.Path(path_type=Path)
+NO_SYNC = click.option(
+    "--no-sync", is_flag=True, help="Do not wait for the disk: a crash soon after may cost NEW."
+)
 
 
 class Commands(click.Group):
@@ -92,6 +95,7 @@ def verify(folder: Path) -> None:
 @click.option("--reward", metavar="FIELD", help="The field of rewards; of cpprb's, what is summed.")
 @click.option("--nstep", type=int, metavar="N", help="Steps that rows of cpprb's sum, if they do.")
 @click.option("--gamma", type=float, show_default="0.99", help="Their discount.")
+@NO_SYNC
 def convert(
     source: Path,
     new: Path,
@@ -105,10 +109,12 @@ def convert(
     reward: str | None,
     nstep: int | None,
     gamma: float | None,
+    no_sync: bool,
 ) -> None:
     """Make a checkpoint of a file of cpprb's or of a data set, or a data set of a checkpoint.
 
-    What SOURCE is, is told from its files.
+    What SOURCE is, is told from its files. --no-sync is for checkpoints: a data set is always put
+    on the disk.
     """
     kind = kind or _convert.kind_of(source)
     written = _convert.written_as(new, to)
@@ -117,6 +123,7 @@ def convert(
         _expect_none(new)
     given: dict[str, Any] = {"split": split, "strict": strict or None, "observation": observation}
     given |= {"action": action, "reward": reward, "nstep": nstep, "gamma": gamma}
+    given |= {"no-sync": no_sync or None}
     _convert.check_options([name for name in given if given[name] is not None], kind, written)
     if kind == _convert.CHECKPOINT:
         buffer = _convert.read_saved(source, size)
@@ -126,7 +133,7 @@ def convert(
     else:
         buffer, warned = _convert.read_dataset(source, kind, size, split, strict=strict)
     if written == _convert.CHECKPOINT:
-        buffer.save(new)
+        buffer.save(new, sync=not no_sync)
     else:
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
@@ -159,6 +166,7 @@ def _names(text: str | None) -> list[str] | None:
 @click.option("--level", type=int, metavar="L", help="Of the codec, 0 to 9.")
 @click.option("--fields", metavar="A,B", help="Only these fields.")
 @click.option("--state", type=int, metavar="K", help="Which state of the folder; the newest.")
+@NO_SYNC
 def copy(
     folder: Path,
     new: Path,
@@ -167,6 +175,7 @@ def copy(
     level: int | None,
     fields: str | None,
     state: int | None,
+    no_sync: bool,
 ) -> None:
     """Copy a state of a checkpoint to a new folder.
 
@@ -176,12 +185,12 @@ def copy(
     chosen = None if codec in (None, "none") else codec
     if size is None and fields is None:
         kept = checkpoint.AS_IT_IS if codec is None else chosen
-        checkpoint.copy(folder, new, state=state, codec=kept, level=level)
+        checkpoint.copy(folder, new, state=state, codec=kept, level=level, sync=not no_sync)
     else:
         _expect_none(new)
         names = _names(fields)
         found = checkpoint.load(folder, size=size, fields=names, state=state, decode=_as_it_is)
-        found.save(new, codec=chosen, level=level, encode=_as_it_is)
+        found.save(new, codec=chosen, level=level, sync=not no_sync, encode=_as_it_is)
     files = checkpoint.Look(new).files
     nbytes = _tables.amount(sum(file.nbytes for file in files))
     click.echo(f"{new}: {_tables.plural(len(files), 'file')}, {nbytes}")

@@ -53,6 +53,7 @@ def check_options(given: Collection[str], source: str, written: str) -> None:
         "nstep": (source == CPPRB, "SOURCE is no file of cpprb's, whose rows may sum steps"),
         "gamma": (sums, "it is the discount of --nstep, which is not given"),
         "reward": (is_written or sums, "NEW is no data set, and no --nstep sums rewards"),
+        "no-sync": (not is_written, "NEW is a data set, which is always put on the disk"),
     }
     for name, (is_used, why) in readers.items():
         if name in given and not is_used:

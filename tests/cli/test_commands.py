@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from cpprb_like import (
     ReplayMemory,
 )
 from cpprb_like.checkpoint import load
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._manifest import is_synchronised, read
 from cpprb_like.samplers import Prioritized, RankBased
 
 click_testing = need("click.testing")
@@ -528,6 +531,8 @@ def test_what_a_buffer_cannot_hold_is_refused_of_a_data_set_that_is_read(tmp_pat
         ("saved", "new.hdf5", ["--nstep", 3]),
         ("rows.hdf5", "new", ["--gamma", 0.99]),
         ("rows.npz", "new", ["--gamma", 0.99]),
+        ("saved", "new.hdf5", ["--no-sync"]),
+        ("rows.npz", "new.hdf5", ["--no-sync"]),
     ],
 )
 def test_an_option_that_nothing_reads_is_refused(
@@ -552,6 +557,47 @@ def test_files_that_hold_programs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.npz").write_bytes(cpprb_files.zipped(members).getvalue())
     assert "rows.npz" in refused("inspect", tmp_path / "rows.npz")
     assert "rows.npz" in refused("convert", tmp_path / "rows.npz", tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("convert", "rows.npz"),
+        ("convert", "saved"),
+        ("copy", "saved"),
+        ("copy", "saved", "--size", 7),
+        ("copy", "saved", "--fields", "rew,done"),
+    ],
+    ids=str,
+)
+def test_nobody_waits_for_the_disk_with_no_sync(
+    words: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what is written no file is synchronised, and the state says so; without it all are."""
+    rb = filled()
+    rb.save(tmp_path / "saved")
+    rb.save_transitions(tmp_path / "rows.npz")
+    synchronised: list[int] = []
+    fsync = os.fsync
+
+    def told(file: int) -> None:
+        synchronised.append(os.fstat(file).st_ino)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", told)
+    (name, source, *options) = words
+
+    run(name, tmp_path / source, tmp_path / "slow", *options)
+    assert len(synchronised) >= len([*(tmp_path / "slow").glob("s*")])
+    synchronised.clear()
+    run(name, tmp_path / source, tmp_path / "fast", *options, "--no-sync")
+
+    assert set(synchronised) <= {tmp_path.stat().st_ino}  # that there is such a folder
+    states = [read(Disk(tmp_path / new), 1) for new in ("slow", "fast")]
+    assert [is_synchronised(state) for state in states] == [True, False]
+    slow, fast = (load(tmp_path / new).get_all_transitions() for new in ("slow", "fast"))
+    for field, values in slow.items():
+        np.testing.assert_array_equal(fast[field], values)
 
 
 # ---------------------------------------------------------------------- copy
