@@ -11,6 +11,7 @@ cimport numpy as cnp
 from libc.math cimport INFINITY
 from numpy.random cimport bitgen_t
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array, c_index
 from cpprb_like._c.copying cimport c_prefetch
 from cpprb_like._c.gate cimport Gate
@@ -391,7 +392,7 @@ cdef class SumTree:
         """The weights of the slots, as a fresh array. Raises like ``set``."""
         cdef intp_t n = self.c_check_indexes(indexes)
         cdef const intp_t* leaves = <const intp_t*> cnp.PyArray_DATA(indexes)
-        cdef cnp.ndarray values = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT64)
+        cdef cnp.ndarray values = c_numbers(1, &n, cnp.NPY_FLOAT64)
         cdef float64_t* out = <float64_t*> cnp.PyArray_DATA(values)
         cdef bint locked = self.c_enter(0)
         self.c_get(leaves, out, n)
@@ -438,7 +439,7 @@ cdef class SumTree:
         c_check_array(targets, "targets", cnp.NPY_FLOAT64, -1)
         cdef intp_t n = cnp.PyArray_DIM(targets, 0)
         cdef const float64_t* wanted = <const float64_t*> cnp.PyArray_DATA(targets)
-        cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray indexes = c_numbers(1, &n, cnp.NPY_INTP)
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(indexes)
         cdef float64_t total
         cdef bint right
@@ -509,8 +510,8 @@ cdef class SumTree:
             raise ValueError(f"n: expected 0 or more, got {n}")
         bit_generator = rng.bit_generator
         cdef bitgen_t* bitgen = c_bit_generator(bit_generator)
-        cdef cnp.ndarray indexes = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_INTP)
-        cdef cnp.ndarray values = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_FLOAT64)
+        cdef cnp.ndarray indexes = c_numbers(1, &count, cnp.NPY_INTP)
+        cdef cnp.ndarray values = c_numbers(1, &count, cnp.NPY_FLOAT64)
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(indexes)
         cdef float64_t* weights = <float64_t*> cnp.PyArray_DATA(values)
         with bit_generator.lock:

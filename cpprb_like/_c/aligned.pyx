@@ -2,7 +2,8 @@
 
 So that whoever takes a batch over by DLPack or by its address need not copy it (JAX does unless it
 is aligned to 64 bytes), and rows of a cache line lie in one. A small array owns memory of this
-module, by NumPy's own interface for that (NEP 49): it is made and freed as fast as any other.
+module, by NumPy's own interface for that (NEP 49). Some of it is kept for the next array of its
+size, for a program draws batches of one size again and again.
 
 Compiled because it is called for each array of each batch. Not here: which memory large arrays of a
 ring are over (``pool``).
@@ -23,6 +24,14 @@ import numpy as np
 cnp.import_array()
 
 cdef extern from "Python.h":
+    """
+    #ifdef Py_GIL_DISABLED
+    #define CPPRB_KEEPS_MEMORY 0   /* several threads may be here at once */
+    #else
+    #define CPPRB_KEEPS_MEMORY 1
+    #endif
+    """
+    bint KEEPS_MEMORY "CPPRB_KEEPS_MEMORY"
     int PyTraceMalloc_Track(unsigned int domain, uintptr_t address, size_t nbytes)
 
 cdef extern from "numpy/arrayobject.h":
@@ -50,8 +59,15 @@ cdef extern from "numpy/arrayobject.h":
 
 cdef enum:
     LINE = SLACK + 1             # bytes of a cache line
+    PIECES = 8                   # of memory of each size that are kept
+    KEPT_LINES = 64              # arrays of up to 4 kB: 1.1 MB at most
     TRACED = 389047              # NumPy's number for ``tracemalloc``, which it forgets memory by
 
+cdef struct Kept:                # memory of arrays that are gone, for others of that size
+    intp_t count
+    void* starts[PIECES]
+
+cdef Kept[KEPT_LINES + 1] kept   # by cache lines; whoever holds the interpreter's lock may touch it
 cdef PyDataMem_Handler HANDLER
 HANDLER.name[:] = b"cpprb_like" + bytes(117)
 HANDLER.version = 1
@@ -162,45 +178,58 @@ cdef void* c_start(cnp.ndarray memory) noexcept:
     return <void*> ((address + SLACK) // LINE * LINE)
 
 
-# The byte before an array says how far behind the start of the allocated memory it is: 1 to 64.
+# Before an array are two bytes: how far behind the start of the allocated memory it is, and nearest
+# to it how many cache lines it has if its memory may be kept, or else 0.
 
 
-cdef void* c_place(char* raw) noexcept nogil:
+cdef void* c_place(char* raw, intp_t lines) noexcept nogil:
     """The first cache line behind the start of allocated memory."""
     cdef intp_t ahead = LINE - <intp_t> (<uintptr_t> raw % LINE)
-    raw[ahead - 1] = <char> ahead
+    raw[ahead - 2] = <char> ahead
+    raw[ahead - 1] = <char> lines
     return raw + ahead
 
 
-cdef char* c_raw(void* start) noexcept nogil:
-    return <char*> start - (<char*> start - 1)[0]
+cdef intp_t c_ahead(void* start) noexcept nogil:
+    return (<char*> start - 2)[0]
 
 
 cdef void* c_malloc(void* ctx, size_t nbytes) noexcept nogil:
-    cdef char* raw = <char*> malloc(nbytes + LINE)
-    return NULL if raw == NULL else c_place(raw)
+    cdef intp_t lines = max(<intp_t> ((nbytes + SLACK) // LINE), 1)
+    cdef bint is_small = lines <= KEPT_LINES
+    if is_small and kept[lines].count:
+        kept[lines].count -= 1
+        return kept[lines].starts[kept[lines].count]
+    cdef char* raw = <char*> malloc((lines + 1) * LINE)
+    return NULL if raw == NULL else c_place(raw, lines if is_small else 0)
 
 
 cdef void* c_calloc(void* ctx, size_t n, size_t nbytes) noexcept nogil:
     if nbytes and n > (<size_t> -1 - LINE) // nbytes:
         return NULL
     cdef char* raw = <char*> calloc(n * nbytes + LINE, 1)
-    return NULL if raw == NULL else c_place(raw)
+    return NULL if raw == NULL else c_place(raw, 0)
 
 
 cdef void* c_realloc(void* ctx, void* start, size_t nbytes) noexcept nogil:
     if start == NULL:
         return c_malloc(ctx, nbytes)
-    cdef intp_t ahead = (<char*> start - 1)[0]
-    cdef char* raw = <char*> realloc(c_raw(start), nbytes + LINE)
+    cdef intp_t ahead = c_ahead(start)
+    cdef char* raw = <char*> realloc(<char*> start - ahead, nbytes + LINE)
     if raw == NULL:
         return NULL
     cdef intp_t wanted = LINE - <intp_t> (<uintptr_t> raw % LINE)
     if wanted != ahead:
         memmove(raw + wanted, raw + ahead, nbytes)
-    return c_place(raw)
+    return c_place(raw, 0)
 
 
 cdef void c_free(void* ctx, void* start, size_t nbytes) noexcept nogil:
-    if start != NULL:
-        free(c_raw(start))
+    if start == NULL:
+        return
+    cdef intp_t lines = (<char*> start - 1)[0]
+    if KEEPS_MEMORY and lines and kept[lines].count < PIECES:
+        kept[lines].starts[kept[lines].count] = start
+        kept[lines].count += 1
+    else:
+        free(<char*> start - c_ahead(start))

@@ -272,6 +272,9 @@ cdef bint c_store(PyObject* value, intp_t kind, char* to) noexcept:
     cdef int overflow = 0
     cdef long long integer
     cdef double wide
+    if c_is_int(value):  # first, for it is one look at the type
+        integer = c_as_long_long(value, &overflow)
+        return not overflow and c_store_int(to, kind, integer)
     if c_is_float(value):
         wide = c_as_double(value)
         if kind == FLOAT32:
@@ -281,9 +284,6 @@ cdef bint c_store(PyObject* value, intp_t kind, char* to) noexcept:
             (<double*> to)[0] = wide
             return True
         return c_cast_run(FLOAT64, kind, <const char*> &wide, sizeof(double), to, 1)
-    if c_is_int(value):
-        integer = c_as_long_long(value, &overflow)
-        return not overflow and c_store_int(to, kind, integer)
     kind_given = c_kind_of_scalar(value)
     return kind_given != NO_NUMBER and c_cast_run(
         kind_given, kind, <const char*> c_scalar_value(value), 0, to, 1

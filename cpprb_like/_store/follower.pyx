@@ -14,6 +14,7 @@ where the memory is from (``processes``), and what the one who writes does for i
 cimport cython
 cimport numpy as cnp
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.copying cimport c_move
 from cpprb_like._c.fences cimport c_read_fence
@@ -41,7 +42,7 @@ def read_header(cnp.ndarray state not None):
     c_check_array(state, "state", cnp.NPY_INT64, -1)
     cdef const volatile int64_t* live = <const volatile int64_t*> cnp.PyArray_DATA(state)
     cdef intp_t k, n = cnp.PyArray_DIM(state, 0)
-    cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
+    cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INT64)
     cdef int64_t* words = <int64_t*> cnp.PyArray_DATA(found)
     cdef int _
     for _ in range(HEADER_TRIES):

@@ -14,7 +14,7 @@ from cpython.object cimport PyObject
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
-from cpprb_like._c.aligned cimport LARGE_NBYTES, c_empty, c_over, c_start
+from cpprb_like._c.aligned cimport LARGE_NBYTES, c_empty, c_numbers, c_over, c_start
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._store.chained cimport Chain
 from cpprb_like._store.column cimport Column
@@ -52,7 +52,9 @@ cdef dict c_take(Ring ring, slots, list arrays, tuple columns):
     if columns is None:
         columns = ring.stored_columns
     if arrays is None:
-        arrays = [c_new_array(ring, column, n) for column in columns]
+        arrays = [None] * len(columns)
+        for number in range(len(columns)):
+            arrays[number] = c_new_array(ring, <Column> columns[number], n)
     else:
         c_check_arrays(arrays, columns, n)
     c_fill(ring, arrays, columns, slots)
@@ -82,7 +84,7 @@ cdef int c_take_chain(Ring ring, Chain chain, cnp.ndarray slots, cnp.ndarray out
     ring.c_check_slots(slots)
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-    cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
+    cdef cnp.ndarray rows = c_numbers(1, &n, cnp.NPY_INT64)
     cdef int64_t* ids = <int64_t*> cnp.PyArray_DATA(rows)
     for k in range(n):
         ids[k] = ring.c_row_at(values[k])

@@ -43,7 +43,7 @@ def without_row(Ring ring not None, const int64_t[::1] indexes, bint as_handles)
     The indexes are slots, or also handles if ``as_handles``.
     """
     cdef intp_t k, n = indexes.shape[0], count = 0
-    cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef cnp.ndarray places = c_numbers(1, &n, cnp.NPY_INTP)
     for k in range(n):
         if c_slot_of(ring, indexes[k], as_handles) == NO_ROW:
             (<intp_t*> cnp.PyArray_DATA(places))[count] = k
@@ -57,7 +57,7 @@ cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):
     Raises ``IndexError`` for a slot that holds no step, and for a handle that no row got.
     """
     cdef intp_t k, n = indexes.shape[0]
-    cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef cnp.ndarray slots = c_numbers(1, &n, cnp.NPY_INTP)
     cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(slots)
     for k in range(n):
         out[k] = c_slot_of(ring, indexes[k], True)
@@ -124,8 +124,8 @@ cdef class RowHandles:
         step.
         """
         cdef intp_t n = cnp.PyArray_DIM(indexes, 0), count
-        cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray slots = c_numbers(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray places = c_numbers(1, &n, cnp.NPY_INTP)
         count = self.c_find(
             <const int64_t*> cnp.PyArray_DATA(indexes), n, as_handles,
             <intp_t*> cnp.PyArray_DATA(slots), <intp_t*> cnp.PyArray_DATA(places),

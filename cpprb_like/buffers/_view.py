@@ -456,7 +456,7 @@ class _Opened:
     ) -> Callable[..., tuple[Slots, Extra]]:
         """How rows are drawn: a function as ``Sampler.draw``."""
         options: dict[str, Any] = {}
-        sampler, names = self.sampler, self.buffer.schema.names
+        sampler, names = self.sampler, self.names
         self.buffer._check_beta(beta)
         if beta is not None:
             options["beta"] = beta

@@ -37,7 +37,7 @@ def as_priorities(values):
     cdef float64_t number
     if type(values) is float:
         number = values
-        priorities = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT64)
+        priorities = c_numbers(1, &n, cnp.NPY_FLOAT64)
         (<float64_t*> cnp.PyArray_DATA(priorities))[0] = number
         return priorities if 0.0 <= number < INFINITY else None
     if not cnp.PyArray_CheckExact(values) or not cnp.PyArray_ISCARRAY_RO(values):
@@ -47,7 +47,7 @@ def as_priorities(values):
     ):
         return None
     n = cnp.PyArray_DIM(values, 0)
-    priorities = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT64)
+    priorities = c_numbers(1, &n, cnp.NPY_FLOAT64)
     cdef float64_t* out = <float64_t*> cnp.PyArray_DATA(priorities)
     if cnp.PyArray_TYPE(values) == cnp.NPY_FLOAT64:
         right = c_take(<const float64_t*> cnp.PyArray_DATA(values), out, n)
@@ -91,7 +91,7 @@ def weigh(cnp.ndarray priorities, float64_t eps, float64_t alpha):
     ``priorities`` and the weights are dense 1-d arrays of float64.
     """
     cdef intp_t k, n = cnp.PyArray_DIM(priorities, 0)
-    cdef cnp.ndarray weights = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_FLOAT64)
+    cdef cnp.ndarray weights = c_numbers(1, &n, cnp.NPY_FLOAT64)
     cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(priorities)
     cdef float64_t* out = <float64_t*> cnp.PyArray_DATA(weights)
     cdef float64_t heaviest = 0.0

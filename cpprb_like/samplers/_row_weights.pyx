@@ -16,6 +16,7 @@ from libc.math cimport INFINITY, NAN
 from libc.stdlib cimport free, malloc
 from numpy.random cimport bitgen_t
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.fences cimport c_fence
@@ -407,8 +408,8 @@ cdef class RowWeights:
         bit_generator = rng.bit_generator
         cdef bitgen_t* bitgen = c_bit_generator(bit_generator)
         self.c_rank(1 if replace else max(count, 1))
-        cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_INTP)
-        cdef cnp.ndarray weights = cnp.PyArray_SimpleNew(1, &count, cnp.NPY_FLOAT64)
+        cdef cnp.ndarray slots = c_numbers(1, &count, cnp.NPY_INTP)
+        cdef cnp.ndarray weights = c_numbers(1, &count, cnp.NPY_FLOAT64)
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(slots)
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(weights)
         with bit_generator.lock:
@@ -526,8 +527,8 @@ cdef class RowWeights:
         length. The entries of rows that were overwritten are removed from the latter two.
         """
         cdef intp_t k, n = cnp.PyArray_DIM(indexes, 0), count
-        cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray places = c_numbers(1, &n, cnp.NPY_INTP)
         cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(found)
         cdef const intp_t* kept = <const intp_t*> cnp.PyArray_DATA(places)
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(priorities)

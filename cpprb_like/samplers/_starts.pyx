@@ -14,6 +14,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int8_t
 from numpy.random cimport bitgen_t
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch
 from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, CLEARS, EDITS, WRITTEN, Ring, c_previous
 from cpprb_like._store.follower cimport LEFT_OUT
@@ -52,7 +53,7 @@ def choose(intp_t n, intp_t among, rng):
     cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
         bit_generator.capsule, "BitGenerator"
     )
-    cdef cnp.ndarray numbers = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef cnp.ndarray numbers = c_numbers(1, &n, cnp.NPY_INTP)
     cdef Bits bits = c_bits_of(source)
     with bit_generator.lock:
         c_bounded_each(&bits, among, <intp_t*> cnp.PyArray_DATA(numbers), n)
@@ -182,7 +183,7 @@ cdef class Starts:
         self.c_prepare()
         self.ring.c_check_slots(slots)
         cdef intp_t n = cnp.PyArray_DIM(slots, 0)
-        cdef cnp.ndarray told = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT8)
+        cdef cnp.ndarray told = c_numbers(1, &n, cnp.NPY_INT8)
         self.c_tell(
             <const intp_t*> cnp.PyArray_DATA(slots), n, <int8_t*> cnp.PyArray_DATA(told)
         )
@@ -217,7 +218,7 @@ cdef class Starts:
         """
         self.c_follow()
         cdef intp_t k, slot = 0, n = self.kept.count
-        cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(found)
         if n * SPARSE < self.kept.words:
             for k in range(n):
@@ -264,7 +265,7 @@ cdef class Starts:
         cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
             bit_generator.capsule, "BitGenerator"
         )
-        cdef cnp.ndarray drawn = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray drawn = c_numbers(1, &n, cnp.NPY_INTP)
         cdef Bits bits = c_bits_of(source)
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(drawn)
         cdef intp_t k = 0

@@ -13,6 +13,7 @@ from libc.math cimport INFINITY, nextafter
 from libc.stdlib cimport free, malloc
 from numpy.random cimport bitgen_t
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
@@ -76,7 +77,7 @@ def draw_uniform_together(Followers group not None, rng, bint replace, beta, int
     Cost: proportional to n; times the logarithm of the rows stored of a ring of which over half
     cannot be drawn, or without replacement if there are such rows.
     """
-    cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef cnp.ndarray rows = c_numbers(1, &n, cnp.NPY_INTP)
     cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(rows)
     bit_generator = rng.bit_generator
     cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
@@ -352,8 +353,8 @@ cdef class WeightsTogether:
         if not replace:
             rows, weights = self._draw_distinct(size, rng)
             return rows, self.ring.c_handles(rows), weights, self.least, self.total
-        cdef cnp.ndarray drawn = cnp.PyArray_SimpleNew(1, &size, cnp.NPY_INTP)
-        cdef cnp.ndarray masses = cnp.PyArray_SimpleNew(1, &size, cnp.NPY_FLOAT64)
+        cdef cnp.ndarray drawn = c_numbers(1, &size, cnp.NPY_INTP)
+        cdef cnp.ndarray masses = c_numbers(1, &size, cnp.NPY_FLOAT64)
         cdef float64_t* targets = <float64_t*> cnp.PyArray_DATA(masses)
         bit_generator = rng.bit_generator
         cdef bitgen_t* source = c_bit_generator(bit_generator)
@@ -504,7 +505,7 @@ cdef class WeightsTogether:
     def without_row(self, const int64_t[::1] indexes):
         """The positions of the indexes that name no row and never did: an array of intp."""
         cdef intp_t k, n = indexes.shape[0], count = 0
-        cdef cnp.ndarray places = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray places = c_numbers(1, &n, cnp.NPY_INTP)
         for k in range(n):
             if self.c_slot(indexes[k]) == NO_ROW:
                 (<intp_t*> cnp.PyArray_DATA(places))[count] = k

@@ -9,17 +9,19 @@ cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from numpy.random cimport bitgen_t
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._core cimport Ring, c_fetch, c_window_rows
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._c.shuffle cimport Shuffle
 from cpprb_like._c.typedefs cimport intp_t
 
-import sys
-
 from cpprb_like.errors import NotEnoughDataError
 
 cnp.import_array()
+
+cdef extern from "Python.h":
+    const intp_t PY_SSIZE_T_MAX
 
 cdef enum:
     FETCHED_ROWS = 512       # batches whose records stay in a cache until they are copied
@@ -63,8 +65,8 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
     cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
         bit_generator.capsule, "BitGenerator"
     )
-    cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-    cdef intp_t least = sys.maxsize if newest is None else min(newest, sys.maxsize)
+    cdef cnp.ndarray slots = c_numbers(1, &n, cnp.NPY_INTP)
+    cdef intp_t least = PY_SSIZE_T_MAX if newest is None else min(newest, PY_SSIZE_T_MAX)
     cdef intp_t spare = 1
     cdef bint is_drawn = False
     cdef Bits bits = c_bits_of(source)

@@ -9,6 +9,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport sqrt
 from numpy.random cimport bitgen_t
 
+from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._core cimport CLEARS, WRITTEN, Ring
 from cpprb_like._store.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
@@ -68,7 +69,7 @@ def choose_rows(EpisodeIndex index not None, cnp.ndarray slots not None, rng, in
     )
     cdef Bits bits = c_bits_of(source)
     cdef intp_t n = cnp.PyArray_DIM(slots, 0)
-    cdef cnp.ndarray chosen = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+    cdef cnp.ndarray chosen = c_numbers(1, &n, cnp.NPY_INTP)
     cdef bint there
     # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
     lock = bit_generator.lock

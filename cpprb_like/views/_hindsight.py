@@ -257,7 +257,7 @@ class LoneRows:
     def choose(self, rng: np.random.Generator, ratio: float) -> Chosen:
         """Each row with this probability."""
         places = np.flatnonzero(rng.random(len(self._slots)) < ratio)
-        slots = self._slots[places]
+        slots = self._slots.take(places)
         return Chosen(places, places, slots, None, slots)
 
 
@@ -326,7 +326,9 @@ class RelabelPlan:
         self.most = 1 if nstep is None else nstep.size
         self.is_several = self.most > 1
         self.names = names = frozenset(column.name for column in columns)
-        self.apart = single | reader.stacked  # what a batch does not have as it was added
+        # Of columns that a batch has as they were added, the functions get the batch's own rows.
+        self.as_asked = frozenset() if self.is_several else names - single - reader.stacked
+        self.without_reading = self.as_asked | {field.name for field in goals.fields}
         self.fields = [field for field in goals.fields if field.name in names]
         self.sets_reward = goals.reward.name in names
         self.sets_end = goals.terminated is not None and goals.terminated.name in names
@@ -396,18 +398,11 @@ class Relabelling:
 
     def _read_more(self, moment: Moment, batch: Batch, still: Callable[[], bool]) -> None:
         """Read the fields that the functions asked for the last times and are not in the batch."""
-        in_batch: Batch = {}
-        if not self.plan.is_several:  # the rows of the batch are those that the functions get
-            in_batch = {
-                name: values
-                for name, values in batch.items()
-                if name in self.plan.names and name not in self.plan.apart
-            }
+        in_batch = {name: self._rows_of(batch[name]) for name in self.plan.as_asked}
         more: Batch = {}
         if self.plan.calls_functions:
             goals = self.plan.goals
-            wanted = {goals.achieved.name, *goals.asked.copy()} - in_batch.keys()
-            wanted -= {field.name for field in goals.fields}
+            wanted = {goals.achieved.name, *goals.asked.copy()} - self.plan.without_reading
             more = read_fields(self.plan.reader.ring, self.asked_slots, wanted) if wanted else more
         self.rows = RelabelledRows(
             self.plan.reader.ring,
@@ -429,7 +424,6 @@ class Relabelling:
         """
         if len(self.places) == 0 or not (self.plan.fields or self.plan.calls_functions):
             return True
-        self.rows.batch = {name: self._rows_of(batch[name]) for name in self.rows.batch}
         try:
             self._write(batch)
         except Exception:
@@ -598,7 +592,7 @@ class RelabelledRows(Mapping[str, Array]):
         if name in self.goals:
             return self.goals[name].copy()
         if name in self.batch:
-            return self.batch[name][self.places]
+            return self.batch[name].take(self.places, axis=0)
         if name not in self.more:
             were_gone, self.are_gone = self.are_gone, True
             self.more |= read_fields(self.ring, self.slots, {name})
@@ -742,9 +736,9 @@ def column_of(source: str, values: object, n: int, field: Field) -> Array:
 def finite_column(source: str, values: object, n: int, field: Field) -> Array:
     """As ``column_of``, and every number is finite."""
     array = column_of(source, values, n, field)
-    finite = np.isfinite(array).reshape(n, -1).all(axis=1)
+    finite = np.isfinite(array)
     if not finite.all():
-        wrong = int(np.flatnonzero(~finite)[0])
+        wrong = int(np.flatnonzero(~finite.reshape(n, -1).all(axis=1))[0])
         raise ValueError(
             f"{source}: expected finite numbers, got {array[wrong]} for row {wrong} of {n}"
         )

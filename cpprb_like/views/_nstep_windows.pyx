@@ -134,7 +134,7 @@ cdef class Windows:
             arrays = [c_new_array(ring, column, n) for column in columns]
         else:
             c_check_arrays(arrays, columns, n)
-        cdef cnp.ndarray last = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray last = c_numbers(1, &n, cnp.NPY_INTP)
         cdef cnp.ndarray discount = self.c_new_discount(n)
         self.c_fill(slots, columns, arrays, last, discount, steps)
         if ring.object_columns:

@@ -29,8 +29,8 @@ Batch = dict[str, Array]
 
 def read_rows(ring: Ring, slots: Slots, out: dict[str, Array]) -> None:
     """Read the fields of ``out`` into its arrays, each field as it was added."""
-    stored = tuple(column for column in ring.stored_columns if column.name in out)
-    take(ring, slots, [out[column.name] for column in stored], stored)
+    stored = [column for column in ring.stored_columns if column.name in out]
+    take(ring, slots, [out[column.name] for column in stored], tuple(stored))
     for chain in ring.chains:
         if chain.name in out:
             take_chain(ring, chain, slots, out[chain.name])
@@ -38,8 +38,10 @@ def read_rows(ring: Ring, slots: Slots, out: dict[str, Array]) -> None:
 
 def read_fields(ring: Ring, slots: Slots, names: Collection[str]) -> Batch:
     """Some fields of rows, as they were added."""
-    columns = [column for column in ring.columns if column.name in names]
-    found = {column.name: new_array(ring, column, len(slots)) for column in columns}
+    n = len(slots)
+    found = {
+        column.name: new_array(ring, column, n) for column in ring.columns if column.name in names
+    }
     read_rows(ring, slots, found)
     return found
 
@@ -84,8 +86,10 @@ class RowReader:
         if columns is None:
             columns = ring.columns
         if arrays is None:
-            arrays = [new_array(ring, column, len(slots)) for column in columns]
-        batch = {column.name: array for column, array in zip(columns, arrays, strict=True)}
+            n = len(slots)
+            batch = {column.name: new_array(ring, column, n) for column in columns}
+        else:
+            batch = {column.name: array for column, array in zip(columns, arrays, strict=True)}
         read_rows(ring, slots, batch)
         return batch
 

@@ -7,6 +7,8 @@ make of them is in ``test_tensors``, and what goes with what in ``views/test_com
 from __future__ import annotations
 
 import gc
+import itertools
+import sysconfig
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import check_arrays
+from hypothesis import given
+from hypothesis import strategies as st
 from strategies import Array
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
@@ -217,6 +221,41 @@ def test_an_empty_array_is_like_one_of_numpy(n: int) -> None:
             np.testing.assert_array_equal(array[:kept], expected[:kept])
             assert not array[kept:].any()  # as NumPy says
             expected = array.copy()
+
+
+@given(data=st.data())
+def test_memory_of_arrays_that_are_gone_serves_others(data: st.DataObject) -> None:
+    """Whatever is made, resized and dropped, no two arrays share a byte."""
+    arrays: list[Array] = []
+    for number in range(data.draw(st.integers(1, 60))):
+        n = data.draw(st.sampled_from([0, 1, 63, 64, 65, 128, 4032, 4095, 4096, 4097]))
+        arrays.append(empty((n,), np.dtype(np.uint8)))
+        arrays[-1][:] = number
+        what = data.draw(st.sampled_from(["keep", "drop", "resize"]))
+        place = data.draw(st.integers(0, len(arrays) - 1))
+        if what == "drop":
+            del arrays[place]
+        elif what == "resize":
+            value = arrays[place][:1].tolist() or [0]
+            arrays[place].resize(data.draw(st.integers(0, 5000)), refcheck=False)
+            arrays[place][:] = value[0]
+        spans = sorted((array.ctypes.data, array.nbytes) for array in arrays if array.nbytes)
+        for (start, nbytes), (following, _) in itertools.pairwise(spans):
+            assert start + nbytes <= following
+        assert all(len({*array.tolist()}) <= 1 for array in arrays)
+
+
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="keeps none without a lock"
+)
+@pytest.mark.parametrize("n", [1, 64, 4096])
+def test_the_next_array_of_a_size_has_the_memory_of_the_last_one(n: int) -> None:
+    """Of a few that are gone; more than these are given back."""
+    arrays = [empty((n,), np.dtype(np.uint8)) for _ in range(20)]
+    gone = {array.ctypes.data for array in arrays}
+    arrays.clear()
+    again = [empty((n,), np.dtype(np.uint8)) for _ in range(8)]
+    assert {array.ctypes.data for array in again} <= gone
 
 
 def test_shapes_that_cannot_be() -> None:
