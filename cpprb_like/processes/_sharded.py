@@ -1,7 +1,8 @@
 """``Sharded``: batches from the rows of several shards, as from those of one buffer.
 
 What a learner and its views have in common: rows are chosen, read, and chosen anew if an actor has
-written over one of them meanwhile. Not here: which rows (``_draws``), and one shard (``_shards``).
+written over one of them meanwhile; and epochs, which pass through all shards. Not here: which rows
+are drawn (``_draws``), and one shard (``_shards``).
 """
 
 from __future__ import annotations
