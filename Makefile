@@ -109,12 +109,13 @@ learning-curves:
 
 # The formats of data sets, with the libraries that they are of as judges. Of LeRobot its data sets alone, without the robots, whose packages
 # are many; those that it was made for take no arrays of one number for a number, so NumPy is not the newest. Of D4RL and DreamerV3 what reads
-# and writes data, which needs neither simulators nor networks.
+# and writes data, which needs neither simulators nor networks. Ray comes last, in a run of its own: RLlib takes an older Gymnasium, and Ray changes
+# what pyarrow knows.
 test-datasets:
 	$(PYTHON) -m venv "$(DATASETS_VENV)"
 	$(DATASETS_BIN)/python -m pip uninstall --quiet --yes cpprb_like
 	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools<81" \
-		"$(PACKAGE)" "minari[hdf5,arrow,create]>=0.5.4" "gymnasium>=1.1" pillow \
+		"$(PACKAGE)" "minari[hdf5,arrow,create]>=0.5.4" "gymnasium==1.4.0" pillow \
 		"tensorflow-cpu==2.*" "tensorflow-datasets>=4.9" \
 		"pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
 	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" torchvision \
@@ -124,6 +125,8 @@ test-datasets:
 	CPPRB_LIKE_REQUIRE=minari,tensorflow,tensorflow_datasets,gymnasium,h5py,pyarrow,lerobot,av,torch,torchvision,PIL,d4rl,embodied,gym HF_HUB_OFFLINE=1 $(DATASETS_BIN)/pytest \
 		tests/datasets/test_minari.py tests/datasets/test_rlds.py tests/datasets/test_lerobot.py \
 		tests/datasets/test_d4rl.py tests/datasets/test_dreamerv3.py $(ARGS)
+	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "ray[rllib]==2.60.0" "numpy<2.4"
+	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium,pyarrow $(DATASETS_BIN)/pytest tests/datasets/test_ray.py $(ARGS)
 
 dev:
 	$(call environment,dev)

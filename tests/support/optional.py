@@ -41,6 +41,7 @@ PACKAGES = {
     "pandas": "pandas",
     "pyarrow": "pyarrow",
     "pyright": "pyright",
+    "ray": "Ray, with RLlib,",
     "resource": "resource, which is of Unix,",
     "stable_baselines3": "Stable-Baselines3",
     "tensordict": "tensordict",
