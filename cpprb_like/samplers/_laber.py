@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._c.aligned import aligned, empty
+from cpprb_like._c.byte_order import native
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.generators import Seed, generator
@@ -233,8 +234,8 @@ def _column(name: str, values: ArrayLike, n: int) -> Array:
 
 
 def _rows_at(values: Array, drawn: NDArray[np.intp]) -> Array:
-    """``values[drawn]``, aligned as arrays of batches are."""
-    found = empty((len(drawn), *values.shape[1:]), values.dtype)
+    """``values[drawn]``, aligned and of the byte order that arrays of batches are of."""
+    found = empty((len(drawn), *values.shape[1:]), native(values.dtype))
     return values.take(
         drawn, axis=0, out=found, mode="clip"
     )  # which, unlike "raise", needs no copy

@@ -273,6 +273,17 @@ def test_a_batch_is_fresh_and_what_was_passed_is_only_read() -> None:
     assert [array.tolist() for array in arrays.values()] == [[1, 1], [0, 1], [1, 1], [0, 1]]
 
 
+def test_a_batch_is_of_the_byte_order_of_this_machine() -> None:
+    """Whatever that of the values was, and of parts of a structure; they are equal."""
+    parts = np.zeros(6, [("x", ">f8", (2,)), ("n", "u1")])
+    parts["x"] = np.arange(12).reshape(6, 2)
+    batch = LaBERmean(2, 3, seed=0)(priorities=np.ones(6), x=np.arange(6, dtype=">i4"), s=parts)
+    assert batch["x"].dtype == np.int32
+    assert batch["s"].dtype == np.dtype([("x", "=f8", (2,)), ("n", "u1")])
+    assert batch["x"].tolist() == batch["indexes"].tolist()
+    assert batch["s"]["x"][:, 0].tolist() == (2 * batch["indexes"]).tolist()
+
+
 def test_a_large_batch_of_a_buffer_fits() -> None:
     """What ``sample`` gives is what it takes."""
     rb = numbered(100, seed=1)
