@@ -5,10 +5,13 @@ In a run of their own: Ray makes its tensors known to pyarrow in the whole proce
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from cpprb_like import ReplayBuffer
 from cpprb_like.errors import DataLossWarning
 from cpprb_like.typing import FieldSpec
 
+# Before Ray is imported: as on systems where it has no clusters, it uses the loopback alone.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 ray = need("ray", "make test-datasets")
 gymnasium = need("gymnasium")
 need("torch", "RLlib's modules are PyTorch's")
@@ -31,6 +36,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:ray"),
 ]
+LISTENS = "0A"
+LOOPBACK = {
+    "0100007F",
+    "00000000000000000000000001000000",
+    "0000000000000000FFFF00000100007F",  # the first, as one of IPv6
+}
 FLAG: FieldSpec = {"shape": (), "dtype": bool}
 VECTOR: FieldSpec = {"shape": 4}
 IMAGE: FieldSpec = {"shape": (6, 5, 3), "dtype": "u1"}
@@ -63,6 +74,47 @@ def _ray() -> Iterator[None]:
         finally:
             ray.shutdown()
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_process_of_ray_listens_to_other_machines() -> None:
+    """Neither those that are there from the start, nor one that works."""
+    assert ray.data.range(3).map_batches(lambda batch: batch).count() == 3
+    found = listening(family(os.getpid()))
+    assert found
+    assert found <= LOOPBACK
+
+
+def family(pid: int) -> set[int]:
+    """A process and all that it started, as far as they are there."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            behind_its_name = (folder / "stat").read_text().rpartition(")")[2]
+            parents[int(folder.name)] = int(behind_its_name.split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def listening(pids: set[int]) -> set[str]:
+    """The addresses on which processes listen, as the system writes them."""
+    sockets = set()
+    for pid in pids:
+        for name in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):  # it was closed meanwhile
+                sockets.add(str(name.readlink()))
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {
+        line[1].partition(":")[0]
+        for line in lines
+        if line[3] == LISTENS and f"socket:[{line[9]}]" in sockets
+    }
 
 
 # ---------------------------------------------------------------------- RLlib reads ours
