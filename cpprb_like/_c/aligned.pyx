@@ -21,6 +21,8 @@ from cpprb_like._c.typedefs cimport intp_t
 
 import numpy as np
 
+from cpprb_like._c.byte_order import native
+
 cnp.import_array()
 
 cdef extern from "Python.h":
@@ -114,11 +116,10 @@ cdef object c_aligned(array):
     cdef bint is_structured = cnp.PyArray_TYPE(array) == cnp.NPY_VOID
     if is_placed and cnp.PyArray_ISNOTSWAPPED(array) and not is_structured:
         return array
-    kind = array.dtype
-    native = kind.newbyteorder("=")
-    if kind.hasobject or (is_placed and native == kind):
+    kind = native(array.dtype)
+    if kind.hasobject or (is_placed and kind is array.dtype):
         return array
-    copy = c_empty(native, cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array))
+    copy = c_empty(kind, cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array))
     copy[...] = array
     return copy
 

@@ -108,7 +108,7 @@ def can_hold(field: Field) -> bool:
 def is_native(dtype: np.dtype[Any]) -> bool:
     """Whether every format has numbers of this kind; others are written as their bytes.
 
-    Numbers in foreign byte order are found only in what earlier versions wrote.
+    Numbers in foreign byte order, which no buffer has, are read from such bytes.
     """
     return dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.isnative
 
