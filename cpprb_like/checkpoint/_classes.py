@@ -48,7 +48,6 @@ MODULES = {
     "coax.PrioritizedReplayBuffer": "cpprb_like.compat.coax._buffers",
     "coax.TransitionBatch": "cpprb_like.compat.coax._transitions",
     "dqn.ReplayBuffer": "cpprb_like.compat.dqn._replay",
-    "dqn.NewestFrames": "cpprb_like.compat.dqn._replay",
     "reagent.ReplayBuffer": "cpprb_like.compat.reagent._buffer",
     "reagent.PrioritizedReplayBuffer": "cpprb_like.compat.reagent._prioritized",
     "keras_gym.ExperienceReplayBuffer": "cpprb_like.compat.keras_gym._replay",

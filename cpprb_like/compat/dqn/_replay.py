@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -44,8 +43,6 @@ Result = TypeVar("Result")
 INT32_MAX = int(np.iinfo(np.int32).max)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 PATIENCE = 50  # repeats, per result found, after which a draw of distinct results is given up
-SIDE_BY_SIDE = 4  # views' worth of frames, of which the newest lie behind each other
-UNSHARED = 4  # references to memory without a view: ours, a name for it, its joined form, one more
 
 
 class NotEnoughFramesError(NotEnoughDataError, AssertionError):
@@ -69,105 +66,6 @@ Pending = tuple[int, Effect, Effect]
 EFFECT = ("last_action", "last_reward", "last_done", "is_first", "is_known")
 NOT_KNOWN: Effect = (0, 0.0, False, False, False)
 CUT_OFF: Effect = (0, 0.0, False, True, False)  # of the frame behind an episode that was truncated
-
-
-# Where the newest frames lie: memory, frames along its first axis; the same with that axis where a
-# view has it; the end of the newest frame; how many frames had ever been stored when this was true;
-# how many of the newest are of one episode. It is replaced as a whole, so that no thread sees a
-# part of a change; a named tuple would cost a tenth of a step.
-Place = tuple[Array, Array, int, int, int]
-
-
-class NewestFrames:
-    """The newest frames side by side, so that a view of them takes no copy.
-
-    Frames are written behind each other. When there is no more room, the next frame goes to other
-    memory, behind those of its view: to what was used before, unless a view lives on it. So nobody
-    writes to a view.
-
-    Parameters
-    ----------
-    depth : int
-        Frames of a view.
-    shape, dtype
-        Of a frame as it is stored.
-    most : int
-        Frames that are there at a time.
-    """
-
-    def __init__(self, depth: int, shape: tuple[int, ...], dtype: np.dtype[Any], most: int) -> None:
-        self.depth = depth if len(shape) > 1 else 1
-        self._shape, self._dtype = shape, dtype
-        self.ndim = len(shape)
-        self._blank = None if dtype.kind == "O" else np.zeros((), dtype)
-        self._channels = shape[-1] if len(shape) > 2 else 1
-        self.is_plain = self._channels == 1 and self.ndim > 1 and depth <= most
-        self._most = most
-        self._before = self._open()
-        self.size = len(self._before[0])
-        self.place: Place = (*self._open(), self.depth - 1, 0, 0)
-
-    def _open(self) -> tuple[Array, Array]:
-        """Room for frames, and the same with their axis where a view has it."""
-        frames = np.full((SIDE_BY_SIDE * self.depth, *self._shape), self._blank, self._dtype)
-        joined = self._join(frames)
-        joined.flags.writeable = False
-        return frames, joined
-
-    def _join(self, frames: Array) -> Array:
-        """Frames with their axis last, or before that of their channels if these are several."""
-        ndim = len(self._shape)
-        joined = np.moveaxis(frames, 0, max(2, ndim - 1)) if ndim > 1 else frames[:]
-        return joined[..., 0] if ndim > 2 and self._channels == 1 else joined
-
-    def move(self, frames: Array, joined: Array) -> tuple[Array, Array, int]:
-        """Other memory to go on in, behind the frames that the next view needs."""
-        other, other_joined = self._before
-        if sys.getrefcount(other) > UNSHARED:
-            other, other_joined = self._open()
-        kept = self.depth - 1
-        other[:kept] = frames[self.size - kept :]
-        self._before = frames, joined
-        return other, other_joined, kept
-
-    def load(self, window: Array, number: int, run: int) -> None:
-        """The newest frames, ``depth`` of them, from where they are stored."""
-        frames, joined = self._open()
-        frames[: self.depth] = window
-        self.place = (frames, joined, self.depth, number, run)
-
-    def forget(self) -> None:
-        """Say that what is here may be wrong."""
-        self.place = (*self.place[:3], -1, 0)
-
-    def __getstate__(self) -> dict[str, Any]:
-        frames, _, *place = self.place
-        about = self.depth, self._shape, self._dtype, self._most
-        return {"about": about, "frames": frames, "place": tuple(place)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(*state["about"])  # type: ignore[misc]
-        memory, joined, *_ = self.place
-        memory[...] = state["frames"]
-        self.place = (memory, joined, *state["place"])
-
-    def view(self, place: Place, there: int) -> Array:
-        """The newest frames, joined along their last axis, where that takes a copy.
-
-        ``there`` are those that are there; in place of the ones before are zeros.
-        """
-        frames, _, end, _, _ = place
-        depth, shape = self.depth, self._shape
-        if len(shape) < 2:
-            newest: Array = frames[end - 1].copy()
-            return newest
-        frames = frames[end - depth : end].copy()
-        frames[: max(0, depth - there)] = self._blank
-        view = self._join(frames)
-        if self._channels != 1:
-            view = view.reshape(*shape[:-1], depth * self._channels)
-        view.flags.writeable = False
-        return view
 
 
 class ReplayBuffer(Checkpointed):
@@ -245,7 +143,6 @@ class ReplayBuffer(Checkpointed):
         self._dtype = None if dtype is None else np.dtype(dtype)
         self._rng = None if seed is None else generator(seed)
         self._rows: cpprb_like.ReplayBuffer | None = None
-        self._newest: NewestFrames | None = None
         self._frame_shape: tuple[int, ...] = ()
         # The number of the newest frame, its effect, and that of the next one if that is there: so
         # what is true follows from the rows, and nothing has to be set right when they are written.
@@ -291,10 +188,10 @@ class ReplayBuffer(Checkpointed):
     def _store(self, frame: ArrayLike, number: int, effect: Effect) -> int:
         """Store a frame, which has this number, and the effect of the one before it."""
         value = frame if type(frame) is np.ndarray else as_numbers("frame", frame)
-        rows, newest = self._rows, self._newest
-        if rows is None or newest is None:
-            rows, newest = self._open(value)
-        elif value.ndim != newest.ndim:
+        rows = self._rows
+        if rows is None:
+            rows = self._open(value)
+        elif value.ndim != len(self._frame_shape):
             raise self._wrong_shape(value)
         action, reward, done, is_last, is_known = effect
         if not is_known and number:
@@ -312,15 +209,9 @@ class ReplayBuffer(Checkpointed):
             if number and value.shape != self._frame_shape:
                 raise self._wrong_shape(value) from None
             raise
-        frames, joined, end, before, run = newest.place
-        if before == number:  # else they are read from the rows when somebody asks for them
-            if end == newest.size:
-                frames, joined, end = newest.move(frames, joined)
-            frames[end] = value
-            newest.place = (frames, joined, end + 1, number + 1, 1 if is_last else run + 1)
         if number == 0:
-            self._newest, self._frame_shape = newest, value.shape
-            self._rows = rows  # last, as it says that the others are there
+            self._frame_shape = value.shape
+            self._rows = rows  # last: it says that there is a frame, whose shape is known
         if self._suspects:
             self._suspects.discard(number - self.size)
         return slot  # type: ignore[return-value]  # a row was added
@@ -408,16 +299,14 @@ class ReplayBuffer(Checkpointed):
         number = newest - (newest - slot) % self.size
         if not effect[-1]:
             self._suspects.add(number)
-        if self._newest is not None:
-            self._newest.forget()  # its frames may be of another episode then
         rows.update((slot + 1) % self.size, **dict(zip(EFFECT, effect, strict=True)))
         if effect[-1]:
             self._suspects.discard(number)
 
-    def _open(self, frame: Array) -> tuple[cpprb_like.ReplayBuffer, NewestFrames]:
-        """Rows for frames like the first one, and room for the newest of them."""
+    def _open(self, frame: Array) -> cpprb_like.ReplayBuffer:
+        """Rows for frames like the first one."""
         dtype = frame.dtype if self._dtype is None else self._dtype
-        rows = cpprb_like.ReplayBuffer(
+        return cpprb_like.ReplayBuffer(
             self.size,
             {
                 "obs": {"shape": frame.shape, "dtype": dtype},
@@ -431,8 +320,6 @@ class ReplayBuffer(Checkpointed):
             truncated=False,
             seed=0,  # never used: the draws are our own
         )
-        stored = rows.schema.fields[0].dtype
-        return rows, NewestFrames(self.frame_history_len, frame.shape, stored, self.size)
 
     # ------------------------------------------------------------------ reading
 
@@ -453,26 +340,18 @@ class ReplayBuffer(Checkpointed):
         Notes
         -----
         Whether the newest frame ends the episode does not matter, so its effect need not be there.
-        Nobody changes a view as long as it lives, neither can its owner: it shares frames with the
-        views after it. Its frames lie behind each other in memory, as those of the original do.
+        Cost: one copy of the frames of the view.
         """
-        rows, newest = self._rows, self._newest
-        if rows is None or newest is None:
+        rows = self._rows
+        if rows is None:
             raise NotEnoughFramesError("expected a frame to be stored, got none so far")
-        place = newest.place
-        if place[3] != rows.ring.written:
-            place = rows.consistently(partial(self._load, rows, newest))
-        _, joined, end, _, run = place
-        if newest.is_plain and newest.depth <= run:
-            return joined[..., end - newest.depth : end]
-        return newest.view(place, min(run, self.size))
+        view: Array = rows.consistently(partial(self._newest_view, rows))
+        return view
 
-    def _load(self, rows: cpprb_like.ReplayBuffer, newest: NewestFrames) -> tuple[Ints, Place]:
-        """Read the newest frames from where they are stored."""
-        number = rows.ring.written
-        window = self._windows(rows, np.array([number - 1]), newest.depth)
-        newest.load(rows.stack("obs", window, axis=0)[0], number, int((window >= 0).sum()))
-        return np.array([(number - 1) % self.size]), newest.place
+    def _newest_view(self, rows: cpprb_like.ReplayBuffer) -> tuple[Ints, Array]:
+        """The slots of the newest view, and a copy of it."""
+        windows = self._windows(rows, np.array([rows.ring.written - 1]))
+        return windows[windows >= 0], self._views(rows, windows)[0]
 
     def can_sample(self, batch_size: int) -> bool:
         """Whether there are ``batch_size`` different transitions, and a frame at all.
@@ -568,15 +447,12 @@ class ReplayBuffer(Checkpointed):
             suspects = [k for k, known in zip(suspects, is_known, strict=True) if not known]
         return [k - oldest for k in (newest, *suspects)]
 
-    def _windows(
-        self, rows: cpprb_like.ReplayBuffer, numbers: Ints, depth: int | None = None
-    ) -> Ints:
+    def _windows(self, rows: cpprb_like.ReplayBuffer, numbers: Ints) -> Ints:
         """The slots of the frames of each view, oldest first; -1 for what is not there.
 
         ``numbers`` are those of the newest frames.
         """
-        if depth is None:
-            depth = self.frame_history_len if len(self._frame_shape) > 1 else 1
+        depth = self.frame_history_len if len(self._frame_shape) > 1 else 1
         windows, _, _ = rows.ring.windows(
             numbers % self.size, depth - 1, 0, starts="is_first", repeat=False
         )
