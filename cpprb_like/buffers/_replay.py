@@ -865,6 +865,19 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             columns,
         )
 
+    def _all_by_age(self) -> tuple[Batch, NDArray[np.bool_]]:
+        """All rows, oldest first, and after which of them an episode is over."""
+        from cpprb_like.checkpoint._cpprb_files import slots_by_age  # noqa: PLC0415 (on demand)
+
+        ring = self.ring
+        read = self._take or partial(take, ring)
+
+        def attempt() -> tuple[Slots, tuple[Batch, NDArray[np.bool_]]]:
+            slots, ends = slots_by_age(ring)
+            return slots, (read(slots), ends)
+
+        return self.consistently(attempt)
+
     def _begin_epoch(
         self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None
     ) -> EpochOrder | None:
@@ -1045,9 +1058,10 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     def save_transitions(self, file: File, *, safe: bool = True) -> None:
         """Write all rows to a file that cpprb reads too.
 
-        Rows by value, in the order of their slots, as ``get_all_transitions`` gives them, n-step
-        returns summed. Not in the file: priorities, the generator, which episodes are open, and
-        rows whose n-step window is not complete. Pickling a buffer keeps all of it.
+        Rows by value, the oldest first, with n-step returns summed; and after which of them an
+        episode ends, which cpprb does not read. Not in the file: priorities, the generator, which
+        episodes are open, and rows whose n-step window is not complete. Pickling a buffer keeps all
+        of it.
 
         Parameters
         ----------
@@ -1093,7 +1107,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     def load_transitions(self, file: File) -> None:
         """Add the rows of a file that this or cpprb's ``save_transitions`` wrote.
 
-        They come behind the rows that are there, as if added in the order of the file, the newest
+        They come behind the rows that are there, as if added in the order of the file, the last
         ``size`` of them. With priorities they get that of new rows.
 
         Parameters
@@ -1121,10 +1135,12 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         No code of the file is run, so it may come from anybody. Cost: in proportion to what it
         unpacks to, twice; memory for ``size`` rows, twice, whatever the file says.
 
-        The open episode ends before the first row and after the last one. In between one ends where
-        the field that ends episodes says so, and where ``next_x`` is not ``x`` of the row after,
-        if there are such fields. With ``Nstep``, or several environments, each row is an episode of
-        its own, as its steps or its environment are not known.
+        The open episode ends before the first row and after the last one. In between episodes end
+        where they ended when the file was saved. A file of cpprb's does not have that: there one
+        ends where the field that ends episodes says so, and where ``next_x`` is not ``x`` of the
+        row after, if there are such fields; and its rows are in the order of cpprb's slots, which
+        is that of age until its buffer was full. With ``Nstep``, or several environments, each row
+        is an episode of its own, as its steps or its environment are not known.
 
         Examples
         --------

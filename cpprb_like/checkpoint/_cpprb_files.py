@@ -1,8 +1,10 @@
 """The files of cpprb's ``save_transitions``: rows by value, of format version 1.
 
-An ``.npz`` file with the members ``safe``, ``version``, ``data`` (a dict of arrays, in the order of
-the slots), ``Nstep``, ``cache`` and ``next_of``. If it is not ``safe``, the values of ``next_x``
-are those of ``x`` in the row after, but for the rows in ``cache``, whose values stand there.
+An ``.npz`` file with the members ``safe``, ``version``, ``data`` (a dict of arrays), ``Nstep``,
+``cache`` and ``next_of``. Rows come by age, those of cpprb's own files in the order of its slots.
+If a file is not ``safe``, the values of ``next_x`` are those of ``x`` in the row after, but for the
+rows in ``cache``, whose values stand there. This package adds the member ``ends``, which cpprb does
+not read: after which rows an episode is over.
 
 A file is read twice: once to see that all of it is sound and fits, keeping nothing but where the
 values are, then the rows that the buffer has room for. So what it unpacks to, and what its headers
@@ -25,6 +27,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from cpprb_like._core import FLAG_END, Ring
 from cpprb_like._store.schema import Field, Schema
 from cpprb_like.checkpoint._array_pickles import (
     Span,
@@ -45,6 +48,7 @@ __all__ = [
     "describe_transitions",
     "load_transitions",
     "save_transitions",
+    "slots_by_age",
 ]
 
 Array = NDArray[Any]
@@ -53,6 +57,7 @@ File = str | os.PathLike[str] | IO[bytes]
 VERSION = 1
 SUFFIX = ".npz"
 MEMBERS = ("safe", "version", "data", "Nstep", "cache", "next_of")
+ENDS = "ends"
 CHUNK_NBYTES = 1 << 20
 # Instructions of a pickle: what cpprb writes takes 30 for an array of a row, and up to 28 for each
 # compressed byte.
@@ -79,7 +84,7 @@ class Buffer(Protocol):
     @property
     def columns(self) -> Mapping[str, Any]: ...
     def is_Nstep(self) -> bool: ...  # noqa: N802 (cpprb's name)
-    def get_all_transitions(self) -> dict[str, Array]: ...
+    def _all_by_age(self) -> tuple[dict[str, Array], NDArray[np.bool_]]: ...
     def add(self, /, **fields: Any) -> int | None: ...
     def add_where(self, present: Any, /, **fields: Any) -> int | None: ...
     def on_episode_end(self, env: int | None = None) -> None: ...
@@ -144,14 +149,32 @@ def _opened(file: File) -> Iterator[tuple[IO[bytes], str]]:
 # ---------------------------------------------------------------------- writing
 
 
+def slots_by_age(ring: Ring) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """The slots of all rows that can be drawn, oldest first, and after which an episode is over.
+
+    An end may stand in an absent row between two rows. Of several environments the ends are those
+    of the rows in order of writing.
+    """
+    slots = ring.newest_slots(len(ring))
+    if not len(slots):
+        return slots, np.zeros(0, np.bool_)
+    ids = ring.row_ids(slots)
+    flags = ring.flags()[np.arange(ids[0], ring.written) % ring.capacity]
+    ends = np.logical_or.reduceat(flags & FLAG_END != 0, ids - ids[0])
+    ends[-1] = True
+    return slots, ends
+
+
 def save_transitions(buffer: Buffer, file: File, *, safe: bool) -> None:
     """Write all rows of a buffer: see ``ReplayBuffer.save_transitions``."""
     schema = buffer.schema
     objects = [found.name for found in schema.fields if found.dtype.hasobject]
     if objects:
         raise ValueError(f"fields {objects} hold Python objects, which are not written to files")
-    rows = buffer.get_all_transitions()
-    n_rows = len(next(iter(rows.values())))
+    rows, ends = buffer._all_by_age()
+    n_rows = len(ends)
+    if buffer.is_Nstep() or buffer.n_envs > 1:
+        ends[:] = True  # each row stands for itself
     # Next values are left out where cpprb finds them again: in the row after.
     pairs = dict(schema.next_of)
     if safe or not pairs or not n_rows or buffer.is_Nstep() or buffer.n_envs > 1:
@@ -170,6 +193,7 @@ def save_transitions(buffer: Buffer, file: File, *, safe: bool) -> None:
         "Nstep": np.array(buffer.is_Nstep()),
         "cache": [b"N"] if cache is None else cache,
         "next_of": [b"N"] if next_of is None else next_of,
+        ENDS: ends,
     }
     if isinstance(file, (str, os.PathLike)):
         with _written(_with_suffix(file)) as opened:
@@ -243,6 +267,7 @@ class _Content:
     next_of: list[str]
     n_rows: int
     first: int  # of the rows that are kept
+    ends: NDArray[np.bool_] | None  # of the same, if the file has them
 
 
 class _Reads:
@@ -435,7 +460,24 @@ def _examine(archive: Archive, capacity: int) -> _Content:
     for name in next_of:
         if name not in data:
             raise ValueError(f"next_of: there is no field {name!r}")
-    return _Content(is_nstep, data, cache, next_of, n_rows, first)
+    return _Content(
+        is_nstep, data, cache, next_of, n_rows, first, _read_ends(archive, n_rows, first)
+    )
+
+
+def _read_ends(archive: Archive, n_rows: int, first: int) -> NDArray[np.bool_] | None:
+    """After which rows an episode is over, from ``first`` on; None in a file of cpprb's."""
+    if f"{ENDS}.npy" not in archive.names:
+        return None
+    member = archive.open(f"{ENDS}.npy")
+    header = read_header(member)
+    if header.descr != "|b1" or header.shape != (n_rows,):
+        raise ValueError(f"{member.name!r}: expected {n_rows} bools, got {header}")
+    member.skip(first)
+    found: NDArray[np.uint8] = np.zeros(n_rows - first, np.uint8)
+    member.read_into(found.data)
+    member.finish()
+    return found.astype(np.bool_)
 
 
 def _single(archive: Archive, name: str) -> int:
@@ -542,11 +584,13 @@ class _Source:
 def _ends(buffer: Buffer, rows: Mapping[str, Array], content: _Content) -> NDArray[np.bool_]:
     """After which rows an episode is over, as far as a file tells.
 
-    A row is not followed by the next one if it promises other values than that has. Rows that sum
-    several steps, and those of several environments, stand for themselves.
+    In a file of cpprb's a row is not followed by the next one if it promises other values than that
+    has. Rows that sum several steps, and those of several environments, stand for themselves.
     """
     if content.is_nstep or buffer.n_envs > 1:
         return np.ones(content.n_rows - content.first, np.bool_)
+    if content.ends is not None:
+        return content.ends
     pairs = {
         NEXT + name: name
         for name, values in rows.items()

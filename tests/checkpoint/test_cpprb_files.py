@@ -20,6 +20,7 @@ from optional import need
 from strategies import DTYPES, SHAPES, random_array, same
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, ReverseReplayBuffer
+from cpprb_like.views import NStep, Sequences
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 FIELDS: dict[str, Any] = {
@@ -71,6 +72,13 @@ def check_same(expected: Any, actual: Any) -> None:
         assert same(expected[name], actual[name]), name
 
 
+def by_age(rb: ReplayBuffer) -> Any:
+    """All rows, the oldest first: field ``act`` has the time of a row."""
+    rows = rb.get_all_transitions()
+    oldest = int(rows["act"].argmin()) if len(rb) else 0
+    return {name: np.roll(values, -oldest, axis=0) for name, values in rows.items()}
+
+
 def lengths(rb: ReplayBuffer) -> list[int]:
     """Rows of each episode."""
     return [len(episode["rew"]) for episode in rb.episodes]
@@ -90,13 +98,13 @@ def loaded(rb: ReplayBuffer, file: Any) -> ReplayBuffer:
 @pytest.mark.parametrize("kind", OPTIONS)
 @given(size=st.integers(2, 12).map(lambda n: 2 * n), n=st.integers(0, 40))
 def test_rows_come_back(kind: str, safe: bool, size: int, n: int) -> None:
-    """A new buffer of the same options gives the rows that were saved, in the same order."""
+    """A new buffer of the same options gives the rows that were saved, oldest first."""
     rb = filled(size, n, kind)
     file = io.BytesIO()
     rb.save_transitions(file, safe=safe)
     file.seek(0)
 
-    check_same(rb.get_all_transitions(), loaded(made(size, kind), file).get_all_transitions())
+    check_same(by_age(rb), loaded(made(size, kind), file).get_all_transitions())
 
 
 @given(st.data(), st.integers(0, 2**32))
@@ -113,9 +121,9 @@ def test_every_dtype_comes_back(data: st.DataObject, seed: int) -> None:
     rb.save_transitions(file)
     file.seek(0)
 
-    check_same(
-        rb.get_all_transitions(), loaded(ReplayBuffer(5, fields), file).get_all_transitions()
-    )
+    oldest = rb.get_next_index() if len(rb) == 5 else 0
+    expected = {k: np.roll(v, -oldest, axis=0) for k, v in rb.get_all_transitions().items()}
+    check_same(expected, loaded(ReplayBuffer(5, fields), file).get_all_transitions())
 
 
 @pytest.mark.parametrize("cls", [PrioritizedReplayBuffer, ReverseReplayBuffer])
@@ -124,9 +132,65 @@ def test_other_buffers_have_files_too(cls: Any, tmp_path: Path) -> None:
     rb = filled(8, 11, cls=cls)
     rb.save_transitions(tmp_path / "rows")
     other = loaded(made(8, cls=cls), tmp_path / "rows")
-    check_same(rb.get_all_transitions(), other.get_all_transitions())
+    check_same(by_age(rb), other.get_all_transitions())
     if cls is PrioritizedReplayBuffer:
         assert set(other.sample(20)["weights"].tolist()) == {1.0}
+
+
+def stepped(size: int, n: int) -> ReplayBuffer:
+    """A buffer without next values, after n steps; the file alone says where episodes end."""
+    rb = ReplayBuffer(size, {"t": {"shape": ()}, "done": {"dtype": bool}})
+    for t in range(n):
+        rb.add(t=t, done=t % 10 == 3)
+        if t % 10 == 8:
+            rb.on_episode_end()
+    return rb
+
+
+@given(size=st.integers(1, 30), n=st.integers(1, 60), room=st.integers(1, 30), safe=st.booleans())
+def test_episodes_end_where_they_ended(size: int, n: int, room: int, safe: bool) -> None:
+    """A full ring is written by age, with the ends of its episodes; a smaller one has the newest.
+
+    It was written in the order of slots: the newest row was followed by the oldest one.
+    """
+    file = io.BytesIO()
+    stepped(size, n).save_transitions(file, safe=safe)
+    file.seek(0)
+    rb = loaded(stepped(room, 0), file)
+
+    twin = stepped(min(size, room), n)
+    twin.on_episode_end()
+    expected = [episode["t"].tolist() for episode in twin.episodes]
+    assert [episode["t"].tolist() for episode in rb.episodes] == expected
+    assert [e.terminated for e in rb.episodes.list()] == [
+        e.terminated for e in twin.episodes.list()
+    ]
+
+
+def test_sequences_and_sums_do_not_run_over_the_seam_of_a_file() -> None:
+    """After a load what follows a row is what followed it before, also beside deleted rows."""
+    rb = stepped(16, 23)
+    rb.episodes.delete(1)
+    file = io.BytesIO()
+    rb.save_transitions(file)
+    file.seek(0)
+    other = loaded(stepped(40, 0), file)
+    episodes = [[7, 8], [14, 15, 16, 17, 18], [19, 20, 21, 22]]
+    assert [episode["t"].tolist() for episode in other.episodes] == episodes
+    rows = other.view(Sequences(2)).sample(500)["t"]
+    assert np.array_equal(rows[:, 1], rows[:, 0] + 1)
+    sums = {sum(steps[k : k + 3]) for steps in episodes for k in range(len(steps))}
+    found = other.view(NStep(3, gamma=1.0, rew="t")).sample(500)["t"]
+    assert set(found.tolist()) == sums
+
+
+@pytest.mark.parametrize("shape", [(4,), (6, 1)])
+@pytest.mark.parametrize("values", [np.zeros, lambda shape: np.zeros(shape, bool)])
+def test_ends_that_do_not_fit_are_refused(shape: Any, values: Any) -> None:
+    """As many bools as there are rows, and nothing else."""
+    parts = files.members(ROWS) | {"ends.npy": files.array_member(values(shape))}
+    with pytest.raises(ValueError, match=r"'ends\.npy': expected 5 bools, got"):
+        made(8).load_transitions(files.zipped(parts))
 
 
 # ---- cpprb's files -----------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pickle
 import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import explorers
@@ -199,6 +200,45 @@ def test_files_are_written_and_read(kind: Any) -> None:
             assert sorted(found["id"].tolist()) == [*range(10), *range(50, 60)]
             assert_whole(found)
         again.close()
+    rb.close()
+
+
+@pytest.mark.parametrize("size", [40, 100])
+def test_a_file_ends_episodes_between_explorers(size: int) -> None:
+    """Without next values too, no episode of a file has rows of two explorers, or a seam of a ring.
+
+    The newest episodes of every explorer come last, so a smaller buffer has these.
+    """
+    fields: Any = {"id": {"shape": (), "dtype": "i8"}}
+    rb = MPReplayBuffer(size, fields, explorers=2, seed=0)
+
+    def explore(first: int, n: int) -> None:
+        for number in range(first, first + n):
+            rb.add(id=number)
+            if number % 5 == 4:
+                rb.on_episode_end()
+
+    explore(0, 33)
+    with child(partial(explore, 1000, 28)) as explorer:
+        assert explorer.join() == 0
+    file = io.BytesIO()
+    rb.save_transitions(file)
+    for room in (100, 20):
+        file.seek(0)
+        one = ReplayBuffer(room, fields)
+        one.load_transitions(file)
+        one.check()
+        for episode in one.episodes:
+            numbers = episode["id"]
+            assert np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers)))
+            assert numbers[0] // 5 == numbers[-1] // 5
+        ids = set(one.get_all_transitions()["id"].tolist())
+        assert {32, 1027} <= ids
+        if room == 100:
+            assert ids == set(rb.get_all_transitions()["id"].tolist())
+        else:
+            assert min(i for i in ids if i < 1000) >= 20
+            assert min(i for i in ids if i >= 1000) >= 1015
     rb.close()
 
 

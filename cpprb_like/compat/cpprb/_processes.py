@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.generators import Seed
@@ -21,12 +21,17 @@ from cpprb_like._store.schema import Schema, read_size
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._prioritized import OWN_NAMES
 from cpprb_like.buffers._source import Batch
-from cpprb_like.checkpoint._cpprb_files import File, load_transitions, save_transitions
+from cpprb_like.checkpoint._cpprb_files import (
+    File,
+    load_transitions,
+    save_transitions,
+    slots_by_age,
+)
 from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.processes._newest import NewestLearner
 from cpprb_like.samplers import Prioritized, Uniform
-from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers._base import Extra, Sampler
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.schedules import Schedule
 from cpprb_like.typing import FieldSpec, RowOptions, SharedOptions
@@ -429,13 +434,40 @@ class _Transitions:
         self.capacity = shared.get_buffer_size()
         self.n_envs = shared._n_envs
         self.is_Nstep = shared.is_Nstep
-        self.get_all_transitions = shared.get_all_transitions
         self.add = shared.add
         self.fields = tuple(self.schema.names)
 
     @property
     def columns(self) -> Mapping[str, Any]:
         return self._shared._here().learner.columns
+
+    def _all_by_age(self) -> tuple[Batch, NDArray[np.bool_]]:
+        """All rows, episode by episode, and after which of them one ends.
+
+        How far an episode's end lies behind the newest row of its explorer, as a share of the rows
+        of that explorer, says how old it is beside episodes of other explorers.
+        """
+        learner = self._shared._here().learner
+        ends = np.zeros(0, np.bool_)
+
+        def choose() -> tuple[NDArray[np.intp], Extra]:
+            nonlocal ends
+            found: list[tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.float64]]] = []
+            for number, ring in learner._group.usable_rings:
+                slots, last = slots_by_age(ring)
+                ages = np.repeat(_shares_behind(last), np.diff(np.flatnonzero(last), prepend=-1))
+                found.append((learner._group.number(number, slots), last, ages))
+            if not found:
+                return np.zeros(0, np.intp), {}
+            rows, lasts, shares = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+            order = np.argsort(-shares, kind="stable")
+            ends = lasts[order]
+            return rows[order], {}
+
+        _, names = learner._read_batch_size(0, self._shared._visible(None))
+        with learner._lock:
+            batch = learner._read(choose, None, names, None, False)
+        return batch, ends
 
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
         raise NotImplementedError("files of transitions have whole steps only")
@@ -446,3 +478,8 @@ class _Transitions:
     def _hold(self, pauses: bool, call: Any, *arguments: Any) -> Any:  # noqa: ARG002
         """Nobody else adds to what this process adds to."""
         return call(*arguments)
+
+
+def _shares_behind(ends: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Of each episode, the share of rows that come after its last one."""
+    return (len(ends) - 1 - np.flatnonzero(ends)) / max(1, len(ends))
