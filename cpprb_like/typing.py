@@ -40,8 +40,8 @@ class FieldSpec(TypedDict, total=False):
     shape : int or iterable of int
         Of one step; ``(1,)`` by default.
     dtype : dtype, optional
-        Anything that ``numpy.dtype`` takes; the buffer's ``default_dtype`` by default. Batches have
-        it in the machine's byte order.
+        Anything that ``numpy.dtype`` takes; the buffer's ``default_dtype`` by default. A dtype of
+        None is float64, as in NumPy. Batches have it in the machine's byte order.
 
     Examples
     --------

@@ -180,11 +180,12 @@ def _read_field(name: object, spec: object, default: np.dtype[Any]) -> Field:
     unknown = [key for key in spec if key not in PROPERTIES and key != ADD_SHAPE]
     if unknown:
         raise ValueError(
-            f"field {name!r}: unknown properties {unknown}; expected some of {list(PROPERTIES)}"
+            f"field {name!r}: unknown properties {unknown}; expected some of {list(PROPERTIES)} "
+            "(cpprb ignores others without a word)"
         )
-    wanted = spec.get("dtype")
+    wanted = spec.get("dtype", default)
     try:
-        dtype = np.dtype(default if wanted is None else wanted)
+        dtype = np.dtype(np.float64 if wanted is None else wanted)  # as in NumPy and cpprb
     except TypeError as error:
         raise TypeError(
             f"field {name!r}: expected a NumPy dtype, got {wanted!r}: {error}"

@@ -15,7 +15,15 @@ from cartpole import CARTPOLE, step
 from helpers import refused, snapshot
 
 import cpprb_like
-from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer, create_buffer
+from cpprb_like import (
+    MPPrioritizedReplayBuffer,
+    MPReplayBuffer,
+    NotEnoughDataError,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    ReverseReplayBuffer,
+    create_buffer,
+)
 from cpprb_like.samplers import LegacyUniform
 from cpprb_like.typing import FieldSpec
 
@@ -37,6 +45,30 @@ def test_dtype_is_float32_by_default() -> None:
     wide.add(**step(0))
     assert wide.sample(1)["done"].dtype == np.float64
     assert wide.sample(1)["act"].dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ReplayBuffer,
+        PrioritizedReplayBuffer,
+        ReverseReplayBuffer,
+        create_buffer,
+        MPReplayBuffer,
+        MPPrioritizedReplayBuffer,
+    ],
+    ids=lambda kind: kind.__name__,
+)
+@pytest.mark.parametrize("default", [None, np.float16])
+def test_a_dtype_of_none_is_float64(kind: Any, default: Any) -> None:
+    """As in cpprb, where NumPy reads it: it was taken for a field without a dtype."""
+    fields: dict[str, FieldSpec] = {"wide": {"dtype": None}, "plain": {}}
+    rb = kind(10, fields, default_dtype=default)
+    rb.add(wide=1 + 2**-40, plain=1)
+    batch = rb.get_all_transitions()
+    assert batch["wide"].dtype == np.float64
+    assert batch["wide"].tolist() == [[1 + 2**-40]]
+    assert batch["plain"].dtype == (np.float16 if default else np.float32)
 
 
 @pytest.mark.parametrize(
