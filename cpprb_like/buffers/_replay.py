@@ -113,7 +113,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         which is ``(1,)``; shape ``()`` gives batches of shape ``(batch,)``. Values are stored, and
         batches have them, in the machine's byte order. It is read and never written to.
     default_dtype : dtype, optional
-        For fields without the key ``dtype``; ``float32``. With ``"dtype": None`` a field is float64.
+        For fields without the key ``dtype``; ``float32``. With ``"dtype": None`` it is float64.
     n_envs : int
         Environments that step together. One call of ``add`` is then one time step of all of them.
     terminated, truncated : str or False, optional
