@@ -7,7 +7,7 @@ from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 
 cdef enum:  # what is no slot
-    GONE = -1        # the row was overwritten, left out or cleared
+    GONE = -1        # the row was overwritten, left out, deleted or cleared
     NO_ROW = -2      # there never was such a row, or it holds no step
 
 
@@ -33,7 +33,9 @@ cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint as_handles) noexcept
         slot = <intp_t> (row % ring.capacity)
     elif slot >= c_stored(ring):
         return NO_ROW
-    return NO_ROW if ring.state[ABSENT_ROWS] and ring.c_is_absent(slot) else slot
+    if ring.state[ABSENT_ROWS] and ring.c_is_absent(slot):
+        return NO_ROW if index < ring.span else GONE  # a row with a handle held a step: it was deleted
+    return slot
 
 
 cdef ndarray c_handles(Ring ring, ndarray slots)

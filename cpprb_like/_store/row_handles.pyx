@@ -119,7 +119,7 @@ cdef class RowHandles:
         """The slots of the rows that are still in the ring, and their positions in ``indexes``.
 
         ``indexes`` are public slots, as a dense 1-d array of int64. If ``as_handles``, they may be
-        handles; then rows that were overwritten since they were drawn are left out, as are slots
+        handles; then rows that were overwritten or deleted since they were drawn are left out, as are slots
         that were overwritten since the last draw. Raises ``IndexError`` for a slot that holds no
         step.
         """

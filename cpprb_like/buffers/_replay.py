@@ -433,7 +433,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     def update(self, indexes: ArrayLike, /, **fields: Any) -> None:
         """Replace values of rows that are stored: recomputed targets, new latent states.
 
-        Rows that were overwritten or cleared since they got their index are passed over.
+        Rows that were overwritten, deleted or cleared since they got their index are passed over.
 
         Parameters
         ----------

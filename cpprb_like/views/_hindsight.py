@@ -25,6 +25,7 @@ from cpprb_like.views._frame_stacks import StackReader
 from cpprb_like.views._goals import EPISODE, FINAL, FUTURE, RANDOM, choose_rows
 from cpprb_like.views._layer import Layer
 from cpprb_like.views._rows import RowReader, read_fields
+from cpprb_like.views._sequences import by_row
 
 __all__ = [
     "Goals",
@@ -249,7 +250,7 @@ class Chosen:
 class LoneRows:
     """The rows of a batch of single rows."""
 
-    per_item = 1
+    shape: tuple[int, ...] = ()  # of the rows of one item: none of sequences of one row
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -277,7 +278,7 @@ class SequenceRows:
     """
 
     def __init__(self, slots: Slots, there: NDArray[np.bool_], begins: NDArray[np.bool_]) -> None:
-        self.per_item = there.shape[1]
+        self.shape = there.shape[1:]
         begins = begins.copy()
         begins[:, :1] = True
         self._places = np.flatnonzero(there)
@@ -374,7 +375,7 @@ class Relabelling:
         ring, goals = self.plan.reader.ring, self.plan.goals
         moment = ring.now()
         chosen = rows.choose(rng, self.ratio)
-        self.places, self.owners, self.per_item = chosen.places, chosen.owners, rows.per_item
+        self.places, self.owners, self.shape = chosen.places, chosen.owners, rows.shape
         others = choose_rows(index, chosen.given, rng, STRATEGIES[goals.layer.strategy])
         if self.plan.fields or self.plan.calls_functions:
             name = goals.achieved.name
@@ -434,21 +435,22 @@ class Relabelling:
 
     def marks(self, n: int) -> NDArray[np.bool_]:
         """Which rows of a batch of n items were relabelled."""
-        marks = empty((n * self.per_item,), np.dtype(np.bool_))
-        marks[:] = False
-        marks[self.places] = True
-        return marks if self.per_item == 1 else marks.reshape(n, self.per_item)
+        marks = empty((n, *self.shape), np.dtype(np.bool_))
+        marks[...] = False
+        self._rows_of(marks)[self.places] = True
+        return marks
 
     def _rows_of(self, column: Array) -> Array:
         """A column of the batch by row; it shares its memory."""
-        return column if self.per_item == 1 else column.reshape(-1, *column.shape[2:])
+        return by_row(column) if self.shape else column
 
     def _put(self, batch: Batch, name: str, values: Array, at: Slots | None = None) -> None:
         """Write values of the relabelled rows, or of those ``at`` among them, into the batch."""
         places = self.places if at is None else self.places[at]
         if name in self.plan.single:
-            first = np.flatnonzero(places % self.per_item == 0)
-            batch[name][places[first] // self.per_item] = values[first]
+            rows = self.shape[0]
+            first = np.flatnonzero(places % rows == 0)
+            batch[name][places[first] // rows] = values[first]
         else:
             self._rows_of(batch[name])[places] = values
 

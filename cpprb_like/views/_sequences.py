@@ -26,7 +26,7 @@ from cpprb_like.schedules import check
 from cpprb_like.views._gather_sequences import take_sequences
 from cpprb_like.views._layer import Layer
 
-__all__ = ["SequenceReader", "Sequences", "Taken", "sequence_priorities"]
+__all__ = ["SequenceReader", "Sequences", "Taken", "by_row", "sequence_priorities"]
 
 Array = NDArray[Any]
 Slots = NDArray[np.intp]
@@ -261,7 +261,7 @@ class SequenceReader:
         if array is None:
             array = empty(shape, values.dtype)
         array[~there] = blank
-        array.reshape(-1, *values.shape[1:])[places] = values
+        by_row(array)[places] = values
         return array
 
     def indexes(self, taken: Taken) -> NDArray[np.int64]:
@@ -271,6 +271,12 @@ class SequenceReader:
         found = handles(self.ring, rows).reshape(taken.slots.shape)
         found[~taken.there] = -1
         return found
+
+
+def by_row(column: Array) -> Array:
+    """Rows of sequences along one axis, over the memory of ``column``, shape ``(n, T, *shape)``."""
+    n, steps, *shape = column.shape
+    return column.reshape(n * steps, *shape)  # -1 would fail where a value has no elements
 
 
 def sequence_priorities(

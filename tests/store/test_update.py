@@ -214,6 +214,19 @@ class NamesAgainstTwin(RuleBasedStateMachine):
         self.rb.clear()
         self.ring = []
 
+    @rule()
+    def end(self) -> None:
+        self.rb.on_episode_end()
+
+    @rule(data=st.data())
+    def delete_an_episode(self, data: st.DataObject) -> None:
+        if len(self.rb.episodes):
+            number = data.draw(st.integers(0, len(self.rb.episodes) - 1))
+            gone = self.rb.episodes[number]["x"].tolist()
+            self.rb.on_episode_end()
+            self.rb.episodes.delete(number)
+            self.ring = [(x, is_there and x not in gone) for x, is_there in self.ring]
+
     @rule(n=st.integers(1, 8))
     def draw(self, n: int) -> None:
         if len(self.rb):
@@ -263,6 +276,33 @@ def test_rows_that_went_are_passed_over() -> None:
     rb.add(x=np.arange(4), v=np.zeros(4, int))
     rb.update(old["indexes"], v=old["x"] + 200)
     assert rb.get_all_transitions()["v"].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_rows_of_deleted_episodes_are_passed_over(prioritized: bool) -> None:
+    """A batch with one deleted row updates its other rows, values and priorities alike.
+
+    The row was an absent one, and the handle of an absent row was refused as if no row ever had it.
+    """
+    fields: dict[str, FieldSpec] = {"x": NUMBER, "v": NUMBER}
+    options: Any = {"check_for_update": True, "eps": 0.0, "alpha": 1.0} if prioritized else {}
+    rb = (PrioritizedReplayBuffer if prioritized else ReplayBuffer)(8, fields, seed=0, **options)
+    for first in (0, 3):
+        rb.add(x=np.arange(first, first + 3), v=np.zeros(3, int))
+        rb.on_episode_end()
+    batch = rb.sample(64) if prioritized else rb.sample(64, indexes=True)
+    assert set(batch["x"].tolist()) == set(range(6))
+    rb.episodes.delete(0)
+    rb.update(batch["indexes"], v=batch["x"] + 100)
+    everything = rb.get_all_transitions()
+    assert everything["v"].tolist() == [103, 104, 105]
+    if prioritized:
+        rb.update_priorities(batch["indexes"], batch["x"] + 1)
+        probabilities = rb.sampler.probabilities_of(np.arange(6))  # type: ignore[attr-defined]
+        assert probabilities * (4 + 5 + 6) == pytest.approx([0, 0, 0, 4, 5, 6])
+        assert set(rb.sample(64)["x"].tolist()) == {3, 4, 5}
+    with pytest.raises(IndexError, match="holds a step"):
+        rb.update(0, v=1)  # as a slot it names nothing
 
 
 def test_indexes_of_prioritized_buffers_are_the_same_names() -> None:

@@ -123,3 +123,35 @@ def test_a_view_without_a_start_leaves_its_share_to_the_others() -> None:
     own.clear()
     with pytest.raises(NotEnoughDataError, match="empty"):
         mixture.sample(3)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("further", [(), (NStep(2, discount=True),), (FrameStacks({"x": 3}),)])
+@pytest.mark.parametrize("first_only", [(), ("goal", "nothing")])
+def test_goals_in_sequences_of_any_length_beside_a_value_without_elements(
+    length: int, further: tuple[Layer, ...], first_only: tuple[str, ...]
+) -> None:
+    """A sequence of one row was taken for a lone row, and a size of 0 left -1 of a shape open."""
+
+    def reward(achieved: Any, goal: Any, rows: Mapping[str, Any]) -> Any:
+        assert rows["nothing"].shape == (len(goal), 0)
+        return (achieved == goal).all(axis=-1)
+
+    fields: dict[str, FieldSpec] = {**FIELDS, "nothing": {"shape": (0,)}}
+    rb = ReplayBuffer(50, fields, next_of="x", seed=0)
+    rows = np.arange(8).repeat(2).reshape(8, 2)
+    for first in (0, 20, 40):
+        values = {"x": rows + first, "goal": rows - 100, "rew": np.zeros(8), "done": np.zeros(8)}
+        rb.add(**values, next_x=rows + first + 1, nothing=np.empty((8, 0)))
+        rb.on_episode_end()
+    goals = Hindsight(
+        reward, goal="goal", achieved="next_x", relabel_ratio=1.0, strategy="final", relabelled=True
+    )
+    sequences = Sequences(length, first_only=first_only)
+    batch = rb.view(sequences, goals, *further).sample(16)
+    assert batch["nothing"].shape == ((16, 0) if first_only else (16, length, 0))
+    assert batch["relabelled"].shape == batch["mask"].shape == (16, length)
+    assert (batch["relabelled"] == batch["mask"]).all()
+    achieved = batch["x"].reshape(16, -1)[:, :1] // 20 * 20 + 8  # at the end of the episode
+    found = batch["goal"] if first_only else batch["goal"][:, 0]
+    assert (found == achieved).all()
