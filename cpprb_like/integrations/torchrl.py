@@ -35,6 +35,12 @@ FLAGS = ("done", "terminated", "truncated")  # these end episodes, and so are st
 ENDS = ("next_terminated", "next_truncated")
 TRAJECTORY = "collector.traj_ids"
 WEIGHTS, INDEXES, PRIORITY = "priority_weight", "index", "td_error"
+STEPS, ORIGINAL_REWARD = "steps_to_next_obs", "original_reward"
+# What n-step batches add, and the fields behind it: the number of each step, and a copy of rewards.
+OF_NSTEP = frozenset(
+    {"gamma", "discount", "nonterminal", STEPS, f"next_{STEPS}", f"next_{ORIGINAL_REWARD}"}
+)
+OF_PRIORITIES = frozenset({INDEXES, WEIGHTS, "indexes", "weights"})
 
 
 class TensorDictReplayBuffer:
@@ -53,11 +59,10 @@ class TensorDictReplayBuffer:
         Which rows are drawn, ``Uniform()``. With a ``PrioritySampler`` tensordicts have
         ``"index"`` and ``"priority_weight"``, and ``update_tensordict_priority`` takes them back.
     n_steps : int
-        n-step returns over this many steps, or fewer where the episode ends; 1. The reward
-        ``("next", "reward")`` is the sum then, the other values of ``"next"`` are those of the last
-        step, and ``"gamma"`` is the discount factor of what is bootstrapped from it.
+        n-step returns over this many steps, or fewer where the episode ends; 1. If it is above 1,
+        batches have the entries of TorchRL's ``MultiStepTransform``: see the notes.
     gamma : float
-        Discount factor of ``n_steps``.
+        Discount factor of ``n_steps``: that of the loss module's value estimator.
     compress : bool
         Keep a value of ``"next"`` only where it is not the value of the step that follows.
     priority_key : str
@@ -89,6 +94,17 @@ class TensorDictReplayBuffer:
     truncated, where an environment was reset without such a mark: where
     ``("collector", "traj_ids")`` changes, and where the first observation of a call is not the next
     one of the call before. n-step returns do not reach across it.
+
+    With ``n_steps``, ``("next", "reward")`` is the n-step return, ``("next", "original_reward")``
+    the reward of the first step, and all other values of ``"next"`` are those of the last step.
+    ``"steps_to_next_obs"`` is the number m of steps, int64, of the shape of the rewards. TorchRL's
+    losses read it and multiply the value of the next observation by ``gamma ** m``. ``"gamma"`` is
+    that factor, or 0 where the episode was terminated. ``"nonterminal"`` is true where m is above
+    1, of shape ``(n,)``, as in TorchRL.
+
+    There is one difference from ``MultiStepTransform``. It leaves the flags of the first step, so
+    that the targets of steps shortly before a termination include the value of the final
+    observation. Here the flags are those of the last step, and such targets are the return alone.
 
     Examples
     --------
@@ -127,6 +143,11 @@ class TensorDictReplayBuffer:
         self.device = torch.device(device)
         self.buffer: buffers.ReplayBuffer | None = None
         self._sampler, self._seed = sampler, seed
+        self._added = (
+            OF_NSTEP if self.n_steps > 1 else frozenset()
+        )  # names that entries cannot have
+        if isinstance(sampler, PrioritySampler):
+            self._added |= OF_PRIORITIES
         self._paths: dict[str, Path] = {}
         self._chained: list[str] = []  # fields whose next value is that of the following step
         self._last: dict[str, list[bytes]] = {}  # what is to follow, by field and environment
@@ -160,8 +181,10 @@ class TensorDictReplayBuffer:
         elif data.ndim != 1:
             raise ValueError(f"extend: expected shape (T,), got {tuple(data.shape)}")
         paths, values = _read(data)
+        self._check_names(values)
+        if self.n_steps > 1:
+            self._add_nstep_fields(values, data.ndim)
         if self.buffer is None:
-            self._check_names(values)
             self.buffer, self._paths = self._make(values, data.ndim), paths
         if len(data) == 0:
             self.buffer.add(**values)
@@ -226,15 +249,24 @@ class TensorDictReplayBuffer:
 
     def _check_names(self, values: Mapping[str, Array]) -> None:
         """Raise ``ValueError`` for an entry in the place of one that ``sample`` adds."""
-        added = {"gamma", "discount"} if self.n_steps > 1 else set()
-        if isinstance(self._sampler, PrioritySampler):
-            added |= {INDEXES, WEIGHTS, "indexes", "weights"}
-        taken = sorted(added & values.keys())
+        taken = sorted(self._added & values.keys())
         if taken:
             raise ValueError(
                 f"extend: expected entries of other names than {taken}, which a batch of this "
                 "buffer has of its own: rename them, or leave them out, by data.exclude()"
             )
+
+    def _add_nstep_fields(self, values: dict[str, Array], ndim: int) -> None:
+        """Add the number of each step in time and the one after it, and a copy of the rewards."""
+        rewards = values.get("next_reward")
+        if rewards is None:
+            raise ValueError('extend: n_steps: expected rewards, ("next", "reward"); got none')
+        start = 0 if self.buffer is None else self.buffer.ring.written // self.n_envs
+        numbers = np.arange(start, start + len(rewards))
+        if ndim == 2:
+            numbers = np.repeat(numbers[:, np.newaxis], self.n_envs, axis=1)
+        values[STEPS], values[f"next_{STEPS}"] = numbers, numbers + 1
+        values[f"next_{ORIGINAL_REWARD}"] = rewards
 
     def _make(self, values: dict[str, Array], ndim: int) -> buffers.ReplayBuffer:
         """The buffer for steps such as these."""
@@ -245,14 +277,17 @@ class TensorDictReplayBuffer:
         self._chained = [
             name
             for name, spec in specs.items()
-            if name not in FLAGS and specs.get(f"next_{name}") == spec
+            if name not in (*FLAGS, STEPS) and specs.get(f"next_{name}") == spec
         ]
         chained = self._chained if self.compress else []
+        if self.n_steps > 1:
+            chained = [*chained, STEPS]
+        of_first = "next_reward", f"next_{ORIGINAL_REWARD}"
         nstep: Any = {
             "size": self.n_steps,
             "gamma": self.gamma,
             "rew": "next_reward",
-            "next": [name for name in specs if name.startswith("next_") and name != "next_reward"],
+            "next": [name for name in specs if name.startswith("next_") and name not in of_first],
             "discount": True,
         }
         prioritized = isinstance(self._sampler, PrioritySampler)
@@ -292,7 +327,13 @@ class TensorDictReplayBuffer:
             for part in path[:-1]:
                 inner = inner.setdefault(part, {})
             inner[path[-1]] = torch.from_numpy(batch[name])
-        for name, key in (("weights", WEIGHTS), ("indexes", INDEXES), ("discount", "gamma")):
+        if self.n_steps > 1:
+            steps, factors = batch[f"next_{STEPS}"] - batch[STEPS], batch["discount"]
+            found["gamma"] = torch.from_numpy(factors)
+            found[STEPS] = torch.from_numpy(steps.reshape(factors.shape))
+            found["nonterminal"] = torch.from_numpy(steps > 1)
+            found[NEXT][ORIGINAL_REWARD] = torch.from_numpy(batch[f"next_{ORIGINAL_REWARD}"])
+        for name, key in (("weights", WEIGHTS), ("indexes", INDEXES)):
             if name in batch and name not in self._paths:
                 found[key] = torch.from_numpy(batch[name])
         device = None if self.device.type == "cpu" else self.device

@@ -17,10 +17,13 @@ need("torchrl")
 tensordict = need("tensordict")
 
 from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TorchRL's imports warn of TorchRL
     from torchrl.collectors import Collector, MultiSyncCollector
+    from torchrl.data import LazyTensorStorage
+    from torchrl.data import ReplayBuffer as TheirReplayBuffer
     from torchrl.envs import (
         Compose,
         DTypeCastTransform,
@@ -31,8 +34,23 @@ with warnings.catch_warnings():
         StepCounter,
         TransformedEnv,
     )
-    from torchrl.modules import EGreedyModule, QValueActor
-    from torchrl.objectives import DQNLoss, SoftUpdate
+    from torchrl.modules import (
+        DistributionalQValueActor,
+        EGreedyModule,
+        NormalParamExtractor,
+        ProbabilisticActor,
+        QValueActor,
+        TanhNormal,
+        ValueOperator,
+    )
+    from torchrl.objectives import (
+        A2CLoss,
+        DDPGLoss,
+        DistributionalDQNLoss,
+        DQNLoss,
+        SoftUpdate,
+        ValueEstimators,
+    )
 
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.integrations.torchrl import TensorDictReplayBuffer
@@ -128,16 +146,23 @@ def test_an_entry_that_is_no_array_is_refused_by_name(key: Any, value: Any, got:
         ("indexes", {"sampler": Prioritized()}),
         ("gamma", {"n_steps": 3}),
         ("discount", {"n_steps": 3}),
+        ("steps_to_next_obs", {"n_steps": 3}),
+        (("next", "original_reward"), {"n_steps": 3}),
+        ("nonterminal", {"n_steps": 3}),
     ],
 )
-def test_an_entry_called_as_what_a_batch_gets_is_refused(name: str, options: Any) -> None:
+def test_an_entry_called_as_what_a_batch_gets_is_refused(name: Any, options: Any) -> None:
     """Its values were replaced in what was drawn; without the option they come back."""
     data = steps(9).set(name, torch.full((9, 1), 7.0))
     rb = TensorDictReplayBuffer(30, seed=0, **options)
-    with pytest.raises(ValueError, match=rf"^extend: expected .* other names than \['{name}'\]"):
+    field = name if isinstance(name, str) else "_".join(name)
+    refused = rf"^extend: expected .* other names than \['{field}'\]"
+    with pytest.raises(ValueError, match=refused):
         rb.extend(data)
     assert rb.buffer is None
     rb.extend(data.exclude(name))
+    with pytest.raises(ValueError, match=refused):
+        rb.extend(data)
     plain = TensorDictReplayBuffer(30, seed=0)
     plain.extend(data)
     assert (plain.sample(4)[name] == 7).all()
@@ -183,7 +208,8 @@ def test_episodes_end_by_the_flags_that_there_are(
     assert {f for at, *_, f in found if at not in (3, 4)} == {0.25}
     stored = {("next", name) for name in names}
     assert set(rb.sample(2).keys(True, True)) == {
-        "observation", "gamma", ("next", "observation"), ("next", "reward"), *stored
+        "observation", "gamma", "steps_to_next_obs", "nonterminal", ("next", "observation"),
+        ("next", "reward"), ("next", "original_reward"), *stored,
     }  # fmt: skip
 
 
@@ -484,3 +510,186 @@ def test_what_is_no_tensordict_is_refused(method: str) -> None:
     rb = TensorDictReplayBuffer(10, batch_size=2)
     with pytest.raises(TypeError, match="expected a TensorDict of steps, got dict"):
         getattr(rb, method)({"observation": torch.ones(3, 2)})
+
+
+# ---------------------------------------------------------------------- n-step targets
+
+GAMMA, LAMBDA, N_STEPS = 0.9, 0.8, 3
+ESTIMATORS = [
+    (DQNLoss, ValueEstimators.TD0),
+    (DQNLoss, ValueEstimators.TD1),
+    (DQNLoss, ValueEstimators.TDLambda),
+    (DDPGLoss, ValueEstimators.TD0),
+    (DDPGLoss, ValueEstimators.TD1),
+    (DDPGLoss, ValueEstimators.TDLambda),
+    (A2CLoss, ValueEstimators.TD0),
+    (A2CLoss, ValueEstimators.TD1),
+    (A2CLoss, ValueEstimators.TDLambda),
+    (A2CLoss, ValueEstimators.GAE),
+    (A2CLoss, ValueEstimators.VTrace),
+]
+ESTIMATOR_NAMES = [f"{loss.__name__}-{kind.name}" for loss, kind in ESTIMATORS]
+
+
+def valued(n: int, flag: str, ends: Any = ()) -> Any:
+    """``n`` steps with random rewards, observations and actions; some end by ``flag``."""
+    generator = torch.Generator().manual_seed(3)
+    observation = torch.randn(n + 1, 4, generator=generator)
+    ended = torch.zeros(n, 1, dtype=torch.bool)
+    ended[list(ends)] = True
+    flags = {"terminated": torch.zeros_like(ended), "truncated": torch.zeros_like(ended)}
+    following = {
+        "observation": observation[1:],
+        "reward": torch.randn(n, 1, generator=generator),
+        **flags,
+        "done": ended,
+        flag: ended,
+    }
+    root = {
+        "observation": observation[:-1],
+        "number": torch.arange(n),
+        "action": torch.tanh(torch.randn(n, 2, generator=generator)),
+        "action_log_prob": torch.randn(n, generator=generator),
+    }
+    return TensorDict({**root, "next": following}, [n])
+
+
+def n_step_rows(data: Any, n_steps: int = N_STEPS, gamma: float = GAMMA) -> tuple[Any, Any]:
+    """All n-step rows of some steps in their order, of this buffer and of TorchRL's transform."""
+    theirs = TheirReplayBuffer(
+        storage=LazyTensorStorage(len(data)),
+        transform=MultiStepTransform(n_steps=n_steps, gamma=gamma),
+    )
+    theirs.extend(data.clone())
+    expected = theirs[:]
+    ours = TensorDictReplayBuffer(len(data) + 10, n_steps=n_steps, gamma=gamma, seed=0)
+    ours.extend(data)
+    drawn = ours.sample(100 * len(data))
+    first = {number: place for place, number in enumerate(drawn["number"].tolist())}
+    return drawn[[first[number] for number in expected["number"].tolist()]], expected
+
+
+def make_loss(loss: Any, kind: Any, gamma: float = GAMMA) -> Any:
+    """A loss module with networks of its own, always the same ones."""
+    torch.manual_seed(0)
+    if loss is DQNLoss:
+        network = torch.nn.Linear(4, 2)
+        value = QValueActor(network, in_keys=["observation"], action_space="one-hot")
+        made = loss(value, action_space="one-hot", delay_value=True)
+    elif loss is DDPGLoss:
+        actor = TensorDictModule(torch.nn.Linear(4, 2), ["observation"], ["action"])
+        value = ValueOperator(torch.nn.Bilinear(4, 2, 1), in_keys=["observation", "action"])
+        made = loss(actor, value, delay_value=True)
+    else:
+        network = torch.nn.Sequential(torch.nn.Linear(4, 4), NormalParamExtractor())
+        module = TensorDictModule(network, ["observation"], ["loc", "scale"])
+        actor = ProbabilisticActor(
+            module, in_keys=["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True
+        )
+        made = loss(actor, ValueOperator(torch.nn.Linear(4, 1), in_keys=["observation"]))
+    hyper = {"lmbda": LAMBDA} if kind.name in ("TDLambda", "GAE") else {}
+    made.make_value_estimator(kind, gamma=gamma, **hyper)
+    return made
+
+
+def losses(loss: Any, kind: Any, rows: Any) -> dict[str, Any]:
+    """What a loss module makes of some rows, by name; its TD errors too."""
+    rows = rows.clone()
+    if loss is DQNLoss:
+        rows["action"] = torch.nn.functional.one_hot(rows["action"].argmax(-1), 2)
+    found = make_loss(loss, kind)(rows)
+    named = {key: value.detach() for key, value in found.items() if key.startswith("loss")}
+    return named | {key: rows[key] for key in ("td_error", "value_target") if key in rows}
+
+
+def assert_same_losses(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """The same names and values."""
+    assert ours.keys() == theirs.keys() != set()
+    for key, value in theirs.items():
+        torch.testing.assert_close(ours[key], value, rtol=1e-5, atol=1e-6, msg=key)
+
+
+@pytest.mark.parametrize(("loss", "kind"), ESTIMATORS, ids=ESTIMATOR_NAMES)
+def test_n_step_targets_are_those_of_torchrls_transform(loss: Any, kind: Any) -> None:
+    """Batches lacked ``steps_to_next_obs``, so that losses bootstrapped with gamma ** 1.
+
+    Rows in the order of time, as a trajectory, and by themselves, across truncated ends.
+    """
+    ours, theirs = n_step_rows(valued(40, "truncated"))
+    assert_same_losses(losses(loss, kind, ours), losses(loss, kind, theirs))
+    found, without = (
+        losses(loss, kind, rows) for rows in (ours, ours.exclude("steps_to_next_obs"))
+    )
+    assert any(not torch.allclose(value, without[key]) for key, value in found.items())
+
+    ours, theirs = n_step_rows(valued(60, "truncated", [10, 11, 30, 44]))
+    assert_same_losses(
+        losses(loss, kind, ours.unsqueeze(-1)), losses(loss, kind, theirs.unsqueeze(-1))
+    )
+
+
+def test_entries_are_those_of_torchrls_transform() -> None:
+    """``steps_to_next_obs``, ``nonterminal``, ``gamma``, rewards before and after, next values."""
+    ours, theirs = n_step_rows(valued(60, "truncated", [10, 11, 30, 44]))
+    entries = set(theirs.keys(True, True))
+    assert set(ours.keys(True, True)) == entries
+    of_last = {("next", "truncated"), ("next", "done")}
+    for key in entries - of_last:
+        assert ours[key].dtype == theirs[key].dtype
+        torch.testing.assert_close(ours[key].reshape(theirs[key].shape), theirs[key])
+    ends = theirs["number"] + theirs["steps_to_next_obs"] - 1
+    expected = torch.isin(ends, torch.tensor([10, 11, 30, 44]))
+    for key in of_last:
+        assert (ours[key].ravel() == expected).all()
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_steps_to_the_next_observation(n_envs: int, compress: bool) -> None:
+    """The number of each row, after the ring went round and in calls of any length."""
+    rb = TensorDictReplayBuffer(30, n_envs=n_envs, n_steps=3, compress=compress, seed=0)
+    for start, stop in ((0, 1), (1, 17), (17, 18), (18, 60)):
+        rb.extend(steps(stop - start, n_envs, start))
+    batch = rb.sample(500)
+    number = batch["observation"].long() % 1000
+    left = (4 - number % 5).clamp(max=2)
+    assert (batch["steps_to_next_obs"] == left + 1).all()
+    assert (batch["nonterminal"] == (left > 0).ravel()).all()
+    assert (batch["next", "original_reward"] == batch["observation"]).all()
+    rb.empty()
+    rb.extend(steps(9, n_envs))
+    assert rb.sample(100)["steps_to_next_obs"].unique().tolist() == [1, 2, 3]
+
+
+def test_nothing_is_added_to_the_return_of_a_terminated_episode() -> None:
+    """The flags are of the last step; TorchRL's are of the first, with the final value added."""
+    ours, theirs = n_step_rows(valued(40, "terminated", [10, 30]))
+    ended = ours["next", "terminated"].ravel()
+    assert ended.sum() == 2 * N_STEPS
+    module = make_loss(A2CLoss, ValueEstimators.TD0)
+    target, other = (
+        module.value_estimator.value_estimate(
+            rows, target_params=module.target_critic_network_params
+        ).ravel()
+        for rows in (ours.clone(), theirs.clone())
+    )
+    torch.testing.assert_close(target[ended], theirs["next", "reward"].ravel()[ended])
+    torch.testing.assert_close(target[~ended], other[~ended])
+    torch.testing.assert_close(ours["gamma"].ravel(), torch.where(ended, 0.0, theirs["gamma"]))
+
+
+def test_distributional_targets() -> None:
+    """``steps_to_next_obs`` has the axis of the rewards: it goes along the batch, not the atoms."""
+    rows, _ = n_step_rows(valued(40, "truncated", [10, 30]))
+    rows["action"] = torch.nn.functional.one_hot(rows["action"].argmax(-1), 2)
+    found = []
+    for gamma, drawn in ((GAMMA, rows), (GAMMA**N_STEPS, rows.exclude("steps_to_next_obs"))):
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Linear(4, 14), torch.nn.Unflatten(-1, (7, 2)))
+        actor = DistributionalQValueActor(
+            network, in_keys=["observation"], support=torch.linspace(-9, 9, 7),
+            action_space="one-hot",
+        )  # fmt: skip
+        module = DistributionalDQNLoss(actor, gamma=gamma, delay_value=True)
+        found.append(module(drawn[rows["steps_to_next_obs"].ravel() == N_STEPS])["loss"])
+    torch.testing.assert_close(*found)
