@@ -2,19 +2,25 @@
 
 A fork copies the memory of all threads, but only the forking thread goes on in the child. A call of
 another thread would stay half-done there, and its locks held for ever. So the forking thread first
-takes every lock of this package, in the order in which calls take them. Not here: what the locks
-are for (``gate``, ``generators``, ``buffers._replay``, ``processes``).
+takes every lock of this package, in the order in which calls take them, and the lock of NumPy's
+global generator, which seeds buffers. Signals are blocked until the hooks of both processes have
+run: an exception of a signal handler would end a hook half-way. Not here: what the locks are for
+(``gate``, ``generators``, ``buffers._replay``, ``processes``).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from functools import partial
+from operator import methodcaller
 from typing import Any
+
+from numpy.random.mtrand import get_bit_generator
 
 __all__ = ["BUFFER", "GENERATOR", "TREE", "OneProcess", "tell", "watch"]
 
@@ -24,7 +30,17 @@ TIMEOUT = 5.0  # seconds for all locks; one that is held for longer is made anew
 
 _watched: dict[tuple[int, int], weakref.ref[Any]] = {}
 _told: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
-_ours = threading.local()  # the locks that a thread took to fork
+
+
+class _OfFork(threading.local):
+    """State of a fork between its hooks, of the thread that forks."""
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+        self.mask: set[int | signal.Signals] | None = None  # None: no signal was blocked
+
+
+_ours = _OfFork()
 
 
 def watch(lock: Any, level: int) -> None:
@@ -38,7 +54,7 @@ def watch(lock: Any, level: int) -> None:
 
 
 def tell(method: Callable[[], None]) -> None:
-    """Call a method in every child, as long as its object exists; it may only set attributes."""
+    """Call a method in every child, as long as its object exists; it does not raise."""
     owner, function = method.__self__, method.__func__  # type: ignore[attr-defined]
     _told[id(owner)] = weakref.ref(owner, partial(_forget, _told, id(owner))), function
 
@@ -49,27 +65,39 @@ def _forget(known: dict[Any, Any], key: Any, _: object) -> None:
 
 def _living() -> list[Any]:
     """The locks, in the order in which they are taken."""
+    watch(get_bit_generator().lock, GENERATOR)  # it may be another one each time
     known = _watched.copy()  # one atomic call: other threads may add locks
     found = [known[key]() for key in sorted(known)]
     return [lock for lock in found if lock is not None]
 
 
-def _take_all() -> None:
+def _before() -> None:
+    _ours.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     until = time.monotonic() + TIMEOUT
-    taken: list[Any] = []
-    _ours.taken = taken
     for lock in _living():
-        if lock.acquire(timeout=max(0.0, until - time.monotonic())):
-            taken.append(lock)  # noqa: PERF401 (what raises here must find those that were taken)
+        acquire = methodcaller("acquire", timeout=max(0.0, until - time.monotonic()))
+        # One call of C: a signal that another thread got is not handled before the lock is noted.
+        _ours.taken.extend(filter(acquire, (lock,)))
 
 
 def _give_back() -> None:
-    for lock in reversed(_ours.taken):
-        lock.release()
-    _ours.taken = []
+    taken, _ours.taken = _ours.taken, []
+    list(map(methodcaller("release"), reversed(taken)))
 
 
-def _renew() -> None:
+def _unblock() -> None:
+    mask, _ours.mask = _ours.mask, None
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _in_parent() -> None:
+    _give_back()
+    _unblock()
+
+
+def _in_child() -> None:
     taken = {id(lock) for lock in _ours.taken}
     for lock in _living():
         if id(lock) not in taken:
@@ -79,10 +107,11 @@ def _renew() -> None:
         owner = ref()
         if owner is not None:
             function(owner)
+    _unblock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_take_all, after_in_parent=_give_back, after_in_child=_renew)
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 class OneProcess:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import secrets
@@ -25,7 +26,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from cpprb_like._c.forks import TREE, watch
+from cpprb_like._c.forks import TREE, tell, watch
 
 if sys.platform == "win32":
     import msvcrt
@@ -59,17 +60,21 @@ AFTER_CHILDREN = -100  # when a process ends: multiprocessing has ended its chil
 class FileLock:
     """The lock of a file, and what its owner says of itself.
 
-    A child does not have its parent's locks: they are closed at a fork.
+    A forked child has no lock of its parent. Of an ``inherited`` lock, which is shared, it takes a
+    hold of its own before that of the parent is given up in the child.
     """
 
-    def __init__(self, path: Path) -> None:
+    _file: io.FileIO | None = None
+
+    def __init__(self, path: Path, *, inherited: bool = False) -> None:
         self.path = path
-        self._file: int | None = None
+        self._inherited = inherited
+        self._process = os.getpid()
 
     def take(
         self, about: dict[str, Any] | None = None, *, shared: bool = False, create: bool = False
     ) -> bool:
-        """Take it if nobody has it, and say so in the file; with ``shared``, beside others."""
+        """Take it if no process has it, and say so in the file; with ``shared``, beside others."""
         for pause in PAUSES:
             time.sleep(pause)
             with _no_fork:
@@ -78,22 +83,20 @@ class FileLock:
         return False
 
     def _try_once(self, about: dict[str, Any] | None, shared: bool, create: bool) -> bool:
-        flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | (os.O_CREAT if create else 0)
-        descriptor = os.open(self.path, flags, 0o600)
+        file = None
         try:
-            if not _try_lock(descriptor, shared) or not self._is_file(descriptor):
-                os.close(descriptor)
-                return False
-            if about is not None:
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, json.dumps(about).encode())
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-            raise
-        self._file = descriptor
-        _open_locks[id(self)] = weakref.ref(self)
-        return True
+            file = io.FileIO(self.path, "a+" if create else "r+")
+            if _try_lock(file.fileno(), shared) and self._is_file(file.fileno()):
+                if about is not None:
+                    file.truncate(0)
+                    file.write(json.dumps(about).encode())
+                tell(self._in_child)
+                self._process = os.getpid()
+                self._file = file
+            return self._file is file
+        finally:
+            if file is not None and self._file is not file:
+                file.close()
 
     def _is_file(self, descriptor: int) -> bool:
         """Whether the file still has its name; it has not if it was removed meanwhile."""
@@ -105,30 +108,33 @@ class FileLock:
     @property
     def is_held(self) -> bool:
         """Whether this object has the lock."""
-        return self._file is not None
+        return self._file is not None and not self._file.closed
 
     def release(self) -> None:
-        """Give it back; at once, although a child that was just forked still has the file open."""
-        descriptor, self._file = self._file, None
-        _open_locks.pop(id(self), None)
-        if descriptor is not None:
-            if sys.platform != "win32":
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+        """Give it back; at once, although a child that was just forked still has the file open.
 
-    def forget(self) -> None:
-        """Leave it to the parent, in a child."""
-        descriptor, self._file = self._file, None
-        _open_locks.pop(id(self), None)
-        if descriptor is not None:
-            os.close(descriptor)
+        After an interrupt it can be called again. In a forked child the parent's lock stays.
+        """
+        file = self._file
+        if file is not None and not file.closed:
+            if sys.platform != "win32" and self._process == os.getpid():
+                fcntl.flock(file, fcntl.LOCK_UN)
+            file.close()
+        self._file = None
+
+    def _in_child(self) -> None:
+        parents, self._file = self._file, None
+        if parents is not None and not parents.closed:
+            if self._inherited:
+                with contextlib.suppress(OSError):
+                    self._try_once(None, shared=True, create=False)
+            parents.close()
 
     def __del__(self) -> None:
         self.release()
 
 
-_open_locks: dict[int, weakref.ref[FileLock]] = {}
-# A child would keep a lock that was taken while its parent forked, and that nobody knows of yet.
+# A child would keep a lock that was taken while its parent forked, and that is in no object yet.
 _no_fork = threading.RLock()
 watch(_no_fork, TREE)
 
@@ -137,7 +143,7 @@ def is_locked(path: Path) -> bool:
     """Whether some process holds the lock of a file."""
     with _no_fork:
         try:
-            descriptor = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+            descriptor = os.open(path, os.O_RDWR)
         except FileNotFoundError:
             return False
         try:
@@ -228,8 +234,8 @@ class Folder:
         self._life = life
         self._finalizer: util.Finalize | None = None
         self._keep()
-        # A child forgets what its parent registered.
-        util.register_after_fork(self, Folder._keep)
+        tell(self._in_child)
+        util.register_after_fork(self, Folder._in_child)  # its children drop finalizers at first
 
     def _keep(self) -> None:
         """Hold the folder of this path for this process, until it ends at the latest.
@@ -244,6 +250,10 @@ class Folder:
             self, _leave, (self.path, self._life, os.getpid()), exitpriority=AFTER_CHILDREN
         )
         _open_folders[str(self.path)] = self
+
+    def _in_child(self) -> None:
+        if self.is_open:
+            self._keep()
 
     @classmethod
     def make(cls, name: str | None, description: dict[str, Any]) -> tuple[Folder, Path]:
@@ -302,7 +312,7 @@ class Folder:
         if known is not None and known.is_open:
             return known
         _remove_if_left(path)
-        life = FileLock(path / LIFE)
+        life = FileLock(path / LIFE, inherited=True)
         try:
             taken = life.take(shared=True)
         except FileNotFoundError:
@@ -327,10 +337,14 @@ class Folder:
         return found
 
     def close(self) -> None:
-        """Keep the folder no longer; the last process that does so removes it."""
+        """Let go of the folder; the last process that does so removes it.
+
+        After an interrupt it can be called again.
+        """
         _open_folders.pop(str(self.path), None)
+        _leave(self.path, self._life, os.getpid())
         if self._finalizer is not None:
-            self._finalizer()
+            self._finalizer.cancel()
 
     def discard(self) -> None:
         """Remove a folder that was never published."""
@@ -368,7 +382,7 @@ def _remove_if_left(path: Path) -> None:
 
 def _new_folder(path: Path) -> FileLock | None:
     """Make a folder, and take its lock; None if somebody removed what is there meanwhile."""
-    life = FileLock(path / LIFE)
+    life = FileLock(path / LIFE, inherited=True)
     try:
         path.mkdir(mode=0o700)
         return life if life.take(shared=True, create=True) else None
@@ -391,24 +405,3 @@ def remove_stale(base: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             if path.suffix == GONE or time.time() - path.stat().st_mtime > YOUNG:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _in_child() -> None:
-    """After a fork: give up the parent's locks, and hold the folders for this process."""
-    folders = list(_open_folders.values())
-    for folder in folders:
-        old, folder._life = folder._life, FileLock(folder.path / LIFE)
-        if old.is_held:
-            with contextlib.suppress(OSError):
-                folder._life.take(shared=True)
-        old.forget()
-        folder._keep()
-    lives = [folder._life for folder in folders]
-    for ref in list(_open_locks.values()):
-        lock = ref()
-        if lock is not None and lock not in lives:
-            lock.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

@@ -253,9 +253,11 @@ class Actor(ReplayBuffer):
     def close(self) -> None:
         """Give the shard back; its rows stay. Writing raises ``RuntimeError`` from now on."""
         assert self._files is not None
-        self._files.one_process.close(CLOSED)
-        self._have_writers_ask()
-        self._lock_of_shard.release()
+        try:
+            self._files.one_process.close(CLOSED)
+            self._have_writers_ask()
+        finally:
+            self._lock_of_shard.release()
         self._folder = None
 
     def __enter__(self) -> Self:

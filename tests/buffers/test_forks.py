@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from forked import SECONDS, outcome
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import ReplayMemory
+from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler
 
 pytestmark = [
@@ -25,6 +27,7 @@ pytestmark = [
 ]
 
 FORKS = 40
+LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
 FIELDS: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "wide": {"shape": 20}}
 
 
@@ -129,6 +132,41 @@ def test_generators_of_other_classes_are_free_in_children() -> None:
     rng: Any = memory.rng
     with working(lambda: memory.sample(1000), lambda: rng.random(200_000)):
         assert [outcome(lambda: memory.sample(10)) for _ in range(FORKS)] == [0] * FORKS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [np.random.MT19937, np.random.PCG64])
+def test_children_of_a_process_that_is_in_numpys_global_generator(bits: Any) -> None:
+    """They make buffers, take shards, and draw from ``np.random``, while threads of the parent do.
+
+    The lock of NumPy's global generator was held for ever in a child that was forked while another
+    thread drew from it, and what had no seed of its own waited for it.
+    """
+    before = get_bit_generator()
+    set_bit_generator(bits(0))  # whose lock did not exist when the package was imported
+
+    def go_on() -> None:
+        ReplayBuffer(10, FIELDS)
+        np.random.default_rng(np.random.randint(100))
+        with replay.actor() as actor:
+            actor.add(x=1, wide=np.zeros(20))
+
+    jobs = [lambda: np.random.random(20_000), lambda: np.random.randint(9, size=20_000)]
+    try:
+        with SharedReplay(100, FIELDS, writers=1) as replay, working(*jobs):
+            for number in range(5000 if LONG else FORKS):
+                assert outcome(go_on) == 0, f"child {number}"
+    finally:
+        set_bit_generator(before)
+
+
+def test_a_generator_of_a_buffer_may_be_numpys_global_one() -> None:
+    """Its lock is taken once at a fork, although two have to do with it."""
+    rb = ReplayBuffer(10, FIELDS, seed=get_bit_generator())
+    rb.add(x=1, wide=np.zeros(20))
+    begin = time.monotonic()
+    assert outcome(lambda: rb.sample(3)) == 0
+    assert time.monotonic() - begin < 4
 
 
 class Forks(Sampler):

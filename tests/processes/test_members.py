@@ -6,13 +6,16 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from dying_processes import Child, ended
 from forked import outcome
+from interruptions import Cut, cut_everywhere
 
 from cpprb_like.processes import Member, SharedReplay
+from cpprb_like.processes._folder import is_locked
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is forked there")
 FIELDS: dict[str, Any] = {"x": {"shape": 4}}
@@ -155,3 +158,74 @@ def test_all_learners() -> None:
             replay.learner()
         learners.pop(17)
         assert replay.learner().number == 17
+
+
+LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
+
+
+@pytest.mark.slow
+def test_signals_at_a_fork_leave_the_parent_its_shard() -> None:
+    """A child that signals interrupt from its first moment on closes everything: nothing of it is.
+
+    A handler that raised in a hook of the fork left the child the parent's locks, and it gave them
+    back: two processes wrote to one shard.
+    """
+
+    def job() -> None:
+        os.setpgid(0, 0)  # whom the signals are for
+        parent = os.getpid()
+
+        def handle(*_: object) -> None:
+            if os.getpid() != parent:
+                raise Cut
+
+        sys.unraisablehook = lambda _: None  # exceptions of handlers in the hooks of forks
+        signal.signal(signal.SIGUSR1, handle)
+        sender = os.fork()
+        if sender == 0:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            while os.getppid() == parent:
+                os.killpg(0, signal.SIGUSR1)
+                time.sleep(2e-5)
+            os._exit(0)
+        with SharedReplay(100, FIELDS, writers=1) as replay:
+            actor = replay.actor()
+            for number in range(10_000 if LONG else 100):
+                pid = os.fork()
+                while pid == 0:
+                    with suppress(Cut):
+                        actor.close()
+                        replay.close()
+                        os._exit(0)
+                os.waitpid(pid, 0)
+                assert is_locked(replay._lock_path(0)), f"the shard is free after fork {number}"
+                assert replay.folder.exists()
+            actor.add(x=ROW)
+        os.kill(sender, signal.SIGKILL)
+
+    assert outcome(job, seconds=600 if LONG else 60) == 0
+
+
+@pytest.mark.parametrize("kind", ["actor", "learner", "replay"])
+def test_a_close_that_is_interrupted_can_be_called_again(kind: str) -> None:
+    """The second call gives back what the first one had not: no lock stays with the process.
+
+    A lock was taken out of its object before it was given back, and a finalizer out of its list.
+    """
+
+    def make() -> tuple[SharedReplay, Any]:
+        replay = SharedReplay(10, FIELDS, writers=1)
+        return replay, replay if kind == "replay" else getattr(replay, kind)()
+
+    def look(made: tuple[SharedReplay, Any]) -> object:
+        replay, end = made
+        end.close()
+        if kind == "replay":
+            assert not replay.folder.exists()
+        else:
+            paths = {"actor": replay._lock_path(0), "learner": replay._learner_lock_path(0)}
+            assert not is_locked(paths[kind])
+            replay.close()
+        return None
+
+    assert cut_everywhere(make, lambda made: made[1].close(), look) > 3
