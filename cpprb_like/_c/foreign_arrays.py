@@ -5,10 +5,13 @@ Not here: casts of their values (``_store.casting``, ``_store.column``).
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cpprb_like._c.narrow_dtypes import HERE, named
 
 __all__ = ["as_out", "read_array"]
 
@@ -18,15 +21,21 @@ CPU_DEVICES = (1, 3)  # DLPack's numbers of plain memory, and of that which a GP
 def read_array(value: Any) -> NDArray[Any]:
     """``np.asarray(value)``, also for tensors.
 
-    A tensor that requires gradients is read as its ``detach()``, and an object that has only DLPack
-    through that. The array may share memory with ``value``. Exceptions of the value's own methods
-    pass: for a tensor on another device, or of a dtype that NumPy does not have.
+    A tensor that requires gradients is read as its ``detach()``, one of floats that NumPy does not
+    have, such as bfloat16, as float32, and an object that has only DLPack through that. The array
+    may share memory with ``value``. Exceptions of the value's own methods pass: for a tensor on
+    another device, or of another dtype that NumPy does not have.
     """
     if getattr(value, "requires_grad", False) is True:
         value = value.detach()
     kind = type(value)
     if hasattr(kind, "__array__"):
-        array = value.__array__()  # np.asarray tries four other ways first, for 0.4 us
+        try:
+            array = value.__array__()  # np.asarray tries four other ways first, for 0.4 us
+        except TypeError:
+            if not hasattr(kind, "is_floating_point") or not value.is_floating_point():
+                raise
+            array = value.float().__array__()
         if type(array) is np.ndarray:
             return array
     elif hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__"):
@@ -68,14 +77,27 @@ def as_out(name: str, value: object) -> NDArray[Any]:
 def _by_dlpack(name: str, tensor: Any) -> NDArray[Any]:
     try:
         device, _ = tensor.__dlpack_device__()
-        array: NDArray[Any] | None = np.from_dlpack(tensor) if device in CPU_DEVICES else None
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        plain, dtype = _plain(tensor)
+        array: NDArray[Any] | None = np.from_dlpack(plain) if device in CPU_DEVICES else None
+    except (BufferError, ImportError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected a tensor that NumPy can share: {error}") from error
     if array is None:
         raise TypeError(f"{name}: expected a tensor on the CPU, got one on {_place_of(tensor)}")
     if not array.flags.writeable:
         # NumPy takes what comes by an older DLPack as read-only; the tensor itself knows better.
-        own = np.asarray(tensor)
+        own = np.asarray(plain)
         if own.ctypes.data == array.ctypes.data and own.flags.writeable:
-            return own.reshape(array.shape)
-    return array
+            array = own.reshape(array.shape)
+    return array if dtype is None else array.view(dtype)
+
+
+def _plain(tensor: Any) -> tuple[Any, np.dtype[Any] | None]:
+    """A tensor as NumPy can share it, and of PyTorch's bfloat16 and float8 their dtype."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(tensor, torch.Tensor):
+        return tensor, None
+    nbytes = tensor.element_size()
+    dtype = named((HERE if nbytes > 1 else "|") + str(tensor.dtype).removeprefix("torch."))
+    if dtype is None:
+        return tensor, None
+    return tensor.view(getattr(torch, f"int{8 * nbytes}")), dtype

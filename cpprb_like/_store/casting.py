@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like._c.narrow_dtypes import bounds, name_of, wide
 
 __all__ = ["as_array", "cast"]
 
@@ -69,6 +70,10 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
         return array
     if array.size == 0:  # an empty list is of no kind
         return np.empty(array.shape, dtype)
+    if name_of(array.dtype) is not None:
+        array = array.astype(wide(array.dtype))
+    if name_of(dtype) is not None:
+        return _cast_narrow(cast(array, wide(dtype)), dtype)
     if dtype.names is not None:
         return _cast_structured(array, dtype)
     if dtype.kind == "O":
@@ -163,6 +168,25 @@ def _cast_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
     result: Array = array.astype(dtype)
     if dtype.kind in "fc":
         _require(np.isfinite(result) | ~np.isfinite(array), array, dtype)
+    return result
+
+
+def _cast_narrow(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Cast numbers of the dtype ``wide(dtype)``."""
+    least, most = bounds(dtype)
+    if array.dtype.kind != "f":
+        _require((array >= least) & (array <= most), array, dtype)
+        return array.astype(dtype)
+    with np.errstate(all="ignore"):
+        result: Array = array.astype(dtype)
+        back = result.astype(array.dtype)
+        # Some of these dtypes have no infinity, no NaN, no sign or no 0, and put others there.
+        same = np.where(
+            np.isfinite(array),
+            np.isfinite(back) & (np.abs(array) <= most),
+            (back == array) | (np.isnan(back) & np.isnan(array)),
+        )
+    _require(same, array, dtype)
     return result
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cpprb_like._c.checks import as_discount, as_int
+from cpprb_like._c.narrow_dtypes import kind_of
 from cpprb_like._store.frame_axes import likely_axis
 from cpprb_like._store.schema import Field, Schema, Stack
 
@@ -154,7 +155,7 @@ def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
     given = options.get("rew")
     rewards = _read_names("Nstep['rew']", _rewards(schema) if given is None else given, schema)
     for field in schema.fields:
-        if field.name in rewards and field.dtype.kind != "f":
+        if field.name in rewards and kind_of(field.dtype) != "f":
             raise ValueError(
                 f"Nstep['rew']: expected fields of floats, got {field.name!r} of {field.dtype}"
             )
@@ -213,7 +214,7 @@ def check_nstep_fields(nstep: NStepReturns | None, schema: Schema) -> None:
     ]
     if unknown:
         raise ValueError(f"Nstep: needs the fields {unknown}; there are {list(schema.names)}")
-    kinds = {field.name: field.dtype.kind for field in schema.fields}
+    kinds = {field.name: kind_of(field.dtype) for field in schema.fields}
     wrong = [name for name in nstep.rewards if kinds[name] != "f" or name in nstep.last_step_fields]
     if wrong:
         raise ValueError(f"Nstep: {wrong} cannot be summed")
@@ -226,7 +227,7 @@ def _rewards(schema: Schema) -> list[str]:
     floats = [
         field
         for number, field in enumerate(schema.fields)
-        if field.dtype.kind == "f" and number not in ends
+        if kind_of(field.dtype) == "f" and number not in ends
     ]
     if not floats:
         return []  # nothing can be summed

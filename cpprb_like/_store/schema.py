@@ -22,6 +22,7 @@ from numpy.typing import DTypeLike, NDArray
 from cpprb_like._c.byte_order import native
 from cpprb_like._c.foreign_arrays import as_out
 from cpprb_like._c.machine_memory import format_nbytes
+from cpprb_like._c.narrow_dtypes import kind_of
 from cpprb_like._core import (
     FLAG_DONE,
     FLAG_END,
@@ -86,7 +87,7 @@ class Field:
     @property
     def can_end(self) -> bool:
         """Whether it can be an end flag: one bool, integer or float of up to 8 bytes."""
-        return self.nbytes == self.dtype.itemsize <= 8 and self.dtype.kind in "biuf"
+        return self.nbytes == self.dtype.itemsize <= 8 and kind_of(self.dtype) in "biuf"
 
     @property
     def is_single(self) -> bool:
@@ -192,8 +193,8 @@ def _read_field(name: object, spec: object, default: np.dtype[Any]) -> Field:
         ) from error
     if dtype.base.kind not in "biufcmMOSUV":
         raise TypeError(
-            f"field {name!r}: {dtype} keeps its values outside of the array; "
-            "expected a dtype such as 'U8' or object"
+            f"field {name!r}: expected a dtype of numbers, times, bytes, or texts such as 'U8', "
+            f"whose values lie in the array, or object, got {dtype}"
         )
     if dtype.itemsize == 0 and dtype.kind in "SUV":
         raise ValueError(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.checks import as_int
+from cpprb_like._c.narrow_dtypes import kind_of
 from cpprb_like._core import FLAG_TERMINATED, FLAG_TRUNCATED, Moment
 from cpprb_like._store.column import Column
 from cpprb_like._store.episode_index import EpisodeIndex
@@ -231,7 +232,7 @@ class Episodes:
         if not columns:
             known = [column.name for column in self._index.ring.columns]
             raise ValueError(f"reward: expected one of {known}, got {reward!r}")
-        if columns[0].dtype.kind not in "biuf" or np.prod(columns[0].shape) != 1:
+        if kind_of(columns[0].dtype) not in "biuf" or np.prod(columns[0].shape) != 1:
             raise ValueError(
                 f"reward: expected a field of one number a row, got {reward!r}: "
                 f"{columns[0].dtype} of shape {columns[0].shape}"

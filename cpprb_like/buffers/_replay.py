@@ -25,6 +25,7 @@ from cpprb_like._c.drawn_ahead import States, live_state, settled, settled_gener
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._c.generators import Seed, generator
+from cpprb_like._c.narrow_dtypes import name_of
 from cpprb_like._core import Ring, rebuild
 from cpprb_like._store import arenas
 from cpprb_like._store.chained import FrameStack
@@ -1312,7 +1313,7 @@ OPTIONS = tuple(
 def _warn_of_near_ends(schema: Schema) -> None:
     """Fields that look as if they ended episodes, and do not, are no silent matter."""
     for option, field in schema.near_ends():
-        if not field.can_end:
+        if not field.can_end and name_of(field.dtype) is None:
             continue
         level, frame = 1, sys._getframe()
         while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):

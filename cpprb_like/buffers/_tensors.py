@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.forks import TREE, watch
+from cpprb_like._c.narrow_dtypes import name_of
 from cpprb_like.buffers._cuda import CudaCopies
 
 __all__ = ["Conversion", "TensorBatch", "To", "conversion"]
@@ -164,10 +165,11 @@ class OfJax(Conversion):
 
     def _convert(self, array: NDArray[Any]) -> Any:
         """An array of JAX over the same memory, or a copy of it on the device."""
-        if array.dtype.kind not in "biufc":
+        is_narrow = name_of(array.dtype) is not None
+        if array.dtype.kind not in "biufc" and not is_narrow:
             return array
         try:
-            found = self._jax.dlpack.from_dlpack(array)
+            found = (self._jax.numpy.asarray if is_narrow else self._jax.dlpack.from_dlpack)(array)
         except (BufferError, TypeError):
             return array
         return found if self._device is None else self._jax.device_put(found, self._device)
@@ -233,7 +235,10 @@ def as_torch(torch: Any, array: NDArray[Any]) -> Any:
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError):
-        return array
+        own = getattr(torch, array.dtype.name, None) if name_of(array.dtype) is not None else None
+        if not isinstance(own, torch.dtype) or not own.is_floating_point:
+            return array
+        return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(own)
 
 
 def _by_torch(given: Any) -> Conversion:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.crc32 import crc32
+from cpprb_like._c.narrow_dtypes import descr_of
 from cpprb_like.checkpoint._disk import Disk
 
 __all__ = [
@@ -82,8 +83,11 @@ Watch = Callable[[int], None]  # is told how many bytes more were written or rea
 
 
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The first bytes of the ``.npy`` file of a C-contiguous array."""
-    descr = np.lib.format.dtype_to_descr(dtype)
+    """The first bytes of the ``.npy`` file of a C-contiguous array.
+
+    Values of ml_dtypes are bytes there; the manifest has the name of their dtype.
+    """
+    descr = descr_of(dtype, as_bytes=True)
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode()
     pad = -(len(MAGIC) + 4 + len(text) + 1) % ALIGNMENT
     text += b" " * pad + b"\n"

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from cpprb_like._c.narrow_dtypes import descr_of, name_of, wide
 from cpprb_like._core import FLAG_END, Ring
 from cpprb_like._store.schema import Field, Schema
 from cpprb_like.checkpoint._array_pickles import (
@@ -171,7 +172,12 @@ def save_transitions(buffer: Buffer, file: File, *, safe: bool) -> None:
     objects = [found.name for found in schema.fields if found.dtype.hasobject]
     if objects:
         raise ValueError(f"fields {objects} hold Python objects, which are not written to files")
+    narrow = [found.name for found in schema.fields if not _is_named_by_numpy(found.dtype)]
+    if any(schema.fields[schema.names.index(name)].dtype.names for name in narrow):
+        raise ValueError(f"fields {narrow} have parts of ml_dtypes, which are not written to files")
     rows, ends = buffer._all_by_age()
+    for name in narrow:
+        rows[name] = rows[name].astype(_in_file(rows[name].dtype))
     n_rows = len(ends)
     if buffer.is_Nstep() or buffer.n_envs > 1:
         ends[:] = True  # each row stands for itself
@@ -244,6 +250,19 @@ def _breaks(rows: Mapping[str, Array], pairs: Mapping[str, str]) -> NDArray[np.b
             breaks[start:stop] |= differ.any(axis=1)
     breaks[-1:] = True
     return breaks
+
+
+def _is_named_by_numpy(dtype: np.dtype[Any]) -> bool:
+    """Whether neither the dtype nor a part of it is one of ml_dtypes."""
+    return bool(descr_of(dtype) == npy.dtype_to_descr(dtype))
+
+
+def _in_file(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in a file: of ml_dtypes, whose dtypes cpprb's files do not have, a wider one."""
+    if name_of(dtype) is None:
+        return dtype
+    own = wide(dtype)
+    return np.dtype(np.float32) if own.kind == "f" else own
 
 
 def _bytes_of(values: Array) -> NDArray[np.uint8]:
@@ -564,7 +583,7 @@ class _Source:
 
     def _check(self, came: np.dtype[Any] | None, shape: tuple[int, ...]) -> None:
         """Raise ``ValueError`` unless these can be rows of the field."""
-        declared, expected = self.field.dtype, self.field.shape
+        declared, expected = _in_file(self.field.dtype), self.field.shape
         if shape != expected and not (self.field.is_single and shape in ((), (1,))):
             raise ValueError(f"field {self.field.name!r}: expected shape {expected}, got {shape}")
         are_numbers = came is not None and came.kind in NUMBERS and declared.kind in NUMBERS

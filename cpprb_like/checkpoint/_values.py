@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.drawn_ahead import state_before, state_of_generator
+from cpprb_like._c.narrow_dtypes import descr_of, named
 from cpprb_like.checkpoint import _classes
 from cpprb_like.checkpoint._arrays import DamagedError
 from cpprb_like.checkpoint._held import HoldsObjects, HoldsRows, Savable
@@ -54,7 +55,7 @@ class NotSaved(NamedTuple):
 
 def dtype_to_json(dtype: np.dtype[Any]) -> Any:
     """A dtype as JSON has it, and gives it back: lists where NumPy has tuples."""
-    return _lists(np.lib.format.dtype_to_descr(dtype))
+    return _lists(descr_of(dtype))
 
 
 def _lists(descr: Any) -> Any:
@@ -62,7 +63,10 @@ def _lists(descr: Any) -> Any:
 
 
 def dtype_from_json(descr: Any) -> np.dtype[Any]:
-    """The dtype; ``DamagedError`` if it is none, or holds Python objects."""
+    """The dtype; ``DamagedError`` if it is none, or holds Python objects.
+
+    ``ImportError`` if it is one of ml_dtypes, which is not installed.
+    """
     try:
         dtype = np.lib.format.descr_to_dtype(_tuples(descr))
     except (AttributeError, LookupError, SyntaxError, TypeError, ValueError) as error:
@@ -77,7 +81,10 @@ def _tuples(descr: Any, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise DamagedError("dtype: nested too deeply")
     if isinstance(descr, str) and not PLAIN.fullmatch(descr):
-        raise DamagedError(f"dtype: {descr!r}")
+        narrow = named(descr)
+        if narrow is None:
+            raise DamagedError(f"dtype: {descr!r}")
+        return narrow.name
     if isinstance(descr, list) and descr and all(isinstance(entry, list) for entry in descr):
         return [_field(entry, depth) for entry in descr]
     if isinstance(descr, list):
@@ -184,7 +191,7 @@ class Encoder:
         if isinstance(value, type) and value in SCALARS.values():
             return {"$": "type", "name": value.__name__}
         if isinstance(value, type) and issubclass(value, np.generic) and value is not np.generic:
-            return {"$": "type", "name": np.dtype(value).str}
+            return {"$": "type", "name": dtype_to_json(np.dtype(value))}
         return self._shared(value, path)
 
     def _name(self, cls: type) -> str | None:

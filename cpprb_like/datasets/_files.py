@@ -102,7 +102,10 @@ def _sync(path: Path) -> None:
 def can_hold(field: Field) -> bool:
     """Whether the values are bytes in the array, with a dtype that has a short name."""
     dtype = field.dtype
-    return not dtype.hasobject and dtype.names is None and np.dtype(dtype.str) == dtype
+    is_named = dtype.isbuiltin == 2  # by another package, such as ml_dtypes, and not by its ``str``
+    return (
+        not (dtype.hasobject or is_named) and dtype.names is None and np.dtype(dtype.str) == dtype
+    )
 
 
 def is_native(dtype: np.dtype[Any]) -> bool:

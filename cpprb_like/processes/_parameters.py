@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.aligned import empty
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like._c.narrow_dtypes import kind_of
 from cpprb_like.processes._folder import FileLock, Folder, is_locked, said_by
 from cpprb_like.processes._shards import room_for
 from cpprb_like.processes._versions import Versions, n_slots, n_words
@@ -369,6 +370,6 @@ def _read_one(name: str, value: Any) -> NDArray[Any]:
         array = read_array(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"{_quoted(name)}: expected an array on the CPU: {error}") from error
-    if array.dtype.kind not in "biufc":
+    if kind_of(array.dtype) not in "biufc":
         raise TypeError(f"{_quoted(name)}: expected numbers, got {array.dtype}")
     return array

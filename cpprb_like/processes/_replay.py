@@ -23,6 +23,7 @@ from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._store.schema import read_env_dict, read_size
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint._progress import Tell
+from cpprb_like.checkpoint._values import dtype_from_json, dtype_to_json
 from cpprb_like.limiters import LimiterStats, RateLimiter
 from cpprb_like.processes._folder import (
     IDENTITY,
@@ -784,7 +785,7 @@ def _fields_to_json(env_dict: Any, default_dtype: DTypeLike | None) -> dict[str,
     return {
         field.name: {
             "shape": list(field.shape),
-            "dtype": np.lib.format.dtype_to_descr(field.dtype),
+            "dtype": dtype_to_json(field.dtype),
         }
         for field in fields
     }
@@ -794,25 +795,8 @@ def _options_from_json(saved: dict[str, Any]) -> dict[str, Any]:
     fields = {
         name: {
             "shape": tuple(spec["shape"]),
-            "dtype": np.lib.format.descr_to_dtype(_tuples(spec["dtype"])),
+            "dtype": dtype_from_json(spec["dtype"]),
         }
         for name, spec in saved["env_dict"].items()
     }
     return saved | {"env_dict": fields}
-
-
-def _tuples(descr: Any) -> Any:
-    """A description of a dtype, whose tuples became lists in the file."""
-    if isinstance(descr, str):
-        return descr
-    return [
-        tuple(
-            tuple(part)
-            if isinstance(part, list) and place == 2
-            else _tuples(part)
-            if place == 1
-            else part
-            for place, part in enumerate(entry)
-        )
-        for entry in descr
-    ]

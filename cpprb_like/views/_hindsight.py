@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.aligned import empty
+from cpprb_like._c.narrow_dtypes import kind_of
 from cpprb_like._core import Moment, Ring
 from cpprb_like._store import casting
 from cpprb_like._store.column import Column
@@ -643,7 +644,7 @@ def read_field(option: str, name: object, fields: dict[str, Field]) -> Field:
 
 def _read_number_field(option: str, name: object, fields: dict[str, Field]) -> Field:
     field = read_field(option, name, fields)
-    if not field.is_single or field.dtype.kind not in "biuf":
+    if not field.is_single or kind_of(field.dtype) not in "biuf":
         raise ValueError(f"{option}: expected a field of one number, {name!r} is {kind(field)}")
     return field
 

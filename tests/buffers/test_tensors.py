@@ -162,10 +162,11 @@ def test_tensors_of_pytorch_of_every_kind() -> None:
         "expanded": torch.tensor([1.0, 2.0, 3.0]).expand(2, 3),
         "parameter": torch.nn.Parameter(torch.ones(2, 3)),
         "half": torch.ones(2, 3).half(),
+        "bfloat16": torch.ones(2, 3).bfloat16().requires_grad_(),
         "empty": torch.zeros(0, 2, 3),
     }
     for name, value in kinds.items():
-        before, expected = len(rb), value.detach().numpy().astype(np.float32)
+        before, expected = len(rb), value.detach().float().numpy()
         n = 0 if name == "empty" else 1
         rb.add(x=value, rew=torch.zeros(n) if name == "empty" else leaf.sum())
         assert len(rb) == before + n
@@ -178,14 +179,13 @@ def test_tensors_of_pytorch_of_every_kind() -> None:
     assert leaf.grad is None
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "meta", "sparse", "complex", "nan to int"])
+@pytest.mark.parametrize("kind", ["meta", "sparse", "complex", "nan to int"])
 def test_tensors_of_pytorch_that_cannot_go_in(kind: str) -> None:
     """A refusal names the field, what it is of, and why; nothing has changed."""
     torch: Any = need("torch", "make test-torch")
     rb = ReplayBuffer(10, {"x": {"shape": 3}, "n": {"shape": (), "dtype": "i8"}})
     rb.add(x=[1, 2, 3], n=0)
     values = {
-        "bfloat16": (torch.ones(3).bfloat16(), "BFloat16"),
         "meta": (torch.ones(3, device="meta"), "meta"),
         "sparse": (torch.ones(3).to_sparse(), "to_dense"),
         "complex": (torch.ones(3) * 1j, "complex"),

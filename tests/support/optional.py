@@ -37,6 +37,7 @@ PACKAGES = {
     "lerobot": "LeRobot",
     "matplotlib": "matplotlib",
     "minari": "Minari",
+    "ml_dtypes": "ml_dtypes",
     "mypy": "mypy",
     "pandas": "pandas",
     "pyarrow": "pyarrow",

@@ -1,0 +1,97 @@
+"""Dtypes of ml_dtypes: bfloat16, floats of 8 bits and less, integers of 4 bits and less.
+
+NumPy takes most of them for bytes: their ``str`` is ``"<V2"`` or so, and only the name tells them
+apart. So files have their values as bytes, and the name beside these. Not here: the values, which
+ml_dtypes casts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from typing import Any
+
+import numpy as np
+
+__all__ = ["HERE", "bounds", "descr_of", "kind_of", "name_of", "named", "wide"]
+
+PACKAGE = "ml_dtypes"
+NAME = re.compile(r"[<>|](bfloat16|float[468]_\w{1,20}|u?int[124])")
+HERE = "<" if sys.byteorder == "little" else ">"
+
+
+def name_of(dtype: np.dtype[Any]) -> str | None:
+    """The byte order and name, such as ``"<bfloat16"``; None of all dtypes of NumPy's own."""
+    if dtype.isbuiltin != 2 or dtype.type.__module__ != PACKAGE:
+        return None
+    return (HERE if dtype.itemsize > 1 else "|") + dtype.name
+
+
+def named(name: str) -> np.dtype[Any] | None:
+    """The dtype of this name; None if it is none of these.
+
+    Raises
+    ------
+    ImportError
+        ml_dtypes is not installed.
+    ValueError
+        There is no such dtype, or it has the byte order of another machine.
+    """
+    found = NAME.fullmatch(name)
+    if found is None:
+        return None
+    try:
+        package = importlib.import_module(PACKAGE)
+    except ImportError as error:
+        raise ImportError(f"values of {found[1]} need ml_dtypes (pip install ml_dtypes)") from error
+    scalar = getattr(package, found[1], None)
+    dtype = np.dtype(scalar) if isinstance(scalar, type) else np.dtype(np.void)
+    if name_of(dtype) != name:
+        raise ValueError(f"ml_dtypes of this machine has no dtype {name!r}")
+    return dtype
+
+
+def kind_of(dtype: np.dtype[Any]) -> str:
+    """``dtype.kind``, but ``"V"`` for each of these: one of them says ``"f"``."""
+    return "V" if name_of(dtype) is not None else dtype.kind
+
+
+def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of NumPy's own that has each value of one of these: float64, int8 or uint8."""
+    if "float" in dtype.name:
+        return np.dtype(np.float64)
+    return np.dtype(np.uint8 if dtype.name.startswith("u") else np.int8)
+
+
+def bounds(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The least and the greatest finite value of one of these."""
+    package = importlib.import_module(PACKAGE)
+    limits = (package.finfo if "float" in dtype.name else package.iinfo)(dtype)
+    return float(limits.min), float(limits.max)
+
+
+def descr_of(dtype: np.dtype[Any], *, as_bytes: bool = False) -> Any:
+    """``numpy.lib.format.dtype_to_descr``, with the names of these dtypes, or with bytes for them.
+
+    Raises ``TypeError`` for a dtype of any other package: no file can say which it is.
+    """
+    name = name_of(dtype)
+    if name is not None:
+        return f"|V{dtype.itemsize}" if as_bytes else name
+    if dtype.isbuiltin == 2:
+        raise TypeError(f"{dtype} is a dtype of {dtype.type.__module__}, which no file can name")
+    found = np.lib.format.dtype_to_descr(dtype)
+    if dtype.names is None:
+        return found
+    return [
+        (given, descr_of(dtype[_name(given)].base, as_bytes=as_bytes), *shape)
+        if given
+        else (given, padding, *shape)
+        for given, padding, *shape in found
+    ]
+
+
+def _name(given: Any) -> str:
+    """The name of a field, which may come with a title."""
+    return str(given[1] if isinstance(given, tuple) else given)
