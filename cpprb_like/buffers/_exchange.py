@@ -147,7 +147,8 @@ class Exchanged:
             The fields that are read, each with its ``shape`` and ``dtype`` if these are not those
             of the data set; all. Numbers are converted, or refused, as by ``add``.
         strict : bool
-            Refuse what has no place in a buffer, such as text of any length, in place of a warning.
+            Refuse what has no place in a buffer, such as text of any length, and steps that would
+            be left out, in place of a warning.
         progress : callable or bool, optional
             As for ``save``.
         **options
@@ -160,12 +161,13 @@ class Exchanged:
         ReplayBuffer
             Of this class. Data of other libraries has the fields ``obs``, ``act``, ``rew``,
             ``next_obs``, ``terminated`` and ``truncated``, with parts such as ``obs.position``.
-            Where a next observation is not known, it is 0, and the field ``has_next`` false.
+            The last step of an episode is left out if its next observation is not in the files,
+            unless it is terminated or ``env_dict`` names no field of next values.
 
         Warns
         -----
         DataLossWarning
-            Something in the files has no place in a buffer.
+            Something in the files has no place in a buffer, or steps are left out.
 
         Raises
         ------

@@ -4,8 +4,7 @@
 D4RL names them; whatever else there is in ``infos/`` by the name of its field, and our metadata in
 an attribute of ``metadata``: D4RL's ``sequence_dataset`` takes a value for each row of every data
 set. Of files that lack ``next_observations`` the next one is that of the row after, where that is
-of the same episode; ``has_next`` tells where it is known, so no step is dropped, those before a
-time-out neither.
+of the same episode.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from cpprb_like.datasets import _hdf5
 from cpprb_like.datasets._files import begins_with, warn
 from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._model import (
-    Array,
     Ends,
     EpisodeRecord,
     Field,
@@ -31,6 +29,7 @@ from cpprb_like.datasets._model import (
     is_taken,
     key_of,
     load_json,
+    with_next,
 )
 from cpprb_like.datasets._model import Path as Parts
 
@@ -178,8 +177,7 @@ class D4rlReader(Reader):
         for path, data in sorted(found.items(), key=lambda item: item[0][0] not in PLACES):
             name = ".".join((PLACES.get(path[0], path[0]), *path[1:]))
             chained = {} if has_next else groups["observations"]
-            made = {"has_next"} if chained else set()
-            if is_taken(name, made | self._columns.keys(), chained):
+            if is_taken(name, self._columns, chained):
                 self.left_out.append(f"{'/'.join(path)} (another data set is {name!r})")
                 continue
             field = None
@@ -198,8 +196,7 @@ class D4rlReader(Reader):
                 self._follows[following] = name
                 (source,) = [field for field in fields if field.name == name]
                 fields.append(Field(following, source.dtype, source.shape))
-            if self._follows:
-                fields.append(Field("has_next", FLAG, ()))
+            self.unknown = tuple(self._follows)
         known = {field.name for field in fields if field.can_end}
         ends = Ends(*(name if name in known else None for name in ("terminated", "truncated")))
         header = Header(tuple(fields), (), 1, groups["observations"], groups["actions"], ends=ends)
@@ -229,24 +226,17 @@ class D4rlReader(Reader):
         first, last = self._starts[number], self._starts[number + 1]
         for start in range(first, last, most):
             stop = min(start + most, last)
-            rows = {}
+            rows: Rows = {}
+            after: Rows | None = {} if stop < last else None
             with _hdf5.reading(self._path):
                 for name, column in self._columns.items():
-                    values = _hdf5.read(column, start, stop, self.header[name])
-                    rows[name] = values.reshape(stop - start, *self.header[name].shape)
-                for name, source in self._follows.items():
-                    rows[name] = self._next(source, start, stop, last)
-            if self._follows:
-                rows["has_next"] = np.arange(start + 1, stop + 1) < last
-            yield rows
-
-    def _next(self, source: str, start: int, stop: int, last: int) -> Array:
-        """Values of the rows after; zeros where that is of another episode."""
-        field = self.header[source]
-        known = min(stop, last - 1) - start
-        values = np.zeros((stop - start, *field.shape), field.dtype)
-        values[:known] = self._columns[source][start + 1 : start + 1 + known]
-        return values
+                    until = stop + (after is not None and name in self._follows.values())
+                    values = _hdf5.read(column, start, until, self.header[name])
+                    values = values.reshape(until - start, *self.header[name].shape)
+                    rows[name] = values[: stop - start]
+                    if after is not None:
+                        after[name] = values[stop - start :]
+            yield with_next(rows, after, self._follows)
 
     def close(self) -> None:
         """Close the file."""

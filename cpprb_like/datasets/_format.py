@@ -38,10 +38,14 @@ class Reader:
     header : Header
     left_out : list of str
         What is in the files and cannot be in a buffer.
+    unknown : tuple of str
+        Fields of next values that are not in the files at the last step of an episode; there the
+        rows repeat the value of the step itself. Only data sets of one environment have any.
     """
 
     header: Header
     left_out: list[str]
+    unknown: tuple[str, ...] = ()
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode, at most so many at a time, with all fields."""

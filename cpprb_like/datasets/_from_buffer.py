@@ -16,7 +16,7 @@ from cpprb_like._store.schema import Field
 from cpprb_like.datasets._files import can_hold, is_native
 from cpprb_like.datasets._model import Ends, EpisodeRecord, Header, Path, Rows
 
-__all__ = ["Source", "rows_in_chunk"]
+__all__ = ["Source", "ends_of", "rows_in_chunk"]
 
 OBSERVATIONS = ("obs", "observation", "observations", "state")
 ACTIONS = ("act", "action", "actions")
@@ -55,7 +55,7 @@ class Source:
         self.left_out = [field for field in schema.fields if not can_hold(field)]
         if not any(field.nbytes for field in fields):
             raise ValueError(f"expected fields of numbers or text, got {list(schema.names)}")
-        ends = _ends_of(schema, names)
+        ends = ends_of(schema, names)
         observations = _chosen("observation", observation, plain) or _by_name(plain, OBSERVATIONS)
         observations = observations or {
             name: (name,) for name in plain if NEXT + name in names and name not in ends.names
@@ -148,8 +148,8 @@ def _alike(one: Field, other: Field) -> bool:
     return (one.dtype, one.shape) == (other.dtype, other.shape)
 
 
-def _ends_of(schema: Any, names: list[str]) -> Ends:
-    """The fields that end episodes."""
+def ends_of(schema: Any, names: list[str]) -> Ends:
+    """The fields of a buffer that end episodes, as far as they are among these names."""
     known = {field.name for field in schema.fields if field.can_end} & set(names)
     terminated, truncated = schema.terminated, schema.truncated
     if terminated is None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets._format import Reader
-from cpprb_like.datasets._from_buffer import rows_in_chunk
+from cpprb_like.datasets._from_buffer import ends_of, rows_in_chunk
 from cpprb_like.datasets._model import Field, Header, Rows
 
 __all__ = ["fill", "first_are_cut"]
@@ -20,33 +20,47 @@ __all__ = ["fill", "first_are_cut"]
 Told = Callable[[int], None]
 
 
-def fill(buffer: Any, reader: Reader, told: Told) -> None:
+def fill(buffer: Any, reader: Reader, told: Told) -> int:
     """Add the rows of a data set to an empty buffer that has some of its fields.
 
     With one environment the episodes come one after another. With those of the data set each row
     comes to its own; the streams end together, and absent rows stand where one has less. ``told``
-    is called with the bytes of the rows.
+    is called with the bytes of the rows. Returns how many steps were left out, as the buffer has
+    fields for their next values and these are not known.
     """
     header, names = reader.header, buffer.schema.names
+    left_out = 0
     if buffer.n_envs == 1:
-        _fill_one(buffer, reader, names, told)
+        left_out = _fill_one(buffer, reader, names, told)
     else:
         _Streams(buffer, reader, names, told).fill()
     if not header.episodes:
         buffer.clear()
+    return left_out
 
 
-def _fill_one(buffer: Any, reader: Reader, names: tuple[str, ...], told: Told) -> None:
+def _fill_one(buffer: Any, reader: Reader, names: tuple[str, ...], told: Told) -> int:
     header = reader.header
-    last = len(header.episodes) - 1
+    is_lacking = any(name in names for name in reader.unknown)
+    ends = ends_of(buffer.schema, list(names))
+    last, left_out = len(header.episodes) - 1, 0
     step = rows_in_chunk(header.row_nbytes)
     if header.episodes and header.episodes[0].is_cut:
         _add_absent(buffer, buffer.ring.capacity + 1 - header.rows)
     for number, episode in enumerate(header.episodes):
+        came = 0
         for rows in _counted(reader, number, step, told):
-            buffer.add(**{name: rows[name] for name in names})
+            n = len(rows[names[0]])
+            came += n
+            if is_lacking and came == episode.length and not ends.flags(rows, n)[0][-1]:
+                # Targets bootstrap from the next value of a step that is not terminated.
+                left_out += 1
+                n -= 1
+            if n:
+                buffer.add(**{name: rows[name][:n] for name in names})
         if not (episode.is_open and number == last):
             buffer.on_episode_end()
+    return left_out
 
 
 def _counted(reader: Reader, number: int, step: int, told: Told) -> Iterator[Rows]:

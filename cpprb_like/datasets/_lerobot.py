@@ -499,11 +499,11 @@ class LerobotReader(Reader):
         fields = {name: feature.field for name, feature in self._features.items()}
         for name in groups["observation"]:
             following = f"next_{name}"
-            if following in fields or "has_next" in self._features:
+            if following in fields:
                 continue
             self._follows[following] = name
             fields[following] = replace(fields[name], name=following)
-            fields["has_next"] = Field("has_next", FLAG, ())
+        self.unknown = tuple(self._follows)
         known = [name for name in ("terminated", "done", "truncated") if name in fields]
         known = [name for name in known if fields[name].can_end]
         terminated = next((name for name in known if name != "truncated"), None)
@@ -597,10 +597,10 @@ class LerobotReader(Reader):
                 yield rows
                 continue
             if held is not None:
-                yield self._with_next(held, rows)
+                yield with_next(held, rows, self._follows)
             held = rows
         if held is not None:
-            yield self._with_next(held, self._final_of(number, most))
+            yield with_next(held, self._final_of(number, most), self._follows)
 
     def _values(self, batch: Any, number: int, index: int) -> Rows:
         lacking = [name for name in self._columns() if name not in batch.schema.names]
@@ -650,10 +650,6 @@ class LerobotReader(Reader):
                     for name in names
                 }
         return rows
-
-    def _with_next(self, rows: Rows, after: Rows | None) -> Rows:
-        tell = "has_next" in self.header.names and "has_next" not in self._features
-        return with_next(rows, after, self._follows, tell=tell)
 
     def close(self) -> None:
         """Close the files."""

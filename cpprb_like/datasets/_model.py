@@ -372,19 +372,16 @@ def is_taken(name: str, fields: Container[str], observations: Container[str]) ->
     return name in fields or name.removeprefix("next_") in observations
 
 
-def with_next(rows: Rows, after: Rows | None, follows: Mapping[str, str], *, tell: bool) -> Rows:
-    """Rows of an episode with the next values of fields; zeros where these are not known.
+def with_next(rows: Rows, after: Rows | None, follows: Mapping[str, str]) -> Rows:
+    """Rows of an episode with the next values of fields.
 
-    ``after`` are the rows behind them, ``follows`` has the source of each next field. ``tell`` adds
-    ``has_next``.
+    ``after`` are the rows behind them, ``follows`` has the source of each next field. Without rows
+    behind them, the last value is repeated: see ``Reader.unknown``.
     """
     made = dict(rows)
     for name, source in follows.items():
-        last: Array = np.zeros_like(rows[source][:1]) if after is None else after[source][:1]
+        last = rows[source][-1:] if after is None else after[source][:1]
         made[name] = np.concatenate([rows[source][1:], last])
-    if tell:
-        n = len(next(iter(rows.values())))
-        made["has_next"] = np.arange(n) < n - (after is None)
     return made
 
 

@@ -50,7 +50,7 @@ class Description(NamedTuple):
     episodes : tuple of EpisodeRecord
         ``env``, ``length``, ``is_cut``, ``is_open`` and ``seed`` of each.
     left_out : list of str
-        What is in the files and would not be in a buffer.
+        What is in the files and would not be in a buffer of all fields.
     """
 
     format: str
@@ -175,9 +175,17 @@ def describe(
     with _reading(path, format, split) as (name, reader):
         header = reader.header
         fields = {field.name: (field.dtype, field.shape) for field in header.fields}
-        return Description(
-            name, header.rows, fields, header.n_envs, header.episodes, list(reader.left_out)
-        )
+        left_out = list(reader.left_out)
+        if reader.unknown:
+            left_out.append(
+                f"the last step of each episode that is not terminated (its {_listed(reader)} is "
+                "not in the files)"
+            )
+        return Description(name, header.rows, fields, header.n_envs, header.episodes, left_out)
+
+
+def _listed(reader: Reader) -> str:
+    return ", ".join(reader.unknown)
 
 
 def export(
@@ -276,12 +284,14 @@ def from_dataset(
     """A buffer with the rows of a data set: see ``ReplayBuffer.from_dataset``."""
     with _reading(path, format, split) as (_, reader):
         header = reader.header
+        lost = []
         if reader.left_out:
-            text = f"{path}: {len(reader.left_out)} data sets have no place in a buffer: " + (
-                ", ".join(reader.left_out)
+            lost.append(
+                f"{len(reader.left_out)} data sets have no place in a buffer: "
+                + ", ".join(reader.left_out)
             )
             if strict:
-                raise ValueError(text)
+                raise ValueError(f"{path}: {lost[0]}")
         fields = _fields(header, env_dict, str(path))
         streams = header.n_envs if n_envs is None else n_envs
         if streams not in (1, header.n_envs):
@@ -297,10 +307,18 @@ def from_dataset(
         buffer = make(size, fields, n_envs=streams, **given)
         with shown(progress) as tell:
             count = _Count(tell, header.rows * header.row_nbytes)
-            fill(buffer, reader, count.add)
+            steps = fill(buffer, reader, count.add)
             count.finish()
-    if reader.left_out:
-        warn(text, DataLossWarning)
+    if steps:
+        lost.append(
+            f"{steps} of {header.rows} steps are left out, as the files do not have their "
+            f"{_listed(reader)}: the last ones of episodes that are not terminated (env_dict "
+            "without next values keeps them)"
+        )
+        if strict:
+            raise ValueError(f"{path}: {lost[-1]}")
+    if lost:
+        warn(f"{path}: {'; '.join(lost)}", DataLossWarning)
     return buffer
 
 

@@ -64,7 +64,6 @@ COLUMNS = {
 }
 GROUPS = ("obs", "actions", "new_obs")  # which may have parts
 RESERVED = {*COLUMNS, EPISODE, TIME, AGENT, "module_id", "infos", "dones", "unroll_id"}
-FLAG = np.dtype(np.bool_)
 BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
 
 
@@ -229,10 +228,9 @@ class RllibReader(Reader):
             described, whole = first.schema.field(column), first.column(column)
             is_told = column in COLUMNS or groups["new_obs"]
             following = {} if is_told else groups["obs"]
-            made = {"has_next"} if following else set()
             for path in _arrow_tensors.parts(described):
                 name = ".".join((COLUMNS.get(column, column), *path))
-                if is_taken(name, made | fields.keys(), following):
+                if is_taken(name, fields, following):
                     self.left_out.append(f"{'.'.join((column, *path))} (another is {name!r})")
                     continue
                 found = _arrow_tensors.part(described, whole, path)
@@ -249,8 +247,7 @@ class RllibReader(Reader):
             for name in groups["obs"]:
                 self._follows[f"next_{name}"] = name
                 fields[f"next_{name}"] = replace(fields[name], name=f"next_{name}")
-            if self._follows:
-                fields["has_next"] = Field("has_next", FLAG, ())
+            self.unknown = tuple(self._follows)
         known = [name for name in ("terminated", "truncated") if name in fields]
         ends = {name: name for name in known if fields[name].can_end}
         self.header = Header(
@@ -343,10 +340,10 @@ class RllibReader(Reader):
                     yield rows
                     continue
                 if held is not None:
-                    yield with_next(held, rows, self._follows, tell=True)
+                    yield with_next(held, rows, self._follows)
                 held = rows
         if held is not None:
-            yield with_next(held, None, self._follows, tell=True)
+            yield with_next(held, None, self._follows)
 
     def _values(self, batch: Any, names: Iterable[str]) -> Rows:
         """The values of fields."""

@@ -13,11 +13,12 @@ from optional import need
 from cpprb_like import ReplayBuffer
 from cpprb_like.datasets import describe
 from cpprb_like.errors import DataLossWarning
+from cpprb_like.views import FrameStacks, Hindsight, NStep, Sequences
 
 h5py = need("h5py")
 
-metadata_is_told = pytest.mark.filterwarnings(
-    "ignore:.*metadata/policy/weight:cpprb_like.errors.DataLossWarning"
+loss_is_told = pytest.mark.filterwarnings(
+    "ignore:.*(metadata/policy/weight|steps are left out):cpprb_like.errors.DataLossWarning"
 )
 
 
@@ -42,39 +43,138 @@ def written(path: Path, *, timeouts: bool = True, next_observations: bool = Fals
     return data
 
 
-@metadata_is_told
-def test_no_step_is_dropped_and_next_observations_are_there_where_they_are_known(
-    tmp_path: Path,
-) -> None:
-    """D4RL's own loader drops the step before a time-out, as it has no next observation."""
+def test_steps_whose_next_observation_is_not_known_are_left_out(tmp_path: Path) -> None:
+    """Of the layout without ``next_observations``, and the loss is told; as by D4RL's own loader.
+
+    Their next observations were zeros, from which targets bootstrapped.
+    """
     data = written(tmp_path / "theirs.hdf5")
 
-    rb = ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5")
+    with pytest.warns(DataLossWarning, match=r"; 2 of 12 steps are left out, .* their next_obs:"):
+        rb = ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5")
+    with pytest.raises(ValueError, match="metadata/policy/weight"):
+        ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5", strict=True)
+    assert describe(tmp_path / "theirs.hdf5").left_out[-1].startswith("the last step of each")
 
     rows = rb.get_all_transitions()
     assert [(one.length, one.terminated, one.truncated) for one in rb.episodes.list()] == [
         (4, True, False),
-        (4, False, True),
-        (4, False, False),
+        (3, False, True),
+        (3, False, False),
     ]
-    assert rb.get_current_episode_len() == 4
-    np.testing.assert_array_equal(rows["obs"], data["observations"])
-    np.testing.assert_array_equal(rows["info.qpos"], data["infos/qpos"])
-    known = ~np.isin(np.arange(12), (3, 7, 11))
-    np.testing.assert_array_equal(rows["has_next"], known)
-    np.testing.assert_array_equal(rows["next_obs"][known], data["observations"][1:][known[:-1]])
-    assert not rows["next_obs"][~known].any()
+    assert rb.get_current_episode_len() == 3
+    found, kept = qlearning_dataset(tmp_path / "theirs.hdf5"), ~np.isin(np.arange(12), (7, 11))
+    names = {"obs": "observations", "act": "actions", "rew": "rewards", "terminated": "terminals"}
+    for name, theirs in names.items():
+        np.testing.assert_array_equal(rows[name], found[theirs])
+        np.testing.assert_array_equal(rows[name], data[theirs][kept])
+    np.testing.assert_array_equal(rows["info.qpos"], data["infos/qpos"][kept])
+    masked = rows["terminated"]
+    np.testing.assert_array_equal(
+        rows["next_obs"][~masked], found["next_observations"][~found["terminals"]]
+    )
+    np.testing.assert_array_equal(rows["next_obs"][masked], rows["obs"][masked])
 
 
-@metadata_is_told
+@loss_is_told
+def test_targets_never_bootstrap_from_a_made_up_value(tmp_path: Path) -> None:
+    """Of n-step returns, frame stacks and sequences; 38 % of the rows bootstrapped from zeros."""
+    data = written(tmp_path / "theirs.hdf5")
+    obs, rew = data["observations"], data["rewards"]
+    expected = {0: (4, 0), 1: (4, 0), 2: (4, 0), 3: (4, 0), 4: (7, 3), 5: (7, 2), 6: (7, 1)}
+    expected |= {8: (11, 3)}  # steps up to the second number; 9 and 10 lack some
+    for options in ({}, {"next_of": "obs"}):
+        rb = ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5", seed=0, **options)
+        rows = rb.view(NStep(3, gamma=0.5, discount=True)).sample(300)
+        seen = set()
+        for k in range(300):
+            (first,) = np.flatnonzero((obs == rows["obs"][k]).all(axis=1))
+            stop, power = expected[first]
+            if stop - first > 3:
+                stop, power = first + 3, 3
+            gammas = 0.5 ** np.arange(stop - first)
+            assert rows["rew"][k] == pytest.approx(gammas @ rew[first:stop], rel=1e-5)
+            assert rows["discount"][k] == (0.5**power if power else 0)
+            if power:
+                np.testing.assert_array_equal(rows["next_obs"][k], obs[stop])
+            seen.add(int(first))
+        assert seen == expected.keys()
+        observed = {row.tobytes() for row in obs}
+        stacks = rb.view(FrameStacks({"obs": 2}), NStep(2, discount=True)).sample(200)
+        for k in range(2):
+            frames = stacks["next_obs"][..., k][stacks["discount"] > 0]
+            assert {row.tobytes() for row in frames} <= observed
+        sequences = rb.view(Sequences(2)).sample(50)
+        following = sequences["next_obs"][sequences["mask"]]
+        assert {row.tobytes() for row in following} <= observed
+
+
+@loss_is_told
+@pytest.mark.parametrize("strategy", ["future", "final", "episode", "random"])
+def test_goals_in_hindsight_are_observed_ones(tmp_path: Path, strategy: Any) -> None:
+    """Goals were the zeros that stood for the unknown value: of each row with ``"final"``."""
+    path = tmp_path / "theirs.hdf5"
+    rng = np.random.default_rng(0)
+    achieved = rng.normal(size=(12, 2))
+    with h5py.File(path, "w") as file:
+        file["observations/achieved_goal"] = achieved
+        file["observations/desired_goal"] = np.zeros((12, 2))
+        file["actions"] = file["rewards"] = np.ones(12)
+        file["terminals"] = np.arange(12) == 3
+        file["timeouts"] = np.arange(12) == 7
+    rb = ReplayBuffer.from_dataset(path, seed=0)
+
+    view = rb.view(
+        Hindsight(lambda got, goal, _: (got == goal).all(1), relabel_ratio=1.0, strategy=strategy)
+    )
+    rows = view.sample(500)
+
+    goals = {row.tobytes() for row in rows["obs.desired_goal"]}
+    last = {achieved[k].tobytes() for k in (3, 7, 11)}
+    assert goals == last if strategy == "final" else goals <= {row.tobytes() for row in achieved}
+
+
+def test_without_fields_of_next_values_all_steps_are_read(tmp_path: Path) -> None:
+    """As no draw reads what is not known; nothing is lost, so nothing is told."""
+    data = written(tmp_path / "theirs.hdf5")
+    fields: Any = {"obs": {}, "act": {}, "rew": {}, "terminated": {}, "truncated": {}}
+    with h5py.File(tmp_path / "theirs.hdf5", "a") as file:
+        del file["metadata"]
+
+    rb = ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5", env_dict=fields, strict=True)
+
+    np.testing.assert_array_equal(rb.get_all_transitions()["obs"], data["observations"])
+    with pytest.raises(ValueError, match="2 of 12 steps are left out"):
+        ReplayBuffer.from_dataset(
+            tmp_path / "theirs.hdf5", env_dict=fields, strict=True, next_of="obs"
+        )
+    del fields["terminated"], fields["truncated"]
+    with pytest.warns(DataLossWarning, match="3 of 12 steps are left out"):
+        ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5", env_dict={**fields, "next_obs": {}})
+
+
+def test_episodes_of_one_step_whose_next_observation_is_not_known(tmp_path: Path) -> None:
+    """They are left out as a whole, wherever they stand; also where none is left."""
+    for ends, lengths in ([0, 1, 3], [1]), ([0, 1], []), ([1, 2, 3], [1]), ([0, 3], [2]):
+        path = tmp_path / f"{ends}.hdf5"
+        with h5py.File(path, "w") as file:
+            file["observations"] = np.arange(4.0)[: ends[-1] + 1]
+            file["rewards"] = file["terminals"] = np.zeros(ends[-1] + 1)
+            file["timeouts"] = np.isin(np.arange(ends[-1] + 1), ends)
+        with pytest.warns(DataLossWarning, match=f"{len(ends)} of {ends[-1] + 1} steps"):
+            rb = ReplayBuffer.from_dataset(path)
+        assert [one.length for one in rb.episodes.list()] == lengths
+        assert len(rb) == sum(lengths)
+
+
+@loss_is_told
 def test_next_observations_of_the_file_are_taken(tmp_path: Path) -> None:
-    """Files that have them need no field that says where they are known."""
+    """Files that have them lack none."""
     data = written(tmp_path / "theirs.hdf5", next_observations=True)
 
     rows = ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5").get_all_transitions()
 
     np.testing.assert_array_equal(rows["next_obs"], data["next_observations"])
-    assert "has_next" not in rows
 
 
 def test_without_time_outs_an_episode_ends_at_terminals_only(tmp_path: Path) -> None:
@@ -104,7 +204,7 @@ def test_what_is_no_column_is_named(tmp_path: Path) -> None:
         ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5", strict=True)
 
 
-@metadata_is_told
+@loss_is_told
 def test_the_fields_can_be_chosen_and_converted(tmp_path: Path) -> None:
     """``env_dict`` names the fields, with other dtypes."""
     written(tmp_path / "theirs.hdf5")
@@ -289,6 +389,25 @@ def test_ours_reads_what_d4rl_wrote(tmp_path: Path) -> None:
         np.testing.assert_array_equal(rows[name], data[theirs])
     env._max_episode_steps = 1000
     found = d4rl.qlearning_dataset(env, data)
-    known = rows["has_next"]
     drawn = ~found["terminals"]
-    np.testing.assert_array_equal(rows["next_obs"][known], found["next_observations"][drawn])
+    np.testing.assert_array_equal(
+        rows["next_obs"][~rows["terminated"]], found["next_observations"][drawn]
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transitions_of_a_file_without_next_observations_are_those_of_d4rl(tmp_path: Path) -> None:
+    """``qlearning_dataset`` leaves out the same steps; of terminated ones no target reads more."""
+    d4rl, env = offline(3, 2)
+    written(tmp_path / "theirs.hdf5")
+    with h5py.File(tmp_path / "theirs.hdf5", "a") as file:
+        del file["metadata"]
+
+    rows = ReplayBuffer.from_dataset(tmp_path / "theirs.hdf5").get_all_transitions()
+
+    found = d4rl.qlearning_dataset(env, env.get_dataset(str(tmp_path / "theirs.hdf5")))
+    names = {"observations": "obs", "actions": "act", "rewards": "rew", "terminals": "terminated"}
+    for theirs, name in names.items():
+        np.testing.assert_array_equal(found[theirs], rows[name])
+    lives = ~found["terminals"]
+    np.testing.assert_array_equal(found["next_observations"][lives], rows["next_obs"][lives])

@@ -192,7 +192,6 @@ def test_ours_reads_what_lerobot_wrote(kind: str, tmp_path: Path) -> None:
         assert rows["act"].tolist() == list(range(n))
         assert rows["rew"].tolist() == [t / 2 for t in range(n)]
         assert rows["done"].tolist() == [False] * (n - 1) + [True]
-        assert rows["has_next"].tolist() == [True] * (n - 1) + [False]
         assert len(set(rows["task_index"].tolist())) == 2
 
 
@@ -250,8 +249,8 @@ def test_large_data_sets_are_several_files(tmp_path: Path, monkeypatch: pytest.M
     for name in ("obs", "act", "rew"):
         np.testing.assert_array_equal(rows[name].reshape(3000, -1), ours[name].reshape(3000, -1))
     assert rows["done"].ravel().tolist() == done.tolist()
-    assert rows["has_next"].ravel().tolist() == (~done).tolist()
     np.testing.assert_array_equal(rows["next_obs"][~done], obs[1:][~done[:-1]])
+    np.testing.assert_array_equal(rows["next_obs"][done], obs[done])
 
 
 def foreign(root: Path, **changed: Any) -> Path:
@@ -295,8 +294,10 @@ def foreign(root: Path, **changed: Any) -> Path:
 
 def test_channels_are_last_whatever_the_info_says(tmp_path: Path) -> None:
     """As they are in the files; an observation that is not alone keeps its name."""
-    rb = ReplayBuffer.from_dataset(foreign(tmp_path / "x"))
-    assert rb.fields == ("obs.images.top", "act", "next_obs.images.top", "has_next")
+    with pytest.warns(DataLossWarning, match="2 of 4 steps are left out"):
+        rb = ReplayBuffer.from_dataset(foreign(tmp_path / "x"))
+    assert rb.fields == ("obs.images.top", "act", "next_obs.images.top")
+    assert rb.get_all_transitions()["act"].ravel().tolist() == [0, 2]
     assert rb.columns["obs.images.top"].shape == (4, 6, 3)
     assert (rb.get_all_transitions()["obs.images.top"] == 7).all()
 
@@ -367,7 +368,9 @@ def test_numbers_that_their_feature_can_hold_are_read(tmp_path: Path) -> None:
         "float32": pa.array([float("nan"), float("-inf"), 0.5, 2.0**40]),
     }
     path = foreign(tmp_path / "x", features=more, columns=columns)
-    rows = ReplayBuffer.from_dataset(path, strict=True).get_all_transitions()
+    fields: Any = {name: {} for name in columns}
+    rb = ReplayBuffer.from_dataset(path, strict=True, env_dict=fields)
+    rows = rb.get_all_transitions()
     assert rows["int32"].tolist() == [-1, 2**31 - 1, 0, 1]
     assert rows["uint64"].tolist() == [2**64 - 1, 1, 2, 3]
     np.testing.assert_array_equal(rows["float32"], [np.nan, -np.inf, 0.5, 2.0**40])
@@ -415,7 +418,7 @@ def test_frames_of_videos_are_found_by_their_time(tmp_path: Path) -> None:
     file = path / "videos" / camera / "chunk-000/file-000.mp4"
     write_video(file, [0, 30, 60, 90, 120, 150, 180])
 
-    rb = ReplayBuffer.from_dataset(path)
+    rb = ReplayBuffer.from_dataset(path, env_dict={"obs.images.side": {}})
 
     levels = rb.get_all_transitions()["obs.images.side"].mean(axis=(1, 2, 3))
     np.testing.assert_allclose(levels, [150, 180, 30, 60], atol=3)

@@ -40,16 +40,16 @@ def theirs() -> Table:
 
 @ids_are_told
 def test_next_observations_are_taken_within_an_episode(tmp_path: Path) -> None:
-    """Where the column is lacking; and the last one of an episode is not known."""
+    """The last step of an episode has none: it is left out, unless it is terminated."""
     parquet.write_table(pa.table(theirs()), tmp_path / "x.parquet")
 
-    rb = ReplayBuffer.from_dataset(tmp_path / "x.parquet")
+    with pytest.warns(DataLossWarning, match=r"; 1 of 5 steps are left out, .* their next_obs:"):
+        rb = ReplayBuffer.from_dataset(tmp_path / "x.parquet")
 
     rows = rb.get_all_transitions()
-    assert [one.length for one in rb.episodes.list()] == [3, 2]
-    assert rb.get_current_episode_len() == 2
-    assert rows["has_next"].tolist() == [True, True, False, True, False]
-    assert rows["next_obs"].tolist() == [[1, 1.5], [2, 2.5], [0, 0], [4, 4.5], [0, 0]]
+    assert [one.length for one in rb.episodes.list()] == [3, 1]
+    assert rb.get_current_episode_len() == 1
+    assert rows["next_obs"].tolist() == [[1, 1.5], [2, 2.5], [2, 2.5], [4, 4.5]]
 
 
 def test_a_folder_of_files_is_read(tmp_path: Path) -> None:
@@ -69,6 +69,7 @@ def test_a_folder_of_files_is_read(tmp_path: Path) -> None:
 def test_names_of_episodes_and_agents_are_kept_or_told(column: str, tmp_path: Path) -> None:
     """Numbers are a field, and text has no place; both were left out without a word."""
     table = {**theirs(), "eps_id": [3, 3, 3, 7, 7], column: [3, 3, 3, 7, 7]}
+    table["new_obs"] = table["obs"]
     parquet.write_table(pa.table(table), tmp_path / "x.parquet")
     rb = ReplayBuffer.from_dataset(tmp_path / "x.parquet", strict=True)
     assert rb.get_all_transitions()[column].tolist() == [3, 3, 3, 7, 7]
@@ -180,9 +181,8 @@ def test_an_episode_goes_on_in_the_next_file(tmp_path: Path) -> None:
         rb = ReplayBuffer.from_dataset(tmp_path)
 
     rows = rb.get_all_transitions()
-    assert [one.length for one in rb.episodes.list()] == [1, 4, 2]
-    assert rows["has_next"].tolist() == [False, True, True, True, False, True, False]
-    assert rows["next_obs"].ravel().tolist() == [0, 101, 102, 103, 0, 101, 0]
+    assert [one.length for one in rb.episodes.list()] == [3, 1]
+    assert rows["next_obs"].ravel().tolist() == [101, 102, 103, 101]
 
 
 def test_an_episode_that_lies_in_files_apart_is_refused(tmp_path: Path) -> None:
@@ -203,16 +203,15 @@ def test_steps_without_names_of_episodes_begin_at_0(tmp_path: Path) -> None:
 def test_two_columns_of_one_name_are_told(tmp_path: Path) -> None:
     """RLlib's own has the field; and no other has that of a next observation."""
     more = {"terminated": [True, False], "next_obs": [5.0, 6.0], "rewards": [1.0, 2.0]}
-    table = timed(["0", "0"], [0, 1], **more, has_next=[True, True])
+    table = timed(["0", "0"], [0, 1], **more)
     parquet.write_table(table, tmp_path / "x.parquet")
 
-    with pytest.warns(DataLossWarning, match=r"terminated .*next_obs .*has_next "):
+    with pytest.warns(DataLossWarning, match=r"terminated .*next_obs .*; 1 of 2 steps are left"):
         rb = ReplayBuffer.from_dataset(tmp_path / "x.parquet")
 
     rows = rb.get_all_transitions()
     assert not rows["terminated"].any()
-    assert rows["next_obs"].ravel().tolist() == [1, 0]
-    assert rows["has_next"].tolist() == [True, False]
+    assert rows["next_obs"].ravel().tolist() == [1]
 
 
 # ---------------------------------------------------------------------- as RLlib records
@@ -358,7 +357,8 @@ def test_tensors_of_arrow_keep_their_shape(tmp_path: Path) -> None:
     """The type that pyarrow has itself; with its axes exchanged it is not read."""
     images = frames(5)
     whole = pa.FixedShapeTensorArray.from_numpy_ndarray(images)
-    parquet.write_table(pa.table({**theirs(), "obs": whole}), tmp_path / "x.parquet")
+    table = {**theirs(), "obs": whole, "new_obs": whole}
+    parquet.write_table(pa.table(table), tmp_path / "x.parquet")
     rows = ReplayBuffer.from_dataset(tmp_path / "x.parquet").get_all_transitions()
     np.testing.assert_array_equal(rows["obs"], images)
     exchanged = pa.FixedShapeTensorArray.from_numpy_ndarray(images.transpose(0, 2, 3, 1))
@@ -397,7 +397,8 @@ def test_what_ray_pickles_is_left_out_by_its_name(tmp_path: Path) -> None:
         "several": (several, b"ray.data.arrow_variable_shaped_tensor"),
         "pickled": (pa.array([b"?"] * 5), b"ray.data.arrow_pickled_object"),
     }
-    table = pa.table({**theirs(), "eps_id": [0, 0, 0, 1, 1], "nothing": pa.nulls(5)})
+    known = {**theirs(), "eps_id": [0, 0, 0, 1, 1], "new_obs": theirs()["obs"]}
+    table = pa.table({**known, "nothing": pa.nulls(5)})
     for name, (values, kind) in kinds.items():
         field = pa.field(name, values.type, metadata={b"ARROW:extension:name": kind})
         table = table.append_column(field, values)
