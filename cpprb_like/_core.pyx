@@ -372,6 +372,8 @@ cdef class Ring:
             self.undo.c_begin()
         if self.undo.added_at != NULL:
             self.undo.added_at[0] = c_clock()
+            if self.undo.has_times:
+                self.undo.c_note_times(written, n)
         c_come_to(STOP_RESERVED)
 
     cdef int c_prepare(self, char** rows, intp_t n) except -1:

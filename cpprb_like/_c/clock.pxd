@@ -1,7 +1,8 @@
-"""A clock that all processes of a machine share: nanoseconds that never go back.
+"""Two clocks that all processes of a machine share: nanoseconds that never go back.
 
-It is read with every row that is added to shared memory, so it is the system's fastest and not its
-finest: on Linux it moves on every 4 ms or less, and reading it takes 5 ns.
+``c_clock`` is read with every row that is added to shared memory, so it is the system's fastest: on
+Linux it moves on every 4 ms or less, and reading it takes 5 ns. ``c_fine_clock`` tells rows of several
+processes apart: reading it takes some 25 ns.
 """
 
 from cpprb_like._c.typedefs cimport int64_t
@@ -12,6 +13,14 @@ cdef extern from *:
     #if defined(_WIN32)
     #include <windows.h>
     static inline int64_t cpprb_clock(void) { return (int64_t)GetTickCount64() * 1000000; }
+    static inline int64_t cpprb_fine_clock(void)
+    {
+        LARGE_INTEGER count, second;
+        QueryPerformanceCounter(&count);
+        QueryPerformanceFrequency(&second);
+        return count.QuadPart / second.QuadPart * 1000000000
+            + count.QuadPart % second.QuadPart * 1000000000 / second.QuadPart;
+    }
     #else
     #include <time.h>
     #if defined(CLOCK_MONOTONIC_COARSE)
@@ -19,12 +28,15 @@ cdef extern from *:
     #else
     #define CPPRB_CLOCK CLOCK_MONOTONIC
     #endif
-    static inline int64_t cpprb_clock(void)
+    static inline int64_t cpprb_read_clock(clockid_t clock)
     {
         struct timespec now;
-        clock_gettime(CPPRB_CLOCK, &now);
+        clock_gettime(clock, &now);
         return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     }
+    static inline int64_t cpprb_clock(void) { return cpprb_read_clock(CPPRB_CLOCK); }
+    static inline int64_t cpprb_fine_clock(void) { return cpprb_read_clock(CLOCK_MONOTONIC); }
     #endif
     """
     int64_t c_clock "cpprb_clock"() noexcept nogil
+    int64_t c_fine_clock "cpprb_fine_clock"() noexcept nogil

@@ -123,6 +123,11 @@ cdef class Follower:
         return self.ring.c_bound()
 
     @property
+    def first(self):
+        """The oldest row that is not left out."""
+        return max(self.ring.c_first(), self.left_out)
+
+    @property
     def is_busy(self):
         """Whether the other process is editing rows; so it was, if it is dead."""
         return (self.live[EDITS] | self.ring.changes[0]) & 1 != 0

@@ -17,6 +17,7 @@ class Undo:
         log: NDArray[np.uint8],
         tracker: Tracker,
         added_at: NDArray[np.int64] | None = None,
+        times: NDArray[np.int64] | None = None,
     ) -> Self: ...
 
 def clock() -> int: ...

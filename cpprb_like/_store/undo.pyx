@@ -10,7 +10,7 @@ loop. Not here: who writes (``_core``, ``replace``), and what is undone when a f
 cimport cython
 from libc.string cimport memcpy
 
-from cpprb_like._c.clock cimport c_clock
+from cpprb_like._c.clock cimport c_clock, c_fine_clock
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._store.tracker cimport Tracker
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
@@ -35,11 +35,14 @@ cdef class Undo:
     added_at : ndarray of int64, shape (2,), optional
         Memory for the time of the last row, as ``clock`` gives it, and for a word that is raised when
         old bytes come into force, and again when they no longer are.
+    times : ndarray of int64, shape (capacity,), optional
+        Memory for the time at which each row was added, by slot. Later calls of all processes of a
+        machine have later times.
     """
 
     def __cinit__(
         self, uint8_t[::1] arena not None, int64_t[::1] lens not None, uint8_t[::1] log not None,
-        Tracker tracker not None, int64_t[::1] added_at=None,
+        Tracker tracker not None, int64_t[::1] added_at=None, int64_t[::1] times=None,
     ):
         self.arena = arena
         self.lens = lens
@@ -47,6 +50,8 @@ cdef class Undo:
         self.tracker = tracker
         self.added_memory = added_at
         self.added_at = NULL if added_at is None else &added_at[0]
+        self.times = times
+        self.has_times = times is not None
 
     cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil:
         """Note bytes that are about to change; whoever made the log gave it room."""
@@ -63,6 +68,14 @@ cdef class Undo:
         c_fence()
         (<int64_t*> &self.log[0])[0] = self.used
         c_fence()
+
+    cdef void c_note_times(self, int64_t written, intp_t n) noexcept nogil:
+        """Write the time of n rows behind ``written``, whose slots are reserved already."""
+        cdef intp_t k, capacity = self.times.shape[0]
+        cdef int64_t now = c_fine_clock()
+        c_fence()  # readers of the row before see the reservation first
+        for k in range(min(n, capacity)):
+            self.times[<intp_t> ((written + n - 1 - k) % capacity)] = now
 
     cdef void c_end(self) noexcept nogil:
         """The new bytes are there."""

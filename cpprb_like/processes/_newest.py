@@ -1,150 +1,199 @@
 """The newest rows of all actors together, where each keeps as many as there may be in all.
 
-A row that is too old is left out by the learner that reads it, as if it had been deleted; the actor
-that holds it does not know. Not here: which rows are drawn (``_learner``).
+Each actor writes down when it added each row. A learner leaves out the oldest rows, as if they had
+been deleted; the actor that holds them does not know. Not here: which rows are drawn
+(``_learner``).
 """
 
 from __future__ import annotations
 
 import mmap
-from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._store.gather import take
+from cpprb_like._store.row_handles import RowHandles, without_row
 from cpprb_like._store.schema import read_columns
+from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._learner import Learner
-from cpprb_like.processes._sharded import Sharded
-from cpprb_like.processes._shards import Reader
+from cpprb_like.processes._sharded import Names, Sharded
+from cpprb_like.processes._shards import TIMES, WORD, Reader
+from cpprb_like.samplers._base import Extra, Slots
 
-__all__ = ["NewestLearner", "NewestRows"]
+__all__ = ["NewestLearner"]
 
 FILE = "cleared"
-STEPS = 512  # moments that are remembered, of a window
-
-
-class NewestRows:
-    """Which rows of several counts are the newest ``size`` in all, as one reader saw them come.
-
-    What came between two looks came evenly, as far as anybody knows.
-
-    Parameters
-    ----------
-    size : int
-        Rows in all.
-    writers : int
-        How many counts there are.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> newest = NewestRows(10, 2)
-    >>> newest.starts(np.array([6, 0])).tolist()
-    [0, 0]
-    >>> newest.starts(np.array([6, 8])).tolist()  # the first four are too old
-    [4, 0]
-    >>> newest.starts(np.array([6, 18])).tolist()
-    [6, 8]
-    """
-
-    def __init__(self, size: int, writers: int) -> None:
-        self._size = size
-        self._starts = np.zeros(writers, np.int64)
-        self._seen = deque([np.zeros(writers, np.int64)])
-
-    def starts(self, written: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first row of each writer that is new enough, now that so many are written."""
-        seen = self._seen
-        if (written != seen[-1]).any():
-            if len(seen) > 2 and int((written - seen[-2]).sum()) * STEPS < self._size:
-                seen.pop()
-            seen.append(written.copy())
-        excess = int(written.sum()) - self._size
-        while len(seen) > 1 and int(seen[1].sum()) <= excess:
-            seen.popleft()
-        if excess > 0 and len(seen) > 1:
-            before, after = seen[0], seen[1]
-            came, wanted = after - before, excess - int(before.sum())
-            shares = came * wanted // int(came.sum())
-            last = np.flatnonzero(shares < came)[: wanted - int(shares.sum())]
-            shares[last] += 1
-            self._starts = np.maximum(self._starts, before + shares)
-        return self._starts
 
 
 class NewestLearner(Learner):
     """A learner that reads the newest rows of all actors together, since the last ``clear_all``.
 
-    An actor may say the priority of a row in a field of its own: see ``keep``.
+    The clock of the machine says how old a row is, so which rows are the newest does not depend on
+    when a learner looks. A field may hold first priorities: see ``keep``.
     """
 
-    _newest: NewestRows | None
-    _cleared: NDArray[np.int64]
+    _size: int | None
     _said_in: str | None
+    _cleared: NDArray[np.int64]
+    _seen: bytes
     _heard: list[int]
+    _starts: list[int]
+    _times: dict[int, NDArray[np.int64]]
 
     @staticmethod
-    def make(folder: Path, writers: int) -> None:
-        """Make the words that say what was cleared."""
-        (folder / FILE).write_bytes(bytes(8 * writers))
+    def make(folder: Path, shards: Sequence[Path]) -> None:
+        """Make the words that say what was cleared, and files for the times of rows.
+
+        To be called before there are actors.
+        """
+        for shard in shards:
+            (shard / TIMES).touch()
+        (folder / FILE).write_bytes(bytes(WORD * len(shards)))
 
     def keep(self, size: int | None, priorities: str | None) -> None:
-        """Read so many rows from now on, or all; a field has their first priorities, or NaN."""
-        self._newest = None if size is None else NewestRows(size, len(self._shards))
+        """Read the newest ``size`` rows from now on, or all.
+
+        A field holds the first priorities of rows, or NaN.
+        """
+        self._size = size
         self._said_in = priorities
         self._heard = [0] * len(self._shards)
-        with (self._folder.path / FILE).open("r+b") as file:
-            memory = mmap.mmap(file.fileno(), 8 * len(self._shards))
-        self._cleared = np.frombuffer(memory, np.int64)
+        self._times = {}
+        self._starts = [0] * len(self._shards)
+        self._cleared = _mapped(self._folder.path / FILE)
+        self._seen = self._cleared.tobytes()
+
+    @property
+    def is_cleared(self) -> bool:
+        """Whether ``clear_all`` was called in any process since this learner was made.
+
+        Then its greatest priority is that of rows that are gone: another learner begins again.
+        """
+        return self._cleared.tobytes() != self._seen
 
     def clear_all(self) -> None:
         """Have all learners leave out the rows that there are now."""
         with self._lock:
             self._follow()
-            np.maximum(self._cleared, self._written(), out=self._cleared)
+            for number, reader in enumerate(self._readers):
+                if reader is not None:
+                    self._cleared[number] = max(self._cleared[number], reader.ring.written)
 
-    def total(self) -> int:
-        """Rows that were ever written."""
+    def next_index(self) -> int:
+        """Rows since the last clear that can be drawn, or could."""
         with self._lock:
             self._follow()
-            return int(self._written().sum())
+            return sum(
+                max(0, reader.ring.stop - cleared)
+                for reader, cleared in zip(self._readers, self._cleared.tolist(), strict=True)
+                if reader is not None
+            )
 
-    def _written(self) -> NDArray[np.int64]:
-        return np.array(
-            [0 if reader is None else reader.ring.written for reader in self._readers], np.int64
-        )
+    def rows_at(self, indexes: ArrayLike, fields: Names) -> Batch:
+        """The rows that ``indexes`` of batches name, or that stand at these places of all rows.
+
+        Raises ``IndexError`` if there is no such row, or no more.
+        """
+        given = np.atleast_1d(np.asarray(indexes))
+        if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
+            raise TypeError(f"idx: expected integers, got {indexes!r}")
+
+        def choose() -> tuple[NDArray[np.intp], Extra]:
+            rings = [(number, ring) for number, ring in self._group.usable_rings if len(ring)]
+            stops = np.cumsum([0, *(len(ring) for _, ring in rings)])
+            rows = np.full(len(given), -1, np.intp)
+            for place, (number, ring) in enumerate(rings):
+                own = np.flatnonzero((given >= stops[place]) & (given < stops[place + 1]))
+                slots = ring.ordered_at(given[own].astype(np.intp) - stops[place])
+                rows[own] = self._group.number(number, slots)
+            named = np.flatnonzero(given >= stops[-1])
+            for number, places, handles in self._group.parts(given[named].astype(np.int64)):
+                if number < len(self._readers) and self._readers[number] is not None:
+                    ring = self._reader(number).ring
+                    known = np.delete(places, without_row(ring, handles, True))
+                    handles = np.delete(handles, without_row(ring, handles, True))
+                    slots, there = RowHandles(ring).find(handles, True)
+                    can_draw = ~ring.absent_at(slots)
+                    found = self._group.number(number, slots[can_draw])
+                    rows[named[known[there[can_draw]]]] = found
+            lost = np.flatnonzero(rows < 0)
+            if len(lost):
+                raise IndexError(
+                    f"idx[{lost[0]}]: expected 0 to {stops[-1] - 1}, or an index of a batch whose "
+                    f"row is still there, got {given[lost[0]]}"
+                )
+            return rows, {}
+
+        with self._lock:
+            return self._read(choose, len(given), fields, None, False)
+
+    def times_of(self, number: int, slots: Slots) -> NDArray[np.int64]:
+        """When the rows in these slots of a shard were added, in nanoseconds."""
+        if number not in self._times:
+            self._times[number] = _mapped(self._shards[number] / TIMES)
+        return self._times[number][slots]
 
     _draw = Sharded._draw  # as ``_follow`` has more to do
 
     def _follow(self) -> None:
-        """Have the rows that have come since, without those that are too old."""
+        """Take in the rows that have come since, without those that are too old."""
         super()._follow()
-        starts = self._cleared
-        if self._newest is not None:
-            starts = np.maximum(self._newest.starts(self._written()), starts)
-        for number, (reader, start) in enumerate(zip(self._readers, starts.tolist(), strict=True)):
-            if reader is None:
-                continue
-            if start > reader.ring.first:
-                reader.hide(reader.follower.leave_out(start))
-            if self._said_in is not None and reader.ring.written > self._heard[number]:
-                self._hear(number, reader, self._said_in)
+        for number, cleared in enumerate(self._cleared.tolist()):
+            if self._readers[number] is not None:
+                self._leave_out(number, max(cleared, self._starts[number]))
+        while self._size is not None and (excess := len(self._group) - self._size) > 0:
+            counts = self._oldest(excess).tolist()
+            for number, count in enumerate(counts):
+                if count:
+                    self._leave_out(number, self._reader(number).follower.first + count)
+        if self._said_in is not None:
+            for number, reader in enumerate(self._readers):
+                if reader is not None and reader.ring.written > self._heard[number]:
+                    self._hear(number, reader, self._said_in)
+
+    def _leave_out(self, number: int, row: int) -> None:
+        """Leave out the rows of a shard before this one, for good."""
+        self._starts[number] = row
+        reader = self._reader(number)
+        if row > reader.follower.first:
+            reader.hide(reader.follower.leave_out(row))
+
+    def _oldest(self, n: int) -> NDArray[np.intp]:
+        """How many rows of each shard are among the n oldest of all; some may be absent."""
+        owners, times = [], []
+        for number, ring in self._group.usable_rings:
+            follower = self._reader(number).follower
+            rows = np.arange(follower.first, min(follower.first + n, ring.stop))
+            found = self.times_of(number, rows % ring.capacity)
+            found[rows < follower.bound] = 0  # their slots have times of newer rows
+            owners.append(np.full(len(rows), number))
+            times.append(found)
+        oldest = np.argsort(np.concatenate(times), kind="stable")[:n]
+        return np.bincount(np.concatenate(owners)[oldest], minlength=len(self._shards))
 
     def _hear(self, number: int, reader: Reader, field: str) -> None:
-        """Have the priorities that came with new rows."""
+        """Read the priorities that came with new rows, and with those that wait for more steps."""
         ring = reader.ring
         stop = ring.written
-        first = max(self._heard[number], reader.follower.bound)
+        first = max(self._heard[number], reader.follower.bound, reader.follower.first)
         slots = np.arange(first, stop) % ring.capacity
         columns = read_columns(field, ring.columns)
         found = reader.attempt(slots, partial(take, ring, slots, columns=columns))
         if found is None:
-            return  # they are written over; of those that are left it hears the next time
+            return  # they are written over; those that are left are read the next time
         self._heard[number] = stop
-        said = ~np.isnan(found[field]) & ~ring.absent_at(slots)
+        said = ~np.isnan(found[field]) & (ring.flags_at(slots) & FLAG_ABSENT == 0)
         if said.any():
             rows = self._group.number(number, slots[said])
             self._draws.update(self._group.handles(rows), found[field][said])
+
+
+def _mapped(path: Path) -> NDArray[np.int64]:
+    """The words of a file, shared with other processes."""
+    with path.open("r+b") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0), np.int64)

@@ -51,6 +51,7 @@ Found = TypeVar("Found")
 
 ROWS = "rows"  # prefix of the files of a shard
 ADDED = "rows.added"  # file with the time of its last row
+TIMES = "rows.times"  # file with the time of each row, where somebody has made one
 WRITER = "writer"  # file whose lock the process has that writes
 READ_ONLY = "this is the learner's end of a shared replay: it reads rows, and actors write them"
 CLOSED = "the actor was closed: its shard belongs to whoever takes it next"
@@ -103,7 +104,18 @@ class ShardFiles(file_maps.Files):
         log = self._part(self._places.log)
         added = self._map_time()
         added[1] += added[1] % 2  # what was left half-done was undone
-        return Undo(self.arena, lens, log, Tracker(self.layout.capacity), added)
+        tracker = Tracker(self.layout.capacity)
+        return Undo(self.arena, lens, log, tracker, added, self._map_times())
+
+    def _map_times(self) -> NDArray[np.int64] | None:
+        """The time of each row, by slot, where the replay has a file for it."""
+        path, nbytes = self.path.with_name(TIMES), WORD * self.layout.capacity
+        if not path.exists():
+            return None
+        if path.stat().st_size < nbytes:
+            path.write_bytes(bytes(nbytes))
+        with path.open("r+b") as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), nbytes), np.int64)
 
     def _map_time(self) -> NDArray[np.int64]:
         """The time of the last row, and the edits in place: see ``Undo``."""

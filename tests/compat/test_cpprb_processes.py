@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -24,7 +25,6 @@ from cpprb_like import (
     ReplayBuffer,
 )
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._newest import NewestRows
 from cpprb_like.typing import FieldSpec
 
 FIELDS: Mapping[str, FieldSpec] = {
@@ -207,7 +207,7 @@ def test_files_are_written_and_read(kind: Any) -> None:
 def test_a_file_ends_episodes_between_explorers(size: int) -> None:
     """Without next values too, no episode of a file has rows of two explorers, or a seam of a ring.
 
-    The newest episodes of every explorer come last, so a smaller buffer has these.
+    The newest episodes of all come last, so a smaller buffer has these.
     """
     fields: Any = {"id": {"shape": (), "dtype": "i8"}}
     rb = MPReplayBuffer(size, fields, explorers=2, seed=0)
@@ -233,12 +233,7 @@ def test_a_file_ends_episodes_between_explorers(size: int) -> None:
             assert np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers)))
             assert numbers[0] // 5 == numbers[-1] // 5
         ids = set(one.get_all_transitions()["id"].tolist())
-        assert {32, 1027} <= ids
-        if room == 100:
-            assert ids == set(rb.get_all_transitions()["id"].tolist())
-        else:
-            assert min(i for i in ids if i < 1000) >= 20
-            assert min(i for i in ids if i >= 1000) >= 1015
+        assert ids == (set(ids_of(rb)) if room == 100 else {*range(1008, 1028)})
     rb.close()
 
 
@@ -393,33 +388,169 @@ def test_a_buffer_that_is_written_over_within_one_draw(kind: Any) -> None:
 # ---------------------------------------------------------------------- which rows are the newest
 
 
-def test_the_newest_rows_are_as_many_as_fit() -> None:
-    """Whatever comes, and however it is looked at; what was too old stays so."""
-    rng = np.random.default_rng(0)
-    for size in (1, 7, 100):
-        newest, written, before = NewestRows(size, 3), np.zeros(3, np.int64), np.zeros(3, np.int64)
-        for _ in range(300):
-            written += rng.integers(0, 1 + rng.integers(0, 3 * size, 3))
-            starts = newest.starts(written.copy())
-            kept = int((written - starts).sum())
-            assert (starts >= before).all()
-            assert (starts <= written).all()
-            assert min(size, int(written.sum())) - 3 <= kept <= size
-            before = starts.copy()
+WITH_REWARDS: Mapping[str, FieldSpec] = {**FIELDS, "rew": {"shape": ()}}
 
 
-def test_rows_that_came_before_others_are_older() -> None:
-    """Of whom they are does not matter: it is the order in which they were seen."""
-    newest, written = NewestRows(10, 2), np.zeros(2, np.int64)
-    order: list[tuple[int, int]] = []
-    rng = np.random.default_rng(1)
-    for _ in range(200):
-        who = int(rng.integers(2))
-        order.append((who, int(written[who])))
-        written[who] += 1
-        starts = newest.starts(written.copy())
-        kept = [(one, row) for one in range(2) for row in range(starts[one], written[one])]
-        assert sorted(kept) == sorted(order[-10:])
+def of_steps(n: int) -> dict[str, Any]:
+    """The option for rows of n steps."""
+    return {"Nstep": {"size": n, "gamma": 1.0, "rew": "rew"}} if n > 1 else {}
+
+
+def ids_of(rb: Any) -> list[int]:
+    """The rows that can be drawn, ascending."""
+    found: list[int] = sorted(rb.get_all_transitions()["id"].tolist())
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_newest_rows_do_not_depend_on_who_looks_when(size: int, steps: int) -> None:
+    """A learner that looks after each ``add``, one that does so rarely, and a new one agree.
+
+    Which rows were left out followed from the moments at which a learner had looked.
+    """
+    rb = MPReplayBuffer(size, WITH_REWARDS, seed=0, **of_steps(steps))
+    rare = pickle.loads(pickle.dumps(rb))
+    rng, actors = np.random.default_rng(size), [rb._replay.actor() for _ in range(3)]
+    added: list[list[int]] = [[], [], []]
+    complete: list[int] = []
+    for number in range(40 * steps):
+        who, n = int(rng.integers(3)), int(rng.integers(1, 2 * size))
+        ids = np.arange(n) + 1000 * number
+        done = rng.random(n) < 0.2
+        actors[who].add(id=ids, same=np.zeros((n, 50)), rew=np.ones(n), done=done)
+        for one, last in zip(ids.tolist(), done.tolist(), strict=True):
+            added[who].append(one)
+            waiting = 0 if last else steps - 1
+            while len(added[who]) > waiting:
+                complete.append(added[who].pop(0))
+        assert rb.get_stored_size() == min(size, len(complete))
+        if number % 13 == 12:
+            new = pickle.loads(pickle.dumps(rb))
+            expected = sorted(complete)[-size:]
+            assert ids_of(rb) == ids_of(rare) == ids_of(new) == expected
+            new._here().learner.close()
+    rb.close()
+
+
+@FORKS
+def test_an_explorer_takes_over_the_memory_of_one_that_has_ended() -> None:
+    """So memory is that of explorers that add at the same time: each that ever was had its own."""
+    rb = MPReplayBuffer(50, FIELDS, seed=0)
+    for number in range(40):  # more than may add at the same time
+
+        def explore(number: int = number) -> None:
+            rb.add(**rows(1000 * number, 30))
+
+        with child(explore) as explorer:
+            assert explorer.join() == 0
+        kept = [*range(1000 * number - 1000 + 10, 1000 * number - 1000 + 30)] if number else []
+        assert ids_of(rb) == [*kept, *range(1000 * number, 1000 * number + 30)]
+    assert len(list(rb._replay.folder.glob("shard-*/rows.dat"))) == 1
+    rb.close()
+
+
+def test_as_many_rows_as_fit_can_be_drawn_with_nstep() -> None:
+    """Steps that wait for others do not count: 6 of 8 rows were there, and none of 2."""
+    for size, steps in itertools.product((2, 8), (2, 3, 5)):
+        rb = MPReplayBuffer(size, WITH_REWARDS, **of_steps(steps))
+        one = ReplayBuffer(size, WITH_REWARDS, **of_steps(steps))
+        for number in range(40):
+            for buffer in (rb, one):
+                buffer.add(id=number, same=np.zeros(50), rew=1.0, done=number % 17 == 16)
+            assert rb.get_stored_size() == one.get_stored_size()
+            assert rb.get_next_index() == one.get_next_index()
+            assert ids_of(rb) == ids_of(one)
+        rb.close()
+
+
+def test_priorities_reach_steps_that_wait_for_others() -> None:
+    """A learner that looks after each step uses those of ``add``: it forgot them with ``Nstep``."""
+    options: Any = {**of_steps(3), "alpha": 1.0, "eps": 0.0}
+    fields: Any = {name: {"shape": ()} for name in ("id", "rew", "done")}
+    for n_envs in (1, 2):
+        rb = MPPrioritizedReplayBuffer(100, fields, seed=0, n_envs=n_envs, **options)
+        one = PrioritizedReplayBuffer(100, fields, seed=0, n_envs=n_envs, **options)
+        for number in range(10):
+            ids = np.arange(n_envs) + n_envs * number
+            step = {"id": ids, "rew": np.ones(n_envs), "done": np.full(n_envs, number == 9)}
+            step = {name: value[0] if n_envs == 1 else value for name, value in step.items()}
+            for buffer in (rb, one):
+                buffer.add(**step, priorities=1.0 + ids % 7)
+            rb.get_stored_size()
+            if number > 2:
+                rb.sample(1)
+        found, expected = rb.sample(4000, 1.0), one.sample(4000, 1.0)
+        for number in range(10 * n_envs):
+            share = (found["id"] == number).mean()
+            assert abs(share - (1 + number % 7) / (1.0 + np.arange(10 * n_envs) % 7).sum()) < 0.02
+            weights = [one["weights"][one["id"] == number][0] for one in (found, expected)]
+            np.testing.assert_allclose(weights[0], weights[1], rtol=1e-5)
+        rb.close()
+
+
+@FORKS
+def test_clear_begins_again() -> None:
+    """The next index and the greatest priority too, whichever process clears; as in cpprb."""
+    rb = MPPrioritizedReplayBuffer(8, FIELDS, alpha=1.0, eps=0.0, seed=0)
+    for clear in (rb.clear, lambda: assert_ends(rb.clear)):
+        rb.add(**rows(0, 5))
+        batch = rb.sample(32)
+        rb.update_priorities(batch["indexes"], np.full(32, 9.0))
+        assert (rb.get_next_index(), rb.get_max_priority()) == (5, 9.0)
+        clear()
+        assert (rb.get_stored_size(), rb.get_next_index(), rb.get_max_priority()) == (0, 0, 1.0)
+        rb.update_priorities(batch["indexes"], np.full(32, 7.0))  # of rows that are gone
+        assert rb.get_max_priority() == 1.0
+        rb.add(**rows(10, 2))
+        rb.add(**rows(20), priorities=2.0)
+        batch = rb.sample(4000)
+        assert abs((batch["id"] == 20).mean() - 0.5) < 0.05
+        assert (rb.get_next_index(), rb.get_max_priority()) == (3, 2.0)
+        rb.add(**rows(30, 7))
+        assert (rb.get_stored_size(), rb.get_next_index()) == (8, 2)
+        rb.clear()
+    rb.close()
+
+
+def assert_ends(call: Callable[[], None]) -> None:
+    """In a process of its own, the call returns."""
+    with child(call) as process:
+        assert process.join() == 0
+
+
+@BOTH
+@pytest.mark.parametrize("steps", [1, 3])
+def test_encode_sample_reads_rows_by_index(kind: Any, steps: int) -> None:
+    """Under cpprb's name: by ``indexes`` of batches, and by places of all rows."""
+    rb = kind(20, WITH_REWARDS, seed=0, **of_steps(steps))
+    with pytest.raises(IndexError, match=r"idx\[0\]"):
+        rb._encode_sample([0])
+    rb.add(**rows(0, 12), rew=np.ones(12))
+    with child(lambda: rb.add(**rows(100, 14), rew=np.ones(14))) as explorer:
+        assert explorer.join() == 0
+    every = rb.get_all_transitions()
+    n = len(every["id"])
+    assert n == 20
+    places = np.array([n - 1, 0, 3, 3])
+    for name, values in rb._encode_sample(places).items():
+        np.testing.assert_array_equal(values, every[name][places])
+    assert rb._encode_sample(2)["id"].tolist() == [every["id"][2]]
+    assert rb._encode_sample([]).keys() == every.keys()
+    with pytest.raises(IndexError, match=rf"idx\[1\]: expected 0 to {n - 1}.*got {n}"):
+        rb._encode_sample([0, n])
+    with pytest.raises(IndexError, match="got -1"):
+        rb._encode_sample([-1])
+    with pytest.raises(TypeError, match="idx: expected integers"):
+        rb._encode_sample([0.5])
+    if kind is MPPrioritizedReplayBuffer:
+        batch = rb.sample(32)
+        for name, values in rb._encode_sample(batch["indexes"]).items():
+            np.testing.assert_array_equal(values, batch[name])
+        rb.add(**rows(200, 20), rew=np.ones(20))
+        with pytest.raises(IndexError, match="still there"):
+            rb._encode_sample(batch["indexes"])
+    rb.close()
 
 
 def test_sample_takes_the_arguments_of_one_process() -> None:

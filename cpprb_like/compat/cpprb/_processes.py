@@ -6,6 +6,7 @@ reads a learner, when it first needs them. Not here: both ends (``processes``).
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import threading
@@ -49,10 +50,16 @@ PRIORITY = "_priority"  # the field of what explorers say of their rows, NaN if 
 class _Ends:
     """What one process has of a shared replay, made when it first needs it."""
 
-    def __init__(self, replay: SharedReplay, make_learner: Callable[[], NewestLearner]) -> None:
+    def __init__(
+        self,
+        make_actor: Callable[[], Actor],
+        make_learner: Callable[[Seed], NewestLearner],
+        seed: Seed,
+    ) -> None:
         self.process = os.getpid()
-        self._replay = replay
+        self._make_actor = make_actor
         self._make_learner = make_learner
+        self._seed = seed
         self._lock = threading.Lock()
         self._actor: Actor | None = None
         self._learner: NewestLearner | None = None
@@ -63,17 +70,22 @@ class _Ends:
         if self._actor is None:
             with self._lock:
                 if self._actor is None:
-                    self._actor = self._replay.actor()
+                    self._actor = self._make_actor()
         return self._actor
 
     @property
     def learner(self) -> NewestLearner:
-        """The end that reads."""
-        if self._learner is None:
+        """The end that reads; another one after a ``clear`` of any process."""
+        found = self._learner
+        if found is None or found.is_cleared:
             with self._lock:
-                if self._learner is None:
-                    self._learner = self._make_learner()
-        return self._learner
+                if self._learner is found:
+                    self._learner = self._make_learner(self._seed if found is None else found.rng)
+                    if found is not None:
+                        found.close()
+                found = self._learner
+                assert found is not None
+        return found
 
     def end_episodes(self) -> None:
         """End what this process has added, as truncated."""
@@ -100,9 +112,10 @@ class MPReplayBuffer:
         cpprb's; both are the same here.
     explorers : int, optional
         Processes that add at the same time, at most. Without it there may be 16, or twice as many
-        as the machine has processors if that is more, and the memory of each is that of ``size``
-        rows, taken at its first ``add``. With it the memory is that of ``size`` rows in all,
-        taken at once, and each explorer keeps its newest ``size / explorers``.
+        as the machine has processors if that is more. The memory of each is that of ``size`` rows
+        and 8 bytes a row, taken at its first ``add``; an explorer takes over the memory of one that
+        has ended. With it the memory is that of ``size`` rows in all, taken at once, and each
+        explorer keeps its newest ``size / explorers``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
         Of the draws.
     **options
@@ -118,8 +131,9 @@ class MPReplayBuffer:
 
     Notes
     -----
-    No lock is shared: a process that is killed, or whose ``add`` fails, holds nobody, and a row is
-    drawn when it is whole. Which rows are the newest of all is as the learner saw them come.
+    No lock is shared: a process that is killed, or whose ``add`` fails, holds no other process, and
+    a row is drawn when it is whole. Each explorer writes down when it added a row, by the clock of
+    the machine; so which rows are the newest does not depend on when a learner looks.
 
     Examples
     --------
@@ -184,7 +198,8 @@ class MPReplayBuffer:
             reserve=explorers is not None,
             **given,
         )
-        NewestLearner.make(self._replay.folder, writers)
+        shards = [self._replay._shard(number) for number in range(writers)]
+        NewestLearner.make(self._replay.folder, shards)
         self._ends = self._new_ends()
 
     def _stored_fields(self, fields: Any) -> Any:
@@ -192,10 +207,19 @@ class MPReplayBuffer:
         return fields
 
     def _new_ends(self) -> _Ends:
-        return _Ends(self._replay, self._make_learner)
+        return _Ends(self._make_actor, self._make_learner, self._seed)
 
-    def _make_learner(self) -> NewestLearner:
-        learner = self._replay._learner_of(NewestLearner, copy.deepcopy(self._sampler), self._seed)
+    def _make_actor(self) -> Actor:
+        """An actor, over the memory of an explorer that has ended if there is one."""
+        if not self._is_divided:
+            for member in self._replay.members():
+                if member.kind == "actor" and not member.alive:
+                    with contextlib.suppress(BlockingIOError):  # another process was faster
+                        return self._replay.actor(member.number)
+        return self._replay.actor()
+
+    def _make_learner(self, seed: Seed) -> NewestLearner:
+        learner = self._replay._learner_of(NewestLearner, copy.deepcopy(self._sampler), seed)
         learner.keep(None if self._is_divided else self._size, self._said_in)
         return learner
 
@@ -278,8 +302,16 @@ class MPReplayBuffer:
         return learner._take(np.empty(0, np.intp), names, None, False)[1]
 
     def clear(self) -> None:
-        """Forget all rows, of all explorers; those that add meanwhile go on behind them."""
+        """Forget all rows, of all explorers, and the greatest priority; those that add go on."""
         self._here().learner.clear_all()
+
+    def _encode_sample(self, idx: ArrayLike) -> Batch:
+        """The rows of ``batch["indexes"]``, or in these places of ``get_all_transitions``.
+
+        Under cpprb's name. Raises ``IndexError`` for a row that is not there, or not any more.
+        """
+        learner = self._here().learner
+        return learner.rows_at(idx, learner._read_batch_size(0, self._visible(None))[1])
 
     # ------------------------------------------------------------------ sizes
 
@@ -292,8 +324,11 @@ class MPReplayBuffer:
         return self._size
 
     def get_next_index(self) -> int:
-        """Rows that were ever added, modulo the size."""
-        return self._here().learner.total() % self._size
+        """Rows that were added since the last ``clear``, modulo the size.
+
+        With ``Nstep``, steps count when they can be drawn.
+        """
+        return self._here().learner.next_index() % self._size
 
     def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
         """Whether rows are read as transitions of several steps."""
@@ -442,25 +477,22 @@ class _Transitions:
         return self._shared._here().learner.columns
 
     def _all_by_age(self) -> tuple[Batch, NDArray[np.bool_]]:
-        """All rows, episode by episode, and after which of them one ends.
-
-        How far an episode's end lies behind the newest row of its explorer, as a share of the rows
-        of that explorer, says how old it is beside episodes of other explorers.
-        """
+        """All rows, episode by episode in the order of their ends, and which rows end one."""
         learner = self._shared._here().learner
         ends = np.zeros(0, np.bool_)
 
         def choose() -> tuple[NDArray[np.intp], Extra]:
             nonlocal ends
-            found: list[tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.float64]]] = []
+            found: list[tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.int64]]] = []
             for number, ring in learner._group.usable_rings:
                 slots, last = slots_by_age(ring)
-                ages = np.repeat(_shares_behind(last), np.diff(np.flatnonzero(last), prepend=-1))
-                found.append((learner._group.number(number, slots), last, ages))
+                times = learner.times_of(number, slots[last])
+                times = np.repeat(times, np.diff(np.flatnonzero(last), prepend=-1))
+                found.append((learner._group.number(number, slots), last, times))
             if not found:
                 return np.zeros(0, np.intp), {}
-            rows, lasts, shares = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-            order = np.argsort(-shares, kind="stable")
+            rows, lasts, times = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+            order = np.argsort(times, kind="stable")
             ends = lasts[order]
             return rows[order], {}
 
@@ -478,8 +510,3 @@ class _Transitions:
     def _hold(self, pauses: bool, call: Any, *arguments: Any) -> Any:  # noqa: ARG002
         """Nobody else adds to what this process adds to."""
         return call(*arguments)
-
-
-def _shares_behind(ends: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Of each episode, the share of rows that come after its last one."""
-    return (len(ends) - 1 - np.flatnonzero(ends)) / max(1, len(ends))
