@@ -41,7 +41,7 @@ from cpprb_like._core import (
 from cpprb_like._store import chained, overflow
 from cpprb_like._store.arenas import allocate
 from cpprb_like._store.flushes import Flushed, pack, unpack
-from cpprb_like._store.recovery import Queue, hide, recover
+from cpprb_like._store.recovery import Queue, end_before, hide, recover
 from cpprb_like._store.schema import Layout
 from cpprb_like._store.tracker import Tracker
 from cpprb_like._store.undo import Undo
@@ -217,7 +217,9 @@ class Files:
         self._flushed = Flushed(layout)
         self._log_nbytes = 0
         self._edited = NO_SLOTS
-        self._is_copy = False  # of files that somebody else writes to
+        self._is_copy = False  # of files that another process writes to
+        self._has_new_names = True  # of files, which may not be on the disk yet
+        self._logged: dict[str, int] = {}  # generations that the log on the disk refers to
         self.one_process = OneProcess(SHARED_FILE)
         """Who may write: this process alone."""
         try:
@@ -258,10 +260,14 @@ class Files:
                 record = hold(True, self._note)
                 for path in self._all_paths():
                     _sync(path)
+                if self._has_new_names:  # a record refers to none that a crash may take
+                    _sync(self.path.parent)
+                    self._has_new_names = False
                 self._append(record)
             except BaseException:
                 self._flushed, self._log_nbytes = Flushed(self.layout), 0  # the next one says all
                 raise
+            self._logged = dict(self._flushed.generations)
             self._edited = NO_SLOTS
             self._forget_sides()
 
@@ -349,6 +355,7 @@ class Files:
         for numbers, arrays, place in unpack(log[INCARNATION_NBYTES:]):
             self._flushed.take(numbers, arrays)
             self._log_nbytes = INCARNATION_NBYTES + place
+        self._logged = dict(self._flushed.generations)
         return self._log_nbytes > 0
 
     def _after_a_crash(self) -> None:
@@ -438,10 +445,10 @@ class Files:
                 if not overflow.grow(aside, side.keys, side.values, side.complete):
                     side = self._sides[queue.name] = self._create_side(queue, aside.count)
                     overflow.grow(aside, side.keys, side.values, side.complete)
-        self._forget_sides()
         if not self.frozen and not (self._is_of_this_start and self._log_nbytes):
             self.flush(lambda _, call: call())
             self._sign()
+        self._forget_sides()
 
     def grow(self, ring: Ring) -> None:
         """Make the files larger that the ring asked for: ``MemoryError`` if there is no room."""
@@ -482,6 +489,13 @@ class Files:
         memory, start = self._old_floats(path, nbytes), SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
         there = memory is not None
         if memory is None:
+            if self.mode in ("r", "r+") and self.layout.state(self.arena)[WORD_WRITTEN]:
+                warnings.warn(
+                    f"{path} is missing, or of another buffer: all rows have the priority of new "
+                    "ones",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             memory = allocate(nbytes) if self.frozen else self._new_floats(path, nbytes)
             memory[: len(head)] = np.frombuffer(head, np.uint8)
             memory[start : start + INCARNATION_NBYTES] = np.frombuffer(self._incarnation, np.uint8)
@@ -514,6 +528,7 @@ class Files:
             with unfinished.open("xb+") as file:
                 memory = _map_new(file, nbytes)
             unfinished.replace(path)
+        self._has_new_names = True
         return memory
 
     # ------------------------------------------------------------------ files beside the rows
@@ -554,6 +569,7 @@ class Files:
                     _reserve(file, nbytes)
                     file.write(head)
                 _name(unfinished, path)
+            self._has_new_names = True
             try:
                 memory = self._map_side(path)
             except OSError:
@@ -613,7 +629,7 @@ class Files:
         if self.frozen:
             return
         for queue in (queue for asides in self._asides for queue in asides):
-            known = {self._flushed.generations.get(queue.name)}
+            known = {self._logged.get(queue.name)}
             if queue.name in self._sides:
                 known.add(self._sides[queue.name].generation)
             for generation, path in self._side_paths(queue.name):
@@ -764,7 +780,9 @@ class Files:
             )
             if written and not ((copied == tag) & (now == tag)).any():
                 copied[:] = -1
-                hide(layout, arena, np.arange(written - layout.n_envs, written))
+                newest = np.arange(written - layout.n_envs, written)
+                hide(layout, arena, newest)
+                end_before(layout, arena, newest)
                 layout.state(arena)[WORD_EDITS] += 1  # so that ``recover`` counts anew
                 layout.state(arena)[WORD_EDITS] |= 1
 
@@ -824,7 +842,6 @@ class Files:
             else:
                 _name(unfinished, self.path)
         self._memory = memory
-        self._forget_sides()
         return memory
 
 

@@ -25,7 +25,7 @@ from cpprb_like._core import (
     WORD_RESERVED,
     WORD_WRITTEN,
 )
-from cpprb_like._store.recovery import derive, hide
+from cpprb_like._store.recovery import derive, end_before, hide
 from cpprb_like._store.schema import Layout
 
 __all__ = ["Flushed", "pack", "unpack"]
@@ -264,6 +264,7 @@ class Flushed:
         was_there = self.bytes["flags"][slots] & FLAG_ABSENT == 0
         lost = ids[bad & was_there]
         hide(layout, arena, lost)
+        end_before(layout, arena, lost)
         for name, _ in layout.schema.next_of:
             marks = layout.block(arena, f"marks of {name}")
             marks[slots[bad | (ids + n_envs >= written)]] = FOLLOWS

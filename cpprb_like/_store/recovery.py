@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cpprb_like._core import (
     FLAG_ABSENT,
     FLAG_END,
+    FLAG_TRUNCATED,
     WORD_ABSENT_ROWS,
     WORD_EDITS,
     WORD_HANDLE_BASE,
@@ -27,7 +28,7 @@ from cpprb_like._core import (
 )
 from cpprb_like._store.schema import Layout
 
-__all__ = ["MOST", "Queue", "derive", "hide", "open_steps", "recover"]
+__all__ = ["MOST", "Queue", "derive", "end_before", "hide", "open_steps", "recover"]
 
 Arena = NDArray[np.uint8]
 MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 64 bits
@@ -112,6 +113,26 @@ def _undo(arena: Arena, log: Arena) -> None:
 def hide(layout: Layout, arena: Arena, rows: NDArray[np.int64]) -> None:
     """Make rows absent; ``derive`` has to follow."""
     layout.flags(arena)[rows % layout.capacity] = FLAG_ABSENT
+
+
+def end_before(layout: Layout, arena: Arena, rows: NDArray[np.int64]) -> None:
+    """End each episode before its first row that was lost; ``derive`` has to follow.
+
+    ``rows`` are the ids of absent rows that lost their values. Their ends are lost with them, so an
+    episode that went on over such a gap would join the steps of two episodes.
+    """
+    flags, n_envs = layout.flags(arena), layout.n_envs
+    written = int(layout.state(arena)[WORD_WRITTEN])
+    oldest = max(0, written - layout.capacity)
+    is_lost = np.zeros(layout.capacity, np.bool_)
+    is_lost[rows % layout.capacity] = True
+    for stream in range(n_envs if len(rows) else 0):
+        slots = np.arange(oldest + (stream - oldest) % n_envs, written, n_envs) % layout.capacity
+        here = flags[slots]
+        steps = np.where(here & FLAG_ABSENT == 0, np.arange(len(slots)), -1)
+        before = np.maximum.accumulate(steps)[is_lost[slots]]  # the newest step before each
+        before = before[before >= 0]
+        flags[slots[before[here[before] & FLAG_END == 0]]] |= FLAG_TRUNCATED
 
 
 def derive(layout: Layout, arena: Arena) -> None:

@@ -30,7 +30,7 @@ from cpprb_like._core import (
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.chained import load as load_chain
 from cpprb_like._store.column import Column, load_objects
-from cpprb_like._store.recovery import derive
+from cpprb_like._store.recovery import derive, end_before
 from cpprb_like._store.schema import Field, Layout, Schema, Stack
 from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
@@ -206,7 +206,7 @@ class RingReader:
         self._tell_lost(missing)
         self.lost = int(np.count_nonzero(missing))
         self._fill_header(layout, arena, first, missing)
-        self._end_before(layout, arena, first, missing)
+        end_before(layout, arena, first + np.flatnonzero(missing))
         found = Found(first, missing, self)
         if found.is_whole and layout.capacity == self.capacity:
             absent = _int(self.saved["absent"], 0, self.stored)
@@ -523,20 +523,6 @@ class RingReader:
             edits=_int(saved["edits"]),
             episode_lens=[_int(length) for length in lens],
         )
-
-    def _end_before(
-        self, layout: Layout, arena: Bytes, first: int, missing: NDArray[np.bool_]
-    ) -> None:
-        """An episode does not go on over rows that are lost."""
-        if not missing.any():
-            return
-        flags = layout.flags(arena)
-        k = self.n_envs
-        there = ~missing
-        before = np.flatnonzero(there[:-k] & missing[k:])
-        slots = (first + before) % layout.capacity
-        open_ones = slots[flags[slots] & (FLAG_END | FLAG_ABSENT) == 0]
-        flags[open_ones] |= FLAG_END | FLAG_TRUNCATED
 
 
 def ring_header(

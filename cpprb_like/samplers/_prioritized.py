@@ -288,6 +288,10 @@ class ByPriority(PrioritySampler):
         """What would be in a file, if it were in one, in words, and the sizes of its arrays."""
         return f"{type(self).__name__}", {"weights": tree_size(capacity)}
 
+    def _least(self) -> float:
+        """The least that ``RowWeights`` is given for a row."""
+        return 0.0
+
     def _weigh(self, priorities: Floats) -> Floats:
         """What ``RowWeights`` takes for rows of these priorities; ``ValueError`` if too large."""
         raise NotImplementedError
@@ -333,7 +337,7 @@ class ByPriority(PrioritySampler):
         if self._saved is not None and not there:
             rows.load(self._saved)
         if mapped:
-            rows.keep_in(mapped["notes"], there)
+            rows.keep_in(mapped["notes"], there, self._least() > 0)
         self._saved = None
         self._rows = rows
 
@@ -732,6 +736,9 @@ class Prioritized(ByPriority):
         return self.rows.get(slots) / self.rows.total
 
     # ------------------------------------------------------------------ priorities
+
+    def _least(self) -> float:
+        return float(self.eps**self.alpha)
 
     def _weigh(self, priorities: Floats) -> Floats:
         weights, heaviest = weigh(priorities, self.eps, self.alpha)

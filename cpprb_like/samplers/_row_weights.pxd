@@ -65,4 +65,4 @@ cdef class RowWeights:
     cdef void c_rank_entered(self, Entry* scratch) noexcept nogil
     cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1
     cdef int c_check_ranks(self, ndarray leaves, ndarray there, float64_t greatest) except -1
-    cdef int c_go_on(self, float64_t[::1] notes, dict held) except -1
+    cdef int c_go_on(self, float64_t[::1] notes, dict held, bint positive) except -1

@@ -595,12 +595,14 @@ cdef class RowWeights:
 
     # ------------------------------------------------------------------ in a file
 
-    def keep_in(self, float64_t[::1] notes not None, bint there):
-        """Write down in a file what the leaves of the tree, which are in one too, do not tell.
+    def keep_in(self, float64_t[::1] notes not None, bint there, bint positive):
+        """Note in a file what the leaves of the tree, which are in a file too, do not say.
 
-        ``notes`` has ``notes_size(ring)`` numbers. If they are ``there``, from another object over these
-        rows that is gone, this one goes on with its weights. Of rows that it had not seen, the weight is
-        that of new rows. Raises ``ValueError`` if no object can have left such weights.
+        ``notes`` has ``notes_size(ring)`` numbers. If they are ``there``, an object that is gone left
+        them, and this one goes on with its weights. A row that the other object had not seen has the
+        weight of a new row. So has a row of weight 0 if all weights are ``positive``: a crash of the
+        machine can bring back a row whose weight was taken out. Raises ``ValueError`` if no object can
+        have left such weights.
         """
         if notes.shape[0] != notes_size(self.ring):
             raise ValueError(f"notes: expected {notes_size(self.ring)}, got {notes.shape[0]}")
@@ -612,12 +614,12 @@ cdef class RowWeights:
         held = dict(zip(held_rows.tolist(), numbers[HELD + n :].tolist()))
         self.held_rows, self.held = held_rows, numbers[HELD + n :]
         if there:
-            self.c_go_on(notes, held)
+            self.c_go_on(notes, held, positive)
         self.noted = numbers
         self.notes = &notes[0]
         self.c_note_down()
 
-    cdef int c_go_on(self, float64_t[::1] notes, dict held) except -1:
+    cdef int c_go_on(self, float64_t[::1] notes, dict held, bint positive) except -1:
         """Derive all state from what another object has left in the leaves, and in ``notes``."""
         cdef int64_t base = self.ring.state[HANDLE_BASE], written = self.ring.state[WRITTEN]
         cdef int64_t filled = (<int64_t*> &notes[0])[FILLED] - base
@@ -643,8 +645,10 @@ cdef class RowWeights:
         values[ids >= filled] = fresh
         for row, weight in held.items():
             values[row % self.ring.capacity] = weight
-        if self.ranks is not None:  # a row without a rank is absent
-            values[np.isnan(values)] = self.newest_weight
+        if self.ranks is not None:  # a row without a rank is absent, or came back
+            values[np.isnan(values)] = fresh
+        elif positive:
+            values[values == 0.0] = fresh
         sound = (values >= 0.0) & (values <= self.tree.largest)
         if not sound.all() or not (
             self.first <= self.newest_weight <= self.tree.largest

@@ -7,6 +7,7 @@ and others are not; and the machine has been started anew.
 from __future__ import annotations
 
 import shutil
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from file_map_cases import Case, step, twin_rows
 
-from cpprb_like import ReplayBuffer
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._store import file_maps
 
 CASES = [
@@ -205,6 +206,135 @@ def test_a_disk_that_is_full(tmp_path: Path, restart: Any, monkeypatch: pytest.M
         shutil.copy(path, folder)
     restart()
     assert sorted(case.open(folder, "r+").get_all_transitions()["t"].tolist()) == list(range(20))
+
+
+def crashed(live: Path, folder: Path, restart: Any) -> Path:
+    """A copy of the files, as a crash of the machine leaves them that comes now."""
+    shutil.copytree(live, folder)
+    restart()
+    return folder
+
+
+def test_an_episode_ends_before_rows_that_are_left_out(tmp_path: Path, restart: Any) -> None:
+    """Also before a pause: the end of an episode is lost together with its row.
+
+    Windows of rows, for n-step sums and sequences, joined the steps before and after.
+    """
+    live = tmp_path / "live"
+    live.mkdir()
+    fields: dict[str, Any] = {"t": {"dtype": "i8"}, "done": {"dtype": bool}, "mark": {}}
+    options: dict[str, Any] = {"n_envs": 2}
+    rb = ReplayBuffer(40, fields, mmap_prefix=live / "a", **options)
+    for t in range(12):
+        values = {"t": [t, t], "done": [t == 6, t == 9], "mark": [0, 0]}
+        if t == 5:  # the first environment pauses
+            rb.add_where([False, True], **values)
+        else:
+            rb.add(**values)
+    rb.flush()
+    ends = [12, 19]  # of the first episode of each environment
+    rb.update(ends, mark=[1, 1])
+    folder = crashed(live, tmp_path / "crashed", restart)
+    with pytest.warns(RuntimeWarning, match="2 rows that were overwritten or changed"):
+        rb = ReplayBuffer(40, fields, mmap_prefix=folder / "a", mmap_mode="r+", **options)
+    rb.check()
+    assert not np.isin(ends, rb.ring.present_slots()).any()
+    found = [
+        rb.episodes.read(k)["t"][:, 0].tolist() for k in range(len(rb.episodes))
+    ]  # they are numbered in the order of their first rows
+    assert sorted(found) == [
+        [0, 1, 2, 3, 4],
+        [0, 1, 2, 3, 4, 5, 6, 7, 8],
+        [7, 8, 9, 10, 11],
+        [10, 11],
+    ]
+    ended = [(one.length, one.complete, one.truncated) for one in rb.episodes.list()]
+    assert sorted(ended) == [(2, False, False), (5, False, False), (5, True, True), (9, True, True)]
+    assert [rb.get_current_episode_len(env) for env in range(2)] == [5, 2]
+
+
+def test_the_files_of_the_last_flush_stay_when_the_next_one_fails(
+    tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that grows then does not take away the one that the log on the disk refers to."""
+    monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)
+    monkeypatch.setattr(file_maps, "FIRST_NBYTES", 1)
+    live = tmp_path / "live"
+    live.mkdir()
+    fields: dict[str, Any] = {"x": {"shape": 4, "dtype": "i8"}}
+    rb = ReplayBuffer(100, fields, next_of="x", mmap_prefix=live / "a")
+    x = np.arange(16).reshape(4, 4)
+    rb.add(x=x, next_x=-x - 1)
+    rb.flush()
+
+    def fail(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_maps, "_sync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            rb.flush()
+    for _ in range(5):
+        rb.add(x=x, next_x=-x - 1)
+    folder = crashed(live, tmp_path / "crashed", restart)
+    rb = ReplayBuffer(100, fields, next_of="x", mmap_prefix=folder / "a", mmap_mode="r+")
+    batch = rb.get_all_transitions()
+    assert (batch["x"] == x).all()
+    assert (batch["next_x"] == -x - 1).all()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders are not synchronised there")
+def test_flush_puts_new_names_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is synchronised after a file was made, before the log refers to it.
+
+    The file of the sampler and files that grew had their names in memory only.
+    """
+    monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)
+    monkeypatch.setattr(file_maps, "FIRST_NBYTES", 1)
+    fields: dict[str, Any] = {"x": {"shape": 4, "dtype": "i8"}}
+    rb = PrioritizedReplayBuffer(100, fields, next_of="x", mmap_prefix=tmp_path / "a")
+    x = np.arange(4)
+    done: list[Path] = []
+    sync = file_maps._sync
+
+    def noted(path: Path) -> None:
+        done.append(path)
+        sync(path)
+
+    monkeypatch.setattr(file_maps, "_sync", noted)
+    rb.add(x=x, next_x=-x - 1)
+    rb.flush()
+    assert done.index(tmp_path) > done.index(tmp_path / "a.sampler.dat")
+    done.clear()
+    rb.flush()
+    assert tmp_path not in done
+    for _ in range(10):
+        rb.add(x=x, next_x=-x - 1)  # which grows a file
+    rb.flush()
+    assert tmp_path in done
+
+
+def test_a_row_whose_priority_was_taken_away_is_drawn_again(tmp_path: Path, restart: Any) -> None:
+    """Its episode was deleted after the flush, and the file of the sampler had that already.
+
+    The row was there after the crash, with weight 0.
+    """
+    live = tmp_path / "live"
+    live.mkdir()
+    case = Case("weights", prioritized=True, capacity=50, wide=4)
+    rb: Any = case.open(live, "x")
+    add(rb, case, 0, 21)
+    rb.update_priorities(np.arange(21), np.arange(21) + 1.0)
+    rb.flush()
+    rb.episodes.delete(1)
+    rb.sample(1)
+    folder = crashed(live, tmp_path / "crashed", restart)
+    again: Any = case.open(folder, "r+")
+    assert len(again) == 21
+    weights = again.sampler.row_priorities(np.arange(21))
+    expected = np.arange(21) + 1.0
+    expected[7:14] = 21
+    np.testing.assert_allclose(weights, expected, rtol=1e-12)
 
 
 def test_flushing_a_buffer_in_memory() -> None:

@@ -125,4 +125,8 @@ def test_a_sampler_file_that_was_damaged_or_lost(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sampler"):
         make("proportional", tmp_path, "r+")
     path.unlink()
-    assert weights(make("proportional", tmp_path, "r+")) == ([1.0, 1.0], 1.0)
+    with pytest.warns(RuntimeWarning, match=r"a\.sampler\.dat is missing.*priority of new ones"):
+        assert weights(make("proportional", tmp_path, "r")) == ([1.0, 1.0], 1.0)
+    with pytest.warns(RuntimeWarning, match=r"a\.sampler\.dat is missing"):
+        assert weights(make("proportional", tmp_path, "r+")) == ([1.0, 1.0], 1.0)
+    make("proportional", tmp_path, "r+")  # the file is there again

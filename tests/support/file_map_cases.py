@@ -54,6 +54,7 @@ class Case:
     updates: bool = False
     clears: bool = False
     ids: dict[str, Any] = field(default_factory=dict)
+    wide: int = WIDE
 
     @property
     def most_call(self) -> int:
@@ -65,7 +66,7 @@ class Case:
         fields: dict[str, Any] = {
             "t": {"shape": (), "dtype": "i8"},
             "env": {"shape": (), "dtype": "i4"},
-            "wide": {"shape": WIDE, "dtype": "i4"},
+            "wide": {"shape": self.wide, "dtype": "i4"},
             "mark": {"shape": 3, "dtype": "i8"},
             "done": {"shape": (), "dtype": bool},
         }
@@ -129,8 +130,8 @@ def step(case: Case, t: int) -> dict[str, NDArray[Any]]:
     values: dict[str, Any] = {
         "t": np.full(case.n_envs, t),
         "env": np.arange(case.n_envs, dtype=np.int32),
-        "wide": np.repeat((t * 10 + np.arange(case.n_envs))[:, None], WIDE, axis=1).astype(
-            np.int32
+        "wide": np.repeat(
+            (t * 10 + np.arange(case.n_envs, dtype=np.int32))[:, None], case.wide, axis=1
         ),
         "mark": np.repeat((t * 10 + np.arange(case.n_envs))[:, None], 3, axis=1),
         "done": np.array([is_done(t, env) for env in envs]),
