@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from cpprb_like._store.row_handles import RowHandles, without_row
 from cpprb_like._store.schema import read_columns
 from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._learner import Learner
-from cpprb_like.processes._sharded import Names, Sharded
+from cpprb_like.processes._sharded import Limits, Names, Sharded
 from cpprb_like.processes._shards import TIMES, WORD, Reader
 from cpprb_like.samplers._base import Extra, Slots
 
@@ -103,7 +102,7 @@ class NewestLearner(Learner):
         if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
             raise TypeError(f"idx: expected integers, got {indexes!r}")
 
-        def choose() -> tuple[NDArray[np.intp], Extra]:
+        def choose(_: Limits) -> tuple[NDArray[np.intp], Extra]:
             rings = [(number, ring) for number, ring in self._group.usable_rings if len(ring)]
             stops = np.cumsum([0, *(len(ring) for _, ring in rings)])
             rows = np.full(len(given), -1, np.intp)
@@ -178,19 +177,18 @@ class NewestLearner(Learner):
 
     def _hear(self, number: int, reader: Reader, field: str) -> None:
         """Read the priorities that came with new rows, and with those that wait for more steps."""
-        ring = reader.ring
-        stop = ring.written
-        first = max(self._heard[number], reader.follower.bound, reader.follower.first)
-        slots = np.arange(first, stop) % ring.capacity
-        columns = read_columns(field, ring.columns)
-        found = reader.attempt(slots, partial(take, ring, slots, columns=columns))
-        if found is None:
-            return  # they are written over; those that are left are read the next time
-        self._heard[number] = stop
-        said = ~np.isnan(found[field]) & (ring.flags_at(slots) & FLAG_ABSENT == 0)
+        ring, follower, moment = reader.ring, reader.follower, reader.ring.now()
+        rows = np.arange(max(self._heard[number], follower.bound, follower.first), ring.written)
+        slots = rows % ring.capacity
+        found = take(ring, slots, columns=read_columns(field, ring.columns))[field]
+        there = rows >= follower.bound  # the others are written over, and are not drawn
+        said = there & ~np.isnan(found) & (ring.flags_at(slots) & FLAG_ABSENT == 0)
+        if not ring.holds(moment, slots[:0]):
+            return  # the shard is edited, so a draw from it begins again, and this does too
+        self._heard[number] = ring.written
         if said.any():
-            rows = self._group.number(number, slots[said])
-            self._draws.update(self._group.handles(rows), found[field][said])
+            given = self._group.handles(self._group.number(number, slots[said]))
+            self._draws.update(given, found[said])
 
 
 def _mapped(path: Path) -> NDArray[np.int64]:

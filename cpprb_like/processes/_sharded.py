@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Sharded"]
 
-Choose = Callable[[], tuple[RowNumbers, Extra]]
+Limits = Mapping[int, int]  # of shards: the oldest row that a try reads; of the others all
+Choose = Callable[[Limits], tuple[RowNumbers, Extra]]
 Names = tuple[str, ...] | None
 Clears = list[tuple[int, Ring, int]]  # a writer, its ring, and how often that had been cleared
+MOST_DRAWN = 64  # times the rows of a batch, in a try that leaves out some
 WHOLE, LOST = -1, -2  # instead of a shard that has lost a row: none has, or nothing was read
 ROW_NAMES = ("indexes", "row_indexes")  # columns that name rows
 
@@ -116,9 +118,9 @@ class Sharded(Source):
         Notes
         -----
         Each row is whole, and was in the replay at the time of the draw. A row that an actor writes
-        over while it is read makes all rows be drawn again, without the oldest of that shard. Only
-        the batch that was read counts as drawn, as for the time of a schedule; the random numbers
-        of the others are used up.
+        over while it is read makes all rows be drawn again. That try passes over the oldest rows of
+        the shard; later draws have them again. Only the batch that was read counts as drawn, as for
+        the time of a schedule; the random numbers of the others are used up.
 
         Cost: that of one buffer, and a look at each shard. N-step returns and views are read shard
         by shard, and copied once more.
@@ -150,8 +152,9 @@ class Sharded(Source):
         """A batch, drawn by one thread at a time."""
         learner = self._learner
 
-        def choose() -> tuple[RowNumbers, Extra]:
-            rows, extra = self._draw_rows(replace, beta, n)
+        def choose(limits: Limits) -> tuple[RowNumbers, Extra]:
+            draw = partial(self._draw_beyond, limits) if limits else self._draw_rows
+            rows, extra = draw(replace, beta, n)
             if indexes and "indexes" not in extra:
                 extra = {**extra, "indexes": learner._group.handles(rows)}
             return rows, extra
@@ -160,6 +163,43 @@ class Sharded(Source):
             batch = self._read(choose, n, names, arrays, indexes)
             self._count()
         return batch
+
+    def _draw_beyond(
+        self, limits: Limits, replace: bool, beta: float | Schedule | None, n: int
+    ) -> tuple[RowNumbers, Extra]:
+        """As ``_draw_rows``, of rows that are not older than the limits: more are drawn than n.
+
+        Older rows are not hidden, as they can be drawn again when the actors pause.
+        """
+        learner = self._learner
+        total = len(learner._group)
+        most = MOST_DRAWN * n if replace else total
+        old = sum(
+            limit - learner._reader(number).follower.first for number, limit in limits.items()
+        )
+        drawn = min(most, max(n, 2 * n * total // max(1, total - old)))
+        noted = learner._draws.noted()
+        while True:
+            rows, extra = self._draw_rows(replace, beta, drawn)
+            beyond = np.flatnonzero(self._are_beyond(limits, rows))
+            if len(beyond) >= n:
+                break
+            if drawn >= most:
+                raise NotEnoughDataError(f"cannot sample {n} rows: others are written over")
+            learner._draws.put_back(noted)
+            drawn = min(2 * drawn, most)
+        if len(beyond) > n:
+            beyond = learner.rng.choice(beyond, n, replace=False)
+        return rows[beyond], {name: values[beyond] for name, values in extra.items()}
+
+    def _are_beyond(self, limits: Limits, rows: RowNumbers) -> NDArray[np.bool_]:
+        """Which rows are not older than the limits of their shards."""
+        found = np.full(len(rows), True)
+        for number, places, slots in self._learner._group.parts(rows):
+            if number in limits:
+                ids = self._learner._reader(number).ring.row_ids(slots)
+                found[places] = ids >= limits[number]
+        return found
 
     def _check_drawn(self, rows: RowNumbers, extra: Extra, n: int) -> None:
         """See ``check_drawn``."""
@@ -179,11 +219,14 @@ class Sharded(Source):
         margins: dict[int, int] = {}
         for _ in tries():
             learner._follow()
+            limits = {}
             for number, margin in margins.items():
-                learner._reader(number).leave_out(margin)
+                reader = learner._reader(number)
+                reader.leave_out()
+                limits[number] = reader.oldest_beyond(margin)
             noted, late = learner._draws.noted(), LOST
             try:
-                rows, extra = choose()
+                rows, extra = choose(limits)
                 self._check_drawn(rows, extra, len(rows) if n is None else n)
                 late, batch = self._take(rows, names, arrays, located)
             except NotEnoughDataError:
@@ -263,14 +306,16 @@ class Sharded(Source):
 
         return EpochOrder(take, read, lambda: _cleared(clears) is not None)
 
-    def _still_there(self, rows: RowNumbers, clears: Clears) -> tuple[RowNumbers, Extra]:
+    def _still_there(
+        self, rows: RowNumbers, clears: Clears, limits: Limits
+    ) -> tuple[RowNumbers, Extra]:
         """Those of the rows that can be drawn now."""
         cleared = _cleared(clears)
         if cleared is not None:
             raise RuntimeError(f"writer {cleared} cleared its rows while they were read")
-        there = np.zeros(len(rows), np.bool_)
+        there = self._are_beyond(limits, rows)
         for number, places, slots in self._learner._group.parts(rows):
-            there[places] = self._there(number, slots)
+            there[places] &= self._there(number, slots)
         return rows[there], {}
 
     # ------------------------------------------------------------------ priorities and state

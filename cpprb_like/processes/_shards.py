@@ -387,35 +387,40 @@ class Reader(ReplayBuffer):
         """Whether the rows before these, which were read too, have not been written over either."""
         moment = self.ring.now()
         self.follow()
-        self.leave_out(0)
+        self.leave_out()
         came = self.ring.written - moment.written
         ages = (slots - moment.written) % self.ring.capacity
         if self.ring.clears != moment.clears or (ages < came).any():
             return False
         return bool((starts.tell(slots) == 1).all())
 
-    def leave_out(self, margin: int) -> None:
-        """Draw no more rows that are written over now, nor so many after them, but the newest."""
+    def leave_out(self) -> None:
+        """Leave out the rows that are written over now: they are gone."""
         bound = self.follower.bound
-        bound += min(margin, max(self.ring.written - bound, 0) * 7 // 8)
         if bound > self.ring.first:
             self.hide(self.follower.leave_out(bound))
 
+    def oldest_beyond(self, margin: int) -> int:
+        """The oldest row with so many between it and those that are written over now.
+
+        One row in eight is newer.
+        """
+        bound = self.follower.bound
+        return bound + min(margin, max(self.ring.written - bound, 0) * 7 // 8)
+
     def margin_after(self, margin: int) -> int:
-        """How many rows to leave out, after rows were written over in spite of this margin."""
+        """The margin of the next try, after rows were written over in spite of this one."""
         progress = max(self.follower.bound - self.ring.first, 1)
         return min(2 * margin + progress, self.ring.capacity)
 
     def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
         """Read rows again that were written over meanwhile: newer ones, as no writer waits."""
-        margin = 0
         for _ in tries():
             self.follow()
-            self.leave_out(margin)
+            self.leave_out()
             found = attempt()
             if found is not None:
                 return found
-            margin = self.margin_after(margin)
         raise RuntimeError(TOO_FAST)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ import explorers
 import numpy as np
 import pytest
 from children import child, until
+from dying_processes import CASES, KILLS, Child, ended, step, torn
 
 from cpprb_like import (
     MPPrioritizedReplayBuffer,
@@ -33,6 +35,7 @@ FIELDS: Mapping[str, FieldSpec] = {
     "done": {"shape": (), "dtype": bool},
 }
 BOTH = pytest.mark.parametrize("kind", [MPReplayBuffer, MPPrioritizedReplayBuffer])
+N_STEPS = CASES["n-step"]
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
 
@@ -551,6 +554,110 @@ def test_encode_sample_reads_rows_by_index(kind: Any, steps: int) -> None:
         with pytest.raises(IndexError, match="still there"):
             rb._encode_sample(batch["indexes"])
     rb.close()
+
+
+# ---------------------------------------------------------------------- kills
+
+
+def priority_of(t: Any) -> Any:
+    """The priority of the row of a step."""
+    return 1.0 + t % 7
+
+
+def exploring(rb: Any, first: int) -> Callable[[Child], None]:
+    """A job: add steps without end, one or several at a time."""
+    takes = {"priorities"} if isinstance(rb, MPPrioritizedReplayBuffer) else set()
+
+    def job(process: Child) -> None:
+        chance = random.Random(first)
+        t = first
+        while True:
+            steps = [step(N_STEPS, t + k) for k in range(chance.choice([1, 1, 1, 4]))]
+            given = {name: np.array([one[name] for one in steps]) for name in steps[0]}
+            rb.add(**given, **dict.fromkeys(takes, priority_of(given["t"])))
+            t += len(steps)
+            if chance.random() < 0.02:
+                rb.on_episode_end()
+            process.beat()
+
+    return job
+
+
+def assert_newest(rb: Any, size: int) -> None:
+    """While no explorer adds: the rows are the newest of all that are in memory, by their times."""
+    newest, every = rb._here().learner, rb._replay.learner()
+    assert rb.get_stored_size() == min(size, len(every))
+    rows: list[tuple[int, int]] = []
+    for number, ring in every._group.usable_rings:
+        slots = ring.newest_slots(len(ring))
+        numbers = every._group.number(number, slots).tolist()
+        rows += zip(newest.times_of(number, slots).tolist(), numbers, strict=True)
+    rows.sort(key=lambda row: row[0])
+    kept = np.array([row for _, row in rows[-size:]], np.intp)
+    with every._lock:
+        expected = every._read(lambda _: (kept, {}), len(kept), ("t",), None, False)["t"]
+    found = rb.get_all_transitions()
+    assert torn(found, N_STEPS) is None
+    assert sorted(found["t"].tolist()) == sorted(expected.tolist())
+    every.close()
+
+
+@BOTH
+@FORKS
+@pytest.mark.parametrize("size", [40, 3000])
+def test_explorers_with_nstep_are_killed_at_random_moments(kind: Any, size: int) -> None:
+    """Rows stay whole, the newest of all, and by their priorities; memory is taken over.
+
+    Some explorers are stopped for a while before they are killed.
+    """
+    chance = random.Random(f"{kind} {size}")
+    options: Any = {"alpha": 1.0, "eps": 0.0} if kind is MPPrioritizedReplayBuffer else {}
+    rb = kind(size, **N_STEPS, seed=0, **options)
+    started = 0
+
+    def start() -> Child:
+        nonlocal started
+        started += 1
+        return Child("explorer", exploring(rb, started * 100_000))
+
+    children = [start() for _ in range(3)]
+    with ended(children):
+        for _ in range(-(-KILLS // 8)):
+            time.sleep(chance.random() * 0.02)
+            place = chance.randrange(3)
+            process = children[place]
+            if chance.random() < 0.3:
+                process.wait_for_beat()
+                process.signal(signal.SIGSTOP)
+                process.wait_until_stopped()
+            if rb.get_stored_size():
+                draw_and_update(rb)
+            process.kill()
+            children[place] = start()
+        for process in children:
+            process.wait_for_beat(2)
+            process.kill()
+        children.clear()
+    assert_newest(rb, size)
+    draw_and_update(rb)
+    used = list(rb._replay.folder.glob("shard-*/rows.dat"))
+    assert len(used) == 3, "a new explorer takes over the memory of one that was killed"
+    for number in range(3):
+        with rb._replay.actor(number) as actor:  # whose open episodes end
+            actor.check()
+    assert_newest(rb, size)
+    rb.close()
+
+
+def draw_and_update(rb: Any) -> None:
+    """Draw a batch of whole rows; weights are those of the priorities that came with the steps."""
+    batch = rb.sample(32, *([1.0] if isinstance(rb, MPPrioritizedReplayBuffer) else []))
+    assert torn(batch, N_STEPS) is None
+    assert rb.get_stored_size() <= rb.get_buffer_size()
+    if isinstance(rb, MPPrioritizedReplayBuffer):
+        masses = batch["weights"] * priority_of(batch["t"])
+        np.testing.assert_allclose(masses, masses[0], rtol=1e-5)
+        rb.update_priorities(batch["indexes"], priority_of(batch["t"]))
 
 
 def test_sample_takes_the_arguments_of_one_process() -> None:

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import shared_rows
-from shared_rows import CHAINED, CHAINED_OPTIONS, FIELDS, METHODS, chained, ids, plain, started
+from shared_rows import (
+    CHAINED,
+    CHAINED_OPTIONS,
+    EPISODE,
+    FIELDS,
+    METHODS,
+    chained,
+    ids,
+    plain,
+    started,
+)
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.processes import SharedReplay, _shards
@@ -106,6 +116,54 @@ def check(kind: str, batch: dict[str, Any]) -> None:
     else:
         make = {"long": long_rows, "chained": chained}.get(kind, plain)
         shared_rows.check(batch, make)
+
+
+@pytest.mark.parametrize("kind", ["rows", "returns", "sequences"])
+@pytest.mark.parametrize("replace", [True, False])
+def test_rows_that_a_draw_passed_over_can_be_drawn_again(kind: str, replace: bool) -> None:
+    """An actor overtakes a learner, and then pauses: no row is hidden, and no priority is lost.
+
+    Up to seven of eight rows were left out for good, although they were still there.
+    """
+    options: dict[str, Any] = {}
+    if kind == "returns":
+        options["Nstep"] = {"size": 3, "gamma": 0.5, "rew": "rew", "next": []}
+    with SharedReplay(200, FIELDS, writers=1, **options) as replay, replay.actor() as actor:
+        learner = replay.learner(Prioritized(1.0, eps=0.0, probabilities=True), seed=0)
+        source: Any = learner.view(Sequences(4)) if kind == "sequences" else learner
+        actor.add(**plain(ids(0, 0, 203)))
+        batch = learner.sample(4000)
+        learner.update_priorities(batch["indexes"], 1.0 + batch["id"] % 5)
+        draw, choose = learner._draws.draw, learner._choose
+        stop, passed = 203, [40] * (1 if source is not learner or kind == "returns" else 2)
+
+        def overtaken(call: Any) -> Any:
+            def drawn(*arguments: Any) -> Any:
+                nonlocal stop
+                found = call(*arguments)
+                n = passed.pop(0) if passed else 0
+                if n:
+                    actor.add(**plain(ids(0, stop, stop + n)))
+                stop += n
+                return found
+
+            return drawn
+
+        learner._draws.draw = overtaken(draw)  # type: ignore[method-assign]
+        learner._choose = overtaken(choose)
+        batch = source.sample(60, replace=replace)
+        assert not passed
+        shared_rows.check_returns(batch, 3) if kind == "returns" else check(kind, batch)
+        learner._draws.draw, learner._choose = draw, choose  # type: ignore[method-assign]
+        waiting = min(2, stop % EPISODE) if kind == "returns" else 0
+        held = [int(one) for one in ids(0, stop - waiting - 200, stop - waiting)]
+        assert len(learner) == 200
+        batch = learner.sample(6000)
+        assert set(batch["id"].tolist()) == set(held)
+        masses = {one: 1.0 + one % 5 if one < 203 else 5.0 for one in held}
+        found = dict(zip(batch["id"].tolist(), batch["probabilities"].tolist(), strict=True))
+        for one in held:
+            assert found[one] == pytest.approx(masses[one] / sum(masses.values())), one
 
 
 def learn(replay: SharedReplay, seed: int, priority: float, batches: int) -> None:

@@ -31,6 +31,7 @@ from cpprb_like.checkpoint._cpprb_files import (
 from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.processes._newest import NewestLearner
+from cpprb_like.processes._sharded import Limits
 from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.samplers._base import Extra, Sampler
 from cpprb_like.samplers._prioritized import read_priorities
@@ -481,7 +482,7 @@ class _Transitions:
         learner = self._shared._here().learner
         ends = np.zeros(0, np.bool_)
 
-        def choose() -> tuple[NDArray[np.intp], Extra]:
+        def choose(limits: Limits) -> tuple[NDArray[np.intp], Extra]:
             nonlocal ends
             found: list[tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.int64]]] = []
             for number, ring in learner._group.usable_rings:
@@ -493,6 +494,7 @@ class _Transitions:
                 return np.zeros(0, np.intp), {}
             rows, lasts, times = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
             order = np.argsort(times, kind="stable")
+            order = order[learner._are_beyond(limits, rows[order])]
             ends = lasts[order]
             return rows[order], {}
 
