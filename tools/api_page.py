@@ -106,7 +106,7 @@ def section(module: ModuleType) -> Iterator[str]:
     yield from (f"## {module.__name__}", "", plain(inspect.getdoc(module) or ""), "")
     for name, thing in public(module):
         if is_alias(thing):
-            yield from (f"### {name}", "", f"`{name} = {thing}`", "")
+            yield from (f"### {name}", "", f"`{name} = {spelled(thing)}`", "")
             continue
         yield from (f'<a id="{anchor(module.__name__, name)}"></a>', "", f"### {name}", "")
         if not isinstance(thing, type) or not issubclass(thing, BaseException):
@@ -119,6 +119,16 @@ def section(module: ModuleType) -> Iterator[str]:
 def is_alias(thing: Any) -> bool:
     """Whether a public name stands for a type that is written in other words."""
     return not isinstance(thing, type) and not inspect.isroutine(thing)
+
+
+def spelled(alias: Any) -> str:
+    """A type as it is written in the sources: NumPy spells ``NDArray`` out before version 2.5."""
+    found = re.sub(
+        r"numpy\.ndarray\[tuple\[typing\.Any, \.\.\.\], numpy\.dtype\[([\w.]+)\]\]",
+        r"NDArray[\1]",
+        str(alias),
+    )
+    return found.replace("typing.", "")
 
 
 def signature(thing: Any) -> str:
