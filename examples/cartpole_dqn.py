@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from tqdm import trange
 
-from cpprb_like import GymnasiumRecorder, PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.samplers import Prioritized
+from cpprb_like import GymnasiumRecorder, ReplayBuffer
+from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.schedules import Linear
 
 CAPACITY, BATCH, WARM_UP = 20_000, 64, 1_000  # steps held, steps drawn, steps before learning
@@ -82,11 +82,8 @@ def train(seed: int, steps: int, prioritized: bool) -> tuple[ReplayBuffer, list[
     # observation that is acted on is the first of the next one, and the one that is stored as next
     # the final one.
     env = GymnasiumRecorder(gymnasium.make("CartPole-v1"))
-    buffer = ReplayBuffer(CAPACITY, env.env_dict, seed=seed)
-    if prioritized:
-        sampler = Prioritized(ALPHA, beta=Linear(0.4, 1.0, steps))
-        buffer = PrioritizedReplayBuffer(CAPACITY, env.env_dict, sampler=sampler, seed=seed)
-    env.attach(buffer)
+    sampler = Prioritized(ALPHA, beta=Linear(0.4, 1.0, steps)) if prioritized else Uniform()
+    buffer = env.attach(ReplayBuffer(CAPACITY, env.env_dict, sampler=sampler, seed=seed))
     online, target = Network(rng), Network(rng)
     target.flat[:] = online.flat
     curve = [(0, evaluate(online, 20, seed))]
@@ -113,7 +110,7 @@ def train(seed: int, steps: int, prioritized: bool) -> tuple[ReplayBuffer, list[
         # the mixture that is drawn, and not for the one that happens.
         rate, weights = LEARNING_RATE * (1 - step / steps), batch.get("weights", 1.0)
         errors = online.learn(batch["obs"], batch["act"], goal, weights, rate)
-        if isinstance(buffer, PrioritizedReplayBuffer):
+        if prioritized:
             buffer.update_priorities(batch["indexes"], abs(errors))
         target.flat += TARGET_RATE * (online.flat - target.flat)  # a goal that moves slowly
 

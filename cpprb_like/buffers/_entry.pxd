@@ -15,7 +15,8 @@ cdef class BufferBase:
     cdef readonly object _lock       # RLock held by whoever needs writers to wait
     cdef public bint _paused         # somebody holds the lock
     cdef bint is_plain               # rows are stored as they are, and can be drawn at once
-    cdef bint has_priorities         # it is a ``PriorityBufferBase``
+    cdef bint has_priorities         # of its sampler: ``add`` takes priorities
+    cdef bint keeps_rows             # of its sampler: it is told before absent rows are added
     cdef tuple names                 # field names, in declared order
     cdef dict numbers                # of the fields, by name
     cdef tuple further               # names of columns that readings add to a batch
@@ -45,10 +46,7 @@ cdef class BufferBase:
         ndarray present, tuple priorities,
     )
     cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities)
+    cdef object c_add_where(self, present, dict fields)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
     cdef list c_check_out(self, out, intp_t n, tuple columns)
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns)
-
-
-cdef class PriorityBufferBase(BufferBase):
-    pass

@@ -90,6 +90,12 @@ cdef class BufferBase:
         """What ``attempt()`` gives when it is called until that is not None, and nobody writes."""
         raise NotImplementedError
 
+    def _read_priorities(self, priorities):
+        """Priorities as three values: the ``RowWeights`` that takes them, or None; an array with
+        the priority of each row; and an array of their weights, or None.
+        """
+        raise NotImplementedError
+
     def _grow(self):
         """Make the files larger that values are kept aside in, as the ring has asked for."""
         raise NotImplementedError
@@ -113,6 +119,8 @@ cdef class BufferBase:
         self.n_streams = ring.n_envs
         self._lock = lock
         self.is_plain = not (ring.chains or ring.lookahead)
+        self.has_priorities = attributes["sampler"].has_priorities
+        self.keeps_rows = attributes["sampler"].keeps_rows
         self.names = names
         self.numbers = numbers
         self.further = further
@@ -413,10 +421,10 @@ cdef class BufferBase:
                 (<RowWeights> priorities[0]).c_set_new(first, priorities[1], priorities[2], present)
             else:
                 try:
-                    self._set_new(first, clears, priorities[1])
+                    self.sampler.set_new(first, clears, priorities[1])
                 except BaseException:
                     # It cannot fail by itself, so a signal handler raised. The rows are written.
-                    self._set_new(first, clears, priorities[1])
+                    self.sampler.set_new(first, clears, priorities[1])
                     raise
         return slot
 
@@ -429,8 +437,8 @@ cdef class BufferBase:
             Which environments have a step. The rows of the others are kept but absent: never drawn
             and not counted.
         **fields
-            As for ``add``, shape ``(n_envs, *shape)`` or ``(T, n_envs, *shape)``, absent
-            environments included.
+            As for ``add``, ``priorities`` too, shape ``(n_envs, *shape)`` or ``(T, n_envs,
+            *shape)``, absent environments included.
 
         Returns
         -------
@@ -451,9 +459,18 @@ cdef class BufferBase:
         >>> len(rb)
         1
         """
-        cdef Ring ring = self.c_ring
-        if ring is None:
+        if self.c_ring is None:
             raise RuntimeError(not_initialised(self))
+        if not self.keeps_rows:
+            return self.c_add_where(present, fields)
+        self.sampler.sync()
+        slot = self.c_add_where(present, fields)
+        self.sampler.sync()
+        return slot
+
+    cdef object c_add_where(self, present, dict fields):
+        """``add_where``, without what the sampler hears of it."""
+        cdef Ring ring = self.c_ring
         cdef cnp.ndarray mask = c_read_present(present, ring.n_envs)
         cdef tuple priorities = None
         cdef intp_t n
@@ -610,26 +627,6 @@ cdef int c_check_drawn(sampler, rows, extra, intp_t n, names, further) except -1
     return 0
 
 
-@cython.auto_pickle(False)  # it would stand before that of ``ReplayBuffer``
-cdef class PriorityBufferBase(BufferBase):
-    """The same calls of a buffer whose rows have priorities, which ``add`` may be given."""
-
-    def __cinit__(self):
-        self.has_priorities = True
-
-    def _read_priorities(self, priorities):
-        """Priorities as three values: the ``RowWeights`` that takes them, or None; an array with
-        the priority of each row; and an array of their weights, or None.
-        """
-        raise NotImplementedError
-
-    def _set_new(self, first, clears, priorities):
-        """Set the priorities of new rows, where ``_read_priorities`` gave no ``RowWeights``: of the
-        rows from row id ``first`` on, written when the ring counted these ``clears``.
-        """
-        raise NotImplementedError
-
-
 cdef cnp.ndarray c_read_present(present, intp_t n_envs):
     """Which environments have a step, as an array of bools that nobody else has."""
     if (
@@ -738,6 +735,9 @@ Parameters
     axis of the same length N in every field. With ``n_envs=k`` above 1 there is always a leading
     axis k, one step of each environment, or two, ``(T, k)``, for a block of T time steps. A field of
     shape ``(1,)`` also takes scalars, and ``(N,)`` for N steps.
+priorities : float or array_like, shape () or (N,) or (N, 1) or (T, n_envs), optional
+    Of a buffer with priorities: the priority of each step, most often its absolute TD error. It is
+    finite and at least 0. By default new steps get the greatest priority so far.
 
 Returns
 -------
@@ -750,7 +750,8 @@ Raises
 TypeError
     A field is missing, unknown or given by position. For names it is a ``KeyError`` too.
 ValueError
-    A value has the wrong shape, or the declared dtype cannot represent it, or fields disagree on N.
+    A value has the wrong shape, or the declared dtype cannot represent it, or fields disagree on N;
+    or the priorities are no such numbers, or not one for each step.
 MemoryError
     The disk of ``mmap_prefix`` has no room for what fields of ``next_of`` and ``stack_compress`` keep
     aside. Whatever is raised, the buffer is unchanged.
@@ -770,50 +771,10 @@ Examples
 0
 >>> rb.add(obs=[[1, 2, 3], [4, 5, 6]], rew=[0.5, 1])
 1
-"""
-
-cdef PyMethodDef ADD_WITH_PRIORITIES
-ADD_WITH_PRIORITIES.ml_name = "add"
-ADD_WITH_PRIORITIES.ml_meth = <void*> c_add
-ADD_WITH_PRIORITIES.ml_flags = METH_FASTCALL | METH_KEYWORDS
-ADD_WITH_PRIORITIES.ml_doc = """add($self, /, *, priorities=None, **fields)
---
-
-Add one step, or several, as ``ReplayBuffer.add`` does.
-
-Parameters
-----------
-priorities : float or array_like, shape () or (N,) or (N, 1) or (T, n_envs), optional
-    Priority of each step, most often its absolute TD error: finite, at least 0. By default new
-    steps get the greatest priority so far, so that each is likely to be drawn soon.
-**fields
-    See ``ReplayBuffer.add``.
-
-Returns
--------
-int or None
-    Slot of the first row written. With ``Nstep``, slot of the first row whose n-step window this
-    call completed; None if there is none.
-
-Raises
-------
-TypeError, ValueError
-    See ``ReplayBuffer.add``; or the priorities are no such numbers, or not one for each step.
-    Whatever is raised, the buffer is unchanged.
-
-Notes
------
-Cost: without ``priorities``, that of ``ReplayBuffer.add``.
-
-Examples
---------
->>> from cpprb_like import PrioritizedReplayBuffer
->>> rb = PrioritizedReplayBuffer(100, {"obs": {"shape": 3}, "rew": {"shape": ()}})
->>> rb.add(obs=[1, 2, 3], rew=0.5)
+>>> from cpprb_like.samplers import Prioritized
+>>> rb = ReplayBuffer(100, {"rew": {"shape": ()}}, sampler=Prioritized())
+>>> rb.add(rew=[0.5, 1], priorities=[3, 0.1])
 0
->>> rb.add(obs=[[1, 2, 3], [4, 5, 6]], rew=[0.5, 1], priorities=[3, 0.1])
-1
 """
 
 c_set_method(BufferBase, &ADD)
-c_set_method(PriorityBufferBase, &ADD_WITH_PRIORITIES)

@@ -28,7 +28,7 @@ from cpprb_like._c.drawn_ahead import (
 )
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._store.schema import check_out
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._prioritized import read_indexes, read_priorities
 from cpprb_like.schedules import Schedule, check, value_at
@@ -353,8 +353,11 @@ class Mixture(Source):
 
     # ------------------------------------------------------------------ priorities
 
+    @if_prioritized
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows, each in the buffer that it was drawn from.
+
+        Only mixtures have this method of which a source has priorities.
 
         Parameters
         ----------

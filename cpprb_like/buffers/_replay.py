@@ -41,7 +41,7 @@ from cpprb_like._store.episode_index import EpisodeIndex
 from cpprb_like._store.gather import take
 from cpprb_like._store.indexing import resolve
 from cpprb_like._store.replace import write
-from cpprb_like._store.row_handles import handles
+from cpprb_like._store.row_handles import handles, without_row
 from cpprb_like._store.schema import (
     Layout,
     Schema,
@@ -55,7 +55,7 @@ from cpprb_like.buffers._entry import BufferBase, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generator
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized, order_generator
 from cpprb_like.checkpoint._held import HoldsRows, RowsToSave, Saves
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from cpprb_like.checkpoint._cpprb_files import File
     from cpprb_like.checkpoint._load import Target
     from cpprb_like.checkpoint._rows_back import RingReader
+    from cpprb_like.samplers._row_weights import RowWeights
 
 __all__ = ["ReplayBuffer"]
 
@@ -638,10 +639,93 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
 
         return View(self, layers)
 
+    # ------------------------------------------------------------------ priorities
+
     @property
     def has_priorities(self) -> bool:
         """Whether rows are drawn by priority: then batches have ``weights`` and ``indexes``."""
-        return False
+        return self.sampler.has_priorities
+
+    @if_prioritized
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set priorities, such as the absolute TD errors of a batch.
+
+        Only buffers with priorities have this method, those with a prioritized ``sampler``.
+
+        Parameters
+        ----------
+        indexes : array_like of int, shape (n,)
+            ``batch["indexes"]``, or slots, which mean the rows that are there now. Handles of rows
+            that were overwritten are skipped. Of duplicates the last counts.
+        priorities : array_like, shape (n,) or (n, 1)
+            Finite, at least 0.
+
+        Raises
+        ------
+        TypeError
+            They are no integers, or no numbers.
+        ValueError
+            Not one priority for each index, or one that is negative, infinite or NaN.
+        IndexError
+            A slot holds no step. Whatever is raised, no priority has changed.
+
+        Notes
+        -----
+        Cost: proportional to n and the logarithm of the capacity.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> from cpprb_like.samplers import Prioritized
+        >>> rb = ReplayBuffer(10, {"x": {"shape": ()}}, sampler=Prioritized(), seed=0)
+        >>> rb.add(x=[1, 2, 3])
+        0
+        >>> rb.update_priorities([0, 1, 2], [0.5, 2.0, 7.0])
+        >>> rb.get_max_priority()
+        7.0
+        """
+        sampler: Any = self.sampler
+        sampler.update_priorities(indexes, priorities)
+
+    @if_prioritized
+    def get_max_priority(self) -> float:
+        """The priority of new rows: the maximum so far, 1.0 at first and after ``clear``.
+
+        Only buffers with priorities have this method, those with a prioritized ``sampler``.
+        """
+        sampler: Any = self.sampler
+        return float(sampler.get_max_priority())
+
+    def _read_priorities(
+        self, priorities: ArrayLike
+    ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]:
+        """Priorities for ``add``, and the row weights if they can be set without Python code."""
+        if self.n_envs > 1:
+            priorities = self._in_time_order(priorities)
+        sampler: Any = self.sampler  # of a buffer with priorities
+        found: tuple[RowWeights | None, Any, Any] = sampler.prepare(priorities)
+        return found
+
+    def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
+        """Priorities of a block of time steps, flattened to one for each row."""
+        try:
+            # A masked array stays one, for the sampler to refuse.
+            given = priorities if isinstance(priorities, np.ndarray) else read_array(priorities)
+        except (BufferError, RuntimeError, TypeError, ValueError):
+            return priorities  # the sampler raises the error
+        is_block = given.shape[1:] in ((self.n_envs,), (self.n_envs, 1))
+        if is_block:
+            return given.reshape(-1)
+        return priorities if isinstance(priorities, (list, tuple)) else given  # for messages
+
+    def _check_update(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        sampler: Any = self.sampler
+        sampler.read_priorities(priorities)
+        return without_row(self.ring, indexes, sampler.check_for_update)
+
+    # ------------------------------------------------------------------ what there is
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -659,6 +743,9 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         return {**found, **self.sampler.columns}
 
     def _check_indexes(self) -> None:
+        sampler: Any = self.sampler
+        if self.has_priorities and not sampler.check_for_update:
+            raise ValueError("indexes: without check_for_update they are slots")
         if "indexes" in self.schema.names:
             raise ValueError("indexes: there is a field of this name")
 
@@ -1280,13 +1367,17 @@ def _check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = 
 
 
 def check_columns(sampler: Sampler, names: Iterable[str]) -> None:
-    """Raise ``ValueError`` if fields have the names of columns that a sampler adds to batches."""
+    """Raise ``ValueError`` if fields have names that a sampler takes.
+
+    These are the columns that it adds to batches, and ``priorities``, which ``add`` takes.
+    """
     columns = sampler.columns
     if not isinstance(columns, Mapping):
         raise TypeError(f"{sampler!r}: expected columns by name, got {columns!r}")
-    taken = [name for name in names if name in columns]
+    own = {*columns, "priorities"} if sampler.has_priorities else columns
+    taken = [name for name in names if name in own]
     if taken:
-        raise ValueError(f"sampler: {taken} are names of columns that {sampler!r} adds to batches")
+        raise ValueError(f"env_dict: {taken} are names of columns that {sampler!r} has for itself")
 
 
 def _further(nstep: NStepReturns | None) -> tuple[str, ...]:

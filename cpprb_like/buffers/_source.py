@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from types import MethodType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,10 +19,34 @@ from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, Part
 from cpprb_like.checkpoint._saved import Checkpointed
 from cpprb_like.schedules import Schedule, check
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
 if TYPE_CHECKING:
     from cpprb_like.buffers._tensors import Conversion, To
 
-__all__ = ["Batch", "ColumnSpec", "Source", "order_generator"]
+    def if_prioritized(method: Method) -> Method:
+        """A type cannot tell whether an object has priorities: to it all of a class have some."""
+
+else:
+
+    class if_prioritized:  # noqa: N801 (a decorator)
+        """A method that only those objects of a class have whose ``has_priorities`` is true."""
+
+        def __init__(self, method: Callable[..., Any]) -> None:
+            self.method = method
+
+        def __get__(self, source: Any, cls: type) -> Any:
+            if source is None:
+                return self.method
+            if not source.has_priorities:
+                raise AttributeError(
+                    f"{cls.__name__!r} object has no attribute {self.method.__name__!r}: rows have "
+                    "priorities where the sampler is Prioritized, RankBased or another such one"
+                )
+            return MethodType(self.method, source)
+
+
+__all__ = ["Batch", "ColumnSpec", "Source", "if_prioritized", "order_generator"]
 
 
 class Source(Checkpointed):
@@ -395,13 +420,10 @@ class Source(Checkpointed):
         """What a draw changes: each object, with its state or the attributes that do."""
         raise NotImplementedError
 
-    def update_priorities(
-        self,
-        indexes: ArrayLike,  # noqa: ARG002 (these are for subclasses)
-        priorities: ArrayLike,  # noqa: ARG002
-    ) -> None:
-        """Set the priorities of drawn rows, by ``batch["indexes"]``."""
-        raise TypeError(f"{type(self).__name__}: there are no priorities")
+    if TYPE_CHECKING:  # sources with priorities have it: see ``if_prioritized``
+
+        def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+            """Set the priorities of drawn rows, by ``batch["indexes"]``."""
 
     @property
     def fields(self) -> tuple[str, ...]:

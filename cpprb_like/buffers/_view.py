@@ -25,7 +25,13 @@ from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import check_out, read_columns
 from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generator
+from cpprb_like.buffers._source import (
+    Batch,
+    ColumnSpec,
+    Source,
+    if_prioritized,
+    order_generator,
+)
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._epoch import Epoch
@@ -259,10 +265,12 @@ class View(Source):
         yield self, {"draws": self.draws}
         yield from self.buffer._draw_states()
 
+    @if_prioritized
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows: see ``PrioritizedReplayBuffer.update_priorities``.
 
-        Of sequences these are the priorities of their first rows: see ``sequence_priorities``.
+        Only views of buffers with priorities have this method. Of sequences these are the
+        priorities of their first rows: see ``sequence_priorities``.
         """
         self.buffer.update_priorities(indexes, priorities)
 

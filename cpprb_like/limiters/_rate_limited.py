@@ -12,7 +12,7 @@ from cpprb_like._c.drawn_ahead import States
 from cpprb_like._store.schema import Field
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.limiters._gates import (
     InsertGate,
     LimiterStats,
@@ -96,8 +96,9 @@ class LimitedSource(Source):
         options |= {"replace": replace, "out": out, "indexes": indexes, "fields": fields}
         return self._gate.run(n, self._source.sample, n, **options)
 
+    @if_prioritized
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of drawn rows, by ``batch["indexes"]``."""
+        """Set the priorities of drawn rows, by ``batch["indexes"]``; if there are priorities."""
         self._source.update_priorities(indexes, priorities)
 
     @property

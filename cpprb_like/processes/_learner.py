@@ -25,7 +25,7 @@ from cpprb_like._store.column import Column
 from cpprb_like._store.followers import Followers
 from cpprb_like._store.schema import read_columns
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns
-from cpprb_like.buffers._source import Batch, ColumnSpec
+from cpprb_like.buffers._source import Batch, ColumnSpec, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._attempt import attempt
 from cpprb_like.processes._draws import RowNumbers, copied, draws_of
@@ -375,10 +375,11 @@ class Learner(Sharded):
 
     # ------------------------------------------------------------------ state
 
+    @if_prioritized
     def get_max_priority(self) -> float:
         """The priority that new rows get: the greatest that this learner knows, 1.0 at first.
 
-        Raises ``TypeError`` if there are no priorities.
+        Only learners with priorities have this method.
         """
         with self._lock:
             self._follow()

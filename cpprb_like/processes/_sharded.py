@@ -20,7 +20,13 @@ from cpprb_like._store.followers import places_by_label
 from cpprb_like._store.schema import check_out
 from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source, order_generator
+from cpprb_like.buffers._source import (
+    Batch,
+    ColumnSpec,
+    Source,
+    if_prioritized,
+    order_generator,
+)
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import RowNumbers
 from cpprb_like.processes._shards import TOO_FAST, Reader, tries
@@ -320,10 +326,12 @@ class Sharded(Source):
 
     # ------------------------------------------------------------------ priorities and state
 
+    @if_prioritized
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows, such as the absolute TD errors of a batch.
 
-        They are this learner's: others have priorities of their own.
+        They are this learner's: others have priorities of their own. Only learners with priorities
+        have this method, those with a prioritized ``sampler``.
 
         Parameters
         ----------
@@ -337,7 +345,7 @@ class Sharded(Source):
         Raises
         ------
         TypeError
-            They are no integers, or no numbers; or there are no priorities.
+            They are no integers, or no numbers.
         ValueError
             Not one priority for each index, or one that is negative, infinite, NaN or too large.
         IndexError
@@ -348,8 +356,6 @@ class Sharded(Source):
         Cost: that of ``PrioritizedReplayBuffer.update_priorities``, and a look at each shard.
         """
         learner = self._learner
-        if not self.has_priorities:
-            super().update_priorities(indexes, priorities)
         with learner._lock:
             learner._follow()
             learner._draws.update(indexes, priorities)

@@ -594,9 +594,9 @@ class Prioritized(ByPriority):
         Added to each priority, at least 0, so that rows of TD error 0 are still drawn. With 0, a
         row of priority 0 is never drawn.
     check_for_update : bool
-        ``update_priorities`` skips rows that were overwritten since they were drawn. Then
-        ``indexes`` are handles, which name a row for ever, and ``indexes % capacity`` are their
-        slots; without it they are the slots, as in cpprb.
+        Make ``indexes`` handles, which name a row for ever: ``update_priorities`` skips rows that
+        were overwritten since they were drawn. ``indexes % capacity`` are their slots. If false,
+        ``indexes`` are the slots, as in cpprb, and a priority goes to the row that is there now.
     stratified : bool
         Stratified sampling: one row from each of n equal parts of the sum of all
         ``(p_i + eps) ** alpha``, which has a lower variance. If false, n independent draws.
@@ -652,7 +652,7 @@ class Prioritized(ByPriority):
         *,
         beta: float | Schedule = 0.4,
         eps: float = 1e-4,
-        check_for_update: bool = False,
+        check_for_update: bool = True,
         stratified: bool = True,
         weights: Literal["all", "batch"] = "all",
         max_priority: Literal["ever", "present"] = "ever",

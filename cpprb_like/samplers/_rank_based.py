@@ -89,7 +89,7 @@ class RankBased(ByPriority):
         alpha: float = 0.7,
         *,
         beta: float | Schedule = 0.5,
-        check_for_update: bool = False,
+        check_for_update: bool = True,
         stratified: bool = True,
         probabilities: bool = False,
         weights_dtype: DTypeLike = np.float32,

@@ -10,15 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batch_cases import SOURCES, filled, goals, listed, mixture
+from batch_cases import FIELDS, SOURCES, filled, goals, listed, mixture
 from helpers import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpprb_like import NotEnoughDataError, ReplayMemory
+from cpprb_like import (
+    NotEnoughDataError,
+    PrioritizedReplayBuffer,
+    ReplayMemory,
+    ReverseReplayBuffer,
+)
 from cpprb_like.buffers import Mixture, Source
-from cpprb_like.compat.cpprb import SelectiveReplayBuffer
+from cpprb_like.compat.cpprb import HindsightReplayBuffer, SelectiveReplayBuffer
 from cpprb_like.limiters import Queue, RateLimited
+from cpprb_like.processes import SharedReplay
+from cpprb_like.samplers import Prioritized, RankBased
 from cpprb_like.views import NStep
 
 
@@ -54,6 +61,56 @@ def test_wrong_options_are_refused_at_once(arguments: dict[str, Any], error: str
     if "beta" not in arguments:
         with refused(rb, (TypeError, ValueError), error):
             rb.epoch(**arguments)
+
+
+def limited(**options: Any) -> RateLimited:
+    """A buffer behind a limiter."""
+    return RateLimited(filled(**options), Queue(10))
+
+
+def hindsight(prioritized: bool) -> HindsightReplayBuffer:
+    """Cpprb's class, by priority or not."""
+    fields: dict[str, Any] = {"obs": {}, "act": {}, "next_obs": {}}
+    return HindsightReplayBuffer(10, fields, 5, max, prioritized=prioritized)
+
+
+KINDS: dict[str, tuple[Callable[[], Any], bool]] = {
+    "plain": (filled, False),
+    "reverse": (lambda: filled(ReverseReplayBuffer), False),
+    "prioritized": (lambda: filled(PrioritizedReplayBuffer), True),
+    "by the sampler": (lambda: filled(sampler=Prioritized()), True),
+    "view": (lambda: filled().view(NStep(3)), False),
+    "prioritized view": (lambda: filled(sampler=RankBased()).view(NStep(3)), True),
+    "mixture": (lambda: Mixture({"a": filled()}, {"a": 1.0}), False),
+    "prioritized mixture": (mixture, True),
+    "limited": (limited, False),
+    "limited by priority": (lambda: limited(sampler=Prioritized()), True),
+    "limited view": (lambda: limited().view(NStep(2)), False),
+    "hindsight": (lambda: hindsight(False), False),
+    "hindsight by priority": (lambda: hindsight(True), True),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_only_what_has_priorities_can_set_them(name: str) -> None:
+    """``hasattr`` is right: every source had ``update_priorities``, and most of them raised."""
+    make, expected = KINDS[name]
+    source = make()
+    assert source.has_priorities is expected
+    assert hasattr(source, "update_priorities") is expected
+    if not expected:
+        assert not hasattr(source, "get_max_priority")
+        with pytest.raises(AttributeError, match=f"'{type(source).__name__}' object has no attr"):
+            source.update_priorities([0], [1.0])
+
+
+def test_only_learners_with_priorities_can_set_them() -> None:
+    """A learner and its views have ``update_priorities`` if its sampler keeps priorities."""
+    with SharedReplay(10, FIELDS, writers=1) as replay:
+        for sampler, expected in ((None, False), (Prioritized(), True)):
+            learner = replay.learner(sampler)
+            for source in (learner, learner.view(NStep(2))):
+                assert hasattr(source, "update_priorities") is expected
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -200,5 +200,4 @@ def test_examples_of_compiled_calls_are_found() -> None:
     assert {test.name.removeprefix(f"{_entry.__name__}.") for test in found if test.examples} >= {
         "BufferBase.add",
         "BufferBase.add_where",
-        "PriorityBufferBase.add",
     }

@@ -39,7 +39,7 @@ from cpprb_like import (
     ReplayBuffer,
     create_buffer,
 )
-from cpprb_like.samplers import Prioritized, _prioritized
+from cpprb_like.samplers import Prioritized, RankBased, _prioritized
 from cpprb_like.schedules import Constant, Linear, Piecewise
 
 PICKLE = pytest.mark.parametrize(
@@ -745,13 +745,53 @@ def test_create_buffer_chooses_the_class() -> None:
         create_buffer(10, NUMBER, alpha=1.0)  # type: ignore[call-overload]
 
 
-def test_the_sampler_serves_a_plain_buffer_too() -> None:
-    """``ReplayBuffer(sampler=Prioritized())`` draws by priority; its sampler takes the updates."""
-    sampler = Prioritized(1.0, eps=0.0)
-    rb = ReplayBuffer(3, NUMBER, sampler=sampler, seed=0)
-    rb.add(x=[0, 1, 2])
-    sampler.update_priorities([0, 1, 2], [0, 1, 0])
-    assert set(rb.sample(20)["x"].tolist()) == {1}
+@pytest.mark.parametrize("sampler", [Prioritized, RankBased])
+def test_a_replay_buffer_with_the_sampler_has_priorities(sampler: Any) -> None:
+    """It has all that ``PrioritizedReplayBuffer`` has; ``add`` and updates refused priorities."""
+    rb = ReplayBuffer(8, NUMBER, sampler=sampler(1.0), n_envs=2, seed=0)
+    rb.add(x=[0, 1], priorities=[0.0, 5.0])
+    rb.add_where([True, False], x=[2, 3], priorities=[7.0, 9.0])
+    assert rb.has_priorities
+    assert rb.get_max_priority() == 7.0
+    batch = rb.sample(50, beta=0.4)
+    assert {"weights", "indexes"} <= batch.keys()
+    rb.update_priorities(batch["indexes"], np.full(50, 11.0))
+    assert rb.get_max_priority() == 11.0
+    for other in (pickle.loads(pickle.dumps(rb)), copy.deepcopy(rb)):
+        assert type(other) is ReplayBuffer
+        assert other.get_max_priority() == 11.0
+        other.add(x=[4, 5], priorities=[13.0, 1.0])
+        assert other.get_max_priority() == 13.0
+    with pytest.raises(ValueError, match=r"env_dict: \['priorities'\]"):
+        ReplayBuffer(8, {"priorities": {}}, sampler=sampler())
+
+
+@pytest.mark.parametrize("sampler", [Prioritized, RankBased])
+def test_a_replay_buffer_never_sets_the_priority_of_a_later_row(sampler: Any) -> None:
+    """``indexes`` are handles by default; they were slots, and late updates reached other rows."""
+    rb = ReplayBuffer(10, NUMBER, sampler=sampler(), seed=0)
+    rb.add(x=np.arange(10))
+    batch = rb.sample(20)
+    assert (batch["indexes"] % 10 == batch["x"]).all()
+    rb.add(x=np.arange(10, 20))
+    rb.update_priorities(batch["indexes"], np.full(20, 100.0))
+    assert rb.get_max_priority() == 1.0
+    assert sampler().check_for_update
+
+
+def test_the_class_of_cpprb_has_slots_by_default() -> None:
+    """As in cpprb: a late update sets the priority of the row that is in the slot now."""
+    rb = PrioritizedReplayBuffer(10, NUMBER, alpha=1.0, eps=0.0, seed=0)
+    rb.add(x=np.arange(10))
+    batch = rb.sample(20)
+    assert (batch["indexes"] == batch["x"]).all()
+    rb.add(x=np.arange(10, 20))
+    rb.update_priorities(batch["indexes"], np.full(20, 100.0))
+    assert rb.get_max_priority() == 100.0
+    for options in ({"check_for_update": True}, {"sampler": Prioritized()}):
+        rb = PrioritizedReplayBuffer(10, NUMBER, **options)
+        rb.add(x=np.arange(10))
+        assert (rb.sample(20)["indexes"] >= 10).all()
 
 
 # ---- cost --------------------------------------------------------------------------------

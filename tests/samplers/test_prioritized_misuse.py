@@ -531,22 +531,25 @@ def test_whatever_another_thread_does_before_priorities_are_noted(
     The tree used to give weight to slots that a ``clear`` had emptied, and every draw failed then.
     """
 
-    class Interrupted(PrioritizedReplayBuffer):
+    class Interrupted(Prioritized):
         armed = False
 
-        def _set_new(self, *args: Any) -> None:
+        def prepare(self, priorities: Any) -> Any:
+            return None, super().prepare(priorities)[1], None  # so that ``set_new`` is called
+
+        def set_new(self, *args: Any) -> None:
             if self.armed:
                 self.armed = False
-                meanwhile(self)
-            super()._set_new(*args)
+                meanwhile(rb)
+            super().set_new(*args)
 
-    rb = Interrupted(
-        10, NUMBER, sampler=Prioritized(1.0, eps=0.0, max_priority=max_priority), seed=0
-    )
+    sampler = Interrupted(1.0, eps=0.0, max_priority=max_priority, check_for_update=False)
+    rb = PrioritizedReplayBuffer(10, NUMBER, sampler=sampler, seed=0)
     rb.add(x=np.arange(8), priorities=np.ones(8))
     for n in (1, 4, 13):
-        rb.armed = True
+        sampler.armed = True
         rb.add(x=np.arange(n), priorities=np.arange(n) + 1.0)
+        assert not sampler.armed
         assert_nodes_are_sums(rb)
         rb.add(x=99)
         assert_nodes_are_sums(rb)

@@ -97,11 +97,11 @@ def test_a_column_of_more_than_numbers_comes_from_all_shards() -> None:
 def test_a_field_cannot_have_the_name_of_a_column_of_the_sampler(sampler: Any, name: str) -> None:
     """It is refused when buffer or learner are made; it was when the first batch was drawn."""
     fields = FIELDS | {name: {}}
-    with pytest.raises(ValueError, match=rf"sampler: \['{name}'\] are names of columns that"):
+    with pytest.raises(ValueError, match=rf"env_dict: \['{name}'\] are names of columns that"):
         ReplayBuffer(10, fields, sampler=sampler())
     with (
         SharedReplay(10, fields, writers=1) as replay,
-        pytest.raises(ValueError, match=rf"sampler: \['{name}'\] are names of columns that"),
+        pytest.raises(ValueError, match=rf"env_dict: \['{name}'\] are names of columns that"),
     ):
         replay.learner(sampler())
 

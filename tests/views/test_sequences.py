@@ -361,7 +361,7 @@ def test_drawing_sequences_changes_no_priority(make: Any, nstep: Any) -> None:
         for name in one:
             if name != "weights":  # their exponent may be a schedule of the batches drawn
                 np.testing.assert_array_equal(one[name], two[name])
-    counts = np.bincount(other.sample(20_000)["indexes"], minlength=250)
+    counts = np.bincount(other.sample(20_000)["x"], minlength=250)
     assert (counts[:240] > 0).all()
     other.check()
 

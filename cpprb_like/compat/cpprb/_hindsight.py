@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._c.checks import as_int
 from cpprb_like._store.gather import new_array
 from cpprb_like._store.schema import read_env_dict
-from cpprb_like.buffers import Batch, PrioritizedReplayBuffer, ReplayBuffer, create_buffer
+from cpprb_like.buffers import Batch, ReplayBuffer, create_buffer
+from cpprb_like.buffers._source import if_prioritized
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.samplers import Slots
 from cpprb_like.schedules import Schedule
@@ -300,18 +301,20 @@ class HindsightReplayBuffer(Checkpointed):
             batch_size, beta, replace=replace, out=out, indexes=indexes, fields=fields
         )
 
+    @property
+    def has_priorities(self) -> bool:
+        """Whether rows are drawn by priority: ``prioritized`` of the constructor."""
+        return self._rows.has_priorities
+
+    @if_prioritized
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """See ``PrioritizedReplayBuffer``; ``ValueError`` if it is not prioritized."""
-        self._by_priority("update_priorities").update_priorities(indexes, priorities)
+        """See ``ReplayBuffer.update_priorities``; only with ``prioritized=True``."""
+        self._rows.update_priorities(indexes, priorities)
 
+    @if_prioritized
     def get_max_priority(self) -> float:
-        """See ``PrioritizedReplayBuffer``; ``ValueError`` if it is not prioritized."""
-        return self._by_priority("get_max_priority").get_max_priority()
-
-    def _by_priority(self, method: str) -> PrioritizedReplayBuffer:
-        if not isinstance(self._rows, PrioritizedReplayBuffer):
-            raise ValueError(f"{method}: expected prioritized=True when the buffer was made")
-        return self._rows
+        """See ``ReplayBuffer.get_max_priority``; only with ``prioritized=True``."""
+        return self._rows.get_max_priority()
 
     def get_all_transitions(
         self, shuffle: bool = False, *, fields: str | Iterable[str] | None = None

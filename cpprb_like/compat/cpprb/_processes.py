@@ -20,7 +20,6 @@ from cpprb_like._c.checks import as_int
 from cpprb_like._c.generators import Seed
 from cpprb_like._store.schema import Schema, read_size
 from cpprb_like.buffers import ReplayBuffer
-from cpprb_like.buffers._prioritized import OWN_NAMES
 from cpprb_like.buffers._source import Batch
 from cpprb_like.checkpoint._cpprb_files import (
     File,
@@ -403,7 +402,8 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
         self._steps = StepCounter(self._schema.fields, self._n_envs)
 
     def _stored_fields(self, fields: Any) -> Any:
-        taken = [name for name in (*OWN_NAMES, PRIORITY) if name in fields]
+        own = ("priorities", "weights", "indexes", PRIORITY)
+        taken = [name for name in own if name in fields]
         if taken:
             raise ValueError(f"env_dict: {taken} are names of what a batch gets from priorities")
         return {**fields, PRIORITY: {"shape": (), "dtype": np.float64}}
