@@ -7,7 +7,6 @@ need Python to convert them (``_store.schema``, ``_store.casting``), and all oth
 (``_replay``).
 """
 
-cimport cython
 cimport numpy as cnp
 from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject, PyObject_GenericSetAttr
