@@ -1,4 +1,4 @@
-"""Checks of arguments that are integers or discount factors, and of what must hold.
+"""Checks of arguments: integers, discount factors, paths.
 
 Not here: numbers that may be a schedule (``schedules``), values of fields (``_store.casting``).
 """
@@ -8,10 +8,15 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # also as ``Path`` writes it, with one slash
 
 
 def as_int(name: str, value: object, least: float = -math.inf) -> int:
@@ -32,6 +37,24 @@ def as_int(name: str, value: object, least: float = -math.inf) -> int:
     if number < least:
         raise ValueError(f"{name}: expected at least {least}, got {number}")
     return number
+
+
+def as_path(name: str, value: str | os.PathLike[str]) -> Path:
+    """A path of this machine; ``TypeError`` for anything else, ``ValueError`` for a URL.
+
+    Examples
+    --------
+    >>> from cpprb_like._c.checks import as_path
+    >>> as_path("folder", "rows").name
+    'rows'
+    """
+    try:
+        text = os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected a path, got {value!r}") from None
+    if URL.match(text):  # a folder of that name would be made without a word
+        raise ValueError(f"{name}: expected a path of this machine, got the URL {text!r}")
+    return Path(text)
 
 
 def as_ints(name: str, values: NDArray[Any]) -> NDArray[np.int64]:

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.checks import as_path
 from cpprb_like._c.forks import OneProcess
 from cpprb_like._core import (
     FLAG_ABSENT,
@@ -205,7 +206,7 @@ class Files:
         if boxed:
             raise ValueError(f"mmap_prefix: fields {boxed} hold Python objects, which no file can")
         self.layout = layout
-        self.path = Path(f"{prefix}.dat")
+        self.path = Path(f"{as_path('mmap_prefix', prefix)}.dat")
         self.mode = mode
         self.frozen = READ_ONLY if mode == "r" else None
         self._places = _Places.of(layout)

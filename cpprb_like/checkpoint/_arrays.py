@@ -7,6 +7,7 @@ that could be believed. Not here: which arrays there are (``_rows``, ``_values``
 
 from __future__ import annotations
 
+import io
 import lzma
 import re
 import zlib
@@ -179,9 +180,6 @@ def read(
     if entry.codec is None and entry.nbytes != total + len(expected):
         raise DamagedError(f"{entry.name}: {entry.nbytes} bytes are no {dtype} of shape {shape}")
     try:
-        if disk.size(entry.name) != entry.nbytes:
-            found = disk.size(entry.name)
-            raise DamagedError(f"{entry.name}: expected {entry.nbytes} bytes, got {found}")
         with disk.open(entry.name) as file:
             source = _Source(file, entry)
             if source.read_bytes(len(expected)) != expected:
@@ -200,8 +198,8 @@ def read(
                 watch(piece.nbytes)
                 offset += len(piece)
             source.finish()
-    except FileNotFoundError:
-        raise DamagedError(f"{entry.name}: there is no such file") from None
+    except FileNotFoundError as error:
+        raise _gone(entry, error) from None
     except (zlib.error, lzma.LZMAError, EOFError) as error:
         raise DamagedError(f"{entry.name}: {error}") from None
 
@@ -222,8 +220,8 @@ def check(
         try:
             with disk.open(entry.name) as file:
                 start = _Source(file, entry).read_bytes(SHORT_HEADER).decode("latin-1")
-        except FileNotFoundError:
-            raise DamagedError(f"{entry.name}: there is no such file") from None
+        except FileNotFoundError as error:
+            raise _gone(entry, error) from None
         except (zlib.error, lzma.LZMAError, EOFError) as error:
             raise DamagedError(f"{entry.name}: {error}") from None
         text = re.escape(f"'shape': {lengths!r}").replace(re.escape("-1"), r"(\d{1,18})")
@@ -263,19 +261,32 @@ def transcribe(
     except BaseException as error:
         to.remove(name)
         if isinstance(error, FileNotFoundError):
-            raise DamagedError(f"{entry.name}: there is no such file") from None
+            raise _gone(entry, error) from None
         if isinstance(error, (zlib.error, lzma.LZMAError, EOFError)):
             raise DamagedError(f"{entry.name}: {error}") from None
         raise
     return FileEntry(name, sink.nbytes, sink.crc32, chosen.name)
 
 
+def _gone(entry: FileEntry, error: FileNotFoundError) -> DamagedError:
+    """What is said where a file should be, and is none, or no regular one."""
+    why = error.strerror if "regular" in str(error.strerror) else "there is no such file"
+    return DamagedError(f"{entry.name}: {why}")
+
+
 class _Source:
-    """Sums up and decompresses what is read from a file."""
+    """Sums up and decompresses what is read from a file: no byte beyond those that it had at first.
+
+    Raises ``DamagedError`` if it has another size than the manifest says.
+    """
 
     def __init__(self, file: BinaryIO, entry: FileEntry) -> None:
         self._file = file
         self._entry = entry
+        self._left = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        if self._left != entry.nbytes:
+            raise DamagedError(f"{entry.name}: expected {entry.nbytes} bytes, got {self._left}")
         self._crc32 = 0
         self._decompressor: Any = None
         if entry.codec == "zlib":
@@ -304,9 +315,11 @@ class _Source:
 
     def _read(self, view: memoryview) -> int:
         if self._decompressor is None:
-            n = self._file.readinto(view)  # type: ignore[attr-defined]
+            view = view[: self._left]
+            n = int(self._file.readinto(view))  # type: ignore[attr-defined]
+            self._left -= n
             self._crc32 = crc32(view[:n], self._crc32)
-            return int(n)
+            return n
         data = self._decompress(len(view))
         view[: len(data)] = data
         return len(data)
@@ -331,19 +344,24 @@ class _Source:
                 self._decompressor.eof or self._decompressor.needs_input
             ):
                 continue
-            more = self._file.read(CHUNK_NBYTES)
-            self._crc32 = crc32(more, self._crc32)
-            if not more:
+            self._rest = self._packed()
+            if not self._rest:
                 return b""
-            self._rest = more
+
+    def _packed(self) -> bytes:
+        """The next bytes of the file; none at the end."""
+        found = self._file.read(min(CHUNK_NBYTES, self._left))
+        self._left -= len(found)
+        self._crc32 = crc32(found, self._crc32)
+        return found
 
     def finish(self) -> None:
         """Raise unless the file ends here, and is what was written."""
         end = np.empty(1, np.uint8)
         if self._read(memoryview(end.data)):
             raise DamagedError(f"{self._entry.name}: it holds more than its array")
-        while more := self._file.read(CHUNK_NBYTES):
-            self._crc32 = crc32(more, self._crc32)
+        while self._packed():
+            pass
         if self._crc32 != self._entry.crc32:
             raise DamagedError(
                 f"{self._entry.name}: checksum {self._crc32:08x}, expected {self._entry.crc32:08x}"

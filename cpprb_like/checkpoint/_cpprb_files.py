@@ -27,6 +27,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from cpprb_like._c.checks import as_path
 from cpprb_like._c.narrow_dtypes import descr_of, name_of, wide
 from cpprb_like._core import FLAG_END, Ring
 from cpprb_like._store.schema import Field, Schema
@@ -40,7 +41,7 @@ from cpprb_like.checkpoint._array_pickles import (
     load,
     wrapped,
 )
-from cpprb_like.checkpoint._disk import Disk, Output
+from cpprb_like.checkpoint._disk import Disk, Output, open_regular
 from cpprb_like.checkpoint._npz import Archive, read_header
 
 __all__ = [
@@ -96,7 +97,7 @@ class Buffer(Protocol):
 
 
 def _with_suffix(file: str | os.PathLike[str]) -> Path:
-    name = os.fsdecode(file)
+    name = str(as_path("file", file))
     return Path(name if name.endswith(SUFFIX) else name + SUFFIX)
 
 
@@ -136,10 +137,10 @@ def _written(path: Path) -> Iterator[IO[bytes]]:
 def _opened(file: File) -> Iterator[tuple[IO[bytes], str]]:
     """A file to read from, and what to call it."""
     if isinstance(file, (str, os.PathLike)):
-        given, path = Path(os.fsdecode(file)), _with_suffix(file)
+        given, path = as_path("file", file), _with_suffix(file)
         if not path.exists() and given.exists():
             path = given
-        with path.open("rb") as opened:
+        with open_regular(path) as opened:
             yield opened, str(path)
     elif hasattr(file, "read") and hasattr(file, "seek"):
         yield file, str(getattr(file, "name", "the file"))

@@ -11,12 +11,14 @@ import contextlib
 import ctypes
 import errno
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
+from cpprb_like._c.checks import as_path
 from cpprb_like._c.forks import tell
 
 if sys.platform == "win32":
@@ -24,7 +26,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["Disk", "Output", "UnsynchronisedDisk"]
+__all__ = ["Disk", "Output", "UnsynchronisedDisk", "open_regular"]
 
 LOCK = "lock"
 STARTED_NBYTES = 1 << 22  # of a file go to the disk while the next ones are written
@@ -123,7 +125,7 @@ class Disk:
     synchronises = True  # so what was saved is there after a crash of the machine, too
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = as_path("folder", folder)
 
     # ------------------------------------------------------------------ what changes the folder
 
@@ -173,8 +175,8 @@ class Disk:
         return (self.folder / name).stat().st_size
 
     def open(self, name: str) -> BinaryIO:
-        """A file, open for reading."""
-        return (self.folder / name).open("rb")
+        """A regular file, open for reading; ``FileNotFoundError`` if there is none."""
+        return open_regular(self.folder / name)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -215,7 +217,7 @@ class _Lock:
     """The lock of a folder, held from now on."""
 
     def __init__(self, folder: Path) -> None:
-        self._file: Any = (folder / LOCK).open("ab")
+        self._file: Any = open_regular(folder / LOCK, os.O_RDWR | os.O_CREAT)
         tell(self._close)
         try:
             if sys.platform == "win32":
@@ -242,6 +244,30 @@ class _Lock:
 
     def _close(self) -> None:
         self._file.close()
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open a regular file, without a wait; ``FileNotFoundError`` for a FIFO, a device or a folder.
+
+    A folder of somebody else may have these, or links to them, under any name: a FIFO would have
+    the caller wait for ever, and ``/dev/zero`` has no end.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _expect_regular(path, path.stat())  # before it is opened, as that may do something
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        _expect_regular(path, os.fstat(descriptor))
+        mode = "rb" if flags & os.O_ACCMODE == os.O_RDONLY else "r+b"
+        return cast(BinaryIO, open(descriptor, mode))  # noqa: PTH123 (a descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _expect_regular(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise FileNotFoundError(errno.ENOENT, "it is no regular file", str(path))
 
 
 def _sync_folder(path: Path) -> None:

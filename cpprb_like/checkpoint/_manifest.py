@@ -9,6 +9,7 @@ with the greatest number is whole, and so are the files that it names. Not here:
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
 import zlib
@@ -34,6 +35,7 @@ NAME = re.compile(r"state-(\d{1,18})\.json")
 UNFINISHED = "state.json.new"
 OURS = re.compile(r"s\d+-\d+\.npy(\.\w+)?|state-\d+\.json|state\.json\.new")
 MOST_NBYTES = 1 << 30
+GREATEST = 10**18 - 1  # of 18 digits, as in NAME
 
 
 def name_of(number: int) -> str:
@@ -53,12 +55,14 @@ def read(disk: Disk, number: int) -> dict[str, Any]:
         name for name in disk.names() if (found := NAME.fullmatch(name)) and int(found[1]) == number
     ][:1] or [name_of(number)]
     try:
-        if disk.size(name) > MOST_NBYTES:
-            raise DamagedError(f"{name}: too large for a manifest")
         with disk.open(name) as file:
-            data = file.read()
-    except FileNotFoundError:
-        raise DamagedError(f"{name}: there is no such file") from None
+            nbytes = file.seek(0, io.SEEK_END)
+            file.seek(0)
+            if nbytes > MOST_NBYTES:
+                raise DamagedError(f"{name}: too large for a manifest")
+            data = file.read(nbytes)  # and not what may come while it is read
+    except FileNotFoundError as error:
+        raise DamagedError(f"{name}: {error.strerror}") from None
     text, _, checksum = data.rstrip(b"\n").rpartition(b"\n")
     if checksum != f"{zlib.crc32(text):08x}".encode():
         raise DamagedError(f"{name}: its checksum is wrong")
@@ -91,9 +95,18 @@ def commit(disk: Disk, number: int, manifest: dict[str, Any]) -> None:
 
 
 def unused_number(disk: Disk) -> int:
-    """A number for the next state that no file in the folder has, whatever a crash has left."""
+    """A number for the next state that no file in the folder has, whatever a crash has left.
+
+    Raises ``ValueError`` if a file has the greatest number: no later state could be found again.
+    """
     found = [re.match(r"(?:s|state-)(\d{1,18})\D", name) for name in disk.names()]
-    return 1 + max((int(match[1]) for match in found if match), default=0)
+    greatest = max((int(match[1]) for match in found if match), default=0)
+    if greatest == GREATEST:
+        raise ValueError(
+            f"{disk.folder}: a file has the number {greatest}, and there is no greater one for a "
+            "new state; save to another folder, or remove that file"
+        )
+    return greatest + 1
 
 
 def is_synchronised(manifest: dict[str, Any]) -> bool:

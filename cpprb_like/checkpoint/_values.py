@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._c.checks import as_int
 from cpprb_like._c.drawn_ahead import state_before, state_of_generator
+from cpprb_like._c.generators import read_seed
 from cpprb_like._c.narrow_dtypes import descr_of, named
 from cpprb_like.checkpoint import _classes
 from cpprb_like.checkpoint._arrays import DamagedError
@@ -32,6 +34,7 @@ INLINE_NBYTES = 1024
 SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
 DEEPEST = 60
 PLAIN = re.compile(r"[<>|=][?a-zA-Z]\d{0,10}(?:\[\w{1,12}\])?")  # NumPy would parse much more
+MT_WORDS = 624
 MOST_POOL = 1 << 10  # words; to make it takes a time in proportion to their square
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
@@ -405,7 +408,7 @@ class Decoder:
         elif kind == "random state":
             value = np.random.RandomState()  # that keras-gym's buffer has
             numbers = self.decode(saved["state"], "$", depth)
-            _check_natural(numbers, path)
+            _check_state(numbers, path)
             value.set_state(numbers)
         elif kind == "random":
             value = random.Random()
@@ -445,16 +448,34 @@ class Decoder:
             if type(given["pool_size"]) is not int or given["pool_size"] > MOST_POOL:
                 raise DamagedError(f"{path}: a pool of {given['pool_size']!r} words")
             seeds = np.random.SeedSequence(
-                self.decode(given["entropy"], "$", depth),
-                spawn_key=tuple(given["spawn_key"]),
+                read_seed("entropy", self.decode(given["entropy"], "$", depth)),
+                spawn_key=tuple(as_int("spawn_key", key, 0) for key in given["spawn_key"]),
                 pool_size=given["pool_size"],
                 n_children_spawned=given["spawned"],
             )
         bits = cls(seeds)
         state = self.decode(saved["state"], "$", depth)
-        _check_natural(state, path)
+        _check_state(state, path)
         bits.state = state
         return np.random.Generator(bits)
+
+
+def _check_state(state: Any, path: str) -> None:
+    """Raise ``DamagedError`` for states that NumPy takes, and that crash or hang its draws.
+
+    It reads beyond the words of MT19937 at a ``pos`` after the last one. A key of zeros, or an even
+    increment of PCG64, may give nothing but zeros, and another number is looked for for ever.
+    """
+    _check_natural(state, path)
+    kind, numbers = state["bit_generator"], state["state"]
+    if kind == "MT19937":
+        key, pos = np.asarray(numbers["key"]), numbers["pos"]
+        if key.dtype != np.uint32 or key.shape != (MT_WORDS,) or not key[1:].any():
+            raise DamagedError(f"{path}: no state of MT19937 has this key")
+        if type(pos) is not int or pos > MT_WORDS:
+            raise DamagedError(f"{path}: a place {pos!r} among {MT_WORDS} words of MT19937")
+    if kind.startswith("PCG64") and not numbers["inc"] & 1:
+        raise DamagedError(f"{path}: no state of {kind} has the increment {numbers['inc']}")
 
 
 def _check_natural(state: Any, path: str) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 
 from cpprb_like._c.byte_order import native
 from cpprb_like._c.machine_memory import require
+from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._npz import Archive, read_header
 from cpprb_like.datasets._files import as_bytes, from_bytes, is_native
 from cpprb_like.datasets._format import Format, Reader, Writer
@@ -226,7 +227,7 @@ class _Span(NamedTuple):
 @contextmanager
 def _opened(path: Path) -> Iterator[Archive]:
     """The arrays of a file; ``ValueError`` that names it if they are damaged."""
-    with path.open("rb") as file:
+    with Disk(path.parent).open(path.name) as file:
         try:
             yield Archive(file, most=MOST_KEYS)
         except ValueError as error:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like._c.checks import as_path
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array, Field
 
@@ -65,7 +66,7 @@ def new_place(path: str | os.PathLike[str], *, is_file: bool) -> Iterator[Path]:
 
     ``FileExistsError`` if there is something of this name. Whatever is raised, nothing is left.
     """
-    target = Path(os.fsdecode(path)).absolute()
+    target = as_path("path", path).absolute()
     if target.exists():
         raise FileExistsError(f"{target}: there is something of this name already")
     Disk(target.parent).make()

@@ -6,11 +6,11 @@ import contextlib
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpprb_like._c.checks import as_path
 from cpprb_like.checkpoint._progress import Tell, shown
 from cpprb_like.datasets._files import new_place, warn
 from cpprb_like.datasets._format import Format, Reader, Writer
@@ -88,7 +88,7 @@ def detect_format(path: str | os.PathLike[str], *, is_new: bool = False) -> str 
     >>> detect_format("rows.hdf5", is_new=True)
     'd4rl'
     """
-    place = Path(os.fsdecode(path))
+    place = as_path("path", path)
     for name in FORMATS:
         found = _format(name)
         if place.suffix in found.suffixes if is_new else found.told_by(place):
@@ -103,7 +103,7 @@ def _reading(
     split: str | None,
 ) -> Iterator[tuple[str, Reader]]:
     """The reader of a data set, or of a split of it."""
-    place = Path(os.fsdecode(path))
+    place = as_path("path", path)
     if format is not None and not place.exists():
         place = _format(format).find(os.fsdecode(path)) or place
     if format is None and not place.exists():
@@ -204,6 +204,7 @@ def export(
 
     Nobody may write to the buffer meanwhile.
     """
+    path = as_path("path", path)
     name = detect_format(path, is_new=True) if format is None else format
     if name is None:
         raise ValueError(f"format: expected one of {list(FORMATS)}, as {path} tells none")

@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array
 
 __all__ = ["Record", "crc32c", "dump_example", "load_example", "read_record", "records", "write"]
@@ -129,7 +130,7 @@ def records(path: Path) -> Iterator[Record]:
     """The records of a file; ``ValueError`` if a length is wrong."""
     size = path.stat().st_size
     at = 0
-    with path.open("rb") as file:
+    with Disk(path.parent).open(path.name) as file:
         while at < size:
             file.seek(at)
             head = file.read(LENGTH.size)
@@ -147,7 +148,7 @@ def records(path: Path) -> Iterator[Record]:
 
 def read_record(record: Record) -> bytes:
     """The bytes of a record; ``ValueError`` if they are damaged."""
-    with record.path.open("rb") as file:
+    with Disk(record.path.parent).open(record.path.name) as file:
         file.seek(record.start, os.SEEK_SET)
         data = file.read(record.length)
         checksum = file.read(CHECKSUM.size)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._files import need
 from cpprb_like.datasets._model import Array
 
@@ -31,7 +32,7 @@ class Video:
 
     def __init__(self, path: Path, shape: tuple[int, int, int], tolerance: float) -> None:
         self._path, self._shape, self._tolerance = path, shape, tolerance
-        self._file = path.open("rb")
+        self._file = Disk(path.parent).open(path.name)
         self._container: Any = None
         self._frames: Iterator[Any] = iter(())
         self._now: tuple[float, Any] | None = None

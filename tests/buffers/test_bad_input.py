@@ -10,7 +10,7 @@ import pytest
 from bad_steps import SCHEMA, Fields, step
 from helpers import refused, snapshot
 
-from cpprb_like import ReplayBuffer
+from cpprb_like import Mixture, ReplayBuffer, ReplayMemory
 
 
 def steps(n: int, **changes: Any) -> Fields:
@@ -424,3 +424,52 @@ def test_env_dict_is_neither_changed_nor_kept() -> None:
     env_dict["y"]["shape"] = 9
     rb.add(x=np.ones((2, 3)), y=1)
     assert rb.sample(4)["x"].shape == (4, 2, 3)
+
+
+def own_list() -> list[Any]:
+    """A list that holds itself."""
+    found: list[Any] = [1]
+    found.append(found)
+    return found
+
+
+def deep_list() -> list[Any]:
+    """A list in lists."""
+    found: list[Any] = []
+    for _ in range(100):
+        found = [found]
+    return found
+
+
+BAD_SEEDS: dict[str, Callable[[], Any]] = {
+    "matrix": lambda: np.array([[1, 2]]).view(np.matrix),
+    "itself": own_list,
+    "deep": deep_list,
+    "in an array": lambda: np.array([own_list(), 1], object),
+    "masked": lambda: np.ma.masked_array([1, 2], mask=True),
+    "float": lambda: 1.5,
+    "text": lambda: "12",
+    "floats": lambda: [1.0],
+}
+
+
+@pytest.mark.parametrize("case", BAD_SEEDS)
+def test_a_seed_that_numpy_cannot_read_is_refused(case: str) -> None:
+    """NumPy descended into a matrix, or a list that holds itself, until the process crashed."""
+    seed = BAD_SEEDS[case]()
+    makers: list[Callable[[], Any]] = [
+        lambda: ReplayBuffer(4, {"x": {}}, seed=seed),
+        lambda: Mixture({"a": ReplayBuffer(4, {"x": {}})}, {"a": 1}, seed=seed),
+        lambda: ReplayMemory(4, seed=seed),
+        lambda: ReplayBuffer(4, {"x": {}}).reseed(seed),
+    ]
+    for make in makers:
+        with pytest.raises(TypeError, match="seed: expected an integer"):
+            make()
+
+
+@pytest.mark.parametrize("seed", [1, [1, 2], (1, [2, 3]), range(3), np.arange(3), np.array([[1]])])
+def test_seeds_that_numpy_can_read_are_those_of_numpy(seed: Any) -> None:
+    """Whatever was checked before, the draws are those of ``numpy.random.default_rng``."""
+    rb = ReplayBuffer(4, {"x": {}}, seed=seed)
+    assert rb.rng.integers(10**9) == np.random.default_rng(seed).integers(10**9)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer, buffers
 from cpprb_like._c.checks import as_int
+from cpprb_like._c.generators import read_seed
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.compat.coax._transitions import (
     STORED,
@@ -260,7 +261,7 @@ class PrioritizedReplayBuffer(_Buffer):
     ) -> None:
         super().__init__(capacity)
         try:
-            np.random.default_rng(random_seed)
+            np.random.default_rng(read_seed("random_seed", random_seed))
         except (TypeError, ValueError) as error:
             raise type(error)(f"random_seed: {error}") from None
         self._random_seed = random_seed

@@ -11,13 +11,12 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cpprb_like._c.checks import as_int
+from cpprb_like._c.checks import as_int, as_path
 from cpprb_like.checkpoint import Savable
 from cpprb_like.compat.reagent import _checkpoint, _settings
 from cpprb_like.compat.reagent._draws import Draws, Plan, marks
@@ -637,7 +636,12 @@ class ReplayBuffer(Savable):
         """
         words, arrays = self._state()
         _checkpoint.save(
-            Path(checkpoint_dir), iteration_number, self._settings, self._rows, words, arrays
+            as_path("checkpoint_dir", checkpoint_dir),
+            iteration_number,
+            self._settings,
+            self._rows,
+            words,
+            arrays,
         )
 
     def load(self, checkpoint_dir: Any, suffix: Any) -> None:
@@ -662,7 +666,7 @@ class ReplayBuffer(Savable):
             fields, by several calls of ``save``, or are damaged.
         """
         loaded = _checkpoint.load(
-            Path(checkpoint_dir),
+            as_path("checkpoint_dir", checkpoint_dir),
             suffix,
             self._settings,
             None if self._rows is None else self._rows.elements,
