@@ -10,6 +10,7 @@ for them by these, but have none of the arrays of those.
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ try:
     from stable_baselines3 import DQN
     from stable_baselines3 import HerReplayBuffer as TheirHerReplayBuffer
     from stable_baselines3.common.buffers import ReplayBuffer as TheirReplayBuffer
+    from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
     from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
     from stable_baselines3.common.type_aliases import (
         DictReplayBufferSamples,
@@ -55,6 +57,7 @@ Array = NDArray[Any]
 Nested = Any  # an array, or a dict of arrays where observations are dicts
 INFOS = "infos"
 MOST_UNANSWERED = 1000  # batches by priority without an update of priorities
+UNPRIORITIZED = ("stable_baselines3", "sb3_contrib", "sbx")  # no train() of theirs uses priorities
 
 
 class PrioritizedReplayBufferSamples(NamedTuple):
@@ -122,14 +125,15 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         Which rows are drawn, for example ``Prioritized(alpha=0.6)``; the buffer takes a copy. By
         default uniformly from NumPy's global state, as Stable-Baselines3 does. With a
         ``PrioritySampler`` batches are ``PrioritizedReplayBufferSamples``, for an algorithm such
-        as ``PrioritizedDQN`` that weights its loss and calls ``update_priorities``.
+        as ``PrioritizedDQN`` that weights its loss and calls ``update_priorities``. The algorithms
+        of Stable-Baselines3 itself do neither, and are refused.
     n_steps : int
         n-step returns over this many steps, or fewer where the episode ends; 1. Batches have
         ``discounts`` then, ``gamma ** steps``, or 0 where the episode was terminated. A row can
         be drawn when all its steps are there.
     gamma : float, optional
-        Discount factor of ``n_steps``: that of the algorithm, which tells no buffer. It has to be
-        given if ``n_steps`` is above 1.
+        Discount factor of ``n_steps``: that of the algorithm. It has to be given if ``n_steps`` is
+        above 1.
     stack_compress : bool or iterable of str
         Observations are frame stacks: of each step only the newest frame is kept. For Dict
         observations, or those of several images, the keys of the stacks. It includes
@@ -151,7 +155,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     ------
     TypeError, ValueError
         An option is of a wrong type or value, or the space is one that Stable-Baselines3 has no
-        buffer for.
+        buffer for; or the algorithm has another ``gamma``, or no use for priorities.
     MemoryError
         The machine has not enough memory now; the message lists the bytes of each field.
 
@@ -211,6 +215,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
             is_theirs = seed is None and self.n_steps == 1 and self._draws_as_theirs
             sampler, seed = (EnvUniform(), 0) if is_theirs else (Uniform(), seed)
         prioritized = isinstance(sampler, PrioritySampler)
+        self._check_algorithm(sampler)
         make: Any = buffers.PrioritizedReplayBuffer if prioritized else buffers.ReplayBuffer
         names = [part.field for part in self._parts]
         nstep = {"size": self.n_steps, "gamma": self.gamma, "rew": "rew", "discount": True}
@@ -228,6 +233,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         )
         self._none = np.zeros((self.n_envs, 1), bool)
         self._unanswered = 0  # batches drawn by priority since priorities were last updated
+        self._is_checked = not prioritized and self.n_steps == 1
         self._last_next: dict[str, bytes] = {}
         self.source = self._open_source()
 
@@ -380,7 +386,11 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         ------
         NotEnoughDataError
             No row can be drawn yet. It is a ``ValueError``.
+        TypeError, ValueError
+            The algorithm that draws has no use for priorities, or another ``gamma``.
         """
+        if not self._is_checked:
+            self._is_checked = self._check_algorithm(self.buffer.sampler)
         batch = self.source.sample(batch_size)
         obs, next_obs = self._nest(batch, ""), self._nest(batch, "next_")
         rewards, discounts = batch["rew"], batch.get("discount")
@@ -404,6 +414,34 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         if isinstance(self.obs_shape, dict):
             return DictReplayBufferSamples(**columns)
         return ReplayBufferSamples(**columns)
+
+    def _check_algorithm(self, sampler: Sampler) -> bool:
+        """Whether an algorithm makes this call; raises if it does not suit the buffer.
+
+        Algorithms hand themselves to no buffer, so the frames of the call tell which one it is.
+        """
+        model = _calling_algorithm()
+        if model is None:
+            return False
+        kind = type(model).__name__
+        library = model.train.__module__.partition(".")[0]
+        if isinstance(sampler, PrioritySampler) and library in UNPRIORITIZED:
+            remedy = (
+                "use PrioritizedDQN of cpprb_like.integrations.stable_baselines3"
+                if isinstance(model, DQN)
+                else f"leave the sampler out, or use a subclass of {kind} whose train() multiplies "
+                "the loss by batch.weights and calls update_priorities(), as PrioritizedDQN's does"
+            )
+            raise TypeError(
+                f"sampler: expected one without priorities, as {kind} never updates them and every "
+                f"row would be drawn alike; got {sampler}: {remedy}"
+            )
+        if self.n_steps > 1 and self.gamma != model.gamma:
+            raise ValueError(
+                f"gamma: expected {model.gamma} for the n-step returns, as the model has it; "
+                f"got {self.gamma} in replay_buffer_kwargs"
+            )
+        return True
 
     def _expect_update(self) -> None:
         """Warn, once, of an algorithm that takes batches and never gives priorities back."""
@@ -468,6 +506,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         """See ``__getstate__``."""
         self.__dict__.update(state)
+        self._is_checked = not self.buffer.has_priorities and self.n_steps == 1
         self.source = self._open_source()
 
 
@@ -657,11 +696,6 @@ class PrioritizedDQN(DQN):  # type: ignore[misc]
                 "PrioritizedDQN: expected a replay buffer with priorities, as with "
                 f"replay_buffer_kwargs={{'sampler': Prioritized()}}; got {type(held).__name__}"
             )
-        if held.n_steps > 1 and held.gamma != self.gamma:
-            raise ValueError(
-                f"gamma: expected {self.gamma} for the n-step returns, as the model has it; "
-                f"got {held.gamma} in replay_buffer_kwargs"
-            )
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """Draw batches and take a step of the optimizer for each; DQN calls it."""
@@ -695,6 +729,18 @@ class _LastStep:
 
     def __setitem__(self, pos: object, ended: object) -> None:
         self._buffer.on_episode_end()
+
+
+def _calling_algorithm() -> OffPolicyAlgorithm | None:
+    """The algorithm whose method is being run, if there is one; of several the innermost."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_varnames[:1] == ("self",):
+            caller = frame.f_locals.get("self")
+            if isinstance(caller, OffPolicyAlgorithm):
+                return caller
+        frame = frame.f_back
+    return None
 
 
 def _read_gamma(gamma: float | None, n_steps: int) -> float:

@@ -368,8 +368,59 @@ def test_priorities_are_drawn_weighted_and_updated(sampler: Any) -> None:
     pickle.dumps(sampler)  # an algorithm saves its arguments
 
 
-def test_an_algorithm_without_priorities_is_warned_of() -> None:
-    """Batches by priority alone are no prioritized replay: it is said once."""
+ALGORITHMS = [(DQN, "CartPole-v1"), (SAC, "Pendulum-v1"), (TD3, "Pendulum-v1")]
+
+
+@pytest.mark.parametrize("sampler", [Prioritized(), RankBased()], ids=repr)
+@pytest.mark.parametrize(("algorithm", "env_id"), ALGORITHMS)
+def test_algorithms_without_priorities_refuse_a_sampler_by_priority(
+    algorithm: Any, env_id: str, sampler: Any, tmp_path: Path
+) -> None:
+    """They never updated priorities: replay was uniform, and a warning came after 1000 batches."""
+    remedy = (
+        r"use PrioritizedDQN" if algorithm is DQN else r"a subclass of .* update_priorities\(\)"
+    )
+    files = tmp_path / "rows"
+    options = {"sampler": sampler, "mmap_prefix": str(files)}
+    with pytest.raises(TypeError, match=rf"^sampler: expected .* {algorithm.__name__} .*{remedy}"):
+        algorithm(
+            "MlpPolicy", env_id, replay_buffer_class=ReplayBuffer, replay_buffer_kwargs=options
+        )
+    assert not list(tmp_path.iterdir())
+    # A buffer that is handed over later is refused when it is drawn from, pickled or not.
+    model = algorithm("MlpPolicy", env_id, learning_starts=10, device="cpu", buffer_size=100)
+    spaces = model.observation_space, model.action_space
+    model.replay_buffer = ReplayBuffer(100, *spaces, "cpu", sampler=sampler)
+    with pytest.raises(TypeError, match=r"^sampler: expected "):
+        model.learn(20)
+    model.save_replay_buffer(tmp_path / "rows.pkl")
+    model.load_replay_buffer(tmp_path / "rows.pkl")
+    with pytest.raises(TypeError, match=r"^sampler: expected "):
+        model.train(1)
+
+
+@pytest.mark.parametrize(("algorithm", "env_id"), [*ALGORITHMS, (PrioritizedDQN, "CartPole-v1")])
+def test_n_step_returns_have_the_gamma_of_the_model(algorithm: Any, env_id: str) -> None:
+    """Another one was taken without a word, but by ``PrioritizedDQN``."""
+    options: dict[str, Any] = {"n_steps": 3, "gamma": 0.9}
+    more: dict[str, Any] = {"replay_buffer_class": ReplayBuffer, "replay_buffer_kwargs": options}
+    with pytest.raises(ValueError, match=r"^gamma: expected 0\.99 .* got 0\.9 in"):
+        algorithm("MlpPolicy", env_id, **more)
+    model = algorithm("MlpPolicy", env_id, gamma=0.9, learning_starts=10, device="cpu", **more)
+    model.learn(20)
+    model.gamma = 0.5
+    model.replay_buffer = pickle.loads(pickle.dumps(model.replay_buffer))
+    with pytest.raises(ValueError, match=r"^gamma: expected 0\.5 "):
+        model.train(1)
+
+
+def test_an_algorithm_that_never_updates_priorities_is_warned_of() -> None:
+    """One of the program's own may update them: after 1000 batches it is said, once."""
+
+    class Own(DQN):  # type: ignore[misc]
+        def train(self, *args: Any, **options: Any) -> None:
+            super().train(*args, **options)
+
     options: dict[str, Any] = {
         "learning_starts": 10,
         "train_freq": 1,
@@ -377,7 +428,7 @@ def test_an_algorithm_without_priorities_is_warned_of() -> None:
         "device": "cpu",
         "replay_buffer_kwargs": {"sampler": Prioritized()},
     }
-    model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=ReplayBuffer, **options)
+    model = Own("MlpPolicy", "CartPole-v1", replay_buffer_class=ReplayBuffer, **options)
     with pytest.warns(UserWarning, match="no priorities were updated") as caught:
         model.learn(1100)
     assert len([one for one in caught if "priorities" in str(one.message)]) == 1

@@ -144,7 +144,9 @@ def test_episodes_end_where_the_environment_was_reset() -> None:
 def test_with_n_step_returns_and_priorities() -> None:
     """Rewards of all steps are computed for the new goal; weights are those of the rows."""
     options: dict[str, Any] = {"sampler": Prioritized(), "n_steps": 2, "gamma": 0.5}
-    model = model_with(**options)
+    with pytest.raises(TypeError, match="use PrioritizedDQN"):
+        model_with(**options)
+    model = model_with(algorithm=PrioritizedDQN, options={"gamma": 0.5}, **options)
     model.learn(100)
     batch = model.replay_buffer.sample(200)
     assert isinstance(batch, PrioritizedReplayBufferSamples)
