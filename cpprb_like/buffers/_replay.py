@@ -85,6 +85,7 @@ Found = TypeVar("Found")
 # Attributes that are no part of a pickle.
 REBUILT = (
     "_layout", "_arena", "_files", "_rows", "_take", "_episodes", "_starts", "_updatable", "_saves",
+    "_may_take_n_envs",
 )  # fmt: skip
 SHAPES = 8  # of sequences, whose starts are kept where they are rare
 MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
@@ -116,8 +117,9 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         batches have them, in the machine's byte order. It is read and never written to.
     default_dtype : dtype, optional
         For fields without the key ``dtype``; ``float32``. With ``"dtype": None`` it is float64.
-    n_envs : int
+    n_envs : int, optional
         Environments that step together. One call of ``add`` is then one time step of all of them.
+        By default that of the recorder to which the buffer is attached, or 1.
     terminated, truncated : str or False, optional
         Names of the fields that end an episode, if they are not called ``terminated`` (or ``done``)
         and ``truncated``; False says that no field does. Such a field is one bool, integer or float
@@ -209,7 +211,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         env_dict: Mapping[str, FieldSpec],
         *,
         default_dtype: DTypeLike | None = None,
-        n_envs: int = 1,
+        n_envs: int | None = None,
         terminated: str | Literal[False] | None = None,
         truncated: str | Literal[False] | None = None,
         next_of: str | Iterable[str] | None = None,
@@ -239,7 +241,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             env_dict,
             sampler,
             default_dtype=default_dtype,
-            n_envs=n_envs,
+            n_envs=1 if n_envs is None else n_envs,
             terminated=terminated,
             truncated=truncated,
             next_of=next_of,
@@ -279,7 +281,35 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             sampler,
             rng=rng,
             _files=files,
+            _may_take_n_envs=n_envs is None and files is None,
         )
+
+    _may_take_n_envs = False  # also of a buffer that was loaded or unpickled
+
+    def _take_n_envs(self, n_envs: int) -> None:
+        """Have so many environments, if no number was given and there are no rows.
+
+        Raises ``ValueError`` if they do not fit the size.
+        """
+        self._hold(True, self._take_n_envs_now, n_envs)
+
+    def _take_n_envs_now(self, n_envs: int) -> None:
+        if not self._may_take_n_envs or self.ring.written:
+            return
+        size, nstep, sampler = self._layout.size, self._nstep, self.sampler
+        streams = read_n_envs(n_envs, size)
+        incomplete = 0 if nstep is None else (nstep.size - 1) * streams
+        nbytes = sampler.nbytes_for(size + incomplete)
+        layout = Layout.of(self.schema, size, streams, nbytes, incomplete)
+        arena = arenas.open_arena(layout)
+        ring = self._make_ring(layout, arena, nstep)
+        sampler._leave()
+        try:
+            self._open(layout, arena, ring, nstep, sampler, rng=self.rng, _files=None)
+        except BaseException:
+            sampler._leave()
+            sampler.open(self.ring)
+            raise
 
     @staticmethod
     def _lay_out(

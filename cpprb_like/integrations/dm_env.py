@@ -193,9 +193,9 @@ class DmEnvRecorder:
         Parameters
         ----------
         buffer : ReplayBuffer
-            With the fields of ``env_dict`` and as many environments. It may have further fields,
-            and other dtypes or shapes where they suit the values. Only ``discount`` may be left
-            out.
+            With the fields of ``env_dict``. It may have further fields, and other dtypes or shapes
+            where they suit the values. Only ``discount`` may be left out. Where it was made without
+            ``n_envs`` and has no rows, it gets that of the recorder.
 
         Raises
         ------
@@ -206,6 +206,8 @@ class DmEnvRecorder:
         missing = [name for name in self.env_dict if name not in there]
         if missing:
             raise ValueError(f"the buffer lacks the fields {missing}")
+        if buffer.n_envs != self.n_envs and isinstance(buffer, ReplayBuffer):
+            buffer._take_n_envs(self.n_envs)
         if buffer.n_envs != self.n_envs:
             raise ValueError(f"expected a buffer of n_envs={self.n_envs}, got {buffer.n_envs}")
         self._names = tuple(name for name in self.env_dict if name in buffer.schema.names)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
+import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._autoreset import Flags, final_observations, mode_of, with_final
@@ -25,10 +26,15 @@ from cpprb_like.typing import FieldSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import gymnasium
     import numpy.typing as npt
 
-    AnyEnv: TypeAlias = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
+    AnyEnv: TypeAlias = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
+
+    class _Wrappable(gymnasium.Env[Any, Any], VectorEnv[Any, Any, Any]):  # type: ignore[misc]
+        """Either class, by the environment: see ``GymnasiumRecorder.__new__``."""
+
+else:
+    _Wrappable = object
 
 __all__ = ["GymnasiumRecorder", "create_before_add_func", "create_env_dict"]
 
@@ -36,7 +42,7 @@ BufferT = TypeVar("BufferT", bound=ReplayBuffer)
 NOT_GIVEN: Any = object()
 
 
-class GymnasiumRecorder:
+class GymnasiumRecorder(_Wrappable):
     """Wraps a Gymnasium environment, single or vector, and adds its transitions to a buffer.
 
     Use it in place of the environment: ``reset`` and ``step`` are those of Gymnasium. After an
@@ -50,7 +56,9 @@ class GymnasiumRecorder:
     Parameters
     ----------
     env : gymnasium.Env or gymnasium.vector.VectorEnv
-        Wrappers that change observations, actions or rewards belong inside.
+        Rows are what this environment takes and gives: wrappers whose observations, actions or
+        rewards are to be stored belong inside. The recorder is a ``gymnasium.Env`` or a
+        ``VectorEnv`` as well, so other wrappers can be put outside of it.
     autoreset_mode : gymnasium.vector.AutoresetMode or str, optional
         How ended episodes are reset, in place of ``env.metadata["autoreset_mode"]``:
         ``"NEXT_STEP"``, ``"SAME_STEP"`` or ``"DISABLED"``. A single environment is ``"DISABLED"``;
@@ -80,7 +88,8 @@ class GymnasiumRecorder:
         Graph, Sequence and OneOf spaces are Python objects. Each reading gives a new dict, to be
         changed at will.
     n_envs : int
-        Number of environments, 1 for a single one.
+        Number of environments, 1 for a single one. A buffer that was made without ``n_envs`` gets
+        it by ``attach``.
     autoreset_mode : gymnasium.vector.AutoresetMode
 
     Raises
@@ -99,6 +108,13 @@ class GymnasiumRecorder:
     it takes a slot, but is never drawn. In SAME_STEP mode Gymnasium hands final observations out
     after the reset: environments that overwrite their observations must not be used in it.
 
+    Wrappers outside that count episodes, such as ``RecordEpisodeStatistics``, begin the next one by
+    ``reset``, as with every single environment. Directly after an end, ``reset()`` of the recorder
+    gives the observation that ``step`` gave, and does not reset the environment again. A vector
+    environment in mode DISABLED is reset in the same step, and ``metadata`` of the recorder says
+    SAME_STEP. A subclass that is to be wrapped derives from ``gymnasium.Wrapper`` too, or from
+    ``VectorWrapper``.
+
     A step costs two or three times what ``add`` of the buffer does, if observations and actions are
     arrays of numbers, or dicts and tuples of them; text and Python objects are gathered in Python,
     which takes about ten times that.
@@ -109,7 +125,7 @@ class GymnasiumRecorder:
     >>> from cpprb_like import ReplayBuffer
     >>> from cpprb_like.integrations.gymnasium import GymnasiumRecorder
     >>> env = GymnasiumRecorder(gymnasium.make_vec("CartPole-v1", num_envs=4))
-    >>> rb = env.attach(ReplayBuffer(1000, env.env_dict, n_envs=env.n_envs))
+    >>> rb = env.attach(ReplayBuffer(1000, env.env_dict))
     >>> obs, info = env.reset(seed=0)
     >>> for _ in range(10):
     ...     action = env.action_space.sample()
@@ -117,6 +133,15 @@ class GymnasiumRecorder:
     >>> rb.sample(32)["next_obs"].shape
     (32, 4)
     """
+
+    def __new__(cls, env: Any = None, **options: Any) -> GymnasiumRecorder:  # noqa: ARG004, PYI034
+        """A recorder that Gymnasium's wrappers take: of the class of its environment."""
+        made: type[GymnasiumRecorder] = cls
+        if cls is GymnasiumRecorder and isinstance(env, gymnasium.Env):
+            made = _EnvRecorder
+        elif cls is GymnasiumRecorder and isinstance(env, VectorEnv):
+            made = _VectorRecorder
+        return super().__new__(made)
 
     def __init__(
         self,
@@ -134,6 +159,9 @@ class GymnasiumRecorder:
                 f"expected a Gymnasium environment, got {type(env).__name__}: {error}"
             ) from None
         self.env = env
+        self.observation_space: gymnasium.Space[Any] = env.observation_space
+        self.action_space: gymnasium.Space[Any] = env.action_space
+        self._first: tuple[Any, Any, dict[str, Any]] | None = None  # of a reset that ``step`` made
         self.n_envs: int = getattr(env, "num_envs", 1)
         self._n_rows = self.n_envs if hasattr(env, "num_envs") else None  # leading axis, if any
         self.autoreset_mode = mode_of(env, autoreset_mode)
@@ -162,23 +190,18 @@ class GymnasiumRecorder:
         """The buffer that is attached."""
         return self._steps.buffer
 
-    @property
-    def observation_space(self) -> gymnasium.Space[Any]:
-        """Of the environment."""
-        return self.env.observation_space
-
-    @property
-    def action_space(self) -> gymnasium.Space[Any]:
-        """Of the environment."""
-        return self.env.action_space
-
     def render(self) -> Any:
         """What ``render`` of the environment gives."""
         return self.env.render()
 
-    def close(self) -> None:
+    def close(self, **options: Any) -> None:
         """Close the environment."""
-        self.env.close()
+        self.env.close(**options)
+
+    def __repr__(self) -> str:
+        return f"<GymnasiumRecorder{self.env}>"
+
+    __str__ = __repr__
 
     @property
     def env_dict(self) -> dict[str, FieldSpec]:
@@ -200,8 +223,9 @@ class GymnasiumRecorder:
         Parameters
         ----------
         buffer : ReplayBuffer
-            With the fields of ``env_dict`` and as many environments. It may have further fields,
-            and other dtypes or shapes where they suit the values.
+            With the fields of ``env_dict``. It may have further fields, and other dtypes or shapes
+            where they suit the values. Where it was made without ``n_envs`` and has no rows, it
+            gets that of the recorder; the rows of a buffer in a file keep theirs.
 
         Raises
         ------
@@ -211,6 +235,8 @@ class GymnasiumRecorder:
         missing = [name for name in self._names if name not in buffer.schema.names]
         if missing:
             raise ValueError(f"the buffer lacks the fields {missing}")
+        if buffer.n_envs != self.n_envs and isinstance(buffer, ReplayBuffer):
+            buffer._take_n_envs(self.n_envs)
         if buffer.n_envs != self.n_envs:
             raise ValueError(f"expected a buffer of n_envs={self.n_envs}, got {buffer.n_envs}")
         self._steps.attach(buffer)
@@ -233,6 +259,8 @@ class GymnasiumRecorder:
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]] | None:
         """Reset the environment and begin new episodes. Episodes that are still open end here.
+
+        A single environment that ``step`` has just reset, as its episode ended, is not reset again.
 
         ``reset(obs)`` is for a program that has reset the environment itself, and nothing else is
         done than to begin new episodes.
@@ -270,20 +298,25 @@ class GymnasiumRecorder:
         if mask is not None:
             raise TypeError("reset: expected mask with obs; or options={'reset_mask': mask}")
         self._attached()
+        first, self._first = self._first, None
+        if first is not None and first[0] is self._steps.obs and seed is None and options is None:
+            return first[1], dict(first[2])
         given: dict[str, Any] = {} if seed is None else {"seed": seed}
         if options is not None:
             given["options"] = options
             mask = options.get("reset_mask")
             mask = None if mask is None else np.array(mask)
         try:
-            first, info = self.env.reset(**given)
-            self._begin(first, mask)
+            obs, info = self.env.reset(**given)
+            self._begin(obs, mask)
         except BaseException:
             self._steps.obs = None  # the state of the environment is unknown
             raise
-        return first, info
+        return obs, info
 
-    def step(self, action: Any, /, **extra: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(  # type: ignore[override]  # Gymnasium names the action in two ways
+        self, action: Any, /, **extra: object
+    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environment and record it; in mode DISABLED, reset environments that ended.
 
         Parameters
@@ -298,8 +331,9 @@ class GymnasiumRecorder:
         tuple
             Observation, reward, terminated, truncated and info, as ``step`` of the environment
             gives them. In mode DISABLED, which is that of single environments, where an episode has
-            ended the observation is the first of the next one, and info that of the reset; then
-            info has ``final_obs`` and ``final_info`` of the step too, and for a vector environment
+            ended the observation is the first of the next one. Then info has the entries of the
+            step, such as ``episode`` of ``RecordEpisodeStatistics``, over them those of the reset,
+            ``final_obs`` and ``final_info`` of the step, and for a vector environment
             ``_final_obs``, which environments have ended.
 
         Raises
@@ -341,11 +375,12 @@ class GymnasiumRecorder:
         final = {"final_obs": copy.deepcopy(obs), "final_info": info}  # the reset may overwrite it
         if self._n_rows is None:
             obs, first_info = self.reset()
+            self._first = self._steps.obs, obs, first_info
         else:
             ended = np.array(self._steps.waiting)
             final["_final_obs"] = ended
             obs, first_info = self.reset(options={"reset_mask": ended.copy()})
-        return obs, reward, terminated, truncated, {**first_info, **final}
+        return obs, reward, terminated, truncated, {**info, **first_info, **final}
 
     def _begin(self, obs: object, mask: npt.ArrayLike | None) -> None:
         """Begin new episodes with these observations."""
@@ -517,6 +552,42 @@ class GymnasiumRecorder:
             fields = {name: np.expand_dims(value, 0) for name, value in fields.items()}
             extra = {name: np.expand_dims(value, 0) for name, value in extra.items()}
         return buffer.add_where(present, **fields, **extra)
+
+
+# For type checkers a recorder is of both kinds, so each of these is of one kind too many.
+class _EnvRecorder(  # type: ignore[misc, override]
+    GymnasiumRecorder, gymnasium.Wrapper[Any, Any, Any, Any]
+):
+    """Recorder of a single environment."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], **options: Any) -> None:
+        gymnasium.Wrapper.__init__(self, env)
+        GymnasiumRecorder.__init__(self, env, **options)
+
+    @property
+    def spec(self) -> Any:  # type: ignore[override]
+        """Spec of the environment: a recorder is not made by ``gymnasium.make``."""
+        return self.env.spec
+
+
+class _VectorRecorder(  # type: ignore[misc]
+    GymnasiumRecorder, VectorWrapper[Any, Any, Any, Any, Any]
+):
+    """Recorder of a vector environment."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], **options: Any) -> None:
+        VectorWrapper.__init__(self, env)
+        GymnasiumRecorder.__init__(self, env, **options)
+
+    @property  # type: ignore[misc]
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
+        """Metadata of the environment, with the autoreset mode of ``step`` of the recorder."""
+        disabled = self.autoreset_mode is AutoresetMode.DISABLED
+        mode = AutoresetMode.SAME_STEP if disabled else self.autoreset_mode
+        return {**self.env.metadata, "autoreset_mode": mode}
+
+    def __del__(self) -> None:
+        """Do nothing, as the environment may be used on; a ``VectorEnv`` would close it."""
 
 
 def _those(envs: Flags) -> str:

@@ -103,6 +103,9 @@ class Sampler:
         does not have to pickle the ring. To refuse the ring, raise ``ValueError``.
         """
 
+    def _leave(self) -> None:
+        """Draw from no ring until the next ``open``: an empty buffer is about to get another."""
+
     def open_in_file(
         self,
         ring: Ring,

@@ -307,6 +307,10 @@ class ByPriority(PrioritySampler):
         """
         self._open(ring, {})
 
+    def _leave(self) -> None:
+        """See ``Sampler._leave``: the memory of the weights goes."""
+        self._rows = None
+
     def open_together(self, group: Followers) -> WeightsTogether:
         """As ``open``, of several rings: ``weights_of(ring)`` is what each of them needs.
 

@@ -149,7 +149,7 @@ def test_buffer_that_does_not_fit() -> None:
     recorder = DmEnvRecorder(env_of(), n_envs=2)
     fields = recorder.env_dict
     with pytest.raises(ValueError, match="expected a buffer of n_envs=2, got 1"):
-        recorder.attach(ReplayBuffer(10, fields))
+        recorder.attach(ReplayBuffer(10, fields, n_envs=1))
     del fields["next_obs"]
     with pytest.raises(ValueError, match=r"lacks the fields \['next_obs'\]"):
         recorder.attach(ReplayBuffer(10, fields, n_envs=2))
@@ -375,3 +375,9 @@ def test_bad_first_observation(observation: Any, words: list[str]) -> None:
         recorder.add(ACTION, dm_env.restart(observation))
     recorder.add(ACTION, dm_env.transition(REWARD, GOOD))
     assert rb.get_current_episode_len() == 2
+
+
+def test_the_number_of_environments_is_that_of_the_recorder() -> None:
+    """``n_envs`` had to be given once more to the buffer."""
+    recorder = DmEnvRecorder(env_of(), n_envs=2)
+    assert recorder.attach(ReplayBuffer(100, recorder.env_dict)).n_envs == 2

@@ -32,7 +32,8 @@ from gymnasium_cases import (
 from helpers import needs_optimised_modules, refused
 from pages import blocks
 
-from cpprb_like import GymnasiumRecorder, ReplayBuffer, train
+from cpprb_like import GymnasiumRecorder, PrioritizedReplayBuffer, ReplayBuffer, train
+from cpprb_like.samplers import Prioritized, RankBased
 from cpprb_like.typing import FieldSpec
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -199,6 +200,187 @@ def test_spaces_of_the_environment() -> None:
     assert one.observation_space is one.single_observation_space
     assert one.single_action_space is one.env.action_space
     assert many.buffer is None
+
+
+# ---------------------------------------------------------------- wrappers inside and outside
+
+
+def test_statistics_of_an_episode_stay_at_the_top() -> None:
+    """Of one environment info at an end was that of the reset, with ``episode`` in ``final_info``.
+
+    The reset's entries are over those of the step.
+    """
+
+    class Told(Trail):
+        def reset(self, **options: Any) -> Any:
+            obs, info = super().reset(**options)
+            return obs, {**info, "of": "reset"}
+
+        def step(self, action: Any) -> Any:
+            *step, info = super().step(action)
+            return *step, {**info, "of": "step", "seen": 3}
+
+    env = gym.wrappers.RecordEpisodeStatistics(Told())
+    recorder, _ = recording(env)
+    recorder.reset(seed=0)
+    n_ended = 0
+    for action, *_ in drawn_actions(env, 60, 1, seed=3):
+        _, _, terminated, truncated, info = recorder.step(action)
+        ended = bool(terminated or truncated)
+        n_ended += ended
+        assert ("episode" in info) == ended
+        assert info["seen"] == 3
+        assert info["of"] == ("reset" if ended else "step")
+        if ended:
+            assert info["episode"] is info["final_info"]["episode"]
+    assert n_ended > 3
+
+
+def loop(env: Any, steps: int) -> list[Any]:
+    """What a plain loop over an environment is given, with a reset after each end.
+
+    Without the observations at an end: those of a recorder are the first of the next episode.
+    """
+    obs, info = env.reset(seed=3)
+    seen = [obs, sorted(info)]
+    env.action_space.seed(3)
+    for _ in range(steps):
+        obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        episode = {name: info["episode"][name] for name in "rl"} if "episode" in info else None
+        if terminated or truncated:
+            obs, info = env.reset()
+            seen.append(sorted(info))
+        seen += [obs, reward, terminated, truncated, episode]
+    return seen
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda env: env,
+        gym.wrappers.RecordEpisodeStatistics,
+        lambda env: gym.wrappers.FrameStackObservation(env, 3),
+        lambda env: gym.wrappers.TimeLimit(gym.wrappers.RecordEpisodeStatistics(env), 7),
+    ],
+    ids=["none", "statistics", "stack", "limit"],
+)
+def test_gymnasium_wraps_a_recorder(wrap: Any) -> None:
+    """It was no ``Env``: wrappers refused it. A loop is given what it would be without a recorder.
+
+    ``reset`` after an end reset the environment twice.
+    """
+    recorder, rb = recording(gym.make("CartPole-v1", max_episode_steps=11))
+    assert isinstance(recorder, gym.Env)
+    wrapped = wrap(recorder)
+    expected = loop(wrap(gym.make("CartPole-v1", max_episode_steps=11)), 60)
+    np.testing.assert_equal(loop(wrapped, 60), expected)
+    assert len(rb) == 60
+    rb.check()
+    assert wrapped.unwrapped is recorder.env.unwrapped
+    assert tuple(wrapped.get_wrapper_attr("env_dict")) == rb.schema.names
+    assert recorder.spec == recorder.env.spec
+    assert str(recorder).startswith("<GymnasiumRecorder<")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gymnasium_wraps_a_recorder_of_several_environments(mode: AutoresetMode) -> None:
+    """Statistics outside of the recorder are those of a wrapper inside.
+
+    With mode DISABLED they are those of SAME_STEP: inside, Gymnasium 1.4 loses the reset mask.
+    """
+
+    def made(outside: bool) -> Any:
+        same_step = not outside and mode is AutoresetMode.DISABLED
+        env: Any = vector("cart pole", AutoresetMode.SAME_STEP if same_step else mode)
+        if not outside:
+            env = gym.wrappers.vector.RecordEpisodeStatistics(env)
+        recorder, _ = recording(env)
+        assert isinstance(recorder, gym.vector.VectorEnv)
+        return gym.wrappers.vector.RecordEpisodeStatistics(recorder) if outside else recorder
+
+    def played(env: Any) -> list[Any]:
+        env.reset(seed=3)
+        found = []
+        for actions in drawn_actions(env, 60, 3, seed=1):
+            *_, info = env.step(stacked(env, actions))
+            inner = info.get("final_info", info)
+            episode = info.get("episode", inner.get("episode"))
+            if episode is not None:
+                mask = info.get("_episode", inner.get("_episode"))
+                found.append([np.where(mask, episode[name], 0) for name in "rl"])
+        return found
+
+    inside, outside = played(made(outside=False)), played(made(outside=True))
+    assert len(inside) > 3
+    np.testing.assert_equal(outside, inside)
+
+
+def test_a_recorder_that_is_dropped_closes_nothing() -> None:
+    """``ReplayBuffer(100, GymnasiumRecorder(env).env_dict)``, and on with the environment."""
+    for env in (gym.make("CartPole-v1"), vector("cart pole", AutoresetMode.NEXT_STEP)):
+        assert "obs" in GymnasiumRecorder(env).env_dict
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+        assert not getattr(env, "closed", False)
+
+
+# ---------------------------------------------------------------- the number of environments
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"next_of": "obs"},
+        {"Nstep": {"size": 3}},
+        {"sampler": Prioritized()},
+        {"next_of": "obs", "Nstep": {"size": 2}, "sampler": RankBased()},
+    ],
+    ids=str,
+)
+def test_the_number_of_environments_is_that_of_the_recorder(options: Any) -> None:
+    """``n_envs`` had to be given once more; all else is as if it had been."""
+    buffers: list[Any] = []
+    numbers: list[dict[str, Any]] = [{}, {"n_envs": 3}]
+    for more in numbers:
+        recorder = GymnasiumRecorder(vector("cart pole", AutoresetMode.NEXT_STEP))
+        make: Any = PrioritizedReplayBuffer if "sampler" in options else ReplayBuffer
+        rb = make(60, recorder.env_dict, seed=5, **copy.deepcopy(options), **more)
+        view, batches = rb.view(), rb.batches(4)
+        assert recorder.attach(rb) is rb
+        assert rb.n_envs == 3
+        recorder.reset(seed=3)
+        for actions in drawn_actions(recorder, 50, 3, seed=1):
+            recorder.step(stacked(recorder, actions))
+        rb.check()
+        buffers.append((rb, view, batches))
+    (one, *made), (other, *expected) = buffers
+    assert one.nbytes == other.nbytes
+    np.testing.assert_equal(one[:], other[:])
+    (view, batches), (same, others) = made, expected
+    np.testing.assert_equal(view.sample(4), same.sample(4))
+    np.testing.assert_equal(next(batches), next(others))
+    np.testing.assert_equal(pickle.loads(pickle.dumps(one))[:], other[:])
+
+
+def test_a_number_of_environments_that_was_given_stays(tmp_path: Path) -> None:
+    """So does that of a buffer with rows, and of one in a file; the buffer is as it was."""
+    recorder = GymnasiumRecorder(vector("cart pole", AutoresetMode.NEXT_STEP))
+    fields = recorder.env_dict
+    filled = ReplayBuffer(60, fields)
+    filled.add(obs=np.zeros(4), act=0, rew=0, next_obs=np.zeros(4), terminated=0, truncated=0)
+    ring = filled.ring
+    others = [ReplayBuffer(60, fields, n_envs=1)]
+    others.append(ReplayBuffer(60, fields, mmap_prefix=str(tmp_path / "rows")))
+    others.append(pickle.loads(pickle.dumps(ReplayBuffer(60, fields))))
+    for rb in (filled, *others):
+        with refused(rb, ValueError, "expected a buffer of n_envs=3, got 1"):
+            recorder.attach(rb)
+    assert filled.ring is ring
+    with pytest.raises(ValueError, match="n_envs: expected 1 to size=2, got 3"):
+        recorder.attach(ReplayBuffer(2, fields))
+    one = GymnasiumRecorder(gym.make("CartPole-v1"))
+    assert one.attach(ReplayBuffer(60, fields)).n_envs == 1
 
 
 # ---------------------------------------------------------------- when something goes wrong

@@ -224,7 +224,7 @@ def test_buffer_that_does_not_fit() -> None:
     recorder = GymnasiumRecorder(vector_spaces("DISABLED"))
     fields = recorder.env_dict
     with pytest.raises(ValueError, match="expected a buffer of n_envs=2, got 1"):
-        recorder.attach(ReplayBuffer(10, fields))
+        recorder.attach(ReplayBuffer(10, fields, n_envs=1))
     del fields["next_obs"]
     with pytest.raises(ValueError, match=r"lacks the fields \['next_obs'\]"):
         recorder.attach(ReplayBuffer(10, fields, n_envs=2))
