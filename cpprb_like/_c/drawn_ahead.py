@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from cpprb_like._c.waiting import sleep as pause
+
 __all__ = [
     "GivenUpError",
     "States",
@@ -109,7 +111,7 @@ class Waiting:
         self._back = back
         self._is_open = False
         self._drawn = 0
-        self._asked: tuple[int, int] | None = None
+        self._asked: tuple[int, float] | None = None
         self._elements = {id(element): element for element, _ in states()}
         self._notes: deque[Note] = deque()
         self._copies: dict[int, np.random.Generator] = {}
@@ -139,14 +141,14 @@ class Waiting:
     @contextmanager
     def asking(self, number: int) -> Iterator[None]:
         """Somebody waits for the batch of the draw of this number, counted from 0, from now on."""
-        self._asked = number, time.monotonic_ns()
+        self._asked = number, time.monotonic()
         try:
             yield
         finally:
             self._asked = None
 
-    def asked_for(self, number: int) -> int | None:
-        """Since when somebody waits for the batch of a draw, in ns; None if nobody does."""
+    def asked_for(self, number: int) -> float | None:
+        """The time since when a caller waits for the batch of a draw; None if none does."""
         asked = self._asked
         return asked[1] if asked is not None and asked[0] == number else None
 
@@ -198,10 +200,11 @@ class Waiting:
         return id(element) in self._elements
 
 
-def asked_since(began: int) -> int | None:
-    """Since when somebody waits for what this thread began to wait for, in ns of a monotonic clock.
+def asked_since(began: float) -> float | None:
+    """The time since when a caller waits for what this thread began to wait for.
 
-    That is when it began; of a batch that is drawn ahead, when it was asked for, or None.
+    That is when it began; of a batch that is drawn ahead, when it was asked for, or None. Times are
+    those of ``time.monotonic``.
     """
     draw = _here.draw
     if draw is None or draw.number is None:
@@ -217,12 +220,12 @@ def sleep(seconds: float) -> None:
     """
     draw = _here.draw
     if draw is None:
-        time.sleep(seconds)
+        pause(seconds)
         return
     waiting = draw.waiting
     waiting.turn.release()
     try:
-        time.sleep(seconds)
+        pause(seconds)
     finally:
         waiting.turn.acquire()
     if not waiting.wants(draw):

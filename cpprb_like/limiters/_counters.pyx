@@ -1,11 +1,12 @@
 """``Counters``: how many rows were inserted and sampled, and whether a limiter allows some more.
 
-Each writer and each reader has a line of words of its own, and nobody writes to another's: so no
+Each writer and each reader has a line of words of its own, to which no other one writes: so no
 lock is needed, and none is left behind by a process that is killed. A call announces its items
 first (``begin``), and looks at the sums of all lines then: of two calls that race at least one sees
 the other, so limits hold exactly; it takes its announcement back (``cancel``) if there is no room.
+A ``Turn`` is one call with its announcement, so that whatever ends the call takes that back.
 Compiled because it stands before every step, and because calls of threads must not see one
-another in the middle: it holds the interpreter lock.
+another in the middle: it holds the interpreter lock, and no signal handler runs in it.
 
 Not here: waiting (``_gates``), and where the words lie (on the heap, or in a file).
 """
@@ -26,13 +27,13 @@ cdef enum:
     WAITS        # calls that had to wait
     WAITED       # nanoseconds that they waited
     SINCE        # when the call began to wait that waits now, 0 if none does
-    WANTED       # items of the call that waits
+    WANTED       # items of the call that waits; negative while no caller wants its batch yet
     LAST         # when the last call ended
     WORDS
 
 cdef enum:
     # The words of the line after the last: counts from which the limiter counts. Behind it are lines
-    # with a word for each line above: whether anybody ever used it, as most are never read so.
+    # with a word for each line above: whether it was ever used, as most are never read so.
     BASE_INSERTS = 0
     BASE_SAMPLES = 1
 
@@ -43,7 +44,12 @@ cdef enum:
     HELD
     SAMPLES_BEGUN
     SAMPLES
-    SUMS
+    WAITING      # lines of writers in which a call waits
+    SUMS = WAITING + 2   # and of readers
+
+cdef enum:
+    # Nanoseconds that a call lets those go first that have waited for longer, while nothing changes.
+    COURTESY = 1_000_000_000
 
 
 def shape_for(intp_t lines):
@@ -111,10 +117,12 @@ cdef class Counters:
         cdef volatile int64_t* words
         sums[INSERTS_BEGUN] = sums[INSERTS] = sums[HELD] = 0
         sums[SAMPLES_BEGUN] = sums[SAMPLES] = 0
+        sums[WAITING] = sums[WAITING + 1] = 0
         for line in range(self.lines):
             if not self.used[line]:
                 continue
             words = self.words + line * WORDS
+            sums[WAITING + (line >= self.writers)] += words[SINCE] != 0
             if line < self.writers:
                 sums[INSERTS] += words[DONE]
                 c_read_fence()
@@ -129,39 +137,38 @@ cdef class Counters:
         self.c_check(line, 0)
         self.used[line] = 1
 
-    def begin_insert(self, intp_t line, int64_t n):
-        """Announce n rows; false, and nothing is changed, if the limiter does not allow them."""
-        cdef int64_t sums[SUMS]
+    cdef bint c_allows(self, bint sample, int64_t* sums, int64_t more) noexcept:
+        """Whether the items that were announced, and some more, are allowed."""
         cdef int64_t begun
-        self.c_check(line, n)
-        self.words[line * WORDS + BEGUN] += n
-        c_full_fence()
-        self.c_sum(sums)
-        begun = sums[INSERTS_BEGUN]
-        if sums[HELD] + begun - sums[INSERTS] <= self.min_size or (
+        if sample:
+            return sums[HELD] >= self.min_size and (
+                (sums[INSERTS] - self.base[BASE_INSERTS]) * self.samples_per_insert
+                - (sums[SAMPLES_BEGUN] + more - self.base[BASE_SAMPLES])
+                >= self.min_diff
+            )
+        begun = sums[INSERTS_BEGUN] + more
+        return sums[HELD] + begun - sums[INSERTS] <= self.min_size or (
             (begun - self.base[BASE_INSERTS]) * self.samples_per_insert
             - (sums[SAMPLES] - self.base[BASE_SAMPLES])
             <= self.max_diff
-        ):
+        )
+
+    cdef bint c_begin(self, intp_t line, int64_t n, int64_t* sums):
+        self.words[line * WORDS + BEGUN] += n
+        c_full_fence()
+        self.c_sum(sums)
+        if self.c_allows(line >= self.writers, sums, 0):
             return True
         self.words[line * WORDS + BEGUN] -= n
         return False
 
-    def begin_sample(self, intp_t line, int64_t n):
-        """The same for n items that are to be drawn."""
+    def begin(self, intp_t line, int64_t n):
+        """Announce n rows, or items that are to be drawn; false, and nothing is changed, if the
+        limiter does not allow them.
+        """
         cdef int64_t sums[SUMS]
         self.c_check(line, n)
-        self.words[line * WORDS + BEGUN] += n
-        c_full_fence()
-        self.c_sum(sums)
-        if sums[HELD] >= self.min_size and (
-            (sums[INSERTS] - self.base[BASE_INSERTS]) * self.samples_per_insert
-            - (sums[SAMPLES_BEGUN] - self.base[BASE_SAMPLES])
-            >= self.min_diff
-        ):
-            return True
-        self.words[line * WORDS + BEGUN] -= n
-        return False
+        return self.c_begin(line, n, sums)
 
     def end(self, intp_t line, int64_t n, int64_t now):
         """The call that announced n items has ended, at this time in nanoseconds."""
@@ -188,19 +195,74 @@ cdef class Counters:
         self.words[line * WORDS + BEGUN] = self.words[line * WORDS + DONE]
         self.words[line * WORDS + SINCE] = 0
 
-    def begin_wait(self, intp_t line, int64_t n, int64_t now):
-        """A call for n items begins to wait."""
-        self.c_check(line, n)
-        self.words[line * WORDS + WANTED] = n
-        self.words[line * WORDS + SINCE] = now
+    cdef Turn c_first(self, intp_t line):
+        """The turn of this process that has waited longest in a line: one that is wanted, if any."""
+        cdef void* at = self.oldest
+        cdef Turn turn
+        cdef Turn first = None
+        while at != NULL:
+            turn = <Turn> at
+            if turn.line == line and (first is None or (turn.wanted and not first.wanted)):
+                first = turn
+            at = turn.after
+        return first
 
-    def end_wait(self, intp_t line, int64_t waited, bint others):
-        """A call has waited for so many nanoseconds; do others of the same line go on waiting?"""
-        self.c_check(line, waited)
-        self.words[line * WORDS + WAITS] += 1
-        self.words[line * WORDS + WAITED] += waited
-        if not others:
-            self.words[line * WORDS + SINCE] = 0
+    cdef int c_show(self, intp_t line) except -1:
+        """Write into a line which call waits there."""
+        cdef Turn first = self.c_first(line)
+        cdef int64_t* words = &self.words[line * WORDS]
+        if first is None:
+            words[SINCE] = 0
+            return 0
+        words[WANTED] = first.n if first.wanted else -first.n
+        c_fence()
+        words[SINCE] = first.since
+        return 0
+
+    cdef bint c_steps_back(self, Turn turn, int64_t* sums, int64_t now):
+        """Whether a turn that is allowed lets another one of its side go first.
+
+        One that has waited for longer goes first, or small ones would take each time what a larger
+        one waits for. It does not while the other side waits too, which only this turn may end; nor
+        once COURTESY has passed in which the other side did nothing, or in which it could have gone.
+        """
+        cdef bint sample = turn.line >= self.writers
+        cdef intp_t first = self.writers if sample else 0
+        cdef intp_t stop = self.lines if sample else self.writers
+        cdef int64_t oldest = 0
+        cdef int64_t wanted = 0
+        cdef int64_t since, done
+        cdef intp_t line
+        cdef bint is_own = self.c_first(turn.line) is turn
+        if sums[WAITING + (not sample)]:
+            return False
+        for line in range(first, stop):
+            since = self.words[line * WORDS + SINCE]
+            if not self.used[line] or since <= self.overtaken[sample] or (is_own and line == turn.line):
+                continue
+            if self.words[line * WORDS + WANTED] <= 0 or (turn.since and since > turn.since):
+                continue
+            if oldest == 0 or since < oldest:
+                oldest, wanted = since, self.words[line * WORDS + WANTED]
+        turn.behind = wanted
+        if oldest == 0:
+            return False
+        done = sums[INSERTS if sample else SAMPLES]
+        if turn.oldest != oldest or turn.stepped_back == 0 or (
+            turn.done != done and not self.c_allows(sample, sums, wanted - turn.n)
+        ):
+            turn.oldest, turn.done, turn.stepped_back = oldest, done, now
+        elif now - turn.stepped_back > COURTESY:
+            self.overtaken[sample] = oldest
+            return False
+        return True
+
+    def renew(self):
+        """In a forked child: forget the calls of the parent's other threads."""
+        self.generation += 1
+        self.oldest = self.newest = NULL
+        for line in range(self.lines):
+            self.void(line)
 
     def set_base(self, int64_t inserts, int64_t samples):
         """Let the limiter count as if so many rows had been inserted and items sampled by now."""
@@ -214,6 +276,12 @@ cdef class Counters:
         cdef int64_t sums[SUMS]
         self.c_sum(sums)
         return sums[INSERTS], sums[HELD], sums[SAMPLES]
+
+    def at_work(self):
+        """Rows that are being inserted, and items that are being sampled, by calls that go on."""
+        cdef int64_t sums[SUMS]
+        self.c_sum(sums)
+        return sums[INSERTS_BEGUN] - sums[INSERTS], sums[SAMPLES_BEGUN] - sums[SAMPLES]
 
     def balance(self, int64_t n_inserts=0, int64_t n_samples=0):
         """``inserts * samples_per_insert - samples`` as the limiter counts, after so many more."""
@@ -244,6 +312,102 @@ cdef class Counters:
         return (
             words[WAITS] + (since != 0),
             words[WAITED] + (max(now - since, 0) if since else 0),
-            words[WANTED] if since else 0,
+            abs(words[WANTED]) if since else 0,
             words[LAST],
         )
+
+
+@cython.final
+@cython.no_gc
+cdef class Turn:
+    """A call of ``add`` or ``sample`` at a limiter: announced, done, waiting, or none of these.
+
+    ``close`` ends it, or the end of the object where an interrupt came before that.
+
+    Parameters
+    ----------
+    counters : Counters
+        Of the limiter.
+    line : int
+        Of the writer or the reader.
+    n : int
+        Rows, or items.
+    """
+
+    def __cinit__(self, Counters counters not None, intp_t line, int64_t n):
+        counters.c_check(line, n)
+        self.counters = counters
+        self.line = line
+        self.n = n
+        self.generation = counters.generation
+
+    def __dealloc__(self):
+        if self.counters is not None:
+            self.c_close()
+
+    def begin(self, int64_t now=0):
+        """Announce the items; false, and nothing is changed, if the limiter does not allow them, or
+        another call goes first, as at this time in nanoseconds.
+        """
+        cdef int64_t sums[SUMS]
+        cdef bint sample = self.line >= self.counters.writers
+        self.now = now
+        self.behind = 0
+        if not self.counters.c_begin(self.line, self.n, sums):
+            return False
+        if sums[WAITING + sample] and self.counters.c_steps_back(self, sums, now):
+            self.counters.words[self.line * WORDS + BEGUN] -= self.n
+            return False
+        self.begun = True
+        self.c_leave()
+        return True
+
+    def wait(self, int64_t now, bint wanted):
+        """The call waits, from now on if it has not yet; is there a caller who wants it?"""
+        if not self.since:
+            self.since = self.now = max(now, 1)
+            self.before, self.after = self.counters.newest, NULL
+            if self.before == NULL:
+                self.counters.oldest = <void*> self
+            else:
+                (<Turn> self.before).after = <void*> self
+            self.counters.newest = <void*> self
+        self.wanted = wanted
+        self.counters.c_show(self.line)
+
+    cdef int c_leave(self) except -1:
+        """The call waits no longer."""
+        cdef int64_t* words = &self.counters.words[self.line * WORDS]
+        if self.since and self.generation == self.counters.generation:
+            words[WAITS] += 1
+            words[WAITED] += self.now - self.since
+            if self.before == NULL:
+                self.counters.oldest = self.after
+            else:
+                (<Turn> self.before).after = self.after
+            if self.after == NULL:
+                self.counters.newest = self.before
+            else:
+                (<Turn> self.after).before = self.before
+            self.counters.c_show(self.line)
+        self.since = 0
+        return 0
+
+    def end(self, int64_t now):
+        """The items have been added or drawn, at this time."""
+        if self.begun:
+            if self.generation != self.counters.generation:
+                self.counters.words[self.line * WORDS + BEGUN] += self.n
+            self.begun = False
+            self.counters.end(self.line, self.n, now)
+
+    def close(self):
+        """Take back what was announced and not done, and wait no longer."""
+        self.c_close()
+
+    cdef int c_close(self) except -1:
+        if self.begun:
+            self.begun = False
+            if self.generation == self.counters.generation:
+                self.counters.cancel(self.line, self.n)
+        return self.c_leave()

@@ -1,8 +1,7 @@
 """Gates: a call that its limiter does not allow yet waits here, for a bounded time.
 
-Waiting is a short sleep and another look at the counters. There is nothing that somebody else would
-have to do before he dies: no lock, no signal. The time of a batch that is drawn ahead counts from
-when it is asked for. Not here: the counters (``_counters``).
+The time of a batch that is drawn ahead counts from when it is asked for. Not here: the counters
+and the order of calls that wait (``_counters``), and the wait itself (``_c.waiting``).
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.drawn_ahead import asked_since, sleep
+from cpprb_like._c.waiting import wait_until
 from cpprb_like.errors import RateLimitTimeoutError
-from cpprb_like.limiters._counters import Counters, shape_for
+from cpprb_like.limiters._counters import Counters, Turn, shape_for
 from cpprb_like.limiters._policies import RateLimiter
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
 
 Found = TypeVar("Found")
 
-FIRST_SLEEP, LONGEST_SLEEP = 50e-6, 2e-3  # seconds; a batch of CartPole takes 100 microseconds
+ALIVE = 1e-3  # seconds of a wait until it is asked whether the processes of the other side live
 
 
 def words_for(writers: int, readers: int) -> tuple[int, int]:
@@ -63,63 +63,71 @@ def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
 
 
 class Peers:
-    """Who is at the other gates. Here: threads of this process, which do not die alone."""
+    """The other ends of a limiter. Here: threads of this process, which do not die alone."""
 
     def void_dead(self) -> None:
         """Void what calls of dead processes have announced, or that they wait."""
 
     def describe(self, first: int, stop: int) -> str:  # noqa: ARG002
-        """Who has the lines from ``first`` to ``stop``, for messages."""
+        """Processes that have the lines from ``first`` to ``stop``, for messages."""
         return ""
 
 
 class Gate:
     """One end of a limiter: the line of a writer, or of a reader.
 
-    ``run`` makes a call of n items when they are allowed: ``begin`` waits until they are, ``end``
-    counts them, and ``cancel`` takes them back if the call failed.
+    Parameters
+    ----------
+    limiter : RateLimiter
+        What is allowed.
+    counters : Counters
+        Its counters.
+    line : int
+        Of this end.
+    peers : Peers, optional
+        The other ends.
+    rows : callable, optional
+        Of a writer: how many rows it holds.
     """
 
     WHAT = ""
     OTHERS = ""
 
     def __init__(
-        self, limiter: RateLimiter, counters: Counters, line: int, peers: Peers | None = None
+        self,
+        limiter: RateLimiter,
+        counters: Counters,
+        line: int,
+        peers: Peers | None = None,
+        rows: Callable[[], int] | None = None,
     ) -> None:
         self.limiter = limiter
         self.counters = counters
         self.line = line
         self.peers = Peers() if peers is None else peers
-        self._waiting = 0
+        self._rows = rows
         counters.use(line)
+        self.count_rows()
 
     def run(self, n: int, call: Callable[..., Found], /, *arguments: Any, **options: Any) -> Found:
         """Make a call that adds or draws n items, when the limiter allows it."""
-        self.begin(n)
+        turn = Turn(self.counters, self.line, n)
         try:
-            found = call(*arguments, **options)
-        except BaseException:
-            self.cancel(n)
-            raise
-        self.end(n)
-        return found
+            if not turn.begin():
+                self.wait(turn, self.limiter.timeout)
+            try:
+                found = call(*arguments, **options)
+            finally:
+                self.count_rows()  # rows of a call that was interrupted may be there
+            turn.end(time.monotonic_ns())
+            return found
+        finally:
+            turn.close()  # one call of C: no signal handler can come before it
 
-    def begin(self, n: int, timeout: float | None = None) -> None:
-        """Wait until n items are allowed; ``RateLimitTimeoutError`` when the time is out."""
-        if not self._try(n):
-            self._wait(n, self.limiter.timeout if timeout is None else timeout)
-
-    def end(self, n: int) -> None:
-        """The n items have been added, or drawn."""
-        self.counters.end(self.line, n, time.monotonic_ns())
-
-    def cancel(self, n: int) -> None:
-        """The call that began has failed."""
-        self.counters.cancel(self.line, n)
-
-    def _try(self, n: int) -> bool:
-        """Announce n items, if the limiter allows them now."""
-        raise NotImplementedError
+    def count_rows(self) -> None:
+        """Note how many rows a writer holds now."""
+        if self._rows is not None:
+            self.counters.set_rows(self.line, self._rows())
 
     def _check_possible(self, n: int) -> None:
         """Raise ``ValueError`` if n items are more than the limiter can ever allow at once."""
@@ -129,32 +137,28 @@ class Gate:
         """Why n items are not allowed now."""
         raise NotImplementedError
 
-    def _wait(self, n: int, timeout: float | None) -> None:
-        self._check_possible(n)
-        began = time.monotonic_ns()
-        pause = FIRST_SLEEP
-        self._waiting += 1
-        self.counters.begin_wait(self.line, n, began)
-        try:
-            while True:
-                since = asked_since(began)
-                left = np.inf
-                if timeout is not None and since is not None:
-                    left = timeout - (time.monotonic_ns() - since) / 1e9
-                if left <= 0:
-                    raise RateLimitTimeoutError(self._message(n, began))
-                sleep(min(pause, left))
-                pause = min(2 * pause, LONGEST_SLEEP)
-                self.peers.void_dead()
-                if self._try(n):
-                    return
-        finally:
-            self._waiting -= 1
-            waited = time.monotonic_ns() - began
-            self.counters.end_wait(self.line, waited, self._waiting > 0)
+    def wait(self, turn: Turn, timeout: float | None) -> None:
+        """Wait until a turn has begun; ``RateLimitTimeoutError`` when the time is out."""
+        self._check_possible(turn.n)
+        began = time.monotonic()
 
-    def _message(self, n: int, began: int) -> str:
-        now = time.monotonic_ns()
+        def look() -> bool:
+            now = time.monotonic_ns()
+            turn.wait(now, asked_since(began) is not None)
+            if time.monotonic() - began > ALIVE:
+                self.peers.void_dead()
+            return turn.begin(now)
+
+        wait_until(
+            look,
+            timeout,
+            lambda: RateLimitTimeoutError(self._message(turn, began)),
+            since=lambda: asked_since(began),
+            sleep=sleep,
+        )
+
+    def _message(self, turn: Turn, began: float) -> str:
+        n, now = turn.n, time.monotonic_ns()
         first, stop = self._other_lines()
         others = [self.counters.waits(line, now) for line in range(first, stop)]
         last = max(when for *_, when in others)
@@ -162,44 +166,24 @@ class Gate:
         stuck = ""
         if any(wanted for _, _, wanted, _ in others):
             stuck = "; the other side waits too, so error_buffer is too small for these batches"
+        reason = self._reason(n)
+        if turn.behind:
+            reason = f"{self.WHAT} of {turn.behind} has waited for longer, and goes first"
         found = self.peers.describe(first, stop)
         return (
-            f"{self.WHAT} of {n}: waited {(now - began) / 1e9:.1f} s for {self.OTHERS}, of which "
-            f"{heard}{stuck}; {self._reason(n)}; {self.limiter}" + (f"\n{found}" if found else "")
+            f"{self.WHAT} of {n}: waited {time.monotonic() - began:.1f} s for {self.OTHERS}, of "
+            f"which {heard}{stuck}; {reason}; {self.limiter}" + (f"\n{found}" if found else "")
         )
 
     def _other_lines(self) -> tuple[int, int]:
-        """The lines of those for whom this side waits: the first, and the one after the last."""
+        """The lines for which this side waits: the first, and the one after the last."""
         raise NotImplementedError
 
 
 class InsertGate(Gate):
-    """The gate of ``add``, to a buffer that says how many rows it holds."""
+    """The gate of ``add``."""
 
     WHAT, OTHERS = "add", "samples"
-
-    def __init__(
-        self,
-        limiter: RateLimiter,
-        counters: Counters,
-        line: int,
-        rows: Callable[[], int],
-        peers: Peers | None = None,
-    ) -> None:
-        super().__init__(limiter, counters, line, peers)
-        self._rows = rows
-
-    def end(self, n: int) -> None:
-        """The n rows have been added."""
-        self.count_rows()
-        super().end(n)
-
-    def count_rows(self) -> None:
-        """The rows that are held have changed."""
-        self.counters.set_rows(self.line, self._rows())
-
-    def _try(self, n: int) -> bool:
-        return self.counters.begin_insert(self.line, n)
 
     def _other_lines(self) -> tuple[int, int]:
         return self.counters.writers, self.counters.lines
@@ -215,10 +199,13 @@ class InsertGate(Gate):
 
     def _reason(self, n: int) -> str:
         inserts, rows, samples = self.counters.totals()
+        others, _ = self.counters.at_work()
+        more = f" and {others} of calls at work" if others else ""
+        balance = self.counters.balance(n_inserts=n + others)
         return (
-            f"{inserts} inserts, {samples} samples, {rows} rows: with {n} more inserts inserts * "
-            f"samples_per_insert - samples would be {self.counters.balance(n_inserts=n):g}, of at "
-            f"most {self.limiter.bounds.max_diff:g}"
+            f"{inserts} inserts, {samples} samples, {rows} rows: with {n} more inserts{more} "
+            f"inserts * samples_per_insert - samples would be {balance:g}, of at most "
+            f"{self.limiter.bounds.max_diff:g}"
         )
 
 
@@ -226,9 +213,6 @@ class SampleGate(Gate):
     """The gate of ``sample``."""
 
     WHAT, OTHERS = "sample", "inserts"
-
-    def _try(self, n: int) -> bool:
-        return self.counters.begin_sample(self.line, n)
 
     def _other_lines(self) -> tuple[int, int]:
         return 0, self.counters.writers
@@ -247,10 +231,12 @@ class SampleGate(Gate):
         _, min_size, low, _ = self.limiter.bounds
         if rows < min_size:
             return f"{rows} of {min_size} rows"
+        _, others = self.counters.at_work()
+        more = f" and {others} of calls at work" if others else ""
+        balance = self.counters.balance(n_samples=n + others)
         return (
-            f"{inserts} inserts, {samples} samples, {rows} rows: with {n} more samples inserts * "
-            f"samples_per_insert - samples would be {self.counters.balance(n_samples=n):g}, of at "
-            f"least {low:g}"
+            f"{inserts} inserts, {samples} samples, {rows} rows: with {n} more samples{more} "
+            f"inserts * samples_per_insert - samples would be {balance:g}, of at least {low:g}"
         )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.drawn_ahead import States
+from cpprb_like._c.forks import tell
 from cpprb_like._store.schema import Field
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._epochs import EpochOrder
@@ -176,8 +177,13 @@ class RateLimited(LimitedSource):
     the middle of what it allows: counts are not kept, as those of a moment at which one side waited
     would hold it for ever.
 
-    Waiting is a sleep of up to 2 ms and another look. With ``prefetch`` the thread waits, without a
-    time-out until its batch is asked for; ``close``, ``reseed`` and ``restore`` do not wait for it.
+    Calls of one side go in the order in which they began to wait, so that small batches do not
+    starve larger ones. One that has waited for longer is let go first as long as rows come, and
+    for a second more; it is not while the other side waits too.
+
+    Waiting is a look, a sleep of up to 2 ms, and another look. With ``prefetch`` the thread waits,
+    without a time-out until its batch is asked for; ``close``, ``reseed`` and ``restore`` do not
+    wait for it.
     An ``epoch`` is not limited, and does not count.
 
     Cost: some microseconds for ``add`` and for ``sample``.
@@ -213,9 +219,13 @@ class RateLimited(LimitedSource):
         super().__init__(buffer, SampleGate(limiter, counters, 1))
         self.buffer = buffer
         self.limiter = limiter
-        self._inserts = InsertGate(limiter, counters, 0, buffer.get_stored_size)
-        self._inserts.count_rows()
+        self._inserts = InsertGate(limiter, counters, 0, rows=buffer.get_stored_size)
+        tell(self._in_child)
         self._steps = StepCounter(buffer.schema.fields, buffer.n_envs)
+
+    def _in_child(self) -> None:
+        """In a forked child the calls of the parent's other threads are not at work."""
+        self._inserts.counters.renew()
 
     def add(self, **fields: Any) -> int | None:
         """Add one step, or several, when the limiter allows them.

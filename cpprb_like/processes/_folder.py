@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from cpprb_like._c.forks import TREE, tell, watch
+from cpprb_like._c.waiting import wait_until
 
 if sys.platform == "win32":
     import msvcrt
@@ -46,13 +47,7 @@ GONE = ".gone"
 YOUNG = 1.0  # seconds that a folder may have no lock yet: it is made again if that takes longer
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 NAME_NBYTES = 6
-PAUSES = (
-    0.0,
-    0.001,
-    0.002,
-    0.004,
-    0.008,
-)  # seconds: others hold a lock to look at it, not to keep it
+LOOKING = 0.015  # seconds in which a lock is free again that is only held to look at it
 TRIES = 100
 AFTER_CHILDREN = -100  # when a process ends: multiprocessing has ended its children before
 
@@ -72,15 +67,23 @@ class FileLock:
         self._process = os.getpid()
 
     def take(
-        self, about: dict[str, Any] | None = None, *, shared: bool = False, create: bool = False
+        self,
+        about: dict[str, Any] | None = None,
+        *,
+        shared: bool = False,
+        create: bool = False,
+        patience: float = LOOKING,
     ) -> bool:
-        """Take it if no process has it, and say so in the file; with ``shared``, beside others."""
-        for pause in PAUSES:
-            time.sleep(pause)
+        """Take it if no process has it, and say so in the file; with ``shared``, beside others.
+
+        For ``patience`` seconds it tries again, as others hold a lock for a moment to look at it.
+        """
+
+        def look() -> bool:
             with _no_fork:
-                if self._try_once(about, shared, create):
-                    return True
-        return False
+                return self._try_once(about, shared, create)
+
+        return wait_until(look, patience)
 
     def _try_once(self, about: dict[str, Any] | None, shared: bool, create: bool) -> bool:
         file = None
@@ -354,18 +357,40 @@ class Folder:
 _open_folders: weakref.WeakValueDictionary[str, Folder] = weakref.WeakValueDictionary()
 
 
+_left: dict[tuple[int, Path], util.Finalize] = {}  # by the process that has left the folder
+
+
 def _leave(path: Path, life: FileLock, process: int) -> None:
-    """Let go of a folder, and remove it if nobody else has it."""
+    """Let go of a folder, and remove it if no other process has it.
+
+    If one has, look again when this process ends: multiprocessing ends daemons before, without a
+    chance to remove the folder themselves.
+    """
+    if os.getpid() != process:
+        return
+    life.release()
+    _remove_if_left(path)
+    for gone in [known for known in _left.copy() if not known[1].exists()]:
+        _left.pop(gone).cancel()
+    if path.exists() and (process, path) not in _left:
+        _left[process, path] = util.Finalize(
+            None, _remove_at_end, (path, process), exitpriority=AFTER_CHILDREN
+        )
+
+
+def _remove_at_end(path: Path, process: int) -> None:
     if os.getpid() == process:
-        life.release()
         _remove_if_left(path)
 
 
 def _remove_if_left(path: Path) -> None:
-    """Remove a folder whose lock nobody holds."""
+    """Remove a folder whose lock no process holds.
+
+    It tries once: a process that holds the lock alone, even for a moment, removes the folder.
+    """
     lock = FileLock(path / LIFE)
     try:
-        if not lock.take():
+        if not lock.take(patience=0.0):
             return
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from cpprb_like._c.drawn_ahead import States, live_state, state_of_generator
 from cpprb_like._c.forks import BUFFER, OneProcess, tell, watch
 from cpprb_like._c.generators import Seed, generator
+from cpprb_like._c.waiting import wait_until
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._store.column import Column
 from cpprb_like._store.followers import Followers
@@ -47,10 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["Learner"]
 
 FORKED = "the learner belongs to the parent process; make one in this process: replay.learner()"
-LOOKS = 20  # at rows that are being edited, which takes microseconds ...
-PAUSE = 5e-5  # ... and seconds between them; then a new actor sets right a shard, or nobody does
-LONGER_PAUSE = 1e-3  # ... between further looks ...
-PATIENCE = 1.0  # ... for so long: 20 ms a million rows, but who was stopped goes on when it may
+EDITING = 1e-3  # seconds that an edit may take before its process is looked after ...
+PATIENCE = 1.0  # ... and that it is waited for: 20 ms a million rows, but a stopped process goes on
 MEND_PAUSE = 0.01  # seconds at least between two looks at whether the process is there that edits
 
 
@@ -194,13 +193,16 @@ class Learner(Sharded):
         What a process that has ended left half-done is set right here. One that was stopped is
         waited for once, until its edit has ended.
         """
-        looks, until = 0, time.monotonic() + PATIENCE
-        while busy - self._stuck and (looks < LOOKS or time.monotonic() < until):
-            time.sleep(PAUSE if looks < LOOKS else LONGER_PAUSE)
-            looks += 1
-            if looks > LOOKS:
+        began = time.monotonic()
+
+        def is_settled() -> bool:
+            nonlocal busy
+            if time.monotonic() - began > EDITING:
                 self._mend(busy)
             busy = self._still_edited(busy, told)
+            return busy <= self._stuck
+
+        wait_until(is_settled, PATIENCE)
         if busy:
             self._mend(busy)
             busy = self._still_edited(busy, told)

@@ -101,9 +101,7 @@ class Limits(Peers):
     def inserts(self, number: int, rows: Callable[[], int]) -> InsertGate:
         """The gate of an actor, whose lock this process has just taken."""
         self._counters.void(number)
-        gate = InsertGate(self.limiter, self._counters, number, rows, self)
-        gate.count_rows()
-        return gate
+        return InsertGate(self.limiter, self._counters, number, self, rows)
 
     def samples(self, number: int) -> SampleGate:
         """The gate of a learner, whose lock this process has just taken."""

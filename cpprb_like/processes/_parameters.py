@@ -10,7 +10,6 @@ import math
 import mmap
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from cpprb_like._c.aligned import empty
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.narrow_dtypes import kind_of
+from cpprb_like._c.waiting import wait_until
 from cpprb_like.processes._folder import FileLock, Folder, is_locked, said_by
 from cpprb_like.processes._shards import room_for
 from cpprb_like.processes._versions import Versions, n_slots, n_words
@@ -35,10 +35,10 @@ FOLDER = "parameters"  # in that of the replay
 LAYOUT, VALUES, LOCK = "layout.json", "values", "publisher"
 ALIGNMENT = 64
 TIMEOUT = 60.0  # seconds that ``wait`` waits
-PATIENCE = 10.0  # seconds that ``publish`` waits for another process that does
-FIRST_SLEEP, LONGEST_SLEEP = 50e-6, 2e-3
+PATIENCE = 10.0  # seconds: of ``publish`` for another publisher, of ``latest`` for a whole version
+TOO_FAST = "newer versions were published faster than one can be read"
+PIECE = 1 << 22  # bytes that are copied before a reader looks whether they are written over
 ALONE = ""  # the name of a single array
-TRIES = 1000
 
 
 @dataclass(frozen=True)
@@ -161,14 +161,15 @@ class Parameters:
 
     @contextmanager
     def _publishing(self) -> Iterator[None]:
-        """Be the one who publishes."""
+        """Hold the lock of the publisher."""
         lock = FileLock(self._folder / LOCK)
-        deadline = time.monotonic() + PATIENCE
-        while not lock.take({"pid": os.getpid()}, create=True):
-            if time.monotonic() > deadline:
-                pid = said_by(lock.path).get("pid")
-                raise BlockingIOError(f"publish: process {pid} has been at it for {PATIENCE} s")
-            time.sleep(LONGEST_SLEEP)
+        wait_until(
+            lambda: lock.take({"pid": os.getpid()}, create=True, patience=0.0),
+            PATIENCE,
+            lambda: BlockingIOError(
+                f"publish: process {said_by(lock.path).get('pid')} has been at it for {PATIENCE} s"
+            ),
+        )
         try:
             yield
         finally:
@@ -237,6 +238,11 @@ class Parameters:
             The version, and arrays of the caller's own, as they were published. None if there is no
             newer one.
 
+        Raises
+        ------
+        RuntimeError
+            For 10 seconds newer versions were published faster than one can be read.
+
         Notes
         -----
         Cost: less than a microsecond if there is none, else a copy of the values.
@@ -252,20 +258,29 @@ class Parameters:
         >>> parameters.latest()
         (1, {'w': array([1.])})
         """
-        for _ in range(TRIES):
-            if self.version <= after:
+        if self.version <= after:
+            return None
+        return wait_until(
+            self._read,
+            PATIENCE,
+            lambda: RuntimeError(f"for {PATIENCE} s {TOO_FAST}"),
+        )
+
+    def _read(self) -> tuple[int, Any] | None:
+        """The newest version, read once; None if it was written over meanwhile."""
+        assert self._versions is not None
+        assert self._slots is not None
+        found = self._versions.find()
+        if found is None:
+            return None
+        version, slot = found
+        values = self._slots[slot]
+        block = empty(values.shape, values.dtype)
+        for start in range(0, max(1, len(block)), PIECE):
+            block[start : start + PIECE] = values[start : start + PIECE]
+            if not self._versions.is_there(version):
                 return None
-            assert self._versions is not None
-            assert self._slots is not None
-            found = self._versions.find()
-            if found is None:
-                continue
-            version, slot = found
-            block = empty((self._slots.shape[1],), np.dtype(np.uint8))
-            block[:] = self._slots[slot]
-            if self._versions.is_there(version):
-                return version, self._values(block)
-        raise RuntimeError(f"{TRIES} times two newer versions were published while one was read")
+        return version, self._values(block)
 
     def wait(self, version: int = 1, timeout: float | None = TIMEOUT) -> tuple[int, Any]:
         """Wait until a version is there, or a newer one; then as ``latest``.
@@ -275,12 +290,13 @@ class Parameters:
         version : int
             At least 1, the first one.
         timeout : float or None
-            Seconds; None for no end.
+            Seconds; None for no end. A copy of the values that has begun is finished.
 
         Raises
         ------
         TimeoutError
-            It was not published in time; the message says what is there, and who published it.
+            It was not published in time, or newer versions came faster than one can be read; the
+            message says which version is there, and which process published it.
 
         Examples
         --------
@@ -292,19 +308,16 @@ class Parameters:
         TimeoutError: waited 0.01 s for version 1 of the parameters: nothing was published yet
         """
         wanted = as_int("version", version, 1)
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        pause = FIRST_SLEEP
-        while True:
-            found = self.latest(wanted - 1)
-            if found is not None:
-                return found
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(
-                    f"waited {timeout} s for version {wanted} of the parameters: {self._newest()}"
-                )
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, LONGEST_SLEEP)
+
+        def why() -> TimeoutError:
+            late = f", and {TOO_FAST}" if self.version >= wanted else ""
+            return TimeoutError(
+                f"waited {timeout} s for version {wanted} of the parameters: {self._newest()}{late}"
+            )
+
+        found = wait_until(lambda: self._read() if self.version >= wanted else None, timeout, why)
+        assert found is not None
+        return found
 
     def _newest(self) -> str:
         """What is there, for messages."""

@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike
 
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.generators import Seed
+from cpprb_like._c.waiting import wait_until
 from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._store.schema import read_env_dict, read_size
 from cpprb_like.buffers._replay import ReplayBuffer
@@ -65,8 +66,7 @@ __all__ = ["Member", "SharedReplay"]
 Kind = TypeVar("Kind", bound=Learner)
 
 FORMAT = 1
-MENDING = 10.0  # seconds that an actor waits for who sets its shard right: 50 ms a million rows
-LOOK = 0.002  # seconds between two looks at that
+MENDING = 10.0  # seconds that an actor waits while its shard is set right: 50 ms a million rows
 ORIGIN = "origin"  # file: of what was loaded, the state of a checkpoint
 MOST_LEARNERS = 64
 
@@ -321,15 +321,20 @@ class SharedReplay:
             if number >= self.writers:
                 raise IndexError(f"writer: expected 0 to {self.writers - 1}, got {number}")
             numbers = range(number, number + 1)
-        until = time.monotonic() + MENDING
-        while True:
+        refused: list[BlockingIOError] = []
+
+        def take() -> Actor | None:
             try:
                 return self._any_of() if writer is None else self._take(numbers[0])
-            except BlockingIOError:  # noqa: PERF203 (that takes long)
-                owned = all(is_owned(self._lock_path(number)) for number in numbers)
-                if owned or time.monotonic() > until:
+            except BlockingIOError as error:
+                if all(is_owned(self._lock_path(number)) for number in numbers):
                     raise
-                time.sleep(LOOK)
+                refused[:] = [error]
+                return None
+
+        actor = wait_until(take, MENDING, lambda: refused[0])
+        assert actor is not None
+        return actor
 
     def _any_of(self) -> Actor:
         """The actor of a shard that is free, and first one that nobody has had."""

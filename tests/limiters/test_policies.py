@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reference_limiter import ReferenceLimiter
 
 from cpprb_like.limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
-from cpprb_like.limiters._counters import Counters
+from cpprb_like.limiters._counters import Counters, Turn
 from cpprb_like.limiters._gates import open_counters, words_for
 
 eighths = st.integers(1, 80).map(lambda k: k / 8)  # products of these are exact in float64
@@ -72,7 +72,7 @@ def test_limits_are_those_of_the_twin(
         if kind == "i":
             expected = twin.can_insert(n)
             assert limiter.can_insert(n, **counts) == expected
-            assert counters.begin_insert(who, n) == expected
+            assert counters.begin(who, n) == expected
             if expected:
                 twin.i += n
                 rows[who] += n
@@ -81,7 +81,7 @@ def test_limits_are_those_of_the_twin(
         elif kind == "s":
             expected = twin.can_sample(n)
             assert limiter.can_sample(n, **counts) == expected
-            assert counters.begin_sample(3 + who, n) == expected
+            assert counters.begin(3 + who, n) == expected
             if expected:
                 twin.s += n
                 counters.end(3 + who, n, 1)
@@ -110,35 +110,35 @@ def test_the_numbers_are_those_of_reverb(limiter: RateLimiter, bounds: tuple[flo
 def test_a_call_that_is_at_work_counts_for_the_others() -> None:
     """Announced inserts leave no room for more, and cannot be sampled yet."""
     counters = counters_of(Queue(2), 2, 2)
-    assert counters.begin_insert(0, 2)
-    assert not counters.begin_insert(1, 1)
-    assert not counters.begin_sample(2, 1)
+    assert counters.begin(0, 2)
+    assert not counters.begin(1, 1)
+    assert not counters.begin(2, 1)
     counters.set_rows(0, 2)
     counters.end(0, 2, 1)
-    assert counters.begin_sample(2, 2)
-    assert not counters.begin_sample(3, 1)
-    assert not counters.begin_insert(1, 1)  # not before the draw has ended
+    assert counters.begin(2, 2)
+    assert not counters.begin(3, 1)
+    assert not counters.begin(1, 1)  # not before the draw has ended
     counters.end(2, 2, 1)
-    assert counters.begin_insert(1, 1)
+    assert counters.begin(1, 1)
 
 
 def test_a_call_that_failed_does_not_count() -> None:
     """As if it had never begun."""
     counters = counters_of(Queue(2))
-    assert counters.begin_insert(0, 2)
+    assert counters.begin(0, 2)
     counters.cancel(0, 2)
-    assert counters.begin_insert(0, 2)
+    assert counters.begin(0, 2)
 
 
 def test_what_a_dead_call_announced_is_void() -> None:
     """When somebody finds that it is dead, or takes its line over."""
     counters = counters_of(Queue(2), 2)
-    assert counters.begin_insert(0, 2)
+    assert counters.begin(0, 2)
     assert counters.is_busy(0)
-    assert not counters.begin_insert(1, 1)
+    assert not counters.begin(1, 1)
     counters.void(0)
     assert not counters.is_busy(0)
-    assert counters.begin_insert(1, 2)
+    assert counters.begin(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,87 @@ def test_wrong_lines_are_refused() -> None:
     """Compiled code checks what it is given."""
     counters = counters_of(MinSize(1))
     with pytest.raises(IndexError, match="line"):
-        counters.begin_insert(2, 1)
+        counters.begin(2, 1)
     with pytest.raises(ValueError, match="at least 0"):
-        counters.begin_insert(0, -1)
+        counters.begin(0, -1)
     with pytest.raises(ValueError, match="expected shape"):
         Counters(np.zeros((2, 3), np.int64), 1, 1, 1, 1, 1, 1)
+
+
+SECOND = 1_000_000_000
+
+
+def waiting(counters: Counters, line: int, n: int, since: int, *, wanted: bool = True) -> Turn:
+    """A turn that has waited since some time."""
+    turn = Turn(counters, line, n)
+    turn.wait(since, wanted)
+    return turn
+
+
+@pytest.mark.parametrize("line", [1, 2], ids=["of the same line", "of another line"])
+def test_who_has_waited_longer_goes_first(line: int) -> None:
+    """A small batch that is allowed steps back for a larger one that waits for more rows."""
+    counters = counters_of(SampleToInsertRatio(1, 1, (0, 100)), 1, 2)
+    large = waiting(counters, 1, 8, 5)
+    counters.set_rows(0, 4)
+    counters.begin(0, 4)
+    counters.end(0, 4, 6)
+    small = Turn(counters, line, 2)
+    assert not large.begin(7)
+    assert not small.begin()
+    assert small.behind == 8
+    counters.begin(0, 4)
+    counters.end(0, 4, 9)
+    assert not small.begin(10)
+    assert large.begin(11)
+    large.end(12)
+    counters.begin(0, 4)
+    counters.end(0, 4, 13)
+    assert small.begin(14)
+    assert counters.waits(1, 20)[:3] == (1, 6, 0)
+
+
+def test_courtesy_ends() -> None:
+    """Who waits longer is passed: after a second without a row, or if it could go and does not."""
+    counters = counters_of(SampleToInsertRatio(1, 1, (0, 100)), 1, 2)
+    large = waiting(counters, 1, 8, 5)
+    counters.set_rows(0, 4)
+    counters.begin(0, 4)
+    counters.end(0, 4, 6)
+    small = Turn(counters, 2, 1)
+    assert not small.begin(SECOND)
+    counters.begin(0, 1)
+    counters.end(0, 1, 7)
+    assert not small.begin(2 * SECOND + 1)  # rows come
+    assert not small.begin(3 * SECOND)
+    assert small.begin(3 * SECOND + 2)
+    small.end(8)
+    assert Turn(counters, 2, 1).begin(), "the same one is passed at once from then on"
+    large.close()
+    other = waiting(counters, 1, 2, 9)
+    small = Turn(counters, 2, 1)
+    assert not small.begin(SECOND)
+    counters.begin(0, 4)
+    counters.end(0, 4, 7)
+    assert small.begin(2 * SECOND + 1), "it could have gone: its process was stopped"
+    other.close()
+
+
+def test_calls_that_step_back_for_none() -> None:
+    """For a batch that no caller wants yet, and where only they let the other side go on."""
+    counters = counters_of(SampleToInsertRatio(1, 1, (0, 100)), 2, 2)
+    counters.set_rows(0, 4)
+    counters.begin(0, 4)
+    counters.end(0, 4, 6)
+    ahead = waiting(counters, 2, 8, 5, wanted=False)
+    first = Turn(counters, 3, 1)
+    assert first.begin()
+    first.end(1)
+    ahead.wait(9, wanted=True)
+    second = Turn(counters, 3, 1)
+    assert not second.begin()
+    actor = waiting(counters, 1, 200, 7)
+    assert second.begin()
+    actor.close()
+    ahead.close()
+    assert not any(counters.is_busy(line) for line in range(3))

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from forked import outcome
+from interruptions import Cut, cut_everywhere
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer, Sequences
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import MinSize, Queue, RateLimited, RateLimiter, SampleToInsertRatio
+from cpprb_like.limiters._counters import Turn
 from cpprb_like.processes import SharedReplay
 from cpprb_like.typing import FieldSpec
 
@@ -150,7 +155,7 @@ def test_both_sides_that_wait_are_told_so() -> None:
     while rb.stats().waits_for_samples == 0:
         time.sleep(0.001)
     with pytest.raises(RateLimitTimeoutError, match="the other side waits too"):
-        rb._gate.begin(8, timeout=0.05)  # would be 25
+        rb._gate.wait(Turn(rb._gate.counters, 1, 8), 0.05)  # would be 25
     rb.sample(4)
     actor.join(PATIENCE)
     assert rb.stats().inserts == 12
@@ -397,3 +402,119 @@ def test_a_limiter_that_wants_more_rows_than_there_can_be_is_refused() -> None:
     """Nobody would ever draw."""
     with pytest.raises(ValueError, match=r"MinSize\(min_size=9.* of a capacity of 8"):
         limited(MinSize(9), size=8)
+
+
+def at_rest(rb: Any) -> bool:
+    """Whether no call is announced, and none waits."""
+    return not any(rb._gate.counters.is_busy(line) for line in range(2))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("call", ["add", "sample"])
+def test_calls_that_are_interrupted_leave_nothing_announced(
+    call: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut at each of their lines, when they are allowed and when they wait.
+
+    An announcement stayed where a call was cut between it and the block that takes it back: all
+    others timed out for ever, with an error by which they were allowed.
+    """
+    made: list[Any] = []
+
+    def make() -> Any:
+        rb = limited(Queue(8, timeout=PATIENCE))
+        rb.add(**step(4))
+        made[:] = [rb]
+        return rb
+
+    def the_other_side(seconds: float) -> None:
+        del seconds
+        if call == "add":
+            made[0].sample(2)
+        else:
+            made[0].add(**step(2))
+
+    def run(rb: Any) -> None:
+        if call == "add":
+            rb.add(**step(4 + waits))
+        else:
+            rb.sample(4 + waits)
+
+    monkeypatch.setattr("cpprb_like.limiters._gates.sleep", the_other_side)
+    assert cut_everywhere(make, run, at_rest) > 10
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no such signals here")
+def test_signals_leave_nothing_announced() -> None:
+    """As above, at any moment that a signal may come; rows are counted however a call ended."""
+    rb = limited(Queue(8, timeout=PATIENCE), size=16)
+
+    def handle(*_: object) -> None:
+        raise Cut
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        for turn in range(3000 if os.environ.get("CPPRB_LIKE_LONG") == "1" else 300):
+            with suppress(Cut):
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + turn % 30))
+                while True:
+                    rb.add(**step(2))
+                    rb.sample(2)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert at_rest(rb), f"after interrupt {turn}"
+            stats = rb.stats()
+            assert stats.rows == len(rb)
+            rb._gate.counters.set_base(4, 0)  # the interrupt may have come between the two
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_large_batch_does_not_starve_beside_small_ones() -> None:
+    """It is drawn as soon as it has waited for its share; the small ones go on afterwards.
+
+    Each small batch took at once what had been inserted, so a large one never found enough.
+    """
+    rb = limited(SampleToInsertRatio(1, 8, (0, 200), timeout=PATIENCE))
+    stop = threading.Event()
+    large: list[int] = []
+
+    def draw(n: int, found: list[int]) -> None:
+        while not stop.is_set():
+            with suppress(RateLimitTimeoutError):
+                rb.sample(n)
+                found.append(n)
+
+    small: list[int] = []
+    threads = [beside(lambda: draw(4, small)) for _ in range(2)]
+    threads.append(beside(lambda: draw(64, large)))
+    added = 0
+    while len(large) < 5:
+        rb.add(**step(4))
+        added += 4
+        assert added < 10_000, "the large batch starves"
+    stop.set()
+    assert small
+    rb.limiter = MinSize(1)
+    while any(thread.is_alive() for thread in threads):
+        rb.add(**step(4))
+        time.sleep(0.001)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_in_a_forked_child_calls_of_other_threads_are_not_at_work() -> None:
+    """What another thread had announced, or waited for, stayed in the child for ever."""
+    rb = limited(Queue(4, timeout=PATIENCE))
+    thread = beside(lambda: rb.sample(4))
+    while rb.stats().waits_for_inserts == 0:
+        time.sleep(0.001)
+
+    def child() -> None:
+        assert at_rest(rb)
+        rb.add(**step(4))
+        rb.sample(4)
+
+    assert outcome(child) == 0
+    rb.add(**step(4))
+    thread.join()

@@ -20,6 +20,8 @@ from reference_limiter import ReferenceLimiter
 
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import Bounds, MinSize, Queue, RateLimiter, SampleToInsertRatio
+from cpprb_like.limiters._counters import Turn
+from cpprb_like.limiters._gates import Gate
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized
 from cpprb_like.typing import FieldSpec
@@ -39,6 +41,13 @@ def step(n: int = 1) -> dict[str, Any]:
 def shared(limiter: RateLimiter | None, *, writers: int = 3, capacity: int = 3000) -> SharedReplay:
     """A replay with a limiter."""
     return SharedReplay(capacity, FIELDS, writers=writers, limiter=limiter)
+
+
+def announce(gate: Gate, n: int) -> Turn:
+    """Begin a call of n items."""
+    turn = Turn(gate.counters, gate.line, n)
+    assert turn.begin()
+    return turn
 
 
 def die() -> None:
@@ -102,7 +111,7 @@ def test_an_actor_that_is_killed_holds_nobody(when: str) -> None:
         actor: Any = replay.actor()
         actor.add(**step(2))
         if when == "adds":
-            actor._inserts.begin(2)
+            announce(actor._inserts, 2)
             die()
         actor.add(**step(3))
 
@@ -133,7 +142,7 @@ def test_a_learner_that_is_killed_holds_nobody(when: str) -> None:
         learner: Any = replay.learner(seed=0)
         learner.sample(1)
         if when == "draws":
-            learner._samples.begin(3)
+            announce(learner._samples, 3)
             die()
         learner.sample(4)
 
@@ -154,7 +163,7 @@ def test_a_line_that_is_taken_over_is_void() -> None:
 
     def act() -> None:
         actor: Any = replay.actor()
-        actor._inserts.begin(4)
+        announce(actor._inserts, 4)
         die()
 
     with replay, child(act) as victim:
@@ -196,9 +205,9 @@ def test_a_process_that_was_stopped_is_not_taken_for_dead() -> None:
 
     def act() -> None:
         actor: Any = replay.actor()
-        actor._inserts.begin(3)
+        turn = announce(actor._inserts, 3)
         os.kill(os.getpid(), signal.SIGSTOP)
-        actor._inserts.end(3)
+        turn.end(1)
 
     with replay, child(act) as stopped:
         until(lambda: os.waitpid(stopped.pid, os.WUNTRACED | os.WNOHANG)[0])
@@ -291,7 +300,7 @@ def test_two_actors_and_two_learners_keep_the_formulas(
                     twin.s += n
             elif what == "die":
                 if twin.can_insert(n):
-                    actors[who]._inserts.begin(n)
+                    announce(actors[who]._inserts, n)
                 actors[who].close()
                 actors[who] = replay.actor(who)
             elif what == "clear":

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -270,3 +271,17 @@ def test_parameters_are_handed_on_with_the_replay(replay: SharedReplay) -> None:
     assert replay.parameters.version == 1
     with pytest.raises(TypeError, match="hand on the SharedReplay"):
         pickle.dumps(replay.parameters)
+
+
+def test_a_wait_ends_although_newer_versions_come_faster_than_one_is_read() -> None:
+    """After its time-out, and a read that has begun: it tried a thousand times, 7.7 s of 64 MB."""
+    with SharedReplay(10, {"x": {"shape": ()}}, writers=1) as replay:
+        parameters: Any = replay.parameters
+        parameters.publish(np.zeros(1 << 22))
+        assert parameters.wait(timeout=0.0)[0] == 1
+        torn = SimpleNamespace(newest=lambda: 1, find=lambda: (1, 1), is_there=lambda _: False)
+        parameters._versions = torn
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError, match=r"waited 0\.05 s .*faster than one can be read"):
+            parameters.wait(timeout=0.05)
+        assert time.monotonic() - begun < 3

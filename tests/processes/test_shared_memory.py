@@ -417,3 +417,65 @@ def test_pickles() -> None:
         for end in (replay.actor(), replay.learner()):
             with pytest.raises(TypeError, match="belongs to its process"):
                 pickle.dumps(end)
+
+
+DAEMONS = """
+    import multiprocessing
+    import sys
+    from cpprb_like.processes import SharedReplay
+
+    def act(replay, there):
+        actor = replay.actor()
+        there.release()
+        while True:
+            actor.add(x=[1, 2, 3, 4])
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context(sys.argv[1])
+        there = context.Semaphore(0)
+        with SharedReplay(1000, {"x": {"shape": 4}}, writers=2) as replay:
+            for _ in range(2):
+                context.Process(target=act, args=(replay, there), daemon=True).start()
+            for _ in range(2):
+                there.acquire()
+        print(replay.folder.exists())
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_daemons_that_outlive_the_block_leave_nothing(method: str, tmp_path: Path) -> None:
+    """At the end of the program, which ends them, the memory is gone.
+
+    The program had let go of the memory before, and its daemons are ended by a signal, after which
+    they remove nothing.
+    """
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(DAEMONS))
+    done = subprocess.run(
+        [sys.executable, str(script), method], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
+    assert not shared_memory()
+
+
+def test_replays_that_live_cost_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is made, attached and closed without a sleep beside others that live.
+
+    Each lock of a replay that lived was tried for 15 ms, to see whether its replay was left.
+    """
+    living = [SharedReplay(10, FIELDS, writers=1) for _ in range(3)]
+
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"slept {seconds} s")
+
+    def child() -> None:
+        monkeypatch.setattr(time, "sleep", refuse)
+        _folder._open_folders.clear()  # as in a process that has none of them
+        attached = SharedReplay.attach(living[0].name)
+        made = SharedReplay(10, FIELDS, writers=1)
+        made.close()
+        attached.close()
+
+    assert outcome(child) == 0
+    for replay in living:
+        replay.close()
