@@ -1,8 +1,8 @@
 """Snapshots: the rows of a buffer by value, for pickling and copying.
 
-Rows in use are views of the buffer's memory, records as they are, so that pickling does not copy
-them first. Not here: the attributes of the buffer (``buffers._replay``) and the
-memory (``arenas``).
+Rows in use are records as they are: views of the buffer's memory, so that pickling does not copy
+them first, or copies where other threads may write to it meanwhile. Not here: the attributes of
+the buffer (``buffers._replay``) and the memory (``arenas``).
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ from cpprb_like._store.schema import Layout, read_n_envs, read_size
 __all__ = ["check_layout", "load", "save"]
 
 
-def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring) -> dict[str, Any]:
-    """All rows, and what the ring knows of them."""
+def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring, *, copies: bool) -> dict[str, Any]:
+    """All rows, and what the ring knows of them: as views of its memory, or as ``copies``."""
+
+    def taken(values: NDArray[Any]) -> NDArray[Any]:
+        return values.copy() if copies else values
+
     stored = ring.stored
     return {
         "layout": layout,
         "state": layout.state(arena).copy(),
-        "records": layout.records(arena)[:stored],
-        "columns": {number: rows[:stored] for number, rows in _beside_records(layout, arena, ring)},
-        "blocks": {name: layout.block(arena, name) for name, _, _ in layout.blocks},
+        "records": taken(layout.records(arena)[:stored]),
+        "columns": {
+            number: taken(rows[:stored]) for number, rows in _beside_records(layout, arena, ring)
+        },
+        "blocks": {name: taken(layout.block(arena, name)) for name, _, _ in layout.blocks},
         "chains": [chain.save() for chain in ring.chains],
     }
 

@@ -1286,13 +1286,25 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         return _blank, (type(self),), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All of the buffer; rows in use as views, so that pickling does not copy them first."""
+        """All of the buffer, as it is at one moment.
+
+        With other threads the rows and the sampler are copied while those that write wait, as
+        pickling goes on after that. A program of one thread needs no copy.
+        """
+        copies = threading.active_count() > 1
+        state: dict[str, Any] = self._hold(True, self._state_now, copies)
+        return state
+
+    def _state_now(self, copies: bool) -> dict[str, Any]:
+        """The state of a pickle, of which other threads change nothing later if it has copies."""
         from cpprb_like._store import snapshot  # noqa: PLC0415 (on demand)
 
         attributes = {name: value for name, value in self.__dict__.items() if name not in REBUILT}
         attributes["rng"] = settled_generator(self.rng)
-        attributes["sampler"] = settled(self.sampler)
-        return snapshot.save(self._layout, self._arena, self.ring) | {"attributes": attributes}
+        sampler = settled(self.sampler)
+        attributes["sampler"] = copy.deepcopy(sampler) if copies else sampler
+        rows = snapshot.save(self._layout, self._arena, self.ring, copies=copies)
+        return rows | {"attributes": attributes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         from cpprb_like._store import snapshot  # noqa: PLC0415 (on demand)
@@ -1367,11 +1379,13 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         """Have all that another buffer has, which is given up."""
         self._hold(True, self._take_over_now, other, swap)
 
-    def _take_over_now(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:
+    def _expect_no_file(self) -> None:
         if self._files is not None:
             raise ValueError(
                 "restore: the rows lie in a file map; load(folder, mmap_prefix=...) makes a new one"
             )
+
+    def _take_over_now(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:
         attributes = {name: swap(value) for name, value in other.__dict__.items()}
         lock = threading.RLock()
         watch(lock, BUFFER)

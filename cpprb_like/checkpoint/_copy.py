@@ -12,7 +12,7 @@ from pathlib import Path
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._arrays import Codec
 from cpprb_like.checkpoint._disk import Disk, UnsynchronisedDisk
-from cpprb_like.checkpoint._load import Options, State
+from cpprb_like.checkpoint._load import Options, State, retried
 from cpprb_like.checkpoint._progress import Progress, Tell, shown
 
 __all__ = ["AS_IT_IS", "copy"]
@@ -70,21 +70,26 @@ def copy(
     chosen = None if codec == AS_IT_IS else Codec(codec, level).check()
     with shown(progress) as told:
         watch = Progress(told)
-        source = State(Disk(folder), Options((), {}, None, False, state, watch))
-        watch.total = sum(entry.nbytes for entry in source.entries)
-        other.make()
-        with other.locked():
-            _copy(Disk(folder), source, other, chosen, watch)
+        disk = Disk(folder)
+
+        def attempt() -> None:
+            source = State(disk, Options((), {}, None, False, state, watch))
+            watch.total = sum(entry.nbytes for entry in source.entries)
+            other.make()
+            with other.locked(), source.held():
+                _copy(source, other, chosen, watch)
+
+        retried(disk, attempt)
 
 
-def _copy(disk: Disk, source: State, other: Disk, codec: Codec | None, watch: Progress) -> None:
+def _copy(source: State, other: Disk, codec: Codec | None, watch: Progress) -> None:
     if _manifest.numbers(other):
         raise FileExistsError(f"{other.folder}: there is a checkpoint already")
     manifest = dict(source.manifest)
     copied = []
     try:
         for entry in source.entries:
-            copied.append(_arrays.transcribe(disk, entry, other, codec, watch))  # noqa: PERF401
+            copied.append(_arrays.transcribe(source.disk, entry, other, codec, watch))  # noqa: PERF401
     except BaseException:
         for entry in copied:
             other.remove(entry.name)

@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -26,9 +26,10 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["Disk", "Output", "UnsynchronisedDisk", "open_regular"]
+__all__ = ["Disk", "OpenFiles", "Output", "UnsynchronisedDisk", "open_regular"]
 
 LOCK = "lock"
+FEW_OPEN = 128
 STARTED_NBYTES = 1 << 22  # of a file go to the disk while the next ones are written
 SYNC_FILE_RANGE_WRITE = 2  # of Linux
 
@@ -190,6 +191,49 @@ class Disk:
             yield
         finally:
             lock.release()
+
+
+class OpenFiles(Disk):
+    """A folder of which files are open from now on: they can be read after they were removed.
+
+    As many as half of those that the process may have open; on Windows none, as open files cannot
+    be removed there, and a save would fail.
+    """
+
+    def __init__(self, disk: Disk, names: Iterable[str]) -> None:
+        super().__init__(disk.folder)
+        self._disk = disk
+        self._files: dict[str, BinaryIO] = {}
+        try:
+            for name in [] if sys.platform == "win32" else list(names)[: _most_open()]:
+                with contextlib.suppress(FileNotFoundError):
+                    self._files[name] = disk.open(name)
+        except BaseException:
+            self.close()
+            raise
+
+    def names(self) -> list[str]:
+        """See ``Disk``."""
+        return self._disk.names()
+
+    def open(self, name: str) -> BinaryIO:
+        """A file from its beginning; one that was read before is opened again."""
+        return self._files.pop(name, None) or self._disk.open(name)
+
+    def close(self) -> None:
+        """Close what was not read."""
+        while self._files:
+            self._files.popitem()[1].close()
+
+
+def _most_open() -> int:
+    """How many files may be held."""
+    try:
+        import resource  # noqa: PLC0415 (of Unix)
+    except ImportError:
+        return FEW_OPEN
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return FEW_OPEN if most < 0 else most // 2
 
 
 class UnsynchronisedDisk(Disk):

@@ -52,6 +52,10 @@ class HoldsRows:
         """
         raise NotImplementedError
 
+    def _expect_no_file(self) -> None:
+        """Raise ``ValueError`` if the rows lie in a file, which ``_take_over`` cannot replace."""
+        raise NotImplementedError
+
     def _take_over(self, other: Any, swap: Callable[[Any], Any]) -> None:
         """Have all that another object has; ``swap`` gives what is kept in place of a part."""
         raise NotImplementedError

@@ -6,11 +6,13 @@ Not here: rows (``_rows_back``), other values (``_values``), and the methods tha
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from cpprb_like._c.drawn_ahead import halted
 from cpprb_like._store.schema import Schema
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
-from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._disk import Disk, OpenFiles
 from cpprb_like.checkpoint._held import HoldsRows
 from cpprb_like.checkpoint._rows_back import RingReader, differences, read_objects, schema_of
 from cpprb_like.checkpoint._values import (
@@ -31,9 +33,11 @@ from cpprb_like.checkpoint._values import (
 )
 from cpprb_like.samplers._base import Sampler
 
-__all__ = ["Options", "State", "Target", "decoded", "load", "restore"]
+__all__ = ["Options", "State", "Target", "decoded", "load", "restore", "retried"]
 
-ATTEMPTS = 5
+Found = TypeVar("Found")
+
+ATTEMPTS = 50  # each one has a state that was newer than that of the last one
 UNSYNCHRONISED = "the state was saved with sync=False, so a crash of the machine may have cost it"
 
 
@@ -62,33 +66,41 @@ class State:
     """One state of a folder, open for reading."""
 
     def __init__(self, disk: Disk, options: Options) -> None:
-        self._disk = disk
+        self.disk = disk
         self._options = options
         self.damage: list[str] = []
         self.manifest = self._choose()
         self.entries = [_entry(saved) for saved in self.manifest["files"]]
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Have all files open, so that they can be read while another save removes them."""
+        files = OpenFiles(self.disk, [entry.name for entry in self.entries])
+        with contextlib.closing(files):
+            self.disk = files
+            yield
+
     def _choose(self) -> dict[str, Any]:
-        there = _manifest.numbers(self._disk)
+        there = _manifest.numbers(self.disk)
         if not there:
-            raise FileNotFoundError(f"{self._disk.folder}: there is no checkpoint")
+            raise FileNotFoundError(f"{self.disk.folder}: there is no checkpoint")
         wanted = self._options.state
         if wanted is not None:
             if wanted not in there:
                 raise FileNotFoundError(
-                    f"{self._disk.folder}: there is no state {wanted}, only {there}"
+                    f"{self.disk.folder}: there is no state {wanted}, only {there}"
                 )
-            return _manifest.read(self._disk, wanted)
+            return _manifest.read(self.disk, wanted)
         for number in reversed(there):
             try:
-                return _manifest.read(self._disk, number)
+                return _manifest.read(self.disk, number)
             except DamagedError as error:  # noqa: PERF203 (there are few)
                 if not self._options.salvage:
                     raise DamagedError(
                         f"{error}; salvage=True loads the newest state that is in order, of {there}"
                     ) from None
                 self.damage.append(str(error))
-        raise DamagedError(f"{self._disk.folder}: no state is in order: {self.damage}")
+        raise DamagedError(f"{self.disk.folder}: no state is in order: {self.damage}")
 
     def decode(
         self, targets: Mapping[str, Target], replace: Mapping[str, Any]
@@ -111,7 +123,7 @@ class State:
         except DamagedError as error:
             if _manifest.is_synchronised(self.manifest):
                 raise
-            others = [n for n in _manifest.numbers(self._disk) if n != self.manifest["number"]]
+            others = [n for n in _manifest.numbers(self.disk) if n != self.manifest["number"]]
             choice = f"; state= chooses another one, of {others}" if others else ""
             raise DamagedError(f"{error}; {UNSYNCHRONISED}{choice}") from None
         decoder.finish()
@@ -120,7 +132,7 @@ class State:
     def reader(self, ring: int, salvage: Callable[[str], None] | None) -> RingReader:
         """What reads the rows of a ring."""
         saved, options = self.manifest["rings"][ring], self._options
-        return RingReader(self._disk, saved, self.entries, salvage, options.decode, options.watch)
+        return RingReader(self.disk, saved, self.entries, salvage, options.decode, options.watch)
 
     def open_ring(
         self,
@@ -164,7 +176,7 @@ class State:
         def take(offset: int, piece: NDArray[np.uint8]) -> None:
             out[offset : offset + len(piece)] = piece
 
-        _arrays.read(self._disk, entry, dtype, shape, take, self._options.watch)
+        _arrays.read(self.disk, entry, dtype, shape, take, self._options.watch)
         return out.view(dtype).reshape(shape) if total else np.zeros(shape, dtype)
 
     def _array(self, number: int) -> NDArray[Any]:
@@ -206,7 +218,7 @@ class State:
         def take(*arguments: Any) -> bool:
             file, dtype, shape, put = arguments
             watch = self._options.watch
-            _arrays.read(self._disk, self.entries[file], dtype, shape, put, watch)
+            _arrays.read(self.disk, self.entries[file], dtype, shape, put, watch)
             return True
 
         found = read_objects(take, self.entries, (lengths, data, n), self._options.decode)
@@ -238,27 +250,43 @@ def decoded(
 
     ``without``: an attribute of the whole that is left out.
     """
-    for attempt in range(ATTEMPTS):
+    return retried(disk, partial(_decoded, disk, options, targets, replace, without))
+
+
+def _decoded(
+    disk: Disk,
+    options: Options,
+    targets: Mapping[str, Target],
+    replace: Mapping[str, Any],
+    without: str | None,
+) -> tuple[Any, Decoder]:
+    try:
+        state = State(disk, options)
+        if without is not None:
+            state.manifest["root"]["state"].pop(without, None)
+        with state.held():
+            found = state.decode(targets, replace)
+    except (AttributeError, AssertionError, LookupError, TypeError) as error:
+        if isinstance(error, TypeError) and "hand over" in str(error):
+            raise
+        raise ValueError(f"{disk.folder}: the manifest is damaged: {error!r}") from error
+    if state.damage:
+        warnings.warn(
+            f"{disk.folder}: loaded without what is damaged: {'; '.join(state.damage)}",
+            stacklevel=6,
+        )
+    return found
+
+
+def retried(disk: Disk, attempt: Callable[[], Found]) -> Found:
+    """``attempt()``; again if it failed, and a save has replaced the state that it read."""
+    for left in reversed(range(ATTEMPTS)):
         there = _manifest.numbers(disk)
         try:
-            state = State(disk, options)
-            if without is not None:
-                state.manifest["root"]["state"].pop(without, None)
-            found = state.decode(targets, replace)
-        except DamagedError:
-            if attempt + 1 < ATTEMPTS and _manifest.numbers(disk) != there:
-                continue
-            raise
-        except (AttributeError, AssertionError, LookupError, TypeError) as error:
-            if isinstance(error, TypeError) and "hand over" in str(error):
+            return attempt()
+        except (DamagedError, FileNotFoundError):
+            if left == 0 or _manifest.numbers(disk) == there:
                 raise
-            raise ValueError(f"{disk.folder}: the manifest is damaged: {error!r}") from error
-        if state.damage:
-            warnings.warn(
-                f"{disk.folder}: loaded without what is damaged: {'; '.join(state.damage)}",
-                stacklevel=4,
-            )
-        return found
     raise AssertionError("not reached")
 
 
@@ -290,6 +318,7 @@ def restore(disk: Disk, options: Options, root: Any) -> None:
         raise TypeError(
             f"a {type(found).__name__} was saved, which cannot be given to a {type(root).__name__}"
         )
+    _check_kinds(encoder.elements, decoder.elements)
     with halted(encoder.elements.values()):
         _move(encoder.elements, decoder.elements)
 
@@ -300,6 +329,23 @@ class _External(dict[str, Any]):
     def __init__(self, own: Mapping[str, Any], named: Mapping[str, Any]) -> None:
         super().__init__(own)
         self.update(named)
+
+
+def _check_kinds(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raise for a part that cannot be given what was saved, before any part has changed."""
+    for path, value in new.items():
+        there = old.get(path)
+        if type(there) is not type(value):
+            continue
+        if isinstance(value, np.random.Generator):
+            own, saved = type(there.bit_generator), type(value.bit_generator)  # type: ignore[union-attr]
+            if own is not saved:
+                raise TypeError(
+                    f"{path}: a generator of {saved.__name__} was saved, which cannot be given to "
+                    f"one of {own.__name__}"
+                )
+        elif isinstance(value, HoldsRows):
+            there._expect_no_file()  # type: ignore[union-attr]
 
 
 def _move(old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ those that are lost.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,8 +111,16 @@ def verify(folder: str | Path, *, progress: Tell = None) -> list[Verdict]:
     known: dict[tuple[Any, ...], str] = {}
     with shown(progress) as told:
         watch = Progress(told)
-        watch.total = sum(disk.size(name) for name in disk.names() if ".npy" in name)
-        return [_judge(disk, number, known, watch) for number in there]
+        for name in disk.names():
+            with contextlib.suppress(FileNotFoundError):
+                watch.total += disk.size(name) if ".npy" in name else 0
+        while True:
+            verdicts = [_judge(disk, number, known, watch) for number in there]
+            left = _manifest.numbers(disk)
+            verdicts = [one for one in verdicts if one.is_in_order or one.number in left]
+            if verdicts:
+                return verdicts
+            there = left  # a save replaced every state while its files were read
 
 
 def _judge(disk: Disk, number: int, known: dict[tuple[Any, ...], str], watch: Progress) -> Verdict:
@@ -120,7 +129,7 @@ def _judge(disk: Disk, number: int, known: dict[tuple[Any, ...], str], watch: Pr
             state = State(disk, Options((), {}, as_it_is, True, number, lambda _: None))
             uses = list(_uses(state.manifest))
             entries = [state.entries[use.file] for use in uses]
-    except DamagedError as error:
+    except (DamagedError, FileNotFoundError) as error:
         return Verdict(number, 0, 0, [], {}, str(error))
     damage, rings, fatal = [], set(), ""
     for use, entry in zip(uses, entries, strict=True):
