@@ -77,6 +77,8 @@ cdef class Ring:
     cdef SlotSet out                 # slots in use whose rows cannot be drawn
     cdef AbsentRuns runs             # of absent rows
     cdef tuple trackers              # are told which rows are edited
+    cdef int64_t[:, ::1] hidden      # log of rows that became absent, in a circle: first, last, step
+    cdef int64_t n_hidden            # entries of this log so far
     # Below: only with lookahead.
     cdef int64_t kept_from           # id of the oldest row that is not left out
     cdef int64_t[::1] open_rows      # ids of incomplete rows: a queue of ``lookahead`` for each stream
@@ -128,6 +130,7 @@ cdef class Ring:
     cdef int c_hide(self, ndarray slots, Moment moment) except -1
     cdef int c_clear(self) except -1
     cdef void c_tell(self, intp_t slot) noexcept
+    cdef void c_log_hidden(self, int64_t first, int64_t last, intp_t step) noexcept nogil
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil

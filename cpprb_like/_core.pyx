@@ -43,6 +43,7 @@ cdef uint64_t ALL_BITS = ~<uint64_t> 0
 cdef enum:
     WRITE_CHUNK = 32              # rows whose records stay in the first cache meanwhile
     LEAST_COMPLETED = 64          # row ids in the log of completed rows, at least
+    HIDDEN = 64                   # entries in the log of hidden rows
     LONGEST = 1 << 30             # rows of a window on each side, so that sums of two do not overflow
     SPARSE = 8                    # words of bits that are read in the time that finds a slot
 
@@ -169,6 +170,7 @@ cdef class Ring:
         while self.lookahead and kept < 2 * (1 + self.lookahead) * self.n_envs:
             kept *= 2
         self.completed = np.empty(kept, np.int64)
+        self.hidden = np.empty((HIDDEN, 3), np.int64)
         self.open_rows = np.empty(self.lookahead * self.n_envs, np.int64)
         self.heads = np.zeros(self.n_envs, np.intp)
         self.counts = np.zeros(self.n_envs, np.intp)
@@ -513,7 +515,11 @@ cdef class Ring:
         self.runs.c_join(row, before, after)
 
     cdef int c_rebuild(self) except -1:
-        """Derive all state from the rows in memory, as if they had been added one by one."""
+        """Derive all state from the rows in memory, as if they had been added one by one.
+
+        The logs of hidden and of completed rows skip more entries than they have, so those who
+        follow them look at all rows.
+        """
         cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
         cdef intp_t slot
         cdef uint8_t flags
@@ -525,6 +531,8 @@ cdef class Ring:
         self.n_open = 0
         self.counts[:] = 0
         self.heads[:] = 0
+        self.n_hidden += self.hidden.shape[0] + 1
+        self.n_completed += self.completed.shape[0] + 1
         if not (self.lookahead or self.state[ABSENT_ROWS]):
             return 0
         for row in range(oldest, written):
@@ -688,7 +696,8 @@ cdef class Ring:
         return 0
 
     cdef int c_hide(self, cnp.ndarray slots, Moment moment) except -1:
-        """Make the rows in the given slots, which are in use, absent; ends of episodes stay.
+        """Make the rows of one stream in the given slots, which are in use, absent; ends of episodes
+        stay.
 
         Returns 0, and changes nothing, if what was read at ``moment`` no longer holds, else 1.
         """
@@ -698,24 +707,32 @@ cdef class Ring:
         self.c_expect_absent()
         self.c_begin_edit()
         cdef bint was_open = False
-        cdef int64_t row
+        cdef int64_t row, first = self.state[WRITTEN], last = -1
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k
         for k in range(cnp.PyArray_DIM(slots, 0)):
             if not self.c_is_absent(values[k]):
                 row = self.c_row_at(values[k])
+                first, last = min(first, row), max(last, row)
                 was_open |= self.c_is_open(row)
                 self.c_join_run(row, False)
                 self.c_flags(values[k])[0] |= ABSENT
                 self.state[ABSENT_ROWS] += 1
                 self.out.c_add(values[k])
                 self.c_tell(values[k])
+        self.c_log_hidden(first, last, self.n_envs)
         if self.changes != NULL:
             (<int64_t*> self.changes)[0] += 2
         self.c_end_edit()
         if was_open:
             self.c_rebuild()
         return 1
+
+    cdef void c_log_hidden(self, int64_t first, int64_t last, intp_t step) noexcept nogil:
+        """Note that each ``step``-th row from ``first`` to ``last`` may have become absent."""
+        cdef int64_t* entry = &self.hidden[self.n_hidden & (HIDDEN - 1), 0]
+        entry[0], entry[1], entry[2] = first, last, step
+        self.n_hidden += 1
 
     cdef void c_tell(self, intp_t slot) noexcept:
         """The row in a slot was edited."""

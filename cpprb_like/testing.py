@@ -57,7 +57,6 @@ WORKS = "a draw of n rows, n at least 0, works"
 DECLARED = "columns are dtype and shape by name, and each draw has such columns"
 ASKED = "check_draw raises nothing where a draw works"
 ASIDE = "sync, check_draw, check_rows, row_weights and row_priorities change no draw"
-TIMED = "time_state is a part of draw_state"
 HOOKED = "what a buffer calls when it is made, and when rows come and go, works"
 NBYTES = "nbytes_for is a number of bytes"
 KEEPS = "a sampler that keeps something for rows, in a file or not, says so by keeps_rows"
@@ -228,7 +227,6 @@ class _Stage:
             return _attempt(where, rb, n, replace, rng, self.distinct, window)
 
         before = self.rb.sampler.draw_state()
-        _check_time(where, self.rb.sampler, before)
         drawn = attempt(self.rb)
         _expect_same(where, RNG_ONLY, drawn, attempt(self.twin))
         _expect_same(where, PICKLED, drawn, attempt(self.copy))
@@ -253,15 +251,6 @@ class _Stage:
         for where, drawn, before in self.earlier:
             _expect_same(where, FRESH, before, drawn)
         _check_kept(self.place, self.asked)
-
-
-def _check_time(where: str, sampler: Sampler, state: dict[str, Any]) -> None:
-    """What belongs to no ring is among what a draw changes."""
-    for name, value in sampler.time_state().items():
-        if name not in state:
-            raise _broken(where, TIMED, f"{name!r} is not in it")
-        if _value(np.array(value, object)) != _value(np.array(state[name], object)):
-            raise _broken(where, TIMED, f"{name!r}: {value!r} became {state[name]!r}")
 
 
 def _check_asked(where: str, sampler: Sampler, n: int, replace: bool, drawn: Draw | None) -> None:

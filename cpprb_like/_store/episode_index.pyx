@@ -429,19 +429,25 @@ cdef class EpisodeIndex:
     def hide(self, intp_t number, forget):
         """Make the rows of an episode absent, and return how many they were.
 
-        ``forget(slots, moment)`` is called before. None if rows changed meanwhile. Raises
-        ``IndexError`` if there is no such episode, and ``ValueError`` if it has not ended.
+        ``forget(slots, moment)`` is called afterwards, and once more if it is interrupted. None if
+        rows changed meanwhile. Raises ``IndexError`` if there is no such episode, and
+        ``ValueError`` if it has not ended.
         """
         cdef Moment moment = self.ring.c_now()
         cdef cnp.ndarray slots
         slots, flags = self.slots(number)
         if not flags & END:
             raise ValueError(f"number: episode {number} has not ended; on_episode_end() ends it")
-        forget(slots, moment)
         cdef int64_t first = self.ring.c_row_at((<const intp_t*> cnp.PyArray_DATA(slots))[0])
         if not self.ring.c_hide(np.concatenate([self._left_out(first), slots]), moment):
             return None
         self.c_forget_one(first)
+        moment = self.ring.c_now()
+        try:
+            forget(slots, moment)
+        except BaseException:  # as of a signal handler: the rows are hidden
+            forget(slots, moment)
+            raise
         return cnp.PyArray_DIM(slots, 0)
 
     def _left_out(self, int64_t first):

@@ -12,7 +12,6 @@ cdef enum:  # a bit of the flag byte of a row, beside those of ``_core``
 
 cdef enum:  # what ``Follower.sync`` says
     BUSY = 1                 # rows are being edited
-    REREAD = 2               # more has changed than rows that came: the caller looks again at all
 
 
 cdef class Follower:

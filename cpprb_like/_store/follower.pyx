@@ -24,8 +24,6 @@ from cpprb_like._core cimport (
 from cpprb_like._store.chained cimport Chain
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
-import numpy as np
-
 cnp.import_array()
 
 cdef enum:
@@ -135,9 +133,8 @@ cdef class Follower:
     cdef int c_sync(self) except -1:
         """Follow what has happened since.
 
-        Returns 0; or ``BUSY``, and what was followed is older, while rows are being edited; or
-        ``REREAD`` if all rows were looked at anew. Cost: in proportion to the rows that came; then to
-        all.
+        Returns 0; or ``BUSY``, and what was followed is older, while rows are being edited. Cost: in
+        proportion to the rows that came; to all rows after an edit that cannot be followed row by row.
         """
         cdef intp_t _
         cdef int found = BUSY
@@ -184,7 +181,7 @@ cdef class Follower:
         ring.seen = changes
         for chain in ring.chains:
             complete = chain.c_follow(base, written, ring.c_bound()) and complete
-        return BUSY if not complete else REREAD if anew else 0
+        return 0 if complete else BUSY
 
     cdef int c_forget(self, int64_t clears, int64_t base) except -1:
         """The other process has forgotten all rows."""
@@ -275,21 +272,18 @@ cdef class Follower:
         return 0
 
     def leave_out(self, int64_t row):
-        """Leave out the rows before this one, as if they were absent: those that can be drawn.
+        """Leave out the rows before this one, as if they were absent.
 
-        Returns their slots. Of rows that another process is about to write over, a reader that was
-        too slow for them once.
+        For rows that another process is about to write over, after a read of them came too late.
         """
         cdef Ring ring = self.ring
         cdef int64_t first = max(ring.state[WRITTEN] - ring.c_stored(), self.left_out), other
         cdef intp_t slot
-        cdef list slots = []
         row = min(row, ring.state[WRITTEN])
         if ring.lookahead:
             while ring.kept_from < row:
-                slots.append(<intp_t> (ring.kept_from % ring.capacity))
                 ring.c_drop_oldest()
-            return np.array(slots, np.intp)
+            return
         ring.c_expect_absent()
         ring.c_begin_edit()
         for other in range(first, row):
@@ -300,7 +294,6 @@ cdef class Follower:
                 ring.c_flags(slot)[0] = ABSENT | LEFT_OUT
                 ring.state[ABSENT_ROWS] += 1
                 ring.out.c_add(slot)
-                slots.append(slot)
+        ring.c_log_hidden(first, row - 1, 1)
         self.left_out = max(self.left_out, row)
         ring.c_end_edit()
-        return np.array(slots, np.intp)

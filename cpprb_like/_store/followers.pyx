@@ -86,26 +86,26 @@ cdef class Followers:
         self.rings[number] = follower.ring
 
     def follow(self):
-        """Have the rows that have come since in all rings.
+        """Take in the rows that were published in all rings since the last call.
 
-        Returns what has to be looked at: pairs of a ring's number and what ``Follower.sync`` said, of
-        those where that was not 0. Rings that are being edited count as empty until the next call.
+        Returns the numbers of the rings that are being edited. They count as empty until the next
+        call.
         """
         return self.c_follow()
 
     cdef list c_follow(self):
         """As ``follow``."""
         cdef intp_t number
-        cdef int found
-        cdef list told = []
+        cdef bint is_busy
+        cdef list busy = []
         for number in range(self.width):
             if self.members[number] is None:
                 continue
-            found = (<Follower> self.members[number]).c_sync()
-            self.usable[number] = found != BUSY
-            if found:
-                told.append((number, found))
-        return told
+            is_busy = (<Follower> self.members[number]).c_sync() == BUSY
+            self.usable[number] = not is_busy
+            if is_busy:
+                busy.append(number)
+        return busy
 
     def leave_out(self, intp_t number):
         """Have a ring count as empty until the next ``follow``."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.narrow_dtypes import kind_of
-from cpprb_like._core import FLAG_TERMINATED, FLAG_TRUNCATED, Moment
+from cpprb_like._core import FLAG_TERMINATED, FLAG_TRUNCATED
 from cpprb_like._store.column import Column
 from cpprb_like._store.episode_index import EpisodeIndex
 from cpprb_like._store.gather import new_array
@@ -447,11 +447,12 @@ class Episodes:
         """
         given = _read_number(number)
 
-        return self._buffer._while_writers_wait(lambda: self._index.hide(given, self._drop))
+        def attempt() -> int | None:
+            sampler = self._buffer.sampler
+            sampler.sync()  # so that rows that came before have the weights that follow from these
+            return self._index.hide(given, sampler.forget)
 
-    def _drop(self, slots: Slots, moment: Moment) -> None:
-        """Let the sampler forget rows that are about to become absent."""
-        self._buffer.sampler.forget(slots, moment)
+        return self._buffer._while_writers_wait(attempt)
 
 
 def _read_number(number: object) -> int:

@@ -11,8 +11,7 @@ from cpprb_like.schedules import Schedule
 
 def attempt(
     group: Followers,
-    look: Callable[[dict[int, int]], None],
-    check: Callable[[Any, Any, int], None],
+    look: Callable[[list[int]], None],
     choose: Callable[[np.random.Generator, bool, float | Schedule | None, int], Any],
     rng: np.random.Generator,
     replace: bool,

@@ -11,8 +11,8 @@ from cpprb_like._store.followers cimport Followers
 
 
 def attempt(
-    Followers group not None, look, check, choose, rng, replace, beta, intp_t n,
-    tuple columns not None, list arrays, bint named, draws,
+    Followers group not None, look, choose, rng, replace, beta, intp_t n, tuple columns not None,
+    list arrays, bint named, draws,
 ):
     """A batch of all shards as they are now; None if some of its rows were written over meanwhile.
 
@@ -21,9 +21,7 @@ def attempt(
     group : Followers
         The shards.
     look : callable
-        Is told which shards have to be looked at: a dict of what ``Followers.follow`` said of each.
-    check : callable
-        ``check(rows, extra, n)`` refuses what a sampler drew: see ``check_drawn``.
+        ``look(busy)`` waits for the shards whose numbers ``Followers.follow`` gave.
     choose : callable
         ``choose(rng, replace, beta, n)`` chooses n rows, and gives further columns.
     rng, replace, beta, n
@@ -37,16 +35,14 @@ def attempt(
     """
     cdef intp_t late = -1
     cdef dict batch = None
-    cdef list told = group.c_follow()
-    if told:
-        look(dict(told))
+    cdef list busy = group.c_follow()
+    if busy:
+        look(busy)
     noted = None if draws is None else draws.noted()
     try:
         rows, extra = choose(rng, replace, beta, n)
         if named and "indexes" not in extra:
             extra = {**extra, "indexes": group.handles(rows)}
-        if extra or len(rows) != n:
-            check(rows, extra, n)
         batch = group.c_read(rows, columns, arrays, &late)
         if late >= 0:
             batch = None

@@ -10,7 +10,6 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from cpprb_like._c.drawn_ahead import States, live_state, state_of_generator
 from cpprb_like._c.forks import BUFFER, OneProcess, tell, watch
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._c.waiting import wait_until
-from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._store.column import Column
 from cpprb_like._store.followers import Followers
 from cpprb_like._store.schema import read_columns
@@ -34,7 +32,7 @@ from cpprb_like.processes._folder import FileLock, Folder, said_by
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
 from cpprb_like.processes._sharded import Names, Sharded
-from cpprb_like.processes._shards import BUSY, ROWS, WRITER, Reader, mend
+from cpprb_like.processes._shards import ROWS, WRITER, Reader, mend
 from cpprb_like.processes._update_counts import UpdateCounts
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._epoch import Epoch
@@ -77,9 +75,10 @@ class Learner(Sharded):
     buffer with the rows of all shards gives them; new rows get the greatest priority that this
     learner knows. ``indexes`` are always handles, as with ``check_for_update``.
 
-    Other samplers draw a shard by the number of its rows, and in it as if it were a buffer: ranks
-    of ``RankBased``, the newest rows of ``Recency``, and the way back of ``Reverse`` are those of a
-    shard. Weights of ``RankBased`` correct for the probabilities that rows are drawn with.
+    *RankBased*: a shard is drawn by the number of its rows, and in it a row by its rank among the
+    rows of that shard. Importance-sampling weights correct for the probabilities of both.
+
+    Other samplers raise ``TypeError``: the rows of several processes have no common order of age.
 
     The same seed, and the same rows that came between the same calls, give the same batches.
 
@@ -112,8 +111,6 @@ class Learner(Sharded):
         seed: Seed,
         options: Mapping[str, Any],
     ) -> None:
-        if not isinstance(sampler, Sampler):
-            raise TypeError(f"sampler: expected a Sampler, got {sampler!r}")
         check_columns(sampler, options["env_dict"])
         self._folder = folder
         self._membership = lock
@@ -137,8 +134,6 @@ class Learner(Sharded):
         watch(self._lock, BUFFER)
         self._in_parent = OneProcess(FORKED)
         tell(self._leave)
-        self._names = frozenset(self._model.fields)
-        self._further_names = frozenset(self._further())
         # All shards have the same layout, so without n-step returns a batch is read in one pass.
         self._columns = self._model.ring.columns if self._model._nstep is None else None
         self._at_once: tuple[Column, ...] | None = None  # the same while no shard is waited for
@@ -164,31 +159,28 @@ class Learner(Sharded):
         return reader
 
     def _follow(self) -> None:
-        """Have the rows that have come since; of shards that are being edited none."""
+        """Take in the rows that were published since the last call.
+
+        Shards that are being edited count as empty until the next one.
+        """
         if None in self._readers:
             self._open_readers()
-        found = self._group.follow()
-        if found or self._stuck or self._fresh:
-            self._look_at(dict(found))
+        busy = self._group.follow()
+        if busy or self._stuck or self._fresh:
+            self._look_at(busy)
 
-    def _look_at(self, told: dict[int, int]) -> None:
-        """Wait a while for shards that are being edited, and see what is gone of others."""
-        busy = {number for number, found in told.items() if found == BUSY}
-        if busy:
-            busy = self._wait_for(busy, told)
+    def _look_at(self, edited: list[int]) -> None:
+        """Wait a while for shards that are being edited, and resume those that are new."""
+        busy = self._wait_for(set(edited)) if edited else set()
         self._stuck = busy
         for number in self._fresh - busy:
             self._draws.resume(number)
         self._fresh &= busy
-        for number, found in told.items():
-            if found != BUSY:
-                hidden = np.flatnonzero(self._reader(number).ring.flags() & FLAG_ABSENT)
-                self._draws.hide(number, hidden)
         is_settled = not (self._stuck or self._fresh or None in self._readers)
         self._at_once = self._columns if is_settled else None
 
-    def _wait_for(self, busy: set[int], told: dict[int, int]) -> set[int]:
-        """Wait for shards that are being edited: the shards that still are.
+    def _wait_for(self, busy: set[int]) -> set[int]:
+        """Wait for shards that are being edited, and return those that still are.
 
         What a process that has ended left half-done is set right here. One that was stopped is
         waited for once, until its edit has ended.
@@ -199,20 +191,15 @@ class Learner(Sharded):
             nonlocal busy
             if time.monotonic() - began > EDITING:
                 self._mend(busy)
-            busy = self._still_edited(busy, told)
+            # As they were followed: an edit that begins a moment later is one of the next call.
+            busy = busy.intersection(self._group.follow())
             return busy <= self._stuck
 
         wait_until(is_settled, PATIENCE)
         if busy:
             self._mend(busy)
-            busy = self._still_edited(busy, told)
+            busy = busy.intersection(self._group.follow())
         return busy
-
-    def _still_edited(self, busy: set[int], told: dict[int, int]) -> set[int]:
-        # As they were followed, and not as they are a moment later: a shard would count as empty.
-        found = dict(self._group.follow())
-        told |= found
-        return {number for number in busy if found.get(number) == BUSY}
 
     def _mend(self, busy: set[int]) -> None:
         """Set right the shards whose writer has ended in an edit, before an actor takes them."""
@@ -240,13 +227,11 @@ class Learner(Sharded):
         """Follow the shards that have come."""
         for number, shard in enumerate(self._shards):
             if self._readers[number] is None and (shard / f"{ROWS}.dat").exists():
-                sampler = self._draws.sampler_of(number)
-                reader = Reader(shard, sampler, self.rng, self._options)
-                reader.hide = partial(self._draws.hide, number)
+                reader = Reader(shard, Uniform(), self.rng, self._options)
                 self._draws.opened(number, reader.ring)
                 self._group.put(number, reader.follower)
-                self._readers[number] = reader
                 self._fresh.add(number)
+                self._readers[number] = reader  # last: after an interrupt it is opened again
 
     # ------------------------------------------------------------------ reading
 
@@ -318,8 +303,8 @@ class Learner(Sharded):
             given = None if arrays is None else list(arrays.values())
             with self._lock:
                 batch = attempt(
-                    self._group, self._look_at, self._check_drawn, self._choose, self.rng, replace,
-                    beta, n, columns, given, indexes, self._changing,
+                    self._group, self._look_at, self._choose, self.rng, replace, beta, n, columns,
+                    given, indexes, self._changing,
                 )  # fmt: skip
             if batch is not None:
                 return batch

@@ -57,8 +57,6 @@ class LearnerView(Sharded):
             if few == size:
                 raise
             self._model_view = View(learner._model_of(size), self.layers)  # long sequences
-        self._names = frozenset(self.fields)
-        self._further_names = frozenset(self._further())
 
     @property
     def _learner(self) -> Learner:

@@ -129,7 +129,7 @@ class NewestLearner(Learner):
             return rows, {}
 
         with self._lock:
-            return self._read(choose, len(given), fields, None, False)
+            return self._read(choose, fields, None, False)
 
     def times_of(self, number: int, slots: Slots) -> NDArray[np.int64]:
         """When the rows in these slots of a shard were added, in nanoseconds."""
@@ -160,7 +160,7 @@ class NewestLearner(Learner):
         self._starts[number] = row
         reader = self._reader(number)
         if row > reader.follower.first:
-            reader.hide(reader.follower.leave_out(row))
+            reader.follower.leave_out(row)
 
     def _oldest(self, n: int) -> NDArray[np.intp]:
         """How many rows of each shard are among the n oldest of all; some may be absent."""
@@ -185,10 +185,10 @@ class NewestLearner(Learner):
         said = there & ~np.isnan(found) & (ring.flags_at(slots) & FLAG_ABSENT == 0)
         if not ring.holds(moment, slots[:0]):
             return  # the shard is edited, so a draw from it begins again, and this does too
-        self._heard[number] = ring.written
         if said.any():
             given = self._group.handles(self._group.number(number, slots[said]))
             self._draws.update(given, found[said])
+        self._heard[number] = ring.written  # last: after an interrupt they are read again
 
 
 def _mapped(path: Path) -> NDArray[np.int64]:

@@ -26,6 +26,7 @@ from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint._progress import Tell
 from cpprb_like.checkpoint._values import dtype_from_json, dtype_to_json
 from cpprb_like.limiters import LimiterStats, RateLimiter
+from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._folder import (
     IDENTITY,
     FileLock,
@@ -398,13 +399,15 @@ class SharedReplay:
         Parameters
         ----------
         sampler : Sampler, optional
-            Which rows are drawn: any sampler, ``Uniform()`` by default. See ``Learner`` for what
-            each means over several shards.
+            Which rows are drawn: ``Uniform()`` by default, ``Prioritized(...)`` or
+            ``RankBased(...)``. See ``Learner`` for what each means over several shards.
         seed : int, SeedSequence, BitGenerator, Generator, optional
             Of the draws.
 
         Raises
         ------
+        TypeError
+            ``sampler`` is of another class, a subclass of these included.
         BlockingIOError
             There are 64 learners.
         """
@@ -496,6 +499,7 @@ class SharedReplay:
 
     def _learner_of(self, kind: type[Kind], sampler: Sampler, seed: Seed) -> Kind:
         """A learner of some kind, at a place that is free."""
+        check_sampler(sampler)
         for number in range(MOST_LEARNERS):
             lock = FileLock(self._learner_lock_path(number))
             if not is_locked(lock.path) and lock.take(_about_us(), create=True):

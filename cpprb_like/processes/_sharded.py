@@ -18,7 +18,6 @@ from cpprb_like._c.aligned import aligned, empty
 from cpprb_like._core import Ring
 from cpprb_like._store.followers import places_by_label
 from cpprb_like._store.schema import check_out
-from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import (
     Batch,
@@ -49,9 +48,6 @@ ROW_NAMES = ("indexes", "row_indexes")  # columns that name rows
 
 class Sharded(Source):
     """A source of the rows of a learner's shards."""
-
-    _names: frozenset[str]  # the fields ...
-    _further_names: frozenset[str]  # ... and what batches have besides with any sampler
 
     @property
     def _learner(self) -> Learner:
@@ -166,7 +162,7 @@ class Sharded(Source):
             return rows, extra
 
         with learner._lock:
-            batch = self._read(choose, n, names, arrays, indexes)
+            batch = self._read(choose, names, arrays, indexes)
             self._count()
         return batch
 
@@ -207,20 +203,14 @@ class Sharded(Source):
                 found[places] = ids >= limits[number]
         return found
 
-    def _check_drawn(self, rows: RowNumbers, extra: Extra, n: int) -> None:
-        """See ``check_drawn``."""
-        check_drawn(self._learner.sampler, rows, extra, n, self._names, self._further_names)
-
     def _check_out(self, out: dict[str, Any], n: int, names: Names) -> Batch:
         """The arrays of the caller, by field."""
         columns = self.columns
         wanted = {name: columns[name] for name in names or self.fields}
         return dict(zip(wanted, check_out(out, n, wanted), strict=True))
 
-    def _read(
-        self, choose: Choose, n: int | None, names: Names, arrays: Batch | None, located: bool
-    ) -> Batch:
-        """What there is of the rows that ``choose`` chooses, n if that is known, at one moment."""
+    def _read(self, choose: Choose, names: Names, arrays: Batch | None, located: bool) -> Batch:
+        """The rows that ``choose`` chooses, all of one moment."""
         learner = self._learner
         margins: dict[int, int] = {}
         for _ in tries():
@@ -233,7 +223,6 @@ class Sharded(Source):
             noted, late = learner._draws.noted(), LOST
             try:
                 rows, extra = choose(limits)
-                self._check_drawn(rows, extra, len(rows) if n is None else n)
                 late, batch = self._take(rows, names, arrays, located)
             except NotEnoughDataError:
                 if not margins:
@@ -306,7 +295,7 @@ class Sharded(Source):
         def read(rows: RowNumbers) -> Batch:
             with learner._lock:
                 choose = partial(self._still_there, rows, clears)
-                batch = self._read(choose, None, fields, None, False)
+                batch = self._read(choose, fields, None, False)
                 self._count()
             return batch
 

@@ -334,8 +334,6 @@ class Reader(ReplayBuffer):
     It is a buffer that nobody can write to: what is new comes by ``follow``.
     """
 
-    hide: Callable[[Slots], None]  # told of rows that can be drawn no more
-
     def __init__(
         self, folder: Path, sampler: Sampler, rng: Any, options: Mapping[str, Any]
     ) -> None:
@@ -353,7 +351,6 @@ class Reader(ReplayBuffer):
             chained.follow_file(chain, memory)
         self._open(layout, files.arena, ring, nstep, sampler, rng=rng, _files=None)
         self._have_writers_ask()
-        self.hide = _forget_nothing
         self.follower = Follower(
             ring,
             layout.state(files.arena),
@@ -398,7 +395,7 @@ class Reader(ReplayBuffer):
         """Leave out the rows that are written over now: they are gone."""
         bound = self.follower.bound
         if bound > self.ring.first:
-            self.hide(self.follower.leave_out(bound))
+            self.follower.leave_out(bound)
 
     def oldest_beyond(self, margin: int) -> int:
         """The oldest row with so many between it and those that are written over now.
@@ -425,7 +422,3 @@ class Reader(ReplayBuffer):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a learner's rows belong to its process; hand on the SharedReplay instead")
-
-
-def _forget_nothing(slots: Slots) -> None:
-    """A reader of its own keeps nothing for its rows."""

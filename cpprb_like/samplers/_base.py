@@ -127,10 +127,27 @@ class Sampler:
         """
 
     def sync(self) -> None:
-        """Bring what is kept for rows up to date; called before and after absent rows are added."""
+        """Bring what is kept for rows up to date.
+
+        Called before and after absent rows are added, and before the rows of an episode are hidden.
+        """
 
     def forget(self, slots: Slots, moment: Moment) -> None:
-        """The rows in these slots, as they were at ``moment``, are about to become absent."""
+        """The rows in these slots were deleted with their episode: draw them no more.
+
+        Parameters
+        ----------
+        slots : ndarray of intp, shape (n,)
+            Slots of rows that are absent from now on.
+        moment : Moment
+            The time after they became absent: ``ring.holds(moment, slots)`` is false if another row
+            came into one of these slots.
+
+        Notes
+        -----
+        Called once more with the same arguments if a signal handler raised during the first call,
+        as Ctrl-C does. A call for rows that are forgotten already must change nothing.
+        """
 
     def draw(
         self,
@@ -189,14 +206,6 @@ class Sampler:
         A source that is saved while batches drawn ahead wait, as ``batches(prefetch=2)`` has them,
         is saved with the attributes that its sampler had before the first of them. By default none
         is changed.
-        """
-        return {}
-
-    def time_state(self) -> dict[str, Any]:
-        """Those attributes of ``draw_state`` that belong to no ring, such as a number of draws.
-
-        A learner of several shards has a copy of the sampler for each of them, and these attributes
-        are the same in all. By default there are none.
         """
         return {}
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._c.checks import as_int, as_ints
 from cpprb_like._c.foreign_arrays import read_array
-from cpprb_like._core import FLAG_ABSENT, Moment, Ring
+from cpprb_like._core import FLAG_ABSENT, Ring
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like._store.arenas import allocate_floats
 from cpprb_like._store.schema import ColumnSpec
@@ -527,16 +527,6 @@ class ByPriority(PrioritySampler):
         places = np.searchsorted(sums, rng.random(n) * sums[-1], side="right")
         places = np.minimum(places, np.searchsorted(sums, sums[-1]))  # a product may round up
         return among[places], weights[places]
-
-    def forget(self, slots: Slots, moment: Moment) -> None:
-        """Never draw the rows in these slots again: they are about to become absent.
-
-        Nothing happens if what was read of them at ``moment`` no longer holds.
-        """
-        rows, zeros = self.rows, np.zeros(len(slots))
-        handles = rows.indexes(slots, True)
-        if rows.ring.holds(moment, slots):  # then these are the handles of the rows that were meant
-            rows.update(handles, zeros, zeros + self.NO_WEIGHT, True)
 
     def row_weights(self, slots: Slots) -> Floats:
         """See ``Sampler.row_weights``."""

@@ -119,10 +119,6 @@ class Recency(Sampler):
         """See ``Sampler.draw_state``: the place in the round, and the round."""
         return {"updates": self.updates, "k": self.k, "draws": self.draws}
 
-    def time_state(self) -> dict[str, Any]:
-        """See ``Sampler.time_state``: all of ``draw_state``."""
-        return self.draw_state()
-
     def draw_starts(
         self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:

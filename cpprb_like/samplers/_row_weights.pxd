@@ -26,6 +26,7 @@ cdef class RowWeights:
     cdef int64_t[::1] held_rows
     cdef float64_t[::1] held
     cdef int64_t completed           # of the rows that the ring completed, those that were seen
+    cdef int64_t hidden              # of the ring's log of hidden rows, the entries that were seen
     cdef int64_t kept_from           # rows before this one were left out, and have weight 0
     cdef int64_t filled              # the leaves of the rows before this one are set
     cdef float64_t* notes            # in a file: the numbers above that a row's weight hangs on, or NULL
@@ -54,6 +55,8 @@ cdef class RowWeights:
     cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil
     cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil
     cdef void c_catch_up(self) noexcept nogil
+    cdef void c_catch_up_hidden(self) noexcept nogil
+    cdef void c_take_out_among(self, int64_t first, int64_t last, int64_t step) noexcept nogil
     cdef void c_release(self, int64_t row) noexcept nogil
     cdef void c_take_out(self, intp_t slot) noexcept nogil
     cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil

@@ -36,6 +36,7 @@ cnp.import_array()
 
 cdef enum:
     FETCHED_ROWS = 1024      # of a batch, at most: the cache must hold them until they are copied
+    NEAR = 64                # slots from one hidden row to the next whose sums are computed at once
 
 cdef enum:  # numbers in a file
     NEWEST_WEIGHT = 0
@@ -85,13 +86,15 @@ cdef class RowWeights:
         self.clears = ring.state[CLEARS]
         self.held_rows = np.full(ring.lookahead * ring.n_envs, -1, np.int64)
         self.held = np.zeros(ring.lookahead * ring.n_envs, np.float64)
-        self.completed = ring.n_completed
+        self.completed, self.hidden = ring.n_completed, ring.n_hidden
 
     # ------------------------------------------------------------------ following the ring
 
     cdef void c_begin(self) noexcept nogil:
-        """Set all weights to 0 if the ring was cleared, at a cost for each row that had one."""
+        """Set weights to 0: of all rows if the ring was cleared, and of rows that were hidden since."""
         if self.clears == self.ring.state[CLEARS]:
+            if self.hidden != self.ring.n_hidden:
+                self.c_catch_up_hidden()
             return
         self.clears = self.ring.state[CLEARS]
         self.tree.c_clear_first(min(self.filled, self.ring.capacity))
@@ -99,7 +102,7 @@ cdef class RowWeights:
             self.ranks.c_clear()
         self.filled = self.summed = 0
         self.held_rows[:] = -1
-        self.completed = self.ring.n_completed
+        self.completed, self.hidden = self.ring.n_completed, self.ring.n_hidden
         self.kept_from = 0
         self.newest_weight = self.first
         self.greatest_priority = 1.0
@@ -107,6 +110,8 @@ cdef class RowWeights:
     cdef int c_sync(self, int64_t stop) except -1:
         """Bring the tree up to date for the rows before ``stop``."""
         if self.clears == self.ring.state[CLEARS] and self.summed == stop and (
+            self.hidden == self.ring.n_hidden
+        ) and (
             self.ring.lookahead == 0 or (  # otherwise the end of an episode may have come since
                 self.completed == self.ring.n_completed
                 and self.kept_from == self.ring.c_first()
@@ -271,6 +276,40 @@ cdef class RowWeights:
             for row in range(first, stop):
                 self.c_take_out(<intp_t> (row % self.ring.capacity))
             self.c_sum(first, stop)
+
+    cdef void c_catch_up_hidden(self) noexcept nogil:
+        """Set the weights of rows that the ring has hidden since to 0."""
+        cdef int64_t written = self.ring.state[WRITTEN], logged = self.ring.hidden.shape[0]
+        cdef const int64_t* entry
+        if self.ring.n_hidden - self.hidden > logged:  # the log lacks some, so all rows are looked at
+            self.hidden = self.ring.n_hidden
+            self.c_take_out_among(0, written - 1, 1)
+        while self.hidden < self.ring.n_hidden:
+            entry = &self.ring.hidden[self.hidden & (logged - 1), 0]
+            self.c_take_out_among(entry[0], min(entry[1], written - 1), entry[2])
+            self.hidden += 1
+
+    cdef void c_take_out_among(self, int64_t first, int64_t last, int64_t step) noexcept nogil:
+        """Set the weights of rows that cannot be drawn to 0, among each ``step``-th row from ``first``
+        to ``last``.
+        """
+        cdef const float64_t* leaves = self.tree.c_level(0)
+        cdef int64_t row, oldest = self.ring.state[WRITTEN] - self.ring.c_stored()
+        cdef intp_t slot, low = 0, high = -1  # slots whose sums are due
+        row = first + max(oldest - first + step - 1, 0) // step * step
+        while row <= last:
+            slot = <intp_t> (row % self.ring.capacity)
+            row += step
+            if leaves[slot] == 0.0 or self.ring.c_can_draw(slot):
+                continue
+            self.c_take_out(slot)
+            if high < 0 or not high < slot <= high + NEAR:
+                if high >= 0:
+                    self.tree.c_sum_above(low, high)
+                low = slot
+            high = slot
+        if high >= 0:
+            self.tree.c_sum_above(low, high)
 
     cdef float64_t c_heaviest_held(self) noexcept nogil:
         cdef float64_t heaviest = 0.0
@@ -483,26 +522,6 @@ cdef class RowWeights:
         self.c_sync(self.ring.state[WRITTEN])
         return c_count(&self.tree.nodes[0], &self.tree.shape, n)
 
-    def take_out(self, cnp.ndarray slots):
-        """Rows that had come cannot be drawn any more: their weights are 0.
-
-        ``slots``, a dense 1-d array of intp, are in use. To be called also if the ring was derived anew
-        from its rows: its log of rows that became complete may lack some then.
-        """
-        self.ring.c_check_slots(slots)
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k
-        cdef bint locked = self.tree.c_enter(0)
-        if self.ring.lookahead:  # look at all rows that wait
-            self.completed = self.ring.n_completed - self.ring.completed.shape[0] - 1
-        self.c_sync_entered(self.ring.state[WRITTEN])
-        for k in range(cnp.PyArray_DIM(slots, 0)):
-            if self.tree.c_level(0)[values[k]] > 0.0:
-                self.c_take_out(values[k])
-                self.tree.c_sum_above(values[k], values[k])
-        if locked:
-            self.tree.c_leave()
-
     @property
     def largest_priority(self):
         """The greatest priority that any row was given, 1.0 at first."""
@@ -666,6 +685,7 @@ cdef class RowWeights:
         self.clears = self.ring.state[CLEARS]
         self.filled = self.summed = self.ring.state[WRITTEN]
         self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()
+        self.hidden = self.ring.n_hidden
         return 0
 
     # ------------------------------------------------------------------ saving
@@ -718,6 +738,7 @@ cdef class RowWeights:
         self.clears = self.ring.state[CLEARS]
         self.filled = self.summed = self.ring.state[WRITTEN]
         self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()
+        self.hidden = self.ring.n_hidden
 
     def resume(self, saved):
         """Go on where another object was saved over these rows, of which more may have come since.
@@ -762,6 +783,7 @@ cdef class RowWeights:
         self.handles.drawn = drawn
         self.filled = self.summed = written
         self.completed, self.kept_from = ring.n_completed, ring.c_first()
+        self.hidden = ring.n_hidden
 
     cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1:
         """Raise unless these can be the greatest weight and priority so far."""

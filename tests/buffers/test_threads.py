@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,10 @@ import pytest
 from strategies import Array
 from threads import run_together
 
-from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.samplers import Prioritized, RankBased
 
+RUNS = 51 if os.environ.get("CPPRB_LIKE_LONG") == "1" else 3  # of threads that delete
 LARGE = 120_000  # bytes of the large field
 SCHEMA: dict[str, Any] = {
     "small": {"shape": (), "dtype": "i8"},
@@ -190,3 +194,79 @@ def test_a_writer_is_not_starved_by_readers() -> None:
     step = np.ones(500_000, "u1")
     rb.add(x=np.ones((4, 500_000)))
     run_together(lambda: rb.add(x=step), lambda: rb.sample(16), seconds=0.5)
+
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "prioritized": lambda: Prioritized(1.0, eps=0.0, check_for_update=True),
+    "present": lambda: Prioritized(1.0, max_priority="present", check_for_update=True),
+    "ranks": lambda: RankBased(1.0, check_for_update=True),
+}
+
+
+class Deleting:
+    """Episodes of numbered rows, which threads add, delete, draw and update.
+
+    A batch has no row that was deleted before it was asked for.
+    """
+
+    def __init__(self, kind: str, nstep: int, n_envs: int, seed: int) -> None:
+        fields: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "r": {}, "done": {}}
+        options: dict[str, Any] = {"n_envs": n_envs, "sampler": SAMPLERS[kind](), "seed": seed}
+        if nstep > 1:
+            options["Nstep"] = {"size": nstep, "rew": "r", "next": "x"}
+        self.rb = PrioritizedReplayBuffer(400 * n_envs, fields, **options)
+        self.n_envs, self.number = n_envs, 0
+        self.rng = np.random.default_rng(seed)
+        self.deleted: set[int] = set()
+
+    def add(self) -> None:
+        """An episode of each environment."""
+        steps = int(self.rng.integers(1, 9))
+        x = self.number + np.arange(steps * self.n_envs)
+        self.number += len(x)
+        done = np.arange(steps) == steps - 1
+        fields = {"x": x, "r": x * 0.0, "done": np.repeat(done, self.n_envs)}
+        if self.n_envs > 1:
+            fields = {name: value.reshape(steps, -1) for name, value in fields.items()}
+        self.rb.add(**fields)
+
+    def delete(self) -> None:
+        """One episode: that of this number now, if another thread has overwritten some."""
+        episodes = self.rb.episodes
+        number = int(self.rng.integers(max(len(episodes), 1)))
+        with suppress(IndexError, ValueError):
+            found = set(episodes.read(number)["x"].tolist())
+            before = set(self.rb.get_all_transitions()["x"].tolist())
+            episodes.delete(number)
+            after = set(self.rb.get_all_transitions()["x"].tolist())
+            self.deleted |= found & (before - after)
+
+    def learn(self) -> None:
+        """Draw a batch, and set its priorities."""
+        gone = self.deleted.copy()
+        with suppress(NotEnoughDataError):
+            batch = self.rb.sample(40)
+            assert gone.isdisjoint(batch["x"].tolist()), "a row that was deleted before was drawn"
+            with suppress(IndexError):  # a row that was deleted since
+                self.rb.update_priorities(batch["indexes"], 1.0 + batch["x"] % 7)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("nstep", [1, 3])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_deleted_rows_are_never_drawn_again(kind: str, nstep: int, n_envs: int) -> None:
+    """An update that came while an episode was deleted gave its rows their weights back for good.
+
+    The sampler had set them to 0 before the rows were hidden, and Python code ran in between.
+    """
+    for seed in range(RUNS):
+        one = Deleting(kind, nstep, n_envs, seed)
+        run_together(one.add, one.delete, one.learn, one.learn, seconds=0.15)
+        one.rb.check()
+        weights = one.rb.sampler.row_weights(np.arange(one.rb.ring.stored))
+        assert weights is not None
+        drawable = np.zeros(len(weights), bool)
+        drawable[one.rb.ring.present_slots()] = True
+        assert (weights[~drawable] == 0.0).all()
+        assert (weights[drawable] > 0.0).all()
+        assert one.deleted

@@ -35,7 +35,7 @@ from cpprb_like import NotEnoughDataError
 from cpprb_like._core import STOPS, stop_at
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.processes._folder import MENDER, FileLock, said_by
-from cpprb_like.processes._shards import BUSY, ShardFiles
+from cpprb_like.processes._shards import ShardFiles
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
@@ -277,9 +277,9 @@ def test_a_shard_is_edited_as_long_as_it_was_not_followed(
             actor.add(**step(options, t))
     learner = replay.learner(seed=0)
     learner.sample(1)
-    learner._group = SimpleNamespace(follow=lambda: [(0, BUSY)])  # type: ignore[assignment]
+    learner._group = SimpleNamespace(follow=lambda: [0])  # type: ignore[assignment]
     assert not learner._reader(0).follower.is_busy  # a moment later it has ended
-    assert learner._still_edited({0}, {}) == {0}
+    assert learner._wait_for({0}) == {0}
 
 
 HELD: dict[str, Any] = {name: shared_rows.FIELDS[name] for name in ("id", "rew", "done")}

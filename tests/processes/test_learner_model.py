@@ -14,7 +14,7 @@ from reference_shards import ReferenceShards, ShardRow
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.processes import Actor, Learner, SharedReplay
-from cpprb_like.samplers import Prioritized, RankBased, Recency, Reverse, Sampler, Uniform
+from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 
 ALPHA, EPS, BETA = 0.7, 0.01, 0.5
 EPISODE = 4
@@ -29,8 +29,6 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "prioritized": lambda: Prioritized(ALPHA, beta=BETA, eps=EPS, probabilities=True),
     "uniform": Uniform,
     "ranks": lambda: RankBased(ALPHA),
-    "newest": lambda: Recency(0.9),
-    "reverse": lambda: Reverse(2),
 }
 
 
@@ -108,8 +106,6 @@ class History:
             with pytest.raises(NotEnoughDataError):
                 self.learner.sample(n, replace=replace)
             return
-        if self.kind == "reverse" and not replace:
-            return  # its steps may come to a row twice
         batch = self.learner.sample(n, replace=replace)
         assert len(batch["id"]) == n
         assert set(batch["id"].tolist()) <= set(rows)

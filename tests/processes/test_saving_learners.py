@@ -12,7 +12,7 @@ import pytest
 from dying_processes import CASES, PLAIN, shared_memory, step, torn
 
 from cpprb_like.processes import Learner, SharedReplay
-from cpprb_like.samplers import Prioritized, RankBased, Recency, Reverse, Sampler, Uniform
+from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 from cpprb_like.schedules import Linear
 from cpprb_like.views import Sequences
 
@@ -23,8 +23,6 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "prioritized": lambda: Prioritized(0.7, beta=Linear(0.4, 1.0, 30)),
     "greatest that is there": lambda: Prioritized(0.7, max_priority="present"),
     "ranks": lambda: RankBased(0.8),
-    "newest": lambda: Recency(0.9),
-    "reverse": lambda: Reverse(3),
 }
 
 
@@ -231,26 +229,15 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
         assert len(again.learner()) == 30
 
 
-def test_functions_and_classes_of_the_caller(tmp_path: Path) -> None:
+def test_functions_of_the_caller(tmp_path: Path) -> None:
     """They are handed over again, and named where they are missing."""
     with SharedReplay(EACH, **PLAIN, writers=1) as replay:
         replay.actor().add(**step(PLAIN, 0))
-        learners = {
-            "main": replay.learner(Prioritized(beta=lambda draws: 0.5), seed=0),
-            "own": replay.learner(Own(), seed=0),
-        }
-        replay.save(tmp_path, learners=learners)
+        learner = replay.learner(Prioritized(beta=lambda draws: 0.5), seed=0)
+        replay.save(tmp_path, learners={"main": learner})
         with pytest.raises((TypeError, ValueError), match="beta"):
             replay.restore_learner(tmp_path, "main")
         where = {"learners.main.sampler.beta": 0.25}
         sampler: Any = replay.restore_learner(tmp_path, "main", replace=where).sampler
         assert sampler.beta == 0.25
-        with pytest.raises(ValueError, match="hand it over as classes="):
-            replay.restore_learner(tmp_path, "own")
-        other = replay.restore_learner(tmp_path, "own", classes=[Own])
-        assert isinstance(other.sampler, Own)
         assert len(SharedReplay.load(tmp_path).learner()) == 1
-
-
-class Own(Uniform):
-    """A sampler of the caller."""

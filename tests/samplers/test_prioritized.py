@@ -8,6 +8,8 @@ import math
 import pickle
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -18,6 +20,7 @@ from distributions import chi_square_limit
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from interruptions import cut_at, cut_everywhere, look_at
 from memory import allocated
 from prioritized_cases import (
     FIVE_SMALL,
@@ -139,6 +142,17 @@ class PrioritizedAgainstTwin(RuleBasedStateMachine):
     def end_episodes(self) -> None:
         self.rb.on_episode_end()
 
+    @rule(data=st.data())
+    def delete_an_episode(self, data: st.DataObject) -> None:
+        self.rb.on_episode_end()
+        episodes = self.rb.episodes
+        if len(episodes):
+            number = data.draw(st.integers(0, len(episodes) - 1), "number")
+            first = self.number - len(self.twin.history)
+            rows = (episodes.read(number)["x"] - first).tolist()
+            assert episodes.delete(number) == len(rows)
+            self.twin.delete(rows)
+
     @rule()
     def clear(self) -> None:
         self.rb.clear()
@@ -182,8 +196,12 @@ class PrioritizedAgainstTwin(RuleBasedStateMachine):
         priorities = data.draw(
             st.lists(some_priorities, min_size=len(rows), max_size=len(rows)), "priorities"
         )
-        self.rb.update_priorities(indexes, priorities)
-        self.twin.update_rows(rows, priorities)
+        try:
+            self.rb.update_priorities(indexes, priorities)
+        except IndexError:
+            assert any(row.absent for row in rows)
+        else:
+            self.twin.update_rows(rows, priorities)
 
     @rule(data=st.data(), n=st.integers(0, 15))
     def update_slots(self, data: st.DataObject, n: int) -> None:
@@ -948,3 +966,93 @@ def test_rows_without_weight_are_never_drawn(
     assert sorted(rb.sample(there.size, replace=False)["x"].tolist()) == there.tolist()
     with pytest.raises(NotEnoughDataError):
         rb.sample(there.size + 1, replace=False)
+
+
+# ---- deleted episodes --------------------------------------------------------------------
+
+DELETED: dict[str, Callable[[], Prioritized | RankBased]] = {
+    "prioritized": lambda: Prioritized(1.0, eps=0.0, check_for_update=True),
+    "present": lambda: Prioritized(1.0, max_priority="present", check_for_update=True),
+    "ranks": lambda: RankBased(1.0, check_for_update=True),
+}
+deleting = pytest.mark.parametrize(
+    ("kind", "nstep", "n_envs"),
+    [(kind, nstep, n_envs) for kind in DELETED for nstep in (1, 3) for n_envs in (1, 2)],
+)
+
+
+def of_episodes(kind: str, nstep: int, n_envs: int) -> PrioritizedReplayBuffer:
+    """Ended episodes of five steps, and priorities that differ."""
+    fields: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "r": {}, "done": {}}
+    options: dict[str, Any] = {"n_envs": n_envs, "sampler": DELETED[kind](), "seed": 0}
+    if nstep > 1:
+        options["Nstep"] = {"size": nstep, "rew": "r", "next": []}
+    rb = PrioritizedReplayBuffer(40, fields, **options)
+    for t in range(30):
+        x = n_envs * t + np.arange(n_envs)
+        rb.add(x=x, r=x, done=np.full(n_envs, t % 5 == 4))
+    batch = rb.sample(30)
+    rb.update_priorities(batch["indexes"], 1.0 + batch["x"])
+    return rb
+
+
+@deleting
+def test_an_update_at_any_line_of_a_deletion_gives_no_weight_back(
+    kind: str, nstep: int, n_envs: int
+) -> None:
+    """Weights were set to 0 before the rows were hidden; a handler in between set them again."""
+    with cut_at(-1) as lines:
+        of_episodes(kind, nstep, n_envs).episodes.delete(1)
+    for line in range(1, lines[0] + 1):
+        rb = of_episodes(kind, nstep, n_envs)
+        gone = set(rb.episodes.read(1)["x"].tolist())
+        batch = rb.sample(30)
+
+        def update(rb: Any = rb, batch: Any = batch) -> None:
+            with suppress(IndexError):  # of rows that are deleted already
+                rb.update_priorities(batch["indexes"], np.full(30, 7.0))
+
+        with cut_at(line, update):
+            rb.episodes.delete(1)
+        rb.check()
+        drawn = rb.sample(len(rb), replace=False)["x"].tolist()
+        assert gone.isdisjoint(drawn)
+        assert set(drawn) == set(rb.get_all_transitions()["x"].tolist())
+
+
+@deleting
+def test_a_deletion_that_is_cut_short_was_none_or_all(kind: str, nstep: int, n_envs: int) -> None:
+    """The rows had no weight and were there, where it was cut between the two."""
+    make = partial(of_episodes, kind, nstep, n_envs)
+    assert cut_everywhere(make, lambda rb: rb.episodes.delete(1), look_at) > 5
+
+
+def test_many_deletions_between_two_draws_are_all_followed() -> None:
+    """The log of hidden rows has 64 entries; where it lacks some, all rows are looked at."""
+    for deletions in (1, 63, 64, 65, 150):
+        rb = prioritized(1000, alpha=1.0, eps=0.0)
+        for t in range(200):
+            rb.add(x=t, priorities=1.0 + t)
+            rb.on_episode_end()
+        rb.sample(1)
+        for _ in range(deletions):
+            rb.episodes.delete(len(rb.episodes) // 2)
+        found = rb.sample(200 - deletions, replace=False)
+        assert set(found["x"].tolist()) == set(rb.get_all_transitions()["x"].tolist())
+        rb.check()
+
+
+def test_a_new_row_never_gets_the_priority_of_a_deleted_one() -> None:
+    """With ``max_priority="present"``: the greatest of those that are there when it comes."""
+    rb = prioritized(10, 1.0, eps=0.0, max_priority="present")
+    for priority in (1.0, 9.0, 2.0):
+        rb.add(x=0, priorities=priority)
+        rb.on_episode_end()
+    rb.add(x=1)
+    rb.episodes.delete(1)
+    rb.add(x=2)
+    assert weights_of(rb)[:5].tolist() == [1.0, 0.0, 2.0, 9.0, 9.0]
+    rb.on_episode_end()
+    rb.episodes.delete(2)
+    rb.add(x=3)
+    assert weights_of(rb)[:6].tolist() == [1.0, 0.0, 2.0, 0.0, 0.0, 2.0]

@@ -132,6 +132,12 @@ NOT_RANDOM = (
 )
 
 
+NO_ORDER = (
+    "the rows of several processes have no common order of age, and a draw of its own is not known "
+    "there: a `SharedReplay` draws with `Uniform`, `Prioritized` or `RankBased`"
+)
+
+
 @dataclass(frozen=True)
 class Cell:
     """One combination."""
@@ -148,6 +154,8 @@ def reason(cell: Cell) -> str | None:
         return NO_WEIGHTS
     if cell.option == "replace" and cell.sampler == "Reverse":
         return NOT_RANDOM
+    if cell.option == "shared" and cell.sampler in ("Recency", "Reverse", "LegacyUniform"):
+        return NO_ORDER
     return None
 
 

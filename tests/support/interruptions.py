@@ -23,9 +23,13 @@ class Cut(BaseException):
     """As Ctrl-C, at a line that the test chooses."""
 
 
+def _cut() -> None:
+    raise Cut
+
+
 @contextmanager
-def cut_at(line: int) -> Iterator[list[int]]:
-    """Raise ``Cut`` at the given line, counting those that the block runs."""
+def cut_at(line: int, then: Callable[[], object] = _cut) -> Iterator[list[int]]:
+    """Raise ``Cut`` at the given line, or call ``then``, counting the lines that the block runs."""
     count = [0]
 
     def trace(frame: Any, event: str, arg: object) -> Any:
@@ -36,7 +40,7 @@ def cut_at(line: int) -> Iterator[list[int]]:
         if event == "line" and sys.exc_info()[0] is None:
             count[0] += 1
             if count[0] == line:
-                raise Cut
+                then()
         return trace
 
     before = sys.gettrace()

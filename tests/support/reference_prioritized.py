@@ -55,6 +55,11 @@ class ReferencePrioritized:
                 self.history.append(WeightedRow(self.weigh(priorities[i]), absent=False))
                 self.greatest = max(self.greatest, priorities[i])
 
+    def delete(self, rows: list[int]) -> None:
+        """Hide rows, by their place in ``history``."""
+        for row in rows:
+            self.history[row].absent = True
+
     def clear(self) -> None:
         self.history = []
         self.greatest = 1.0
@@ -77,7 +82,7 @@ class ReferencePrioritized:
         """Set the priorities of those rows that are still there."""
         living = list(self.slots().values())
         for row, priority in zip(rows, priorities, strict=True):
-            if any(row is other for other in living):
+            if any(row is other for other in living) and not row.absent:
                 self._set(row, priority)
 
     def _set(self, row: WeightedRow, priority: float) -> None:

@@ -173,6 +173,12 @@ def refusal(cell: Cell) -> None:
     elif cell.option == "updates":
         with pytest.raises((TypeError, ValueError), match="priorities"):
             view.update_priorities([0], [1.0])
+    elif cell.option == "shared":
+        with (
+            SharedReplay(10, {"x": {}}, writers=2) as replay,
+            pytest.raises(TypeError, match="Uniform, Prioritized or RankBased"),
+        ):
+            replay.learner(SAMPLERS[cell.sampler]())
     else:
         assert cell.option == "replace"
         assert isinstance(view.buffer.sampler, Reverse)

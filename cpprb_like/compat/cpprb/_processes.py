@@ -500,7 +500,7 @@ class _Transitions:
 
         _, names = learner._read_batch_size(0, self._shared._visible(None))
         with learner._lock:
-            batch = learner._read(choose, None, names, None, False)
+            batch = learner._read(choose, names, None, False)
         return batch, ends
 
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:

@@ -1,0 +1,135 @@
+"""A learner that is interrupted at any of its lines misses nothing of what actors did before."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from interruptions import Cut, cut_at
+
+from cpprb_like import NotEnoughDataError
+from cpprb_like.processes import Actor, SharedReplay
+from cpprb_like.samplers import Prioritized, RankBased, Uniform
+from cpprb_like.views import Sequences
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is forked there")
+TURNS = 5_000 if os.environ.get("CPPRB_LIKE_LONG") == "1" else 150  # interrupts of each case
+LINES = 70  # more than any of the calls has
+FIELDS: dict[str, Any] = {
+    "x": {"shape": (), "dtype": "i8"},
+    "sum": {"shape": (), "dtype": "i8"},  # of the row and the two after it in its episode
+    "r": {"shape": (), "dtype": "f8"},
+    "done": {"shape": (), "dtype": bool},
+}
+SAMPLERS: dict[str, Any] = {
+    "uniform": Uniform,
+    "prioritized": lambda: Prioritized(1.0, eps=0.0),
+    "present": lambda: Prioritized(1.0, max_priority="present"),
+    "ranks": lambda: RankBased(1.0),
+}
+
+
+class Acting:
+    """An actor that adds episodes, deletes them, and clears."""
+
+    def __init__(self, actor: Actor, rng: np.random.Generator, number: int) -> None:
+        self.actor, self.rng, self.number = actor, rng, number
+
+    def act(self) -> None:
+        """Do one thing: most often delete an episode."""
+        turn = self.rng.integers(12)
+        if turn == 0:
+            self.actor.clear()
+        if turn <= 4 or len(self.actor) < 6:
+            n = int(self.rng.integers(1, 7))
+            x = self.number + np.arange(n)
+            self.number += n
+            sums = [int(x[k : k + 3].sum()) for k in range(n)]
+            self.actor.add(x=x, sum=sums, r=x, done=np.arange(n) == n - 1)
+        else:
+            episodes = self.actor.episodes
+            episodes.delete(int(self.rng.integers(len(episodes))))
+
+    def rows(self) -> set[int]:
+        """The rows that can be drawn."""
+        return set(self.actor.get_all_transitions()["x"].tolist())
+
+
+@pytest.mark.parametrize("nstep", [1, 3])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_an_interrupted_learner_has_seen_what_actors_deleted(kind: str, nstep: int) -> None:
+    """After an interrupt between any two lines all living rows can be drawn, and no others.
+
+    What a call had learned of deleted rows was lost where it was interrupted before it told the
+    sampler. Their weights stayed, and an n-step return of one read rows of other episodes.
+    """
+    options: dict[str, Any] = {}
+    if nstep > 1:
+        options["Nstep"] = {"size": nstep, "gamma": 1.0, "rew": "r", "next": []}
+    rng = np.random.default_rng(nstep)
+    with SharedReplay(60, FIELDS, writers=2, **options) as replay:
+        actors = [Acting(replay.actor(n), rng, 10**7 * n) for n in range(2)]
+        learner = replay.learner(SAMPLERS[kind](), seed=0)
+        view = learner.view(Sequences(2)) if nstep == 1 else learner
+        cut = 0
+        indexes: Any = []
+
+        def draw() -> None:
+            nonlocal indexes
+            batch = learner.sample(4)
+            indexes = batch.get("indexes", [])
+
+        def update() -> None:
+            learner.update_priorities(indexes, 1.0 + rng.random(len(indexes)))
+
+        calls: list[Callable[[], object]] = [
+            draw,
+            lambda: view.sample(3),
+            lambda: len(learner),
+            draw,
+        ]
+        if kind != "uniform":
+            calls += [update, learner.get_max_priority]
+        for turn in range(TURNS):
+            for actor in actors:
+                actor.act()
+            try:
+                with cut_at(int(rng.integers(1, LINES))), suppress(NotEnoughDataError):
+                    calls[turn % len(calls)]()
+            except Cut:
+                cut += 1
+            living = actors[0].rows() | actors[1].rows()
+            assert len(learner) == len(living)
+            if not living:
+                continue
+            batch = learner.sample(len(living), replace=False)
+            assert set(batch["x"].tolist()) == living
+            if nstep > 1:
+                np.testing.assert_array_equal(batch["r"], batch["sum"])
+        assert cut > TURNS // 4
+
+
+def test_priorities_of_a_learner_that_is_restored_outlive_an_interrupt(tmp_path: Any) -> None:
+    """A shard whose first look was interrupted had lost the priorities that were saved for it."""
+    with SharedReplay(20, FIELDS, writers=1) as replay:
+        actor = replay.actor()
+        actor.add(x=range(8), sum=range(8), r=range(8), done=[False] * 8)
+        learner = replay.learner(Prioritized(1.0, eps=0.0, probabilities=True), seed=0)
+        batch = learner.sample(8, replace=False)
+        learner.update_priorities(batch["indexes"], 1.0 + batch["x"])
+        replay.save(tmp_path, learners={"main": learner})
+        for line in range(1, LINES):
+            other = replay.restore_learner(tmp_path, "main")
+            try:
+                with cut_at(line):
+                    other.sample(4)
+            except Cut:
+                pass
+            again = other.sample(40)
+            np.testing.assert_allclose(again["probabilities"], (1.0 + again["x"]) / 36)
+            other.close()
