@@ -99,7 +99,7 @@ def test_done_means_what_the_other_fields_leave(env: Any, ends: Any, done: list[
 @pytest.mark.parametrize("fields", [{}, DONE, BOTH])
 def test_the_buffer_knows_where_episodes_end(fields: Any) -> None:
     """No sum over several steps crosses an end, whichever fields there are, open ends included."""
-    steps: NstepSpec = {"size": 10, "rew": "rew", "gamma": 1.0}
+    steps: NstepSpec = {"size": 10, "rew": "rew", "gamma": 1.0, "discount": False}
     rb = ReplayBuffer(50, FIELDS | fields, Nstep=steps, seed=0)
     rb.add(obs=0, act=0, rew=100, next_obs=0, **dict.fromkeys(fields, False))
     env = Line()
@@ -331,6 +331,85 @@ def test_the_loop_is_that_of_cpprb(own: tuple[str, ...]) -> None:
         rows = rb.get_all_transitions()
         found.append((calls, {name: rows[name].ravel().tolist() for name in FIELDS}))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda obs, reward, done: {"obs": obs, "reward": reward, "done": done},
+        lambda obs, reward, done: (obs, reward, done),
+        lambda obs, reward, done: (obs, reward, done, {"lives": 1}, {"more": 1}),
+        lambda obs, reward, done: (obs, reward, done, {"lives": 1}, {"more": 1}, 6),
+        lambda obs, reward, done: [obs, reward, done, True],
+    ],
+    ids=["dict", "3", "5", "6", "list"],
+)
+def test_with_after_step_a_step_may_have_any_form(form: Any) -> None:
+    """The loop reads the transition alone, as cpprb's does, where that has all that it needs.
+
+    What ``env.step`` returned was read as well: other forms were refused, and of five values a dict
+    in the fourth place was taken for a truncation.
+    """
+
+    class Own(Line):
+        def step(self, action: Any) -> Any:
+            obs, reward, terminated, truncated, _ = super().step(action)
+            return form(obs, reward, terminated or truncated)
+
+    def after_step(obs: Any, action: Any, result: Any, step: int, episode: int) -> dict[str, Any]:
+        if isinstance(result, dict):
+            result = (result["obs"], result["reward"], result["done"])
+        return {"obs": obs, "act": action, "rew": result[1], "next_obs": result[0]} | {
+            "done": result[2]
+        }
+
+    found = []
+    for env in (Own(), Line()):
+        rb = ReplayBuffer(50, FIELDS | DONE, seed=0)
+        episodes: list[tuple[int, int, float]] = []
+        options: dict[str, Any] = {"after_step": after_step} if isinstance(env, Own) else {}
+        train(
+            rb,
+            env,
+            always,
+            nothing,
+            max_steps=9,
+            episode_callback=lambda *given, told=episodes: told.append(given),
+            **options,
+        )
+        rows = rb.get_all_transitions(fields=["obs", "next_obs", "rew"])
+        found.append((episodes, {name: values.tolist() for name, values in rows.items()}))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("lacks", ["next_obs", "rew", "done"])
+def test_what_the_transition_lacks_is_read_of_the_step(lacks: str) -> None:
+    """If the step has no form that is known, the error says so, unless a function reads it."""
+
+    class Own(Line):
+        def step(self, action: Any) -> Any:
+            return super().step(action)[:3]
+
+    fields = {name: spec for name, spec in (FIELDS | DONE).items() if name != lacks}
+    functions: dict[str, Any] = {
+        "next_obs": {"obs_update": lambda transition: transition["obs"] + 1},
+        "rew": {"rew_sum": lambda so_far, transition: so_far + 1},
+        "done": {"done_check": lambda transition: transition["obs"] % 100 == 2},
+    }
+
+    def run(**options: Any) -> None:
+        def after_step(obs: Any, action: Any, result: Any, *at: int) -> dict[str, Any]:
+            step = {"obs": obs, "act": action, "rew": result[1], "next_obs": result[0]}
+            return {k: v for k, v in (step | {"done": result[2]}).items() if k in fields}
+
+        train(
+            ReplayBuffer(50, fields), Own(), always, nothing,
+            max_steps=5, after_step=after_step, **options,
+        )  # fmt: skip
+
+    run(**functions[lacks])
+    with pytest.raises(ValueError, match=r"env\.step\(\): expected a tuple of 5 .*, got 3 values"):
+        run()
 
 
 def test_a_truncation_that_the_transition_does_not_tell_ends_the_episode() -> None:

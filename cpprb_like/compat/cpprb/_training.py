@@ -7,7 +7,7 @@ shape of what they return; neither package is imported. Not here: anything that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -66,22 +66,39 @@ class Outcome:
         cut_off = bool(done) and isinstance(info, dict) and bool(info.get("TimeLimit.truncated"))
         return cls(obs, reward, bool(done) and not cut_off, cut_off, False)
 
-    def as_stored(self, transition: Transition, schema: Schema) -> Outcome:
-        """What a transition says in its place, and this where that says nothing.
+    @classmethod
+    def of_transition(
+        cls, transition: Transition, result: Any, schema: Schema, reads: Collection[str]
+    ) -> Outcome:
+        """What the transition of ``after_step`` says.
 
         So the observation that is acted on is the one that is stored, and an episode ends for the
-        agent where it ends in the buffer.
+        agent where it ends in the buffer. ``reads`` are those of ``obs``, ``rew`` and ``ends`` that
+        the loop reads. Only where the transition lacks one of them ``result`` is read, which
+        ``env.step`` returned, and which ``Outcome.of`` may refuse.
         """
-        obs = transition.get("next_obs", self.obs)
-        reward = transition.get("rew", self.reward)
         names = {schema.names[number] for number, _, _ in schema.end_fields()} & transition.keys()
+        has = {"obs": "next_obs" in transition, "rew": "rew" in transition, "ends": bool(names)}
+        if all(has[what] for what in reads):
+            given = cls(None, 0.0, False, _is_truncated(result), True)
+        else:
+            given = cls.of(result)
+        obs = transition.get("next_obs", given.obs)
+        reward = transition.get("rew", given.reward)
         if not names:
-            return replace(self, obs=obs, reward=reward)
+            return replace(given, obs=obs, reward=reward)
         ends = any(np.any(transition[name]) for name in names)
-        untold = self.tells_truncation and (schema.truncated or "truncated") not in names
-        return replace(
-            self, obs=obs, reward=reward, terminated=ends, truncated=untold and self.truncated
-        )
+        untold = given.tells_truncation and (schema.truncated or "truncated") not in names
+        return cls(obs, reward, ends, untold and given.truncated, True)
+
+
+def _is_truncated(result: Any) -> bool:
+    """Whether this is a step of Gymnasium that was truncated; other results say nothing."""
+    if not isinstance(result, tuple) or len(result) != 5:
+        return False
+    _, _, terminated, truncated, info = result
+    are_flags = all(isinstance(flag, (bool, np.bool_)) for flag in (terminated, truncated))
+    return are_flags and isinstance(info, dict) and bool(truncated)
 
 
 def train(
@@ -109,7 +126,8 @@ def train(
         Of one environment. If it has priorities, they are set to what ``update_policy`` returns.
     env : Environment
         With ``reset()`` and ``step(action)``, as Gymnasium has them, or gym before 0.26. A step of
-        four values was truncated if ``info["TimeLimit.truncated"]`` says so.
+        four values was truncated if ``info["TimeLimit.truncated"]`` says so. With ``after_step`` a
+        step may have any form that this function reads.
     get_action : callable
         ``get_action(obs, step, episode, is_warmup)`` gives an action. Steps and episodes count from
         0.
@@ -128,9 +146,9 @@ def train(
         ``after_step(obs, action, result, step, episode)`` gives the fields of ``buffer.add``;
         ``result`` is what ``env.step`` returned. The loop goes on with what is stored: the agent
         acts on its ``next_obs``, its ``rew`` counts, and the episode is over where it ends in the
-        buffer, by ``done``, ``terminated`` or ``truncated``, or by the fields that the buffer was
-        told of. What the transition does not have is the environment's; so is a truncation that no
-        field of the buffer tells, but for steps of four values, whose ``done`` had it.
+        buffer, by ``done``, ``terminated`` or ``truncated``, or by the fields of its options. As in
+        cpprb, ``result`` may then be anything. It is read where the transition lacks one of
+        these values, and for a truncation of Gymnasium that no field of the transition has.
         By default the transition has those fields of the buffer that are called ``obs``, ``act``,
         ``rew``, ``next_obs``, ``terminated``, ``truncated`` and ``done``.
         ``done`` is the end of an episode if the buffer has ``terminated`` or ``truncated`` too;
@@ -206,6 +224,8 @@ def train(
         raise ValueError(f"buffer: expected one of 1 environment, got n_envs={buffer.n_envs}")
     if after_step is None:
         _check_default_fields(buffer.schema.names)
+    own = {"obs": obs_update, "rew": rew_sum, "ends": done_check}
+    reads = [what for what, function in own.items() if function is None]
     logger = logging.getLogger("cpprb_like.train") if logger is None else logger
 
     episode, first_step, reward = 0, 0, 0.0
@@ -216,12 +236,12 @@ def train(
             is_warmup = step < n_warmups
             action = get_action(obs, step, episode, is_warmup)
             result = env.step(action)
-            outcome = Outcome.of(result)
             if after_step is None:
+                outcome = Outcome.of(result)
                 transition = _default_transition(buffer.schema.names, obs, action, outcome)
             else:
                 transition = after_step(obs, action, result, step, episode)
-                outcome = outcome.as_stored(transition, buffer.schema)
+                outcome = Outcome.of_transition(transition, result, buffer.schema, reads)
             buffer.add(**transition)
             if not is_warmup and len(buffer):
                 batch = buffer.sample(batch_size)
