@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._c.narrow_dtypes import HERE, named
 
-__all__ = ["as_out", "read_array"]
+__all__ = ["as_out", "read_argument", "read_array"]
 
 CPU_DEVICES = (1, 3)  # DLPack's numbers of plain memory, and of that which a GPU can read too
 
@@ -41,6 +41,14 @@ def read_array(value: Any) -> NDArray[Any]:
     elif hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__"):
         return _read_by_dlpack(value)
     return np.asarray(value)
+
+
+def read_argument(name: str, value: Any) -> NDArray[Any]:
+    """As ``read_array``; a ``ValueError``, as of a ragged list, names the argument."""
+    try:
+        return read_array(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _read_by_dlpack(tensor: Any) -> NDArray[Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from cpprb_like._c.checks import as_discount, as_int
 from cpprb_like._c.narrow_dtypes import kind_of
 from cpprb_like._store.frame_axes import likely_axis
@@ -43,8 +45,8 @@ def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
     next_of : None, str or iterable of str
         Fields whose next value, ``next_<name>``, is not stored.
     stack_compress : None, str, iterable of str, or dict of str to int
-        Fields that are frame stacks, and the axis of their frames. By default the axis is told
-        from the shape.
+        Fields that are frame stacks, and the axis of their frames. By default the axis follows
+        from the shape. Next values of ``next_of`` may be among them.
 
     Raises
     ------
@@ -61,11 +63,10 @@ def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
         shapes = {field.name: field.shape for field in schema.fields}
         axes = {name: likely_axis(shapes[name]) if shapes[name] else -1 for name in names}
     by_name = {field.name: field for field in schema.fields}
-    derived = [name for name in axes if name in dict(schema.next_of)]
-    if derived:
-        raise ValueError(f"stack_compress: {derived} come from next_of and are not stored at all")
     stacks = [_read_stack(by_name[name], axis) for name, axis in axes.items()]
-    return replace(schema, stacks=tuple(stacks))
+    # The next values of ``next_of`` are not stored: naming them too, as for cpprb, changes nothing.
+    following = dict(schema.next_of)
+    return replace(schema, stacks=tuple(one for one in stacks if one.name not in following))
 
 
 def _read_names(option: str, names: object, schema: Schema) -> list[str]:
@@ -149,7 +150,9 @@ def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
         raise ValueError(
             f"Nstep: expected size and some of {list(NSTEP_KEYS[1:])}, got {options!r}"
         )
-    size = as_int("Nstep['size']", options["size"], 1)
+    given = options["size"]
+    is_whole = isinstance(given, (float, np.floating)) and float(given).is_integer()
+    size = as_int("Nstep['size']", int(given) if is_whole else given, 1)
     if size > MAX_STEPS:
         raise ValueError(f"Nstep['size']: expected 1 to {MAX_STEPS} steps, got {size}")
     given = options.get("rew")

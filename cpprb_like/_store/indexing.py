@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.checks import as_ints
-from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like._c.foreign_arrays import read_argument
 from cpprb_like._core import Ring
 
 __all__ = ["resolve"]
@@ -23,12 +23,16 @@ def resolve(ring: Ring, index: Any) -> Slots:
     """
     stored = ring.public_stored
     if isinstance(index, slice):
-        slots = ring.slots_of(np.arange(*index.indices(stored)))
+        try:
+            bounds = index.indices(stored)
+        except (TypeError, ValueError) as error:  # no integer, or a step of 0
+            raise type(error)(f"slots: {error}, got {index!r}") from None
+        slots = ring.slots_of(np.arange(*bounds))
         if not ring.absent:
             return slots
         slots = slots[slots >= 0]
         return slots[~ring.absent_at(slots)]
-    wanted = np.atleast_1d(read_array(index))
+    wanted = np.atleast_1d(read_argument("slots", index))
     if wanted.dtype.kind == "f" and wanted.size:
         wanted = as_ints("slots", wanted)
     if isinstance(index, (tuple, bool, np.bool_)):

@@ -59,6 +59,7 @@ RECORD_FIELD_NBYTES = 128  # wider fields are stored outside of the record, in a
 BLOCK_ALIGNMENT = 64
 CACHE_LINE = 64
 IDENTITY_NBYTES = 64
+MOST = 2**55  # rows, or lengths of a shape: sums of a few of them fit into 64 bits
 
 
 class ColumnSpec(NamedTuple):
@@ -142,6 +143,8 @@ class Field:
         else:
             several = ", ".join(["n", *map(str, self.shape)])
             expected = f"{self.shape} or ({several}{',' if not self.shape else ''})"
+            if self.dtype.hasobject and self.is_single:
+                expected += ", as an array is several steps (a list of one array is one step)"
         raise ValueError(
             f"field {self.name!r}: expected shape {expected}, got {came} of shape {shape}"
         )
@@ -222,8 +225,8 @@ def _read_shape(name: str, shape: object) -> tuple[int, ...]:
             raise TypeError(
                 f"field {name!r}: expected a shape such as 3 or (84, 84), got {shape!r}"
             ) from None
-    if any(length < 0 for length in result):
-        raise ValueError(f"field {name!r}: expected lengths of at least 0, got shape {result}")
+    if any(not 0 <= length <= MOST for length in result):
+        raise ValueError(f"field {name!r}: expected lengths of 0 to {MOST}, got shape {result}")
     return result
 
 
@@ -240,8 +243,8 @@ def read_size(size: object) -> int:
             capacity = operator.index(size)  # type: ignore[arg-type]
         except TypeError:
             raise TypeError(f"size: expected a number of steps, got {size!r}") from None
-    if capacity < 1:
-        raise ValueError(f"size: expected at least 1 step, got {size!r}")
+    if not 1 <= capacity <= MOST:
+        raise ValueError(f"size: expected 1 to {MOST} steps, got {size!r}")
     return capacity
 
 

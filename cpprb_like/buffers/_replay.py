@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._c.drawn_ahead import States, live_state, settled, settled_generator
-from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like._c.foreign_arrays import read_argument, read_array
 from cpprb_like._c.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._c.narrow_dtypes import name_of
-from cpprb_like._core import Ring, rebuild
+from cpprb_like._core import FLAG_TRUNCATED, Ring, rebuild
 from cpprb_like._store import arenas
 from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
@@ -131,7 +131,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         but it is stored only where it differs from the value of the environment's next step.
     stack_compress : str or iterable of str or dict, optional
         Fields that are frame stacks: of each step only the newest frame is stored, unless the
-        others differ from those of the step before. Frames lie along the last axis, or along
+        others differ from those of the step before. Next values of ``next_of`` may be named too.
+        Frames lie along the last axis, or along
         the first one if the shape says so, as that of ``(4, 84, 84)``; a dict gives the axis. If
         no stack follows from another along it, reading rows warns.
     Nstep : dict, optional
@@ -140,7 +141,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         ``Nstep["next"]``, and end flags, come from the last of the steps. By default these are the
         field ``rew`` (or ``reward``), and each ``next_x`` beside ``x``; ``[]`` says that there are
         none. With ``Nstep["discount"]``, batches have ``discount``: ``gamma ** steps``, or 0 where
-        the episode was terminated. A row can be drawn when its n-step window is complete.
+        the episode was terminated. A warning says if it is missing beside a field of truncations.
+        A row can be drawn when its n-step window is complete.
     sampler : Sampler, optional
         Which rows are drawn; ``Uniform()``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
@@ -255,6 +257,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
                 "each, such as its priority; pickle the buffer instead"
             )
         _warn_of_near_ends(layout.schema)
+        if nstep is not None:
+            _warn_of_short_windows(nstep, layout.schema, Nstep)
         rng = generator(seed)
         files = None
         if mmap_prefix is not None:
@@ -1039,7 +1043,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         Negative numbers count from the last slot in use. Raises ``IndexError`` for slots that are
         not in use or hold no step.
         """
-        single = not isinstance(index, slice) and np.ndim(read_array(index)) == 0
+        single = not isinstance(index, slice) and read_argument("slots", index).ndim == 0
         batch = self._read(lambda: resolve(self.ring, index))
         return {name: values[0] for name, values in batch.items()} if single else batch
 
@@ -1445,18 +1449,38 @@ OPTIONS = tuple(
 )
 
 
+def _warn(message: str) -> None:
+    """Warn the caller of the package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
+
+
 def _warn_of_near_ends(schema: Schema) -> None:
-    """Fields that look as if they ended episodes, and do not, are no silent matter."""
+    """Warn of fields that look as if they ended episodes, and do not."""
     for option, field in schema.near_ends():
-        if not field.can_end and name_of(field.dtype) is None:
-            continue
-        level, frame = 1, sys._getframe()
-        while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):
-            level, frame = level + 1, frame.f_back
-        warnings.warn(
-            f"field {field.name!r} ends no episode: say {option}={field.name!r} if it does, or "
-            f"{option}=False if no field does",
-            stacklevel=level,
+        if field.can_end or name_of(field.dtype) is not None:
+            _warn(
+                f"field {field.name!r} ends no episode: say {option}={field.name!r} if it does, or "
+                f"{option}=False if no field does"
+            )
+
+
+def _warn_of_short_windows(nstep: NStepReturns, schema: Schema, options: object) -> None:
+    """Warn of n-step returns whose bootstrap discount nobody can know from a batch.
+
+    Before a truncation a window has fewer than n steps, and the value that follows counts.
+    """
+    ends = schema.end_fields()
+    names = [schema.names[number] for number, _, sets in ends if sets == FLAG_TRUNCATED]
+    ending = {schema.names[number] for number, _, _ in ends}
+    bootstraps = nstep.size > 1 and not ending.issuperset(nstep.last_step_fields)
+    if names and bootstraps and isinstance(options, Mapping) and "discount" not in options:
+        _warn(
+            f"Nstep: rows before a truncation ({names[0]!r}) sum fewer than {nstep.size} steps, "
+            "and batches do not say how many: give Nstep['discount'] as True, and multiply the "
+            "next value by the column discount; or as False, if nothing is bootstrapped"
         )
 
 

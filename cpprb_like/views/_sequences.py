@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.aligned import empty
 from cpprb_like._c.checks import as_int
-from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like._c.foreign_arrays import read_argument
 from cpprb_like._store.column import Column
 from cpprb_like._store.episode_index import EpisodeIndex
 from cpprb_like._store.row_handles import handles
@@ -323,12 +323,12 @@ def sequence_priorities(
     check("eta", eta, 0, 1)
     if callable(eta):
         raise TypeError(f"eta: expected a number, got {eta!r}")
-    errors = read_array(td_errors)
+    errors = read_argument("td_errors", td_errors)
     if errors.dtype.kind not in "fiu":
         raise TypeError(f"td_errors: expected numbers, got {errors.dtype}")
     if errors.ndim != 2 or errors.shape[1] == 0:
         raise ValueError(f"td_errors: expected shape (n, steps), got {errors.shape}")
-    there = np.ones(errors.shape, np.bool_) if mask is None else read_array(mask)
+    there = np.ones(errors.shape, np.bool_) if mask is None else read_argument("mask", mask)
     if there.dtype != np.bool_:
         raise TypeError(f"mask: expected bools, got {there.dtype}")
     if there.shape != errors.shape:

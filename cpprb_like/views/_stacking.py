@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.aligned import aligned
-from cpprb_like._c.foreign_arrays import as_out, read_array
+from cpprb_like._c.foreign_arrays import as_out, read_argument
 from cpprb_like._c.machine_memory import require
 from cpprb_like._core import Ring
 from cpprb_like._store.column import Column
@@ -110,7 +110,7 @@ def _read_slots(slots: ArrayLike) -> Slots:
     """A copy, which no other thread can change while it is read."""
     if type(slots) is np.ndarray and slots.ndim == 2 and slots.shape[1] and slots.dtype == np.intp:
         return slots.copy()
-    given = read_array(slots)
+    given = read_argument("slots", slots)
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"slots: expected integers, got {given.dtype}")
     if given.ndim != 2 or given.shape[1] == 0:

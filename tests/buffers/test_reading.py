@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import timeit
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from distributions import chi_square, chi_square_limit
+from helpers import refused
 from numbered_rows import numbered
 
 from cpprb_like import ReplayBuffer
+from cpprb_like.views import sequence_priorities
 
 
 def test_len_counts_the_rows_that_can_be_drawn() -> None:
@@ -49,6 +52,47 @@ def test_indexing_by_slot() -> None:
     assert rb[np.array([1, 1], "u1")]["x"].tolist() == [6, 6]
     assert rb[np.array([True, False, True, False, False])]["x"].tolist() == [5, 7]
     assert rb[[]]["x"].shape == (0,)
+
+
+RAGGED: list[Any] = [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        (lambda rb: rb[RAGGED], "slots"),
+        (lambda rb: rb["x":], "slots"),
+        (lambda rb: rb[:1.5], "slots"),
+        (lambda rb: rb[::0], "slots"),
+        (lambda rb: rb.stack("x", RAGGED), "slots"),
+        (lambda rb: rb.stack("x", [RAGGED]), "slots"),
+        (lambda rb: rb.update(RAGGED, x=[1, 2]), "indexes"),
+        (lambda rb: rb.update([0, 1], x=RAGGED), "field 'x'"),
+        (lambda rb: rb.add(x=RAGGED), "field 'x'"),
+        (lambda rb: rb.add_where(RAGGED, x=1), "present"),
+        (lambda rb: sequence_priorities(RAGGED), "td_errors"),
+        (lambda rb: sequence_priorities([[1.0, 2.0]], RAGGED), "mask"),
+    ],
+)
+def test_words_of_numpy_have_the_name_of_the_argument(
+    read: Callable[[ReplayBuffer], object], name: str
+) -> None:
+    """A ragged list, or a slice of other things than integers, was refused without a name."""
+    rb = numbered(8, 5)
+    with refused(rb, (TypeError, ValueError), f"{name}:"):
+        read(rb)
+
+
+def test_one_array_is_stored_in_a_list() -> None:
+    """In a field of objects an array is several steps; a list of one array is one, that array."""
+    rb = ReplayBuffer(10, {"note": {"shape": (), "dtype": object}})
+    array = np.zeros((2, 3))
+    rb.add(note=[array])
+    assert rb[0]["note"] is array
+    assert rb.add(note=np.arange(3)) == 1
+    assert rb.get_all_transitions()["note"][1:].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"an array is several steps \(a list of one array is one"):
+        rb.add(note=array)
 
 
 def test_iteration_gives_the_rows_in_slot_order() -> None:

@@ -298,7 +298,9 @@ def test_a_recorder_goes_on_with_a_loaded_buffer(tmp_path: Path) -> None:
     """The episode that was open is truncated by the reset, so no return reaches over it."""
     env = gymnasium.make("CartPole-v1")
     recorder = GymnasiumRecorder(env)
-    options: dict[str, Any] = {"Nstep": {"size": 3, "gamma": 0.5, "rew": "rew", "next": "next_obs"}}
+    options: dict[str, Any] = {
+        "Nstep": {"size": 3, "gamma": 0.5, "rew": "rew", "next": "next_obs", "discount": True}
+    }
     rb = recorder.attach(ReplayBuffer(100, recorder.env_dict, **options, seed=0))
     recorder.reset(seed=0)
     for _ in range(5):

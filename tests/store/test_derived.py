@@ -201,11 +201,59 @@ def test_next_values_have_no_next_values() -> None:
         ReplayBuffer(10, fields, next_of=["obs", "next_obs"])
 
 
-def test_next_values_are_no_stacks_of_their_own() -> None:
-    """The stack is that of the source: naming its next value is a contradiction."""
-    fields = {**FIELDS, "next_obs": FIELDS["obs"]}
-    with pytest.raises(ValueError, match=r"stack_compress.*'next_obs'"):
-        ReplayBuffer(10, fields, next_of="obs", stack_compress=["next_obs"])
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("names", [["obs", "next_obs"], ["next_obs", "obs"], "next_obs"], ids=str)
+def test_next_values_may_be_named_as_stacks_too(names: Any, declared: bool) -> None:
+    """As for cpprb: they are stored with their source, so that naming them changes nothing."""
+    fields: dict[str, FieldSpec] = {"obs": {"shape": (2, 2, 4)}}
+    both: dict[str, FieldSpec] = {**fields, "next_obs": {"shape": (2, 2, 4)}}
+    rb = ReplayBuffer(10, both if declared else fields, next_of="obs", stack_compress=names)
+    stacks = np.lib.stride_tricks.sliding_window_view(np.arange(60.0), 4)[:20, None, None]
+    stacks = np.broadcast_to(stacks, (20, 2, 2, 4))
+    rb.add(obs=stacks[:-1], next_obs=stacks[1:])
+    rows = rb[:]
+    np.testing.assert_array_equal(rows["next_obs"], rows["obs"] + 1)
+    assert [stack.name for stack in rb.schema.stacks] == ["obs"] * (names != "next_obs")
+    with pytest.raises(ValueError, match=r"'next_obs' of shape .* has no axis 7"):
+        ReplayBuffer(10, both, next_of="obs", stack_compress={"obs": 2, "next_obs": 7})
+
+
+@pytest.mark.parametrize("size", [3.0, np.float32(3), np.int8(3), np.float64(3)])
+def test_n_may_be_a_whole_float(size: Any) -> None:
+    """As a size may: ``Nstep={"size": 3.0}`` of a configuration file was refused."""
+    rb = ReplayBuffer(10, {"rew": {"shape": ()}}, Nstep={"size": size, "gamma": 1.0})
+    rb.add(rew=np.ones(5))
+    assert rb.get_all_transitions()["rew"].tolist() == [3, 3, 3]
+    wrongs: list[Any] = [2.5, float("nan"), float("inf"), True]
+    for wrong in wrongs:
+        with pytest.raises(TypeError, match=r"Nstep\['size'\]: expected an integer"):
+            ReplayBuffer(10, {"rew": {}}, Nstep={"size": wrong})
+
+
+@pytest.mark.parametrize("truncated", ["truncated", "cut"])
+def test_n_step_returns_beside_truncations_want_a_discount(truncated: str) -> None:
+    """A warning says once that batches do not tell over how many steps a row was summed.
+
+    A window before a truncation has fewer than n steps, so that ``gamma ** n`` is wrong there.
+    """
+    flag: FieldSpec = {"shape": (), "dtype": bool}
+    number: FieldSpec = {"shape": ()}
+    fields = {"obs": number, "rew": number, "next_obs": number, "done": flag, truncated: flag}
+    options: dict[str, Any] = {"truncated": truncated} if truncated == "cut" else {}
+    with pytest.warns(
+        UserWarning, match=rf"Nstep: rows before a truncation \('{truncated}'\)"
+    ) as said:
+        ReplayBuffer(10, fields, Nstep={"size": 3}, **options)
+    assert [one.filename for one in said] == [__file__]
+    quiet: list[tuple[dict[str, Any], Any]] = [
+        (fields, {"size": 3, "discount": True}),
+        (fields, {"size": 3, "discount": False}),
+        (fields, {"size": 3, "next": []}),
+        (fields, {"size": 1}),
+        ({name: spec for name, spec in fields.items() if name != truncated}, {"size": 3}),
+    ]
+    for declared, nstep in quiet:
+        ReplayBuffer(10, declared, Nstep=nstep, **(options if truncated in declared else {}))
 
 
 @pytest.mark.parametrize(
