@@ -96,8 +96,9 @@ class Field:
         return self.shape in ((), (1,))
 
     def convert(self, value: object, n_envs: int) -> NDArray[Any]:
-        """The values as a C-contiguous array of the declared dtype, shape ``(n, *shape)``.
+        """The values as a C-contiguous array of the declared dtype.
 
+        Its shape is ``(n, *shape)`` or, for a block of time steps, ``(T, n_envs, *shape)``.
         It may share memory with ``value``, unless the field holds Python objects. Raises
         ``ValueError`` that names the field, what was expected and what was given.
         """
@@ -125,7 +126,7 @@ class Field:
         return rows.copy() if self.dtype.hasobject else np.ascontiguousarray(rows)
 
     def _as_rows(self, array: NDArray[Any], n_envs: int, came: str) -> NDArray[Any]:
-        """The same with one leading axis: time steps, or time steps times environments.
+        """The same with the leading axis of time or environments, or with both axes of a block.
 
         Accepted shapes: those of ``Column.c_rows``.
         """
@@ -134,6 +135,8 @@ class Field:
             lead = array.ndim
         elif lead < 0 or shape[lead:] != self.shape:
             lead = -1
+        if lead == 2 and n_envs == shape[1] > 1:
+            return array.reshape(*shape[:2], *self.shape)
         if (lead == 1 and n_envs in (1, shape[0])) or (lead == 2 and n_envs == shape[1]):
             return array.reshape(math.prod(shape[:lead]), *self.shape)
         if lead == 0 and n_envs == 1:

@@ -193,6 +193,40 @@ def test_a_block_is_its_time_steps_one_by_one(n_envs: int, dtype: str) -> None:
         assert snapshot(at_once) | {"rng": 0} == snapshot(by_step) | {"rng": 0}
 
 
+OTHER_DTYPES = ["object", ">f4", ">i8", "<f4", "U5", "M8[s]", "c16", [("a", ">i4"), ("b", "f4")]]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)], ids=str)
+@pytest.mark.parametrize("dtype", OTHER_DTYPES, ids=str)
+def test_a_block_that_is_converted_is_its_time_steps_one_by_one(dtype: Any, shape: Any) -> None:
+    """The conversion merged the axes T and n_envs, and the number of rows was taken for wrong.
+
+    Of Python objects, of foreign byte order, and of what else NumPy converts.
+    """
+    rng = np.random.default_rng(1)
+    for steps in (1, 3, 4, 0):
+        given: Any = rng.integers(0, 100, (steps, 3, *shape)).astype(np.dtype(dtype))
+        if dtype not in ("object", "U5"):
+            given = given.astype(given.dtype.newbyteorder(">"))
+        at_once, by_step = (
+            ReplayBuffer(30, {"x": {"shape": shape, "dtype": dtype}, "y": NUMBER}, n_envs=3)
+            for _ in range(2)
+        )
+        y = np.ones((steps, 3))
+        at_once.add(x=given, y=y)
+        at_once.add_where(np.ones((steps, 3), bool), x=given, y=y)
+        if shape == (1,) and steps:
+            at_once.add(x=given[..., 0], y=y)
+        for _ in range(3 if shape == (1,) and steps else 2):
+            for t in range(steps):
+                by_step.add(x=given[t], y=y[t])
+        at_once.check()
+        assert len(at_once) == len(by_step)
+        np.testing.assert_array_equal(at_once[:]["x"], by_step[:]["x"])
+    with pytest.raises(ValueError, match=r"^field 'x': expected shape \(3"):
+        at_once.add(x=np.zeros((4, 2, *shape), np.dtype(dtype)), y=np.ones((4, 3)))
+
+
 class Shown:
     """Numbers that are shown by NumPy's protocol only, as tensors show theirs."""
 
