@@ -22,9 +22,9 @@ from typing import Any
 
 from numpy.random.mtrand import get_bit_generator
 
-__all__ = ["BUFFER", "GENERATOR", "TREE", "OneProcess", "tell", "watch"]
+__all__ = ["BUFFER", "EPOCH", "GENERATOR", "TREE", "OneProcess", "tell", "watch"]
 
-BUFFER, GENERATOR, TREE = range(3)  # in the order in which calls take them
+EPOCH, BUFFER, GENERATOR, TREE = range(4)  # in the order in which calls take them
 TIMEOUT = 5.0  # seconds for all locks; one that is held for longer is made anew in the child
 
 

@@ -30,8 +30,9 @@ T_co = TypeVar("T_co", covariant=True)
 class Batches(Iterator[T_co], Generic[T_co]):
     """Batches of a source, one after another: what ``batches`` and ``epoch`` return.
 
-    It is an iterator, of one thread. ``close()`` ends it and the thread that draws ahead, as the
-    end of a ``with`` statement does, the end of the program, or that of the iterator itself.
+    It is an iterator. Threads that share it have batches of their own: no batch is lost or given to
+    two of them. ``close()`` ends it and the thread that draws ahead, as the end of a ``with``
+    statement does, the end of the program, or that of the iterator itself.
 
     Notes
     -----

@@ -6,12 +6,15 @@ what a batch is made into (``_tensors``).
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cpprb_like._c.forks import EPOCH, watch
 
 __all__ = ["EpochBatches", "EpochOrder", "Part"]
 
@@ -84,10 +87,13 @@ class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
         # By call of ``next``: the rows that it read. One more than those ahead is being asked for.
         self._recent: deque[Slots | None] = deque(maxlen=ahead + 1 if ahead else 0)
         self._again: deque[Slots] = deque()
+        self._turn = threading.RLock()  # so that threads that share the epoch have a part each
+        watch(self._turn, EPOCH)
 
     def __next__(self) -> dict[str, NDArray[Any]]:
         try:
-            found = self._next()
+            with self._turn:
+                found = self._next()
         except StopIteration as error:  # of a user's code: it would end the epoch without a word
             raise RuntimeError("reading a batch raised StopIteration") from error
         if found is None:

@@ -73,6 +73,7 @@ class Prefetcher:
         self._asked = 0
         self._taken = 0  # of what was made
         self._began = False
+        self._turn = threading.RLock()  # one thread at a time waits for the batch that it asked for
         # It must not wait for anything: it runs wherever the garbage collector finds the iterator.
         self._end = weakref.finalize(self, self._work.stop)
 
@@ -84,6 +85,11 @@ class Prefetcher:
                 "the thread that draws these batches is in the parent process: call batches() or "
                 "epoch() here"
             )
+        with self._turn:
+            return self._next(work)
+
+    def _next(self, work: _Work) -> Any:
+        """The next batch, in the turn of this thread."""
         if not self._began:
             self._begin()
         lacking = False  # a draw found too few rows: what was asked for comes first, then another

@@ -48,6 +48,8 @@ else:
 
 __all__ = ["Batch", "ColumnSpec", "Source", "if_prioritized", "order_generator"]
 
+MOST_AHEAD = 1000  # batches of ``prefetch``
+
 
 class Source(Checkpointed):
     """What batches can be drawn from: a buffer, a view of one, a mixture, a learner of processes.
@@ -149,7 +151,7 @@ class Source(Checkpointed):
         device : object, optional
             Where tensors go, as ``torch.device`` takes it, or a device of JAX or its kind; the CPU.
         prefetch : int
-            Batches that a thread makes ahead, at least 0, while the caller uses those before.
+            Batches that a thread makes ahead, 0 to 1000, while the caller uses those before.
 
         Returns
         -------
@@ -193,7 +195,7 @@ class Source(Checkpointed):
         (1, (4,))
         """
         n, names = self._read_epoch_size(batch_size, fields)
-        ahead, made = as_int("prefetch", prefetch, 0), _conversion(to, device)
+        ahead, made = _read_prefetch(prefetch), _conversion(to, device)
         options: dict[str, Any] = {}
         self._check_beta(beta)
         if beta is not None:
@@ -344,7 +346,7 @@ class Source(Checkpointed):
         """As ``epoch``; with ``deal`` (i, k) only every k-th batch of the part, from i on."""
         part = Part(*_read_shard(shard), *deal)
         n, names = self._read_epoch_size(batch_size, fields)
-        ahead, made = as_int("prefetch", prefetch, 0), _conversion(to, device)
+        ahead, made = _read_prefetch(prefetch), _conversion(to, device)
         self._check_epoch()
         rng = None if seed is None else generator(seed)
         begin = partial(self._begin_epoch, names, shuffle, rng)
@@ -495,6 +497,16 @@ class Source(Checkpointed):
         It is asked of sources with priorities.
         """
         raise NotImplementedError
+
+
+def _read_prefetch(prefetch: object) -> int:
+    """A number of batches that wait in memory."""
+    ahead = as_int("prefetch", prefetch, 0)
+    if ahead > MOST_AHEAD:
+        raise ValueError(
+            f"prefetch: expected 0 to {MOST_AHEAD} batches, which wait in memory; got {ahead}"
+        )
+    return ahead
 
 
 def _conversion(to: To | None, device: Any) -> Conversion | None:

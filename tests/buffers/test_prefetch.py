@@ -25,7 +25,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer
+from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._c import drawn_ahead
 from cpprb_like.buffers import Batches, Mixture, Source
 from cpprb_like.samplers import RankBased, Sampler
@@ -447,6 +447,58 @@ def test_a_function_that_fails_is_raised_by_next() -> None:
 
 
 # ---- ends --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("epoch", [True, False])
+def test_threads_may_share_an_iterator(epoch: bool, ahead: int) -> None:
+    """With a thread ahead they waited for each other's batches, for ever, or raised ``IndexError``.
+
+    Without one, two of them began the epoch, so that rows came twice.
+    """
+    rb = ReplayBuffer(3000, {"x": {"shape": (), "dtype": int}}, seed=0)
+    rb.add(x=np.arange(3000))
+    batches = rb.epoch(2, prefetch=ahead) if epoch else rb.batches(2, prefetch=ahead)
+    drawn: list[list[Any]] = [[] for _ in range(4)]
+    errors: list[BaseException] = []
+
+    def draw(mine: list[Any]) -> None:
+        try:
+            mine.extend(batch["x"] for batch in islice(batches, None if epoch else 500))
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=draw, args=(mine,), daemon=True) for mine in drawn]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+    rows = np.concatenate([rows for mine in drawn for rows in mine])
+    if epoch:
+        assert sorted(rows.tolist()) == list(range(3000))
+    else:
+        alone = ReplayBuffer(3000, {"x": {"shape": (), "dtype": int}}, seed=0)
+        alone.add(x=np.arange(3000))
+        expected = np.concatenate([batch["x"] for batch in islice(alone.batches(2), 2000)])
+        assert sorted(rows.tolist()) == sorted(expected.tolist())
+
+
+@pytest.mark.parametrize("call", ["batches", "epoch"])
+def test_the_number_of_batches_that_wait_is_bounded(call: str) -> None:
+    """Three million were taken: the memory of the machine went with the first ``next``."""
+    rb = ReplayBuffer(10, {"x": {"shape": ()}}, seed=0)
+    rb.add(x=1)
+    with pytest.raises(ValueError, match=r"^prefetch: expected 0 to 1000 batches, .* got 3000000$"):
+        getattr(rb, call)(4, prefetch=3_000_000)
+    with getattr(rb, call)(4, prefetch=1000) as batches:
+        next(batches)
 
 
 def test_close_ends_the_thread() -> None:
