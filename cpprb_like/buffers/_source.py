@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,7 @@ from cpprb_like.schedules import Schedule, check
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
-    from cpprb_like.buffers._tensors import Conversion, To
+    from cpprb_like.buffers._tensors import Conversion, TensorBatch, To
 
     def if_prioritized(method: Method) -> Method:
         """A type cannot tell whether an object has priorities: to it all of a class have some."""
@@ -49,6 +49,7 @@ else:
 __all__ = ["Batch", "ColumnSpec", "Source", "if_prioritized", "order_generator"]
 
 MOST_AHEAD = 1000  # batches of ``prefetch``
+T = TypeVar("T")
 
 
 class Source(Checkpointed):
@@ -117,10 +118,23 @@ class Source(Checkpointed):
         replace: bool = True,
         indexes: bool = False,
         fields: str | Iterable[str] | None = None,
-        to: To,
+        to: Literal["numpy", "torch", "jax"],
         device: Any = None,
         prefetch: int = 0,
-    ) -> Batches[Any]: ...
+    ) -> Batches[TensorBatch]: ...
+    @overload
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        beta: float | Schedule | None = None,
+        replace: bool = True,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+        to: Callable[[Batch], T],
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[T]: ...
     def batches(
         self,
         batch_size: int,
@@ -236,10 +250,24 @@ class Source(Checkpointed):
         fields: str | Iterable[str] | None = None,
         shard: tuple[int, int] = (0, 1),
         seed: Seed = None,
-        to: To,
+        to: Literal["numpy", "torch", "jax"],
         device: Any = None,
         prefetch: int = 0,
-    ) -> Batches[Any]: ...
+    ) -> Batches[TensorBatch]: ...
+    @overload
+    def epoch(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        fields: str | Iterable[str] | None = None,
+        shard: tuple[int, int] = (0, 1),
+        seed: Seed = None,
+        to: Callable[[Batch], T],
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[T]: ...
     def epoch(
         self,
         batch_size: int,
