@@ -50,19 +50,13 @@ class ComparedSaves(Saves):
         if before.manifest["root"]["state"].get("identity") != self._identity:
             return None
         tracker = Tracker(ring.capacity)
-        rows, oldest = saved["segment_rows"], ring.written - ring.stored
+        oldest = ring.written - ring.stored
         for segment in saved["segments"]:
-            first, stop = segment["number"] * rows, (segment["number"] + 1) * rows
-            patched = any(
-                patch["first"] < stop and patch["last"] >= first for patch in saved["patches"]
-            )
             for part in parts:
                 if part.name not in segment["parts"]:
                     continue
                 file, low, high = segment["parts"][part.name]
-                edited = np.arange(low, high)
-                if not patched:
-                    edited = _different(before, file, part, low, high, oldest)
+                edited = _different(before, file, part, low, high, oldest)
                 tracker.mark((edited[edited >= oldest] % ring.capacity).astype(np.intp))
         return tracker
 

@@ -1,7 +1,7 @@
 """A state of a checkpoint into another folder, file by file.
 
 Nothing is loaded: no class, function or environment of the caller is needed, and little memory. The
-copy has the number of the original, as its files tell by it which of them is newer.
+copy has the number of the original, which its files have in their names.
 """
 
 from __future__ import annotations

@@ -180,34 +180,15 @@ class State:
         return out.view(dtype).reshape(shape) if total else np.zeros(shape, dtype)
 
     def _array(self, number: int) -> NDArray[Any]:
+        saved = self.manifest["arrays"][number]
+        dtype = dtype_from_json(saved["dtype"])
         try:
-            return self._whole_array(number)
+            return self._read(saved["file"], dtype, tuple(saved["shape"]))
         except DamagedError as error:
-            saved = self.manifest["arrays"][number]
-            dtype = dtype_from_json(saved["dtype"])
             if not self._options.salvage or dtype.kind != "f":
                 raise
             self.damage.append(f"{error}, so all of {saved['path']} is lost")
             return np.full(saved["shape"], math.nan, dtype)
-
-    def _whole_array(self, number: int) -> NDArray[Any]:
-        saved = self.manifest["arrays"][number]
-        dtype, shape = dtype_from_json(saved["dtype"]), tuple(saved["shape"])
-        if "base_shape" not in saved:
-            return self._read(saved["file"], dtype, shape)
-        base = self._read(saved["file"], dtype, tuple(saved["base_shape"]))
-        n = saved.get("n", 0)
-        places = self._read(saved["places"], np.dtype(np.int64), (n,)) if n else np.empty(0, int)
-        if shape[0] > len(base) + n:
-            raise DamagedError("an array is longer than what was saved of it")
-        array = np.zeros(shape, dtype)
-        common = min(len(base), len(array))
-        array[:common] = base[:common]
-        if n:
-            if places.min() < 0 or places.max() >= len(array):
-                raise DamagedError("places of an array are out of range")
-            array[places] = self._read(saved["values"], dtype, (n,))
-        return array
 
     def _objects(self, number: int) -> list[Any]:
         lengths, data, n = self.manifest["objects"][number]

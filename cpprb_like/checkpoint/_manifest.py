@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 FORMAT = "cpprb_like checkpoint"
-VERSION = 1
+VERSION = 2
 NAME = re.compile(r"state-(\d{1,18})\.json")
 UNFINISHED = "state.json.new"
 OURS = re.compile(r"s\d+-\d+\.npy(\.\w+)?|state-\d+\.json|state\.json\.new")

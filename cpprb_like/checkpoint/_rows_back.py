@@ -189,10 +189,6 @@ class RingReader:
             first = max(first, _int(self.saved["first"], 0, self.written))
         n = self.written - first
         missing = np.zeros(n, np.bool_)
-        self._saved_in = {
-            _int(segment["number"]): _int(segment["saved"]) for segment in self.saved["segments"]
-        }
-        self._patches = [(patch, *self._patch_rows(patch)) for patch in self.saved["patches"]]
         for part in parts_of(layout, arena):
             low = max(0, first - part.before)
             gone = self._fill_part(part, low)
@@ -232,19 +228,6 @@ class RingReader:
                 continue
             taken = self._read_rows(file, dtype, part, start, stop - start, low, put)
             gone[max(start, low) - low : stop - low] = not taken
-        for patch, rows, is_known in self._patches:
-            if name not in patch["parts"]:
-                continue
-            keep = (rows >= low) & self._is_newer(patch, rows)
-            values = np.zeros((len(rows), part.nbytes), np.uint8)
-            own = np.empty((len(rows), dtype.itemsize * _items(part.shape)), np.uint8)
-            taken = is_known and self._read(
-                patch["parts"][name], dtype, (len(rows), *part.shape), own
-            )
-            gone[rows[keep] - low] = not taken
-            if taken:
-                _convert(own, dtype, values, part)
-                part.put(rows[keep] % len(part.memory), values[keep])
         return gone
 
     def _file_dtype(self, part: Part) -> np.dtype[Any]:
@@ -300,26 +283,6 @@ class RingReader:
             return self._read(file, dtype, (n, *part.shape), np.empty((n, 0), np.uint8))
         return self._take(file, dtype, (n, *part.shape), take, place)
 
-    def _patch_rows(self, patch: dict[str, Any]) -> tuple[NDArray[np.int64], bool]:
-        """The rows of a patch; all that it may be about, and False, if nobody knows which."""
-        n = _int(patch["n"], 1, self.capacity)
-        rows = np.empty((n, 8), np.uint8)
-        if not self._read(patch["rows"], np.dtype(np.int64), (n,), rows):
-            first = _int(patch["first"], 0, self.written)
-            last = _int(patch["last"], first, self.written - 1)
-            return np.arange(max(first, self.written - self.capacity), last + 1), False
-        ids = rows.reshape(-1).view(np.int64)
-        if ids[0] < 0 or ids[-1] >= self.written or (np.diff(ids) <= 0).any():
-            raise DamagedError("the row ids of a patch are out of range")
-        return ids, True
-
-    def _is_newer(self, patch: dict[str, Any], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a patch is newer than the segment of each row."""
-        numbers = rows // self._segment_rows
-        known = {number: self._saved_in.get(int(number), -1) for number in np.unique(numbers)}
-        saved = np.array([known[number] for number in numbers.tolist()], np.int64)
-        return (saved >= 0) & (saved <= _int(patch["saved"]))
-
     def _read(self, file: int, dtype: np.dtype[Any], shape: tuple[int, ...], out: Bytes) -> bool:
         """Read a file whole into the bytes of ``out``."""
         flat = out.reshape(-1)
@@ -358,15 +321,13 @@ class RingReader:
         values: NDArray[Any] = np.empty((layout.capacity, *column.shape), np.dtype(object))
         for start, stop, entry in self._object_files(column.name):
             found = self._read_objects(entry, (stop - start) * items)
-            rows = np.arange(start, stop)
-            self._put_objects(values, rows[rows >= first], found, rows >= first, gone, first)
-        for patch, ids, is_known in self._patches:
-            if column.name in patch["objects"]:
-                keep = (ids >= first) & self._is_newer(patch, ids)
-                found = None
-                if is_known:
-                    found = self._read_objects(patch["objects"][column.name], len(ids) * items)
-                self._put_objects(values, ids[keep], found, keep, gone, first)
+            low = max(start, first)
+            gone[low - first : max(low, stop) - first] = found is None
+            if found is not None:
+                own = np.empty(len(found), object)
+                own[:] = found
+                rows = np.arange(low, max(low, stop)) % len(values)
+                values[rows] = own.reshape(stop - start, *values.shape[1:])[low - start :]
         load_objects(column, values[: min(self.written, len(values))])
         return gone
 
@@ -375,21 +336,6 @@ class RingReader:
             if name in segment["objects"]:
                 *_, start, stop = segment["objects"][name]
                 yield _int(start, 0, stop), _int(stop, 0, self.written), segment["objects"][name]
-
-    @staticmethod
-    def _put_objects(
-        values: NDArray[Any],
-        rows: NDArray[np.int64],
-        found: list[Any] | None,
-        keep: NDArray[np.bool_],
-        gone: NDArray[np.bool_],
-        first: int,
-    ) -> None:
-        gone[rows - first] = found is None
-        if found is not None:
-            own = np.empty(len(found), object)
-            own[:] = found
-            values[rows % len(values)] = own.reshape(len(keep), *values.shape[1:])[keep]
 
     def _read_objects(self, entry: Sequence[Any], n: int) -> list[Any] | None:
         return read_objects(self._take, self._entries, (entry[0], entry[1], n), self._decode)

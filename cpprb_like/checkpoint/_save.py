@@ -9,6 +9,7 @@ need not wait. The manifest comes last. Not here: what the files look like (``_a
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import threading
 from collections import deque
@@ -28,7 +29,7 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._held import HoldsRows, RowsToSave
 from cpprb_like.checkpoint._progress import Progress
 from cpprb_like.checkpoint._segments import Index, IndexCopy, Part, Plan
-from cpprb_like.checkpoint._values import Encoder, dtype_from_json, dtype_to_json
+from cpprb_like.checkpoint._values import Encoder, dtype_to_json
 
 __all__ = ["Job", "Saving", "layout_to_json"]
 
@@ -52,11 +53,13 @@ class Files:
         self._codec = codec
         self._entries: list[FileEntry] = []
         self._places: dict[str, int] = {}
+        self._names = itertools.count()
+        self._replaced: list[int] = []  # files whose numbers the next ones get
         self._waiting: deque[Any] = deque()  # open files that were not synchronised, oldest first
 
     def write(self, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterator[Bytes]) -> int:
         """Write an array whose bytes come in pieces; returns its number in the manifest."""
-        name = f"s{self.number}-{len(self._entries)}.npy"
+        name = f"s{self.number}-{next(self._names)}.npy"
         entry, output = _arrays.write(
             self.disk, name, dtype, shape, pieces, self._codec, self.watch
         )
@@ -70,10 +73,21 @@ class Files:
 
     def add(self, entry: FileEntry) -> int:
         """The number of a file that is there."""
-        if entry.name not in self._places:
-            self._places[entry.name] = len(self._entries)
-            self._entries.append(entry)
-        return self._places[entry.name]
+        if entry.name in self._places:
+            return self._places[entry.name]
+        number = self._replaced.pop() if self._replaced else len(self._entries)
+        self._entries[number : number + 1] = [entry]
+        self._places[entry.name] = number
+        return number
+
+    @contextlib.contextmanager
+    def in_place_of(self, numbers: list[int]) -> Iterator[None]:
+        """New files take the numbers of these, which the manifest does not name then."""
+        self._replaced = numbers
+        try:
+            yield
+        finally:
+            self._replaced = []
 
     def sync(self, most: int = 0) -> None:
         """Return when all bytes of all files, but the newest ``most``, are on the disk."""
@@ -89,6 +103,14 @@ class Files:
     def to_json(self) -> list[Any]:
         """All files."""
         return [entry.to_json() for entry in self._entries]
+
+
+def _files_of(segment: dict[str, Any]) -> list[int]:
+    """The numbers of the files of a segment."""
+    found = [file for file, *_ in segment["parts"].values()]
+    for kind in ("overflow", "objects"):
+        found += [file for files in segment[kind].values() for file in files[:2]]
+    return found
 
 
 def _pieces_of(array: NDArray[Any]) -> Iterator[Bytes]:
@@ -184,10 +206,8 @@ class RingJob:
         self._index = index(self._layout, self._arena, self._parts)
         for number in self._plan.write:
             self._index.take(*self._range(number, self.oldest))
-        self._index.take_rows(self._plan.patched)
         self._copied = self.nbytes <= COPIED_NBYTES
         self._frozen = self._freeze() if self._copied else {}
-        self._patched: dict[str, Bytes] = {}
         self._kept_aside: dict[tuple[str, int, int], tuple[NDArray[np.int64], Bytes]] = {}
         self._last = {
             (chain.name, k): aside.last
@@ -195,7 +215,6 @@ class RingJob:
             for k, aside in enumerate(chain.asides)
         }
         if self._copied:
-            self._patched = {part.name: part.copy_rows(self._plan.patched) for part in self._parts}
             self._kept_aside = {
                 (chain.name, k, segment): aside.part(*self._aside_range(chain.name, k, segment))
                 for chain in ring.chains
@@ -230,7 +249,7 @@ class RingJob:
             for part in self._parts:
                 low, high = self._part_range(part, number, self.oldest)
                 total += (high - low) * part.nbytes
-        return total + len(self._plan.patched) * sum(part.nbytes for part in self._parts)
+        return total
 
     def _freeze(self) -> dict[tuple[str, int], Part]:
         """Copies of what will be written of each part, by segment."""
@@ -271,15 +290,11 @@ class RingJob:
         segments = [self._keep(segment, files, before) for segment in self._plan.kept]
         segments += [self._write_segment(number, files, encode) for number in self._plan.write]
         segments.sort(key=lambda segment: segment["number"])
-        patches = [self._keep_patch(patch, files, before) for patch in self._plan.patches]
-        if len(self._plan.patched):
-            patches.append(self._write_patch(self._plan.patched, files, self._patched))
-            patches[-1]["objects"] = self._patch_objects(self._plan.patched, files, encode)
         newest = {
             name: [files.write_array(array) for array in arrays]
             for name, arrays in self._newest.items()
         }
-        return self._head | {"segments": segments, "patches": patches, "newest": newest}
+        return self._head | {"segments": segments, "newest": newest}
 
     def _keep(self, segment: dict[str, Any], files: Files, before: Before) -> dict[str, Any]:
         parts = {
@@ -295,15 +310,6 @@ class RingJob:
             for name, (lengths, data, *rest) in segment["objects"].items()
         }
         return segment | {"parts": parts, "overflow": aside, "objects": objects}
-
-    def _keep_patch(self, patch: dict[str, Any], files: Files, before: Before) -> dict[str, Any]:
-        parts = {name: before.copy(number, files) for name, number in patch["parts"].items()}
-        objects = {
-            name: [before.copy(lengths, files), before.copy(data, files), *rest]
-            for name, (lengths, data, *rest) in patch["objects"].items()
-        }
-        rows = before.copy(patch["rows"], files)
-        return patch | {"rows": rows, "parts": parts, "objects": objects}
 
     def _write_segment(self, number: int, files: Files, encode: Encode | None) -> dict[str, Any]:
         parts = {}
@@ -321,7 +327,6 @@ class RingJob:
             objects[name] = [*write_objects(files, own.reshape(-1), encode, name), low, high]
         return {
             "number": number,
-            "saved": files.number,
             "parts": parts,
             "overflow": self._write_overflow(number, files),
             "objects": objects,
@@ -341,40 +346,8 @@ class RingJob:
                     found[f"{k} of {chain.name}"] = entry
         return found
 
-    def _patch_objects(
-        self, rows: NDArray[np.int64], files: Files, encode: Encode | None, *, now: bool = False
-    ) -> dict[str, Any]:
-        """The objects of these rows: those of the moment, or those that they have ``now``."""
-        objects = {}
-        for column, values in self._objects.items():
-            name = self._layout.schema.fields[column].name
-            own = values[rows - self._first]
-            if now:
-                held: Any = self._ring.columns[column].objects
-                own = held[rows % self._ring.capacity]
-            objects[name] = [*write_objects(files, own.reshape(-1), encode, name), 0, len(rows)]
-        return objects
-
-    def _write_patch(
-        self, rows: NDArray[np.int64], files: Files, copied: dict[str, Bytes]
-    ) -> dict[str, Any]:
-        parts = {}
-        for part in self._parts:
-            values = copied[part.name] if copied else part.copy_rows(rows)
-            self._index.put_rows(part, values, rows)
-            parts[part.name] = files.write(part.dtype, (len(rows), *part.shape), _pieces_of(values))
-        return {
-            "n": len(rows),
-            "first": int(rows[0]),
-            "last": int(rows[-1]),
-            "saved": files.number,
-            "rows": files.write_array(rows),
-            "parts": parts,
-            "objects": {},
-        }
-
     def settle(self, saved: dict[str, Any], files: Files, encode: Encode | None) -> None:
-        """Writers wait again: take out what was overwritten meanwhile, and mend what was edited."""
+        """Writers wait again: leave out what was overwritten, write again what was edited."""
         ring = self._ring
         saved["oldest"] = self.oldest
         if self._copied:
@@ -391,15 +364,17 @@ class RingJob:
                 )
         saved["oldest"] = self.oldest
         slots = self._tracker.slots()
-        edited = np.sort(ring.row_ids(slots[slots < ring.stored]))
+        edited = ring.row_ids(slots[slots < ring.stored])
         edited = edited[(edited < self._moment.written) & (edited >= self.oldest)]
-        numbers = edited // self._plan.segment_rows
-        written = np.isin(numbers, np.array(self._plan.write, np.int64))
-        written |= np.isin(edited, self._plan.patched)
-        if written.any():
-            patch = self._write_patch(edited[written], files, {})
-            patch["objects"] = self._patch_objects(edited[written], files, encode, now=True)
-            saved["patches"].append(patch)
+        for column, values in self._objects.items():
+            held: Any = ring.columns[column].objects
+            values[edited - self._first] = held[edited % ring.capacity]
+        changed = set((edited // self._plan.segment_rows).tolist()) & {*self._plan.write}
+        for place, segment in enumerate(saved["segments"]):
+            if segment["number"] in changed:
+                with files.in_place_of(_files_of(segment)):
+                    again = self._write_segment(segment["number"], files, encode)
+                saved["segments"][place] = again
 
     def commit(self, name: str, before: str) -> None:
         """The state of this name is there, in place of that of the name ``before``."""
@@ -568,9 +543,13 @@ class _Begun:
         """Write all files; returns the manifest that names them."""
         job, before = self._job, self._before
         rings = [ring.write(files, before, job._encode) for ring in self._rings]
-        known = {entry["path"]: entry for entry in before.manifest.get("arrays", ())}
         arrays = [
-            write_or_compare(files, before, path, array, known.get(path))
+            {
+                "path": path,
+                "dtype": dtype_to_json(array.dtype),
+                "shape": list(array.shape),
+                "file": files.write_array(array),
+            }
             for path, array in self._arrays
         ]
         objects = [
@@ -594,66 +573,6 @@ class _Begun:
     def _settle(self, rings: list[dict[str, Any]], files: Files, encode: Encode | None) -> None:
         for ring, saved in zip(self._rings, rings, strict=True):
             ring.settle(saved, files, encode)
-
-
-def write_or_compare(
-    files: Files,
-    before: Before,
-    path: str,
-    array: NDArray[Any],
-    known: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """Write an array in full, or what differs from the one that was saved before: what is less."""
-    saved = {
-        "path": path,
-        "dtype": dtype_to_json(array.dtype),
-        "shape": list(array.shape),
-    }
-    is_plain = array.ndim == 1 and array.dtype.itemsize in (1, 2, 4, 8)
-    if known is not None and known["dtype"] == saved["dtype"] and is_plain:
-        delta = _compare(files, before, array, known)
-        if delta is not None:
-            return saved | delta
-    return saved | {"file": files.write_array(array)}
-
-
-def _compare(
-    files: Files, before: Before, array: NDArray[Any], known: dict[str, Any]
-) -> dict[str, Any] | None:
-    """What differs from an array in a file; None if that is too much, or the file is damaged."""
-    length = known.get("base_shape", known["shape"])[0]
-    number = known["file"]
-    size = array.dtype.itemsize
-    given = array.view(np.uint8).reshape(-1)
-    places: list[NDArray[np.int64]] = [np.arange(length, len(array), dtype=np.int64)]
-    n = len(places[0])
-
-    def compare(offset: int, piece: Bytes) -> None:
-        nonlocal n
-        if n * (size + 8) > array.nbytes:
-            return
-        own = given[offset : offset + len(piece)]
-        differs = (piece[: len(own)].reshape(-1, size) != own.reshape(-1, size)).any(axis=1)
-        found = np.flatnonzero(differs) + offset // size
-        places.append(found)
-        n += len(found)
-
-    try:
-        dtype = dtype_from_json(known["dtype"])
-        _arrays.read(files.disk, before.entries[number], dtype, (length,), compare, lambda _: None)
-    except DamagedError:
-        return None
-    if n * (size + 8) > array.nbytes:
-        return None
-    delta = {"file": before.copy(number, files), "base_shape": [length]}
-    where = np.sort(np.concatenate(places))
-    if len(where):
-        delta |= {
-            "places": files.write_array(where),
-            "values": files.write_array(array[where]),
-            "n": len(where),
-        }
-    return delta
 
 
 class Saving:

@@ -91,7 +91,7 @@ class Checkpointed(Savable):
         Threads that write wait until all is there; see ``save_async``. Functions and environments
         are not saved, only where they were: ``load`` wants them again, ``restore`` takes those that
         are there. Cost: one copy of what has changed, its checksum, and the disk; up to 32 MiB of
-        rows that have not changed are written again.
+        rows that have not changed are written again beside each one that has.
 
         Examples
         --------

@@ -3,8 +3,8 @@
 A segment has the rows ``number * segment_rows`` and up; of these, a state needs those that were in
 the ring. What a row has is divided into *parts*: the records, each large field, the frames of a
 stack, and a byte or two about where derived values are. A save that follows another one writes the
-segments that have new rows, and *patches*: the rows that were edited. What was edited much is
-written anew. Not here: reading them back (``_rows_back``), the rest of a buffer (``_values``).
+segments that have new or edited rows. Not here: reading them back (``_rows_back``), the rest of a
+buffer (``_values``).
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 __all__ = ["Index", "IndexCopy", "Part", "Plan", "flags_name", "parts_of", "plan", "record_dtype"]
 
 Bytes = NDArray[np.uint8]
-Ids = NDArray[np.int64]
 
 SEGMENT_NBYTES = 1 << 25
-MOST_PATCHED = 4  # a segment, or all patches, of which more than one part in so many is edited
 BYTE = np.dtype(np.uint8)
 
 
@@ -80,12 +78,6 @@ class Part(NamedTuple):
         own = np.roll(self.copy(low, high), low % (high - low), axis=0)
         return self._replace(memory=own, is_padded=False)
 
-    def copy_rows(self, rows: Ids) -> Bytes:
-        """The bytes of these rows."""
-        out = np.empty((len(rows), self.nbytes), np.uint8)
-        self._take(rows % len(self.memory), out)
-        return out
-
     def _copy_to(self, out: Bytes, low: int) -> None:
         slots = len(self.memory)
         done = 0
@@ -119,8 +111,10 @@ def record_dtype(layout: Layout) -> np.dtype[Any]:
     offset, _ = layout.record
     names, formats, offsets = [], [], []
     in_record = [number for number in range(len(layout.offsets)) if layout.in_record(number)]
-    for number in sorted(in_record, key=lambda number: layout.offsets[number]):
-        field = layout.schema.fields[number]
+    fields = layout.schema.fields
+    # A field without bytes is before the one that shares its place.
+    for number in sorted(in_record, key=lambda one: (layout.offsets[one], fields[one].nbytes)):
+        field = fields[number]
         # NumPy has no field without a name.
         names.append(field.name or flags_name((*layout.schema.names, "flags")))
         formats.append((field.dtype, field.shape))
@@ -181,14 +175,8 @@ class Index:
     def take(self, low: int, high: int) -> None:
         """Look at what the rows from ``low`` to ``high`` have."""
 
-    def take_rows(self, rows: Ids) -> None:
-        """Look at what these rows have, which are in none of the ranges."""
-
     def put(self, part: Part, piece: Bytes, start: int) -> None:
         """Set what it was in the bytes of the rows from ``start`` on."""
-
-    def put_rows(self, part: Part, values: Bytes, rows: Ids) -> None:
-        """The same for the bytes of these rows."""
 
     def settle(self, ring: Ring, moment: Moment) -> None:
         """All is written. ``RuntimeError`` if what was not copied has changed since the moment."""
@@ -212,18 +200,11 @@ class IndexCopy(Index):
         self._records = records
         self._indexes = [part for part in parts if part.is_index]
         self._ranges: list[tuple[int, int, dict[str, Bytes]]] = []
-        self._rows: Ids = np.empty(0, np.int64)
-        self._of_rows: dict[str, Bytes] = {}
 
     def take(self, low: int, high: int) -> None:
         """See ``Index``."""
         found = {part.name: part.copy(low, high) for part in (self._flags, *self._indexes)}
         self._ranges.append((low, high, found))
-
-    def take_rows(self, rows: Ids) -> None:
-        """See ``Index``."""
-        self._rows = rows
-        self._of_rows = {part.name: part.copy_rows(rows) for part in (self._flags, *self._indexes)}
 
     def put(self, part: Part, piece: Bytes, start: int) -> None:
         """See ``Index``."""
@@ -236,21 +217,6 @@ class IndexCopy(Index):
             if first < end:
                 to[first - start : end - start] = found[name][first - low : end - low]
 
-    def put_rows(self, part: Part, values: Bytes, rows: Ids) -> None:
-        """See ``Index``; each was copied."""
-        if not (part is self._records or part.is_index):
-            return
-        name, to = ("flags", values[:, -1:]) if part is self._records else (part.name, values)
-        places = np.searchsorted(self._rows, rows)
-        places[places == len(self._rows)] = 0
-        single = np.zeros(len(rows), np.bool_)
-        if len(self._rows):
-            single = self._rows[places] == rows
-            to[single] = self._of_rows[name][places[single]]
-        for low, high, found in self._ranges:
-            within = (rows >= low) & (rows < high) & ~single
-            to[within] = found[name][rows[within] - low]
-
     def settle(self, ring: Ring, moment: Moment) -> None:
         """Do nothing: there is a copy."""
 
@@ -261,8 +227,6 @@ class Plan(NamedTuple):
     segment_rows: int
     kept: list[dict[str, Any]]  # segments of the state before
     write: list[int]  # numbers of segments
-    patches: list[dict[str, Any]]  # of the state before
-    patched: Ids  # rows that were edited, in segments that are kept
 
 
 def segment_rows_of(parts: list[Part], beside: int) -> int:
@@ -298,41 +262,15 @@ def plan(
     if before is None or tracker is None:
         rows = segment_rows_of(parts, beside)
         first = max(0, oldest - max(part.before for part in parts)) // rows
-        return Plan(rows, [], list(range(first, -(-written // rows))), [], np.empty(0, np.int64))
+        return Plan(rows, [], list(range(first, -(-written // rows))))
     rows = before["segment_rows"]
     first = max(0, oldest - max(part.before for part in parts)) // rows
     tail = max(0, before["written"] - ring.n_envs) // rows
     known = {segment["number"]: segment for segment in before["segments"]}
-    edited = ring.row_ids(_slots_in_use(tracker, ring))
-    edited = np.sort(edited[edited < tail * rows])
-    old = sum(patch["n"] for patch in before["patches"])
-    counts = dict.fromkeys(range(first, -(-written // rows)), 0)
-    for number, n in zip(*np.unique(edited // rows, return_counts=True), strict=True):
-        counts[int(number)] = int(n)
-    everything = old + len(edited) > ring.stored // MOST_PATCHED
-    write = [
-        number
-        for number, n in counts.items()
-        if number not in known
-        or number >= tail
-        or n * MOST_PATCHED > rows
-        or (everything and (n or _is_patched(number, rows, before["patches"])))
-    ]
-    kept = [known[number] for number in counts if number not in write]
-    of_kept = np.array([segment["number"] for segment in kept], np.int64)
-    patched = edited[np.isin(edited // rows, of_kept)]
-    patches = before["patches"]
-    if everything:  # all that they say was written anew
-        patches = []
-    return Plan(rows, kept, write, patches, patched if not everything else patched[:0])
-
-
-def _is_patched(number: int, rows: int, patches: list[dict[str, Any]]) -> bool:
-    return any(
-        patch["first"] < (number + 1) * rows and patch["last"] >= number * rows for patch in patches
-    )
-
-
-def _slots_in_use(tracker: Tracker, ring: Ring) -> NDArray[np.intp]:
     slots = tracker.slots()
-    return slots[slots < ring.stored]
+    edited = set((ring.row_ids(slots[slots < ring.stored]) // rows).tolist())
+    numbers = range(first, -(-written // rows))
+    kept = [number for number in numbers if number in known and number < tail]
+    kept = [number for number in kept if number not in edited]
+    write = sorted({*numbers} - {*kept})
+    return Plan(rows, [known[number] for number in kept], write)

@@ -173,11 +173,7 @@ def _uses(manifest: dict[str, Any]) -> Iterator[Use]:
         yield from _uses_of_ring(number, ring, where)
     for saved in manifest["arrays"]:
         what, dtype = f"the array {saved['path']!r}", dtype_from_json(saved["dtype"])
-        n = saved.get("n", 0)
-        yield Use(saved["file"], what, dtype, tuple(saved.get("base_shape", saved["shape"])))
-        if n:
-            yield Use(saved["places"], what, ROW_IDS, (n,))
-            yield Use(saved["values"], what, dtype, (n,))
+        yield Use(saved["file"], what, dtype, tuple(saved["shape"]))
     for lengths, data, n in manifest["objects"]:
         yield Use(lengths, "a list of Python objects", ROW_IDS, (n,))
         yield Use(data, "a list of Python objects", BYTE, (None,))
@@ -199,15 +195,6 @@ def _uses_of_ring(number: int, ring: dict[str, Any], where: str) -> Iterator[Use
             what = f"field {name} of rows {low} to {high - 1} of {where}"
             yield Use(lengths, what, ROW_IDS, ((high - low) * items[name],), number)
             yield Use(data, what, BYTE, (None,), number)
-    for patch in ring["patches"]:
-        n, what = patch["n"], f"{patch['n']} edited rows of {where}"
-        yield Use(patch["rows"], f"the row ids of {what}", ROW_IDS, (n,), number)
-        for part, file in patch["parts"].items():
-            dtype, shape = kinds[part]
-            yield Use(file, f"{part} of {what}", dtype, (n, *shape), number)
-        for name, (lengths, data, *_) in patch["objects"].items():
-            yield Use(lengths, f"field {name} of {what}", ROW_IDS, (n * items[name],), number)
-            yield Use(data, f"field {name} of {what}", BYTE, (None,), number)
     for name, (latest, seen) in ring["newest"].items():
         n_envs, what = ring["layout"]["n_envs"], f"the newest {name} of {where}"
         yield Use(latest, what, BYTE, (n_envs, None), number)

@@ -115,7 +115,7 @@ def first_save(use: Use) -> tuple[Case, dict[str, Any]]:
 
 
 def incremental(use: Use) -> tuple[Case, dict[str, Any]]:
-    """Segments are kept, and some of their rows are patched."""
+    """Some segments are kept, and those with edited rows are written again."""
     case, _ = first_save(use)
     case.save()
     add(case.thing, 17)
@@ -123,8 +123,8 @@ def incremental(use: Use) -> tuple[Case, dict[str, Any]]:
     return case, {}
 
 
-def patched_again(use: Use) -> tuple[Case, dict[str, Any]]:
-    """Patches over patches, and nothing else."""
+def edited_again(use: Use) -> tuple[Case, dict[str, Any]]:
+    """Edited rows, and nothing else."""
     case, _ = incremental(use)
     case.save()
     update(case.thing, 2)
@@ -148,7 +148,7 @@ def fewer_states(use: Use) -> tuple[Case, dict[str, Any]]:
 
 
 def priorities(use: Use) -> tuple[Case, dict[str, Any]]:
-    """An array of which only what differs is written."""
+    """An array beside the rows changes."""
     case = Case(use, make("prioritized", 200))
     add(case.thing, 200)
     update(case.thing, 9)
@@ -207,7 +207,7 @@ def leftovers(use: Use) -> tuple[Case, dict[str, Any]]:
 CASES = [
     first_save,
     incremental,
-    patched_again,
+    edited_again,
     kept_states,
     fewer_states,
     priorities,

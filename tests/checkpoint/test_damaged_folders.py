@@ -70,7 +70,7 @@ Use = Callable[[MemoryDisk], None]
 
 
 def folder_of(name: str, use: Use) -> Folder:
-    """A folder with two states, of which the newer one has patches."""
+    """A folder with two states, of which the newer one takes over segments."""
     thing = THINGS[name]()
     disk = MemoryDisk()
     use(disk)
@@ -195,7 +195,6 @@ FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
     ((*RING, "layout", "fields", 0, 1), "|O", "dtype"),
     ((*RING, "written"), -1, "expected a number"),
     ((*RING, "written"), 10**15, ""),
-    ((*RING, "patches", 0, "n"), 10**15, "expected a number"),
     ((*RING, "segments", 0, "parts", "records", 2), 10**15, "expected a number"),
     ((*RING, "segments"), [], "rows are lost: they are in no file"),
     (("files", 0, 0), "../../etc/passwd", "names a file .*passwd"),
@@ -211,7 +210,7 @@ FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
     (("root", "state", "sampler"), None, "sampler: expected one"),
     (("root", "state", "rng", "seeds", "pool_size"), 10**8, "a pool of 100000000 words"),
     (("format",), "zip", "not a manifest"),
-    (("version",), 2, "version 2"),
+    (("version",), 1, "version 1"),
 ]
 
 

@@ -37,7 +37,7 @@ def the_reader() -> Any:
 def test_the_page_is_enough_to_read_rows(
     option: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows, next values and patches, over several saves."""
+    """Rows, next values and edited rows, over several saves."""
     monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 1 << 11)
     read_rows = the_reader()
     rb = build(Cell("Uniform", "rows", option))
@@ -156,9 +156,6 @@ def swap_byte_order(folder: Path) -> None:
             swap(file)
         for name, (_, values, _) in segment["overflow"].items():
             swap(values, dtypes[name.partition(" of ")[2]])
-    for patch in ring["patches"]:
-        for file in patch["parts"].values():
-            swap(file)
     for name, (newest, _) in ring["newest"].items():
         swap(newest, dtypes[name])
     for field in layout["fields"]:
@@ -180,7 +177,6 @@ def test_fields_in_foreign_byte_order_are_read_and_gone_on_with(
     update(rb, 3)
     rb.save(tmp_path / "rb")
     (ring,) = _manifest.read(Disk(tmp_path / "rb"), 2)["rings"]
-    assert ring["patches"]
     assert any(segment["overflow"] for segment in ring["segments"]) == ("next_of" in kind)
 
     swap_byte_order(tmp_path / "rb")

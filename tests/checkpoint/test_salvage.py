@@ -38,7 +38,7 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def saved(kind: str, folder: Path) -> ReplayBuffer:
-    """A buffer with segments of several saves, patches and an array that is written in parts."""
+    """A buffer with segments of several saves, and arrays beside them."""
     rb = make(kind, 150, seed=3)
     add(rb, 200 // rb.n_envs)
     rb.save(folder)
@@ -66,13 +66,10 @@ def files_of(folder: Path) -> dict[str, list[str]]:
                 note("segment", part[0])
             for entry in segment["overflow"].values():
                 note("overflow", *entry[:2])
-        for patch in ring["patches"]:
-            note("patch", *patch["parts"].values())
-            note("rows of a patch", patch["rows"])
         for numbers in ring["newest"].values():
             note("newest", *numbers)
     for array in manifest["arrays"]:
-        note("array", *(array[name] for name in ("file", "places", "values") if name in array))
+        note("array", array["file"])
     assert {name for some in found.values() for name in some} == set(names)
     return found
 
@@ -128,7 +125,7 @@ def test_one_damaged_file_costs_its_rows_and_no_others(kind: str, tmp_path: Path
             told = re.search(r"(\d+) of \d+ rows are lost", message)
             assert lost == (int(told[1]) if told else 0), (what, message)
             assert (lost == 0) == (what == "array"), (what, message)
-            assert lost < n // 2 or what == "rows of a patch", (what, message)
+            assert lost < n // 2, (what, message)
             left.check()
             check_rows(left, versions)
             if len(left):

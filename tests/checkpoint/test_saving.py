@@ -197,3 +197,46 @@ def test_a_subset_of_fields_and_a_file_map(tmp_path: Path) -> None:
     other = ReplayBuffer(50, fields | {"obs": {"shape": 5}})
     with pytest.raises(ValueError, match=r"'obs': float32 of shape \(5,\) here"):
         other.restore(tmp_path / "rb")
+
+
+def test_files_of_edited_rows_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment with edited rows is written again, and no other one.
+
+    Edited rows went to patches, of which each save added one that was never joined with others.
+    """
+    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 1 << 10)
+    rb = PrioritizedReplayBuffer(500, {"x": {"shape": ()}, "wide": {"shape": 100}}, seed=0)
+    rb.add(x=np.arange(500), wide=np.zeros((500, 100)))
+    rb.save(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    for count in range(40):
+        rb.update([count % 7, 300], x=[-count, count])
+        rb.update_priorities([count], [count])
+        rb.save(tmp_path)
+        now = {path.name for path in tmp_path.iterdir()}
+        assert len(now) == len(names)
+        assert len(now - names) <= 14  # of two segments, priorities and the manifest
+        names = now
+    loaded = PrioritizedReplayBuffer.load(tmp_path)
+    assert np.array_equal(loaded.get_all_transitions()["x"], rb.get_all_transitions()["x"])
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f4", "f8", "c16"])
+def test_a_field_of_no_values_between_others(dtype: str, tmp_path: Path) -> None:
+    """Its place in the record is that of another field, which NumPy takes for an overlap."""
+    fields: Any = {
+        "a": {"shape": (), "dtype": "f4"},
+        "none": {"shape": (0,), "dtype": dtype},
+        "b": {"shape": 3, "dtype": "u1"},
+        "empty": {"shape": (2, 0), "dtype": "f4"},
+    }
+    rb = ReplayBuffer(5, fields)
+    for t in range(7):
+        rb.add(a=t, none=np.zeros(0), b=[t] * 3, empty=np.zeros((2, 0)))
+    rb.save(tmp_path)
+    rows = ReplayBuffer.load(tmp_path).get_all_transitions()
+    for name, values in rb.get_all_transitions().items():
+        assert rows[name].dtype == values.dtype
+        assert np.array_equal(rows[name], values)

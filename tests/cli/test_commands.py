@@ -421,7 +421,7 @@ def test_damaged_objects_are_fatal(tmp_path: Path) -> None:
     assert "cannot be loaded: a list of Python objects is lost" in said
 
 
-def test_stacks_objects_and_patches_are_verified(tmp_path: Path) -> None:
+def test_stacks_objects_and_edited_rows_are_verified(tmp_path: Path) -> None:
     """Every kind of file that a save writes."""
     fields: dict[str, Any] = {
         "obs": {"shape": (4, 2)},
