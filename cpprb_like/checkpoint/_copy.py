@@ -32,6 +32,8 @@ def copy(
 ) -> None:
     """Copy one state of a checkpoint to a folder that has none.
 
+    If it is killed, it can be called again: files that it left there, and no state names, go.
+
     Parameters
     ----------
     folder, new : str or path
@@ -85,6 +87,7 @@ def copy(
 def _copy(source: State, other: Disk, codec: Codec | None, watch: Progress) -> None:
     if _manifest.numbers(other):
         raise FileExistsError(f"{other.folder}: there is a checkpoint already")
+    _manifest.clean(other, 1)  # files of a copy that was killed, which no state names
     manifest = dict(source.manifest)
     copied = []
     try:

@@ -265,9 +265,13 @@ def retried(disk: Disk, attempt: Callable[[], Found]) -> Found:
         there = _manifest.numbers(disk)
         try:
             return attempt()
-        except (DamagedError, FileNotFoundError):
-            if left == 0 or _manifest.numbers(disk) == there:
+        except (DamagedError, FileNotFoundError) as error:
+            if left and _manifest.numbers(disk) != there:
+                continue
+            folder, text = str(disk.folder), str(error)
+            if isinstance(error, FileNotFoundError) or folder in text:
                 raise
+            raise DamagedError(f"{folder}: {text}") from None
     raise AssertionError("not reached")
 
 

@@ -106,9 +106,13 @@ def states(folder: str | Path) -> list[int]:
 
 @contextlib.contextmanager
 def reading(folder: str | Path) -> Iterator[None]:
-    """What a manifest lacks, or has in a wrong form, is damage of this folder."""
+    """What a manifest lacks, or has in a wrong form, is damage; errors name this folder."""
     try:
         yield
+    except DamagedError as error:
+        if str(folder) in str(error):
+            raise
+        raise DamagedError(f"{folder}: {error}") from None
     except (AttributeError, AssertionError, LookupError, TypeError) as error:
         raise DamagedError(f"{folder}: the manifest is damaged: {error!r}") from error
 

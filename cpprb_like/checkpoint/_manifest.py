@@ -74,7 +74,8 @@ def read(disk: Disk, number: int) -> dict[str, Any]:
         raise DamagedError(f"{name}: not a manifest of a checkpoint")
     if manifest.get("version") != VERSION:
         raise ValueError(
-            f"{name}: version {manifest.get('version')!r} of the format; this reads {VERSION}"
+            f"{disk.folder / name}: version {manifest.get('version')!r} of the format; this reads "
+            f"{VERSION}"
         )
     return manifest
 

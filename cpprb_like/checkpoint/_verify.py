@@ -130,7 +130,7 @@ def _judge(disk: Disk, number: int, known: dict[tuple[Any, ...], str], watch: Pr
             uses = list(_uses(state.manifest))
             entries = [state.entries[use.file] for use in uses]
     except (DamagedError, FileNotFoundError) as error:
-        return Verdict(number, 0, 0, [], {}, str(error))
+        return Verdict(number, 0, 0, [], {}, str(error).removeprefix(f"{disk.folder}: "))
     damage, rings, fatal = [], set(), ""
     for use, entry in zip(uses, entries, strict=True):
         key = (*entry, use.dtype, use.shape)

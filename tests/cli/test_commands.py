@@ -24,7 +24,7 @@ from cpprb_like import (
     ReplayBuffer,
     ReplayMemory,
 )
-from cpprb_like.checkpoint import load
+from cpprb_like.checkpoint import copy, load
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._manifest import is_synchronised, read
 from cpprb_like.samplers import Prioritized, RankBased
@@ -445,6 +445,36 @@ def test_stacks_objects_and_edited_rows_are_verified(tmp_path: Path) -> None:
         damage(tmp_path, path.name, len(data) // 2)
         assert path.name in run("verify", tmp_path, code=1).stdout
         path.write_bytes(data)
+
+
+def test_a_copy_that_was_killed_is_made_again(tmp_path: Path) -> None:
+    """Its files were in the way of the next one; those of others are not touched."""
+    rb = ReplayBuffer(50, {"x": {"shape": 3}})
+    rb.add(x=np.zeros((60, 3)))
+    rb.save(tmp_path / "rows")
+    new = tmp_path / "new"
+    copy(tmp_path / "rows", new)
+    (state,) = new.glob("state-*.json")
+    state.rename(new / "state.json.new")  # as a kill before the last step leaves it
+    (new / "s1-0.npy").write_bytes(b"torn")
+    (new / "s9-9.npy").write_bytes(b"older")
+    (new / "notes.txt").write_text("mine")
+    run("copy", tmp_path / "rows", new)
+    run("verify", new)
+    assert not (new / "s9-9.npy").exists()
+    assert (new / "notes.txt").read_text() == "mine"
+
+
+def test_errors_name_the_folder_and_the_file(tmp_path: Path) -> None:
+    """Of several folders in a script it is said which one is damaged."""
+    rb = ReplayBuffer(50, {"x": {"shape": 3}})
+    rb.add(x=np.zeros((60, 3)))
+    rb.save(tmp_path / "rows")
+    damage(tmp_path / "rows", "s1-0.npy")
+    for words in (("copy", tmp_path / "rows", tmp_path / "new"), ("inspect", tmp_path / "rows")):
+        said = run(*words, code=1).stderr
+        assert str(tmp_path / "rows") in said
+        assert "s1-0.npy" in said
 
 
 # ---------------------------------------------------------------------- convert
