@@ -13,7 +13,7 @@ from numpy.random cimport bitgen_t
 from cpprb_like._core cimport Ring
 from cpprb_like._c.random_integers cimport Bits, c_bits_of
 from cpprb_like._c.shuffle cimport Shuffle
-from cpprb_like._c.typedefs cimport intp_t
+from cpprb_like._c.typedefs cimport intp_t, uint64_t
 
 import numpy as np
 
@@ -22,7 +22,7 @@ cnp.import_array()
 
 @cython.final
 cdef class Epoch:
-    """The slots in use when it is created, once each.
+    """The slots whose rows can be drawn when it is created, once each.
 
     Parameters
     ----------
@@ -41,6 +41,9 @@ cdef class Epoch:
         if 2 * ring.c_drawable() < self.n:
             self.slots = ring.ordered_slots()
             self.n = cnp.PyArray_DIM(self.slots, 0)
+        elif ring.out.count:
+            self.memory = ring.out.memory[: ring.out.words].copy()
+            self.absent = <const uint64_t*> cnp.PyArray_DATA(self.memory)
         if rng is not None:
             self.shuffle = Shuffle(self.n, self.n)
 
@@ -50,6 +53,12 @@ cdef class Epoch:
         if number < self.stop - self.base:
             return <intp_t> ((self.base + number) % self.ring.capacity)
         return <intp_t> ((self.first + number - (self.stop - self.base)) % self.ring.capacity)
+
+    cdef bint c_can_give(self, intp_t slot) noexcept:
+        """Whether the row in a slot can be drawn now, and one could when the epoch began."""
+        if self.absent != NULL and self.absent[slot >> 6] >> (slot & 63) & 1:
+            return False
+        return self.ring.c_can_draw(slot)
 
     def take(self, intp_t n):
         """The next n slots whose rows can be drawn now, or as many as are left: an array of intp.
@@ -64,7 +73,7 @@ cdef class Epoch:
         if self.rng is None:
             while count < most and self.given < self.n:
                 slots[count] = self.c_slot(self.given)
-                count += self.ring.c_can_draw(slots[count])
+                count += self.c_can_give(slots[count])
                 self.given += 1
             return found[:count]
         bit_generator = self.rng.bit_generator
@@ -73,6 +82,6 @@ cdef class Epoch:
             bits = c_bits_of(source)
             while count < most and self.given < self.n:
                 slots[count] = self.c_slot(self.shuffle.c_next(&bits))
-                count += self.ring.c_can_draw(slots[count])
+                count += self.c_can_give(slots[count])
                 self.given += 1
         return found[:count]

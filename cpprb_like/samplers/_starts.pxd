@@ -34,6 +34,7 @@ cdef class Starts:
     cdef bint c_is_first(self, int64_t row) noexcept nogil
     cdef bint c_is_on_stride(self, int64_t row) noexcept nogil
     cdef bint c_has_before(self, int64_t row) noexcept nogil
+    cdef bint c_is_complete(self, intp_t slot) noexcept nogil
     cdef intp_t c_looked_at(self, int64_t row) noexcept nogil
     cdef int c_what(self, intp_t slot) noexcept nogil
     cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* told) noexcept nogil
@@ -45,6 +46,7 @@ cdef class Starts:
     cdef bint c_is_over(self) noexcept
     cdef void c_begin(self, ndarray memory, ndarray streams) noexcept
     cdef void c_see(self, int64_t row, intp_t stream, intp_t slot) noexcept
+    cdef void c_settle(self, intp_t stream) noexcept
     cdef void c_end(self, intp_t stream) noexcept
     cdef void c_wait_from(self, intp_t stream, int64_t row) noexcept
     cdef void c_move_on(self, intp_t stream) noexcept

@@ -148,6 +148,10 @@ cdef class Starts:
                 return False
         return True
 
+    cdef bint c_is_complete(self, intp_t slot) noexcept nogil:
+        """Whether the n-step window of the buffer's own ``Nstep`` is complete; true without one."""
+        return self.ring.lookahead == 0 or self.ring.c_can_draw(slot)
+
     cdef intp_t c_looked_at(self, int64_t row) noexcept nogil:
         """How many rows, from this one on, tell whether a sequence can start here."""
         cdef int64_t last = row + (self.rows - 1) * self.ring.n_envs
@@ -164,6 +168,8 @@ cdef class Starts:
             return NEVER
         if not self.c_is_on_stride(row) or self.before and not self.c_has_before(row):
             return NEVER
+        if not self.c_is_complete(slot):
+            return WAITS
         while count < most:
             if not self.across and self.ring.c_flags(<intp_t> (row % self.ring.capacity))[0] & END:
                 return STARTS if count >= self.least else NEVER
@@ -377,6 +383,10 @@ cdef class Starts:
                     self.c_end(stream)
             if ring.c_absent():
                 self.c_check_all()
+        for stream in range(ring.n_envs if ring.lookahead else 0):
+            if 0 <= self.waiting[stream] < first:
+                self.c_wait_from(stream, first)
+            self.c_settle(stream)
         if self.first != first:
             self.first = first
             if self.before or self.stride > 1:
@@ -445,11 +455,19 @@ cdef class Starts:
             self.waiting[stream], self.counts[stream] = row, 0
         self.newest[stream] = row
         self.counts[stream] += 1
-        if self.counts[stream] >= self.rows:
-            self.c_keep(self.waiting[stream])
-            self.c_move_on(stream)
+        self.c_settle(stream)
         if not self.across and ring.c_flags(slot)[0] & END and self.waiting[stream] >= 0:
             self.c_end(stream)
+
+    cdef void c_settle(self, intp_t stream) noexcept:
+        """Keep the rows of a stream that wait, as far as they are complete and have enough others
+        behind them.
+        """
+        while self.waiting[stream] >= 0 and self.counts[stream] >= self.rows and self.c_is_complete(
+            <intp_t> (self.waiting[stream] % self.ring.capacity)
+        ):
+            self.c_keep(self.waiting[stream])
+            self.c_move_on(stream)
 
     cdef void c_end(self, intp_t stream) noexcept:
         """The episode of the rows that wait has ended: some are starts, the others never will be."""

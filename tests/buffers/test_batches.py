@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cpprb_like import (
     NotEnoughDataError,
     PrioritizedReplayBuffer,
+    ReplayBuffer,
     ReplayMemory,
     ReverseReplayBuffer,
 )
@@ -308,3 +309,37 @@ def test_wrong_seeds_of_reseed_are_refused(seed: Any) -> None:
     with refused(rb, (TypeError, ValueError), "seed"):
         rb.reseed(seed)
     assert listed(rb.sample(9)) == listed(twin.sample(9))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("source", ["buffer", "Nstep", "learner"])
+def test_an_epoch_has_no_row_of_a_slot_that_was_empty_when_it_began(
+    source: str, shuffle: bool
+) -> None:
+    """A row that came into the slot of an absent one was given, in addition to those there were."""
+    fields: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "r": {}, "done": {}}
+    options: dict[str, Any] = {"n_envs": 2}
+    if source == "Nstep":
+        options["Nstep"] = {"size": 2, "rew": "r", "next": []}
+
+    def fill(rb: Any) -> None:
+        for t in range(8):
+            x = np.array([2 * t, 2 * t + 1])
+            rb.add_where([True, t % 2 == 0], x=x, r=x * 0.0, done=[True, True])
+
+    with SharedReplay(32, fields, writers=2, n_envs=2) as replay, replay.actor() as actor:
+        writer: Any = actor if source == "learner" else ReplayBuffer(16, fields, seed=0, **options)
+        reader: Any = replay.learner(seed=0) if source == "learner" else writer
+        fill(writer)
+        before = len(reader)
+        assert before == 12
+        batches = reader.epoch(3, shuffle=shuffle)
+        found = next(batches)["x"].tolist()
+        for t in range(8):  # over all slots
+            x = np.array([100 + 2 * t, 100 + 2 * t + 1])
+            writer.add(x=x, r=x * 0.0, done=[True, True])
+        for batch in batches:
+            found += batch["x"].tolist()
+        empty = {100 + 2 * t + 1 for t in range(8) if t % 2}
+        assert empty.isdisjoint(found)
+        assert len(found) == before

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.samplers import LegacyUniform, Prioritized, Reverse
 from cpprb_like.typing import NstepSpec
+from cpprb_like.views import FrameStacks, Layer, NStep, Sequences
 
 FIELDS: dict[str, Any] = {
     "t": {"shape": (), "dtype": "i8"},
@@ -283,3 +284,58 @@ def test_any_history_leaves_a_buffer_that_holds_together(seed: int) -> None:
         everything = rb.get_all_transitions()["t"].tolist()
         assert len(everything) == len(rb) == len(set(everything))
         assert sorted(row["t"] for row in rb) == sorted(everything)
+
+
+# ---- views -----------------------------------------------------------------------------------
+
+LAYERS: dict[str, tuple[Layer, ...]] = {
+    "stacks": (NStep(1), FrameStacks({"t": 2})),
+    "stacks of two steps": (NStep(2), FrameStacks({"t": 2})),
+    "sequences": (NStep(1), Sequences(2)),
+    "across": (NStep(1), Sequences(2, across_episodes=True)),
+    "strided": (NStep(1), Sequences(3, stride=2)),
+    "its own steps": (FrameStacks({"t": 3}),),
+}
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_views_draw_no_row_that_waits_for_the_buffers_own_steps(
+    name: str, n_envs: int, prioritized: bool
+) -> None:
+    """Rows count, and are drawn, when the buffer's ``Nstep`` is complete, in views too.
+
+    Starts knew what the layers need, and not what the buffer needs; draws by priority had it right.
+    A set of starts that has followed the ring is the one that is made anew.
+    """
+    rng = np.random.default_rng(0)
+    kind = PrioritizedReplayBuffer if prioritized else ReplayBuffer
+    rb = kind(20 * n_envs, FIELDS, Nstep=steps(4), n_envs=n_envs, seed=0)
+    view = rb.view(*LAYERS[name])
+    followed = view._now.starts
+    assert followed is not None
+    drawn = 0
+    for t in range(150):
+        done = rng.random(n_envs) < 0.2
+        full = np.full(n_envs, t)
+        rb.add(t=full, rew=full * 0.0, done=done)
+        if rng.random() < 0.1:
+            rb.on_episode_end()
+        if rng.random() < 0.1 and len(rb.episodes) > 3:
+            rb.episodes.delete(1)
+        if t == 70:
+            rb.clear()
+        present = rb.ring.present_slots()
+        starts = followed.slots()
+        fresh = rb.view(*LAYERS[name])._now.starts
+        assert fresh is not None
+        assert starts.tolist() == fresh.slots().tolist()
+        every = np.arange(rb.ring.stored)
+        assert starts.tolist() == every[followed.tell(every) == 1].tolist()
+        assert set(starts.tolist()) <= set(present.tolist())
+        if len(starts):
+            drawn += 1
+            own = view.sample(8)["t"][:, 0 if "Sequences" in repr(view) else -1]
+            assert set(own.tolist()) <= set(rb.get_all_transitions()["t"].tolist())
+    assert drawn > 50
