@@ -41,6 +41,7 @@ Floats = NDArray[np.float64]
 TRIES = 64  # that each start pays for, before all starts are looked at ...
 TRIES_PER_ROW = 1 / 8  # ... or all of them for each row, if that is more: the look takes longer
 SPARE_TRIES = 256
+FEW_STARTS = 4  # tries for each start, from which on rows that are none are passed over
 
 
 class PrioritySampler(Sampler):
@@ -455,8 +456,9 @@ class ByPriority(PrioritySampler):
 
         Rows are drawn by weight until enough of them are starts; where that takes too many, the
         rest is drawn from a list of all starts. Both have the same distribution, and neither
-        changes a weight. Without replacement a start that comes again counts for nothing, so the
-        starts are drawn one after another, each in proportion among those that are left. The extra
+        changes a weight. Rows that are no starts are passed over from then on where starts are few.
+        Without replacement so are all rows that were drawn: starts come one after another, each in
+        proportion among those that are left. The extra
         columns are ``weights``, 1.0 for the rarest of the batch, ``indexes``, and ``probabilities``
         if these are asked for: those among the starts.
         """
@@ -465,22 +467,29 @@ class ByPriority(PrioritySampler):
         if not replace and n > len(rows.ring):
             starts.refuse(n)
         slots, weights = np.empty(0, np.intp), np.empty(0)
+        passed: Slots | None = None  # rows that need not be drawn again
         tried = 0
         tries = n
         pay = max(TRIES, int(TRIES_PER_ROW * rows.ring.stored / max(n, 1)))
         while len(slots) < n and tries > 0:
+            if passed is not None:
+                tries = min(tries, rows.count(len(passed) + tries) - len(passed))
+            elif not replace:
+                tries = rows.count(tries)
+            if tries == 0:
+                break
             # Strata only where all are kept: the first few of a stratified draw are no fair draw.
             stratified = self.stratified and replace and not tried
-            drawn, _, weight, _, _ = rows.draw(tries, rng, True, stratified, False)
-            kept = np.flatnonzero(starts.tell(drawn) == 1)
-            slots = np.concatenate([slots, drawn[kept]])
-            weights = np.concatenate([weights, weight[kept]])
-            if not replace:
-                _, first = np.unique(slots, return_index=True)
-                first.sort()
-                slots, weights = slots[first], weights[first]
-            slots, weights = slots[:n], weights[:n]
+            drawn, _, weight, _, _ = rows.draw(tries, rng, replace, stratified, False, passed)
+            is_start = starts.tell(drawn) == 1
+            slots = np.concatenate([slots, drawn[is_start]])[:n]
+            weights = np.concatenate([weights, weight[is_start]])[:n]
             tried += tries
+            if not replace:
+                passed = drawn if passed is None else np.concatenate([passed, drawn])
+            elif FEW_STARTS * len(slots) < tried:  # those of great weight come again and again
+                others = drawn[~is_start]
+                passed = np.unique(others if passed is None else np.concatenate([passed, others]))
             missing = n - len(slots)
             left = SPARE_TRIES + TRIES + pay * len(slots) - tried
             tries = min(left, SPARE_TRIES // 8 + 2 * missing * tried // (len(slots) + 1))
@@ -511,7 +520,7 @@ class ByPriority(PrioritySampler):
         """As ``draw_starts``, by a look at all starts; distinct ones if some are to be left out."""
         among = starts.slots()
         if without is not None:
-            among = np.setdiff1d(among, without)
+            among = among[~np.isin(among, without)]
         weights = self.rows.get(among)
         if without is not None:
             places = np.flatnonzero(weights > 0.0)
@@ -519,7 +528,8 @@ class ByPriority(PrioritySampler):
                 starts.refuse(n + len(without))
             # The n first of so many clocks that each ring at a rate in proportion to a weight.
             times = rng.exponential(size=len(places)) / weights[places]
-            places = places[np.argsort(times)[:n]]
+            first = np.argpartition(times, n - 1)[:n]
+            places = places[first[np.argsort(times[first])]]
             return among[places], weights[places]
         sums = weights.cumsum()
         if len(among) == 0 or sums[-1] == 0.0:

@@ -51,6 +51,8 @@ cdef class RowWeights:
     cdef void c_set(
         self, intp_t* slots, const float64_t* priorities, float64_t* weights, intp_t n
     ) noexcept nogil
+    cdef void c_lift(self, const intp_t* slots, float64_t* weights, intp_t n) noexcept nogil
+    cdef void c_put_back(self, const intp_t* slots, const float64_t* weights, intp_t n) noexcept nogil
     cdef float64_t c_least(self) noexcept nogil
     cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil
     cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil

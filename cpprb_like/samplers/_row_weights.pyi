@@ -28,7 +28,13 @@ class RowWeights:
     def sync(self) -> None: ...
     def set_new(self, first: int, clears: int, priorities: _Floats, weights: _Floats) -> None: ...
     def draw(
-        self, n: int, rng: np.random.Generator, replace: bool, stratified: bool, as_handles: bool
+        self,
+        n: int,
+        rng: np.random.Generator,
+        replace: bool,
+        stratified: bool,
+        as_handles: bool,
+        without: _Slots | None = None,
     ) -> tuple[_Slots, NDArray[np.int64], _Floats, float, float]: ...
     @property
     def least(self) -> float: ...

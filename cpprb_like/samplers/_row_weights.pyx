@@ -429,10 +429,13 @@ cdef class RowWeights:
 
     # ------------------------------------------------------------------ drawing and updating
 
-    def draw(self, n, rng, bint replace, bint stratified, bint as_handles):
+    def draw(
+        self, n, rng, bint replace, bint stratified, bint as_handles, cnp.ndarray without=None
+    ):
         """Draw n rows; see ``SumTree.draw`` and, without ``replace``, ``SumTree.draw_distinct``.
 
-        Returns their slots, their ``indexes`` for ``update``, and their weights; then the least
+        Rows in the slots ``without``, a dense 1-d array of intp, are not drawn, as if their weights
+        were 0. Returns their slots, their ``indexes`` for ``update``, and their weights; then the least
         weight of all rows, and the sum of all weights, at that time.
         """
         cdef Manner manner = (
@@ -442,10 +445,17 @@ cdef class RowWeights:
         cdef int64_t written = 0, stop = 0
         cdef float64_t least = 0.0, total = 0.0
         cdef bint locked
+        cdef const intp_t* passed = NULL
+        cdef intp_t n_passed = 0
+        cdef cnp.ndarray lifted = None
         if count < 0:
             raise ValueError(f"n: expected 0 or more, got {n}")
         bit_generator = rng.bit_generator
         cdef bitgen_t* bitgen = c_bit_generator(bit_generator)
+        if without is not None:
+            n_passed = self.tree.c_check_indexes(without)
+            passed = <const intp_t*> cnp.PyArray_DATA(without)
+            lifted = c_numbers(1, &n_passed, cnp.NPY_FLOAT64)
         self.c_rank(1 if replace else max(count, 1))
         cdef cnp.ndarray slots = c_numbers(1, &count, cnp.NPY_INTP)
         cdef cnp.ndarray weights = c_numbers(1, &count, cnp.NPY_FLOAT64)
@@ -455,11 +465,15 @@ cdef class RowWeights:
             locked = self.tree.c_enter(count)
             written, stop = self.ring.state[WRITTEN], self.ring.c_stop()
             self.c_sync_entered(written)
+            if n_passed:
+                self.c_lift(passed, <float64_t*> cnp.PyArray_DATA(lifted), n_passed)
             if locked:
                 with nogil:
                     found = self.tree.c_draw(bitgen, manner, leaves, values, count)
             else:
                 found = self.tree.c_draw(bitgen, manner, leaves, values, count)
+            if n_passed:
+                self.c_put_back(passed, <const float64_t*> cnp.PyArray_DATA(lifted), n_passed)
             least, total = self.c_least(), self.tree.c_total()
             if locked:
                 self.tree.c_leave()
@@ -472,6 +486,28 @@ cdef class RowWeights:
         self.handles.c_begin()
         self.handles.drawn = stop
         return slots, self.handles.c_indexes(slots, as_handles), weights, least, total
+
+    cdef void c_lift(
+        self, const intp_t* slots, float64_t* weights, intp_t n
+    ) noexcept nogil:
+        """Set the weights of n slots to 0 for a draw, inside the gate; ``weights`` keep what they were."""
+        cdef float64_t* leaves = self.tree.c_level(0)
+        cdef intp_t k
+        for k in range(n):
+            weights[k] = leaves[slots[k]]
+            leaves[slots[k]] = 0.0
+        self.tree.c_set(slots, NULL, n)
+
+    cdef void c_put_back(
+        self, const intp_t* slots, const float64_t* weights, intp_t n
+    ) noexcept nogil:
+        """Undo ``c_lift``: every node is as it was."""
+        cdef float64_t* leaves = self.tree.c_level(0)
+        cdef intp_t k = n
+        while k > 0:  # from the end: of a slot that comes twice, the first has the weight
+            k -= 1
+            leaves[slots[k]] = weights[k]
+        self.tree.c_set(slots, NULL, n)
 
     def check_draw(self, n, bint replace):
         """Raise what ``draw`` would raise, without a draw."""

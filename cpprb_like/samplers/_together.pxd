@@ -39,7 +39,7 @@ cdef class WeightsTogether:
     cdef int c_sync(self) except -1
     cdef intp_t c_slot(self, int64_t index) noexcept
     cdef intp_t c_measure(self, Part* parts) except -1
-    cdef int c_rank(self, intp_t n) except -1
+    cdef int c_rank(self) except -1
     cdef int c_search(
         self, const Part* parts, intp_t count, float64_t* targets, intp_t* rows, intp_t n
     ) except -1

@@ -337,11 +337,11 @@ cdef class WeightsTogether:
 
     # ------------------------------------------------------------------ drawing
 
-    def draw(self, n, rng, bint replace, bint stratified, bint as_handles):
+    def draw(self, n, rng, bint replace, bint stratified, bint as_handles, without=None):
         """Draw n rows; see ``RowWeights.draw``, whose slots are numbers of rows here.
 
-        Returns numbers of rows, their ``indexes`` for ``update``, their masses; the least mass of all
-        rows, and the sum of all masses.
+        Rows ``without`` are left out of draws without replacement only. Returns numbers of rows, their
+        ``indexes`` for ``update``, their masses; the least mass of all rows, and the sum of all masses.
         """
         cdef intp_t k, count, size = c_index(n)
         cdef float64_t least = INFINITY, total = 0.0
@@ -349,10 +349,10 @@ cdef class WeightsTogether:
         if size < 0:
             raise ValueError(f"n: expected 0 or more, got {n}")
         self.c_sync()
-        self.c_rank(1 if replace else max(size, 1))
         if not replace:
-            rows, weights = self._draw_distinct(size, rng)
+            rows, weights = self._draw_distinct(size, rng, without)
             return rows, self.ring.c_handles(rows), weights, self.least, self.total
+        self.c_rank()
         cdef cnp.ndarray drawn = c_numbers(1, &size, cnp.NPY_INTP)
         cdef cnp.ndarray masses = c_numbers(1, &size, cnp.NPY_FLOAT64)
         cdef float64_t* targets = <float64_t*> cnp.PyArray_DATA(masses)
@@ -417,31 +417,42 @@ cdef class WeightsTogether:
         free(places)
         return 0
 
-    cdef int c_rank(self, intp_t n) except -1:
+    cdef int c_rank(self) except -1:
         """Sort the rows of each ring by priority where weights are of ranks and it is due.
 
-        The trees are up to date.
+        The trees are up to date. It is called before masses are measured: a ring that is sorted later
+        would be drawn by its new weights and measured by its old ones.
         """
         cdef intp_t number
         for number in range(self.ring.width):
             if self.ring.c_is_usable(number):
-                self.c_member(number).c_rank(n)
+                self.c_member(number).c_rank(1)
         return 0
 
-    def _draw_distinct(self, intp_t n, rng):
+    def _draw_distinct(self, intp_t n, rng, without):
         """Distinct rows, one after another, each by its mass among those that are left.
 
         Each ring draws so by itself, as a process in time: one row comes after another at the rate of
         the mass that is left. So the first n of all rings come in the order, and with the
         probabilities, of draws from all.
         """
+        cdef intp_t passed = 0 if without is None else len(without)
         drawn, masses, times = [], [], []
+        if passed + n > 0 and self.count(passed + n) == passed + n:  # otherwise refused, and not sorted
+            self.c_rank()
+        others = {} if without is None else {
+            number: slots for number, _, slots in self.ring.parts(without)
+        }
         for number, mass, total in self._parts():
             one = self.c_member(number)
-            count = one.count(n)
-            slots, _, weights, _, _ = one.draw(count, rng, False, False, True)
-            left = np.maximum(total - np.concatenate([np.zeros(1), weights.cumsum()])[:count], weights)
+            own = others.get(number)
+            passed = 0 if own is None else len(own)
+            count = one.count(passed + n) - passed
+            slots, _, weights, _, _ = one.draw(count, rng, False, False, True, own)
             scale = mass / total
+            if own is not None:
+                total -= one.get(own).sum()
+            left = np.maximum(total - np.concatenate([np.zeros(1), weights.cumsum()])[:count], weights)
             drawn.append(self.ring.number(number, slots))
             masses.append(weights * scale)
             times.append((rng.exponential(size=count) / (left * scale)).cumsum())
@@ -452,12 +463,14 @@ cdef class WeightsTogether:
 
     def check_draw(self, n, bint replace):
         """Raise what ``draw`` would raise, without a draw."""
-        parts = self._parts()
         if replace:
-            c_check_drawn(INDEPENDENT, len(parts), n)
+            c_check_drawn(INDEPENDENT, len(self._parts()), n)
         else:
-            found = sum([self.c_member(number).count(n) for number, _, _ in parts])
-            c_check_drawn(DISTINCT, found, n)
+            c_check_drawn(DISTINCT, self.count(n), n)
+
+    def count(self, intp_t n):
+        """How many rows have a weight, but no more than n of them."""
+        return min(n, sum([self.c_member(number).count(n) for number, _, _ in self._parts()]))
 
     def get(self, cnp.ndarray rows not None):
         """The masses of rows, of which there is a dense 1-d array of intp."""

@@ -44,6 +44,7 @@ from cpprb_like import (
 )
 from cpprb_like.samplers import Prioritized, RankBased, _prioritized
 from cpprb_like.schedules import Constant, Linear, Piecewise
+from cpprb_like.views import Sequences
 
 PICKLE = pytest.mark.parametrize(
     "how", [copy.deepcopy, lambda rb: pickle.loads(pickle.dumps(rb))], ids=["copy", "pickle"]
@@ -1056,3 +1057,70 @@ def test_a_new_row_never_gets_the_priority_of_a_deleted_one() -> None:
     rb.episodes.delete(2)
     rb.add(x=3)
     assert weights_of(rb)[:6].tolist() == [1.0, 0.0, 2.0, 0.0, 0.0, 2.0]
+
+
+# ---- starts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("huge", [None, 2, 3], ids=["even", "a start", "no start"])
+@pytest.mark.parametrize("replace", [True, False])
+def test_starts_are_drawn_in_proportion_whatever_one_row_weighs(
+    huge: int | None, replace: bool
+) -> None:
+    """Rows that were drawn are passed over: pairs come as of draws among the starts alone.
+
+    Distinct starts were looked for by draws with repeats, which gave the row of great weight again
+    and again; then all starts were looked at, for a second where there are 10^6 rows.
+    """
+    fields: dict[str, Any] = NUMBER | {"done": {}}
+    rb = prioritized(8, 1.0, eps=0.0, fields=fields, stratified=False, seed=5)
+    p = np.array([1.0, 2.0, 3.0, 4.0, 2.0, 5.0, 1.0, 3.0])
+    if huge is not None:
+        p[huge] = 1e12 if huge == 3 else 40.0
+    rb.add(x=np.arange(8), done=np.arange(8) % 4 == 3, priorities=p)
+    view = rb.view(Sequences(2, burn_in=1))  # rows 3 and 7 are no starts
+    starts = np.array([0, 1, 2, 4, 5, 6])
+    rounds = 6000
+    pairs = np.array([view.sample(2, replace=replace)["x"][:, 0] for _ in range(rounds)])
+    assert set(pairs.ravel().tolist()) <= set(starts.tolist())
+    counts = np.zeros((8, 8))
+    np.add.at(counts, (pairs[:, 0], pairs[:, 1]), 1)
+    q = p[starts] / p[starts].sum()
+    expected = rounds * np.outer(q, q)
+    if not replace:
+        expected /= (1 - q)[:, None]
+        np.fill_diagonal(expected, 0)
+    found = counts[np.ix_(starts, starts)]
+    there = expected > 0
+    assert found[~there].sum() == 0
+    assert chi_square_of(found[there], expected[there]) < chi_square_limit(int(there.sum()) - 1)
+    assert_nodes_are_sums(rb)
+    assert weights_of(rb).tolist() == p.tolist()
+
+
+def test_all_distinct_starts_are_found_and_no_more() -> None:
+    """However many of the rows of great weight are none; one more is refused."""
+    rb = prioritized(3000, 1.0, eps=0.0, fields=NUMBER | {"done": {}})
+    x = np.arange(3000)
+    rb.add(x=x, done=x % 3 == 2, priorities=np.where(x % 3 == 2, 1e9, 1.0 + x % 5))
+    view = rb.view(Sequences(3, burn_in=2))
+    assert sorted(view.sample(1000, replace=False)["x"][:, 0].tolist()) == list(range(0, 3000, 3))
+    with pytest.raises(NotEnoughDataError, match="1001"):
+        view.sample(1001, replace=False)
+
+
+def test_a_draw_without_some_rows_leaves_every_weight_as_it_was() -> None:
+    """Also where a row is named twice; and the rows that are named do not come."""
+    rb = with_priorities([float(k + 1) for k in range(300)], seed=1)
+    rows = sampler_of(rb).rows
+    passed = np.array([299, 5, 299, 17, 5], np.intp)
+    for replace in (True, False):
+        slots, *_ = rows.draw(200, rb.rng, replace, False, False, passed)
+        assert not np.isin(slots, passed).any()
+        assert weights_of(rb).tolist() == [float(k + 1) for k in range(300)]
+        assert_nodes_are_sums(rb)
+    with pytest.raises(NotEnoughDataError):
+        rows.draw(298, rb.rng, False, False, False, passed)
+    with pytest.raises(IndexError):
+        rows.draw(2, rb.rng, True, False, False, np.array([300], np.intp))
+    assert_nodes_are_sums(rb)
