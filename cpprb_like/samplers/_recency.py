@@ -15,7 +15,7 @@ from cpprb_like.schedules import Schedule, check, value_at
 
 __all__ = ["Recency"]
 
-ROUNDS = 4  # of tries, before all starts are looked at
+ROUNDS = 4  # of tries, before all of the newest rows are looked at
 SPARE_TRIES = 32
 
 
@@ -125,28 +125,49 @@ class Recency(Sampler):
         """See ``Sampler.draw_starts``: of the newest rows those that are starts.
 
         Where none of them is, the newest start; without replacement the n newest starts, where they
-        are fewer than n.
+        are fewer than n. Cost: in proportion to n; where starts are few among the newest rows, to
+        the rows from the newest one back to the last start that is needed.
         """
         ring = starts.ring
         newest = self._newest(ring)
         found = np.empty(0, np.intp)
-        for _ in range(ROUNDS if replace else 0):
-            slots = draw_uniform(ring, 2 * (n - len(found)) + SPARE_TRIES, rng, True, newest)
+        tries = 2 * n + SPARE_TRIES
+        for _ in range(ROUNDS if n and len(ring) else 0):
+            # Distinct rows are tried anew each time: which starts are the first is as fair then.
+            count = tries if replace else min(tries, newest, len(ring))
+            slots = draw_uniform(ring, count, rng, replace, newest)
             slots = slots[starts.tell(slots) == 1]
-            found = np.concatenate([found, slots[: n - len(found)]])
+            found = np.concatenate([found, slots])[:n] if replace else slots[:n]
+            if len(found) == n:
+                break
+            tries = 2 * (n - len(found)) + SPARE_TRIES if replace else 4 * tries
         if len(found) < n:
-            among = starts.slots()
-            if len(among) == 0 or (not replace and n > len(among)):
-                starts.refuse(None if replace else n)
-            ids = ring.row_ids(among)
-            among = among[np.argsort(-ids)]
-            eligible = int((ids >= ring.row_ids(ring.newest_slots(newest)).min()).sum())
-            among = among[: max(eligible, 1 if replace else n)]
-            rest = n - len(found)
-            chosen = rng.integers(len(among), size=rest) if replace else rng.permutation(len(among))
-            found = np.concatenate([found, among[chosen[:rest]]])
+            among = self._among(starts, newest, 1 if replace else n)
+            if replace:
+                rest = among[rng.integers(len(among), size=n - len(found))]
+                found = np.concatenate([found, rest])
+            else:
+                found = rng.permutation(among)[:n]
         self._count()
         return found, {}
+
+    @staticmethod
+    def _among(starts: Starts, newest: int, least: int) -> Slots:
+        """The starts among so many newest rows; the ``least`` newest starts if these are fewer."""
+        ring = starts.ring
+        rows = max(newest, least)
+        while True:
+            slots = ring.newest_slots(min(rows, len(ring)))
+            are_starts = starts.tell(slots) == 1
+            if are_starts.sum() >= least or rows >= len(ring):
+                break
+            rows *= 4
+        eligible: Slots = slots[-newest:][are_starts[-newest:]]
+        if len(eligible) < least:
+            eligible = slots[are_starts][-least:]
+        if len(eligible) < least:
+            starts.refuse(None if least == 1 else least)
+        return eligible
 
     def _newest(self, ring: Ring) -> int:
         """How many of the newest rows the next draw is from."""

@@ -968,3 +968,62 @@ def test_legacy_sampler_is_not_for_the_buffers_own_generator() -> None:
     """``LegacyUniform`` says that it draws from NumPy's global state, and is found to."""
     with pytest.raises(AssertionError, match="global generator of NumPy"):
         check_sampler(LegacyUniform)
+
+
+# ---- nothing to draw, and starts among the newest rows -----------------------------------
+
+
+@pytest.mark.parametrize("state", ["new", "cleared", "deleted"])
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize(
+    "make", [Uniform, LegacyUniform, Recency, lambda: Recency(least=1), lambda: Reverse(2)]
+)
+def test_a_buffer_without_rows_is_refused_by_every_sampler(
+    make: Callable[[], Any], replace: bool, state: str
+) -> None:
+    """It failed inside NumPy, or of itself, where the sampler was asked and not the buffer."""
+    rb = ReplayBuffer(10, FIELDS, sampler=make(), seed=0)
+    if state != "new":
+        rb.add(x=range(4))
+        rb.on_episode_end()
+        rb.clear() if state == "cleared" else rb.episodes.delete(0)
+    starts = rb._starts(rows=2, least=1, across=False, stride=1, before=0)
+    sampler: Any = rb.sampler
+    for n in (1, 4):
+        for draw in (
+            lambda n=n: sampler.draw(rb.ring, n, rb.rng, replace=replace),
+            lambda n=n: sampler.draw_starts(starts, n, rb.rng, replace=replace),
+            lambda n=n: rb.sample(n, replace=replace),
+            lambda n=n: rb.view(Sequences(2)).sample(n, replace=replace),
+        ):
+            with pytest.raises(NotEnoughDataError):
+                draw()
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("least", [1, 7, 30, 95, 1000])
+@pytest.mark.parametrize("length", [1, 3, 9, 40])
+def test_starts_come_from_the_newest_rows(length: int, least: int, replace: bool) -> None:
+    """Uniform over the newest rows that are starts; where these are too few, the newest starts."""
+    sampler = Recency(1.0, least=least)
+    rb = ReplayBuffer(100, FIELDS | {"done": {}}, sampler=sampler, seed=3)
+    sampler.eta = 1e-9  # so that ``least`` decides
+    x = np.arange(130)
+    rb.add(x=x, done=(x % 13 == 12) & (x < 60))
+    view = rb.view(Sequences(1, burn_in=length - 1))
+    starts = np.sort(rb.ring.row_ids(view._now.starts.slots()))  # type: ignore[union-attr]
+    newest = starts[starts >= 130 - min(least, 100)]
+    n = 4
+    if len(newest) < (1 if replace else n):
+        newest = starts[-1:] if replace else starts[-n:]
+    counts = np.zeros(130)
+    rounds = 500
+    for _ in range(rounds):
+        found = view.sample(n, replace=replace)["x"].reshape(n, -1)[:, 0]
+        assert replace or len(set(found.tolist())) == n
+        np.add.at(counts, found, 1)
+    assert set(np.flatnonzero(counts)) <= set(newest.tolist())
+    if len(newest) > 1:
+        expected = np.full(len(newest), rounds * n / len(newest))
+        statistic = float(((counts[newest] - expected) ** 2 / expected).sum())
+        assert statistic < chi_square_limit(len(newest) - 1)
