@@ -78,6 +78,8 @@ def _episodes(effort: Effort) -> Iterator[Cliff]:
         options = {"rows": effort.rows, "prioritized": prioritized}
         yield _cliff(f"sequences, hardly a start: sample 16{what}", 3.0, "rare_starts", **options)
     rows = {"rows": effort.rows}
+    yield _cliff("distinct sequences, one huge priority: sample 16", 3.0, "huge_priority", **rows)
+    yield _cliff("sequences of recent steps: 16 distinct", 3.0, "recent_sequences", **rows)
     yield _cliff("goals, hardly a row left: sample 32", 3.0, "goals_of_few", **rows)
     yield _cliff("first batch of an epoch: permutation", 1.0, "epoch_begins", **rows)
 
@@ -87,6 +89,8 @@ def _fields(effort: Effort) -> Iterator[Cliff]:
         options = {"fields": fields}
         yield _cliff(f"{fields} fields: sample 32 into a batch", 1.0, "many_fields_out", **options)
         yield _cliff(f"{fields} fields: add, equal names", 2.0, "many_fields_add", **options)
+        yield _cliff(f"{fields} fields: sample 32 by name", 3.0, "many_fields_named", **options)
+        yield _cliff(f"{fields} fields: one of a mixture", 3.0, "mixture_of_one_field", **options)
     for n in (32, 256):
         options = {"rows": effort.rows, "n": n}
         yield _cliff(f"small steps: sample {n} into a batch", 1.0, "small_out", **options)

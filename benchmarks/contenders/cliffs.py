@@ -15,7 +15,8 @@ from data import DEPTH, FRAME, GAME, filling, game, one_step, random_steps, taki
 from measure import Work, compiled, statement
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.buffers import View
+from cpprb_like.buffers import Mixture, View
+from cpprb_like.samplers import Recency
 from cpprb_like.typing import FieldSpec, NstepSpec
 from cpprb_like.views import Hindsight, Sequences
 
@@ -201,6 +202,41 @@ def sequences_of_rare_starts(place: int, rows: int, prioritized: bool) -> Work:
     return statement("batch = view.sample(16)", view=rb.view(Sequences(1, burn_in=19)))
 
 
+def with_huge_priority(rows: int) -> tuple[View, View]:
+    """Sequences of steps of equal priority, and where one step has nearly all of it."""
+    both = []
+    for huge in (False, True):
+        rb = PrioritizedReplayBuffer(rows, SMALL, seed=0)
+        while rb.ring.written < rows:
+            rb.add(**filling(rows, "small"))
+        if huge:
+            rb.update_priorities([1000], [1e20])
+        both.append(rb.view(Sequences(8)))
+    return both[0], both[1]
+
+
+@cliff("huge_priority")
+def distinct_sequences_beside_a_huge_priority(place: int, rows: int) -> Work:
+    """16 distinct sequences."""
+    view = shelf.get(with_huge_priority, rows)[place]
+    return statement("batch = view.sample(16, replace=False)", view=view)
+
+
+def recent_sequences(rows: int) -> View:
+    """Sequences of recent steps."""
+    rb = ReplayBuffer(rows, SMALL, sampler=Recency(), seed=0)
+    while rb.ring.written < rows:
+        rb.add(**filling(rows, "small"))
+    return rb.view(Sequences(8))
+
+
+@cliff("recent_sequences")
+def distinct_recent_sequences(place: int, rows: int) -> Work:
+    """16 sequences, with and without replacement."""
+    work = ("batch = view.sample(16)", "batch = view.sample(16, replace=False)")[place]
+    return statement(work, view=shelf.get(recent_sequences, rows))
+
+
 def few_left(rows: int) -> tuple[View, View]:
     """Hindsight over all rows, and where all but the last episode are deleted."""
     both = []
@@ -252,6 +288,22 @@ def many_fields_out(place: int, fields: int) -> Work:
     rb, _ = numbers(fields)
     work = ("batch = rb.sample(32)", "rb.sample(32, out=out)")[place]
     return statement(work, rb=rb, out=rb.sample(32))
+
+
+@cliff("many_fields_named")
+def many_fields_named(place: int, fields: int) -> Work:
+    """A batch of all fields, and one that names each."""
+    rb, step = numbers(fields)
+    work = ("batch = rb.sample(32)", "batch = rb.sample(32, fields=names)")[place]
+    return statement(work, rb=rb, names=list(step))
+
+
+@cliff("mixture_of_one_field")
+def mixture_of_one_field(place: int, fields: int) -> Work:
+    """One field of a mixture of buffers, which have two fields, or many."""
+    sources = {name: numbers((2, fields)[place])[0] for name in ("one", "two")}
+    mixture = Mixture(sources, {"one": 1, "two": 1}, seed=0)
+    return statement("batch = mixture.sample(32, fields='field_0')", mixture=mixture)
 
 
 @cliff("small_out")

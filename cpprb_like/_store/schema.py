@@ -631,6 +631,15 @@ class Layout:
 
 def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) -> list[str]:
     """The field names, one or several, that were given as ``option``."""
+    given, among = _as_names(option, names), set(known)
+    for name in given:
+        if name not in among:
+            raise ValueError(f"{option}: expected some of {list(known)}, got {name!r}")
+    return given
+
+
+def _as_names(option: str, names: str | Iterable[str]) -> list[str]:
+    """One name or several as a list; ``TypeError`` if they are no strings."""
     if isinstance(names, str):
         names = [names]
     if not isinstance(names, Iterable):
@@ -639,8 +648,6 @@ def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) ->
     for name in given:
         if not isinstance(name, str):
             raise TypeError(f"{option}: expected names of fields, got {name!r}")
-        if name not in known:
-            raise ValueError(f"{option}: expected some of {list(known)}, got {name!r}")
     return given
 
 
@@ -654,14 +661,17 @@ def read_columns(
     """
     if fields is None:
         return None
-    known = [column.name for column in columns]
-    names = read_names("fields", fields, known)
-    if not names:
-        raise ValueError(f"fields: expected some of {known}, got none")
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"fields: expected each field once, got {name!r} twice")
-    return tuple(column for column in columns if column.name in names)
+    names = _as_names("fields", fields)
+    wanted = set(names)
+    found = tuple([column for column in columns if column.name in wanted])
+    if not names or len(found) < len(names):
+        known = [column.name for column in columns]
+        if not names:
+            raise ValueError(f"fields: expected some of {known}, got none")
+        read_names("fields", names, known)
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"fields: expected each field once, got {twice!r} twice")
+    return found
 
 
 def check_out(

@@ -213,9 +213,8 @@ class Mixture(Source):
         ([False, False, True, True], [0, 0, 1, 1])
         """
         n, names = self._read_batch_size(batch_size, fields)
-        columns = self.columns
         self._check_beta(beta)
-        wanted = {name: columns[name] for name in names or self.fields}
+        wanted = self._field_specs(names)
         to = None
         if out is not None:
             to = dict(zip(wanted, check_out(out, n, wanted), strict=True))
@@ -270,7 +269,7 @@ class Mixture(Source):
             self._sources.items(), pairwise(cuts), strict=True
         ):
             if stop > start:
-                columns = set(source.columns) - {*source.fields}
+                columns = set(source._further_specs())
                 if not source.has_priorities:
                     _check_plain(name, columns, ("weights", "indexes"))
                 parts[name] = columns - {*OWN_NAMES}
@@ -302,7 +301,7 @@ class Mixture(Source):
             batch = {name: empty((n, *spec.shape), spec.dtype) for name, spec in wanted.items()}
         extra: Batch = {"source": empty((n,), np.dtype(np.intp))}
         if self.has_priorities:
-            extra["weights"] = empty((n,), self.columns["weights"].dtype)
+            extra["weights"] = empty((n,), self._weights_dtype)
         if self.has_priorities or indexes:
             extra["indexes"] = empty((n,), np.dtype(np.int64))
         parts: list[tuple[int, int, Batch]] = []
@@ -474,21 +473,27 @@ class Mixture(Source):
         """Whether a source has."""
         return any(source.has_priorities for source in self._sources.values())
 
-    @property
-    def columns(self) -> Mapping[str, ColumnSpec]:
-        """The columns of a batch: see ``Source.columns``."""
-        first = next(iter(self._sources.values()))
-        found = {name: spec for name, spec in first.columns.items() if name not in OWN_NAMES}
+    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
+        return next(iter(self._sources.values()))._field_specs(names)
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        found = next(iter(self._sources.values()))._further_specs()
+        found = {name: spec for name, spec in found.items() if name not in OWN_NAMES}
         found["source"] = ColumnSpec(np.dtype(np.intp), ())
+        if self.has_priorities:
+            found["weights"] = ColumnSpec(self._weights_dtype, ())
+            found["indexes"] = ColumnSpec(np.dtype(np.int64), ())
+        return found
+
+    @property
+    def _weights_dtype(self) -> np.dtype[Any]:
+        """The dtype of the column ``weights``, which holds those of all sources."""
         dtypes = [
-            source.columns["weights"].dtype
+            source._further_specs()["weights"].dtype
             for source in self._sources.values()
             if source.has_priorities
         ]
-        if dtypes:
-            found["weights"] = ColumnSpec(np.result_type(np.float32, *dtypes), ())
-            found["indexes"] = ColumnSpec(np.dtype(np.int64), ())
-        return found
+        return np.result_type(np.float32, *dtypes)
 
     def __len__(self) -> int:
         """Rows that can be drawn, of all sources."""

@@ -766,12 +766,12 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         """The names of the fields, in declared order."""
         return tuple(column.name for column in self.ring.columns)
 
-    @property
-    def columns(self) -> Mapping[str, ColumnSpec]:
-        """The columns of a batch: see ``Source.columns``."""
-        found = {
-            column.name: ColumnSpec(column.dtype, column.shape) for column in self.ring.columns
-        }
+    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
+        columns = self._columns(names) or self.ring.columns
+        return {column.name: ColumnSpec(column.dtype, column.shape) for column in columns}
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        found = {}
         if self._nstep is not None and self._nstep.discount:
             found["discount"] = ColumnSpec(np.dtype(np.float32), self._nstep.discount_shape)
         return {**found, **self.sampler.columns}

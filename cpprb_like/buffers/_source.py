@@ -468,6 +468,14 @@ class Source(Checkpointed):
     @property
     def columns(self) -> Mapping[str, ColumnSpec]:
         """The columns of a batch, as far as they are known without one."""
+        return {**self._field_specs(None), **self._further_specs()}
+
+    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
+        """The columns of these fields, which exist, or of all fields."""
+        raise NotImplementedError
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        """The columns of a batch beside its fields."""
         raise NotImplementedError
 
     def __len__(self) -> int:

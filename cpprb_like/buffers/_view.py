@@ -7,7 +7,7 @@ the layers (``views``), and which rows are drawn (``samplers``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -305,12 +305,13 @@ class View(Source):
         """Whether rows are drawn by priority."""
         return self.buffer.has_priorities
 
-    @property
-    def columns(self) -> Mapping[str, ColumnSpec]:
-        """The columns of a batch: see ``Source.columns``."""
+    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
         now = self._now
-        found = {column.name: now.spec(column) for column in now.ring.columns}
-        return {**found, **now.further(), **self.buffer.sampler.columns}
+        columns = read_columns(names, now.ring.columns) or now.ring.columns
+        return {column.name: now.spec(column) for column in columns}
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        return {**self._now.further(), **self.buffer.sampler.columns}
 
     def __len__(self) -> int:
         """Rows of the buffer that can be drawn, whatever the layers need besides."""

@@ -112,10 +112,11 @@ class LimitedSource(Source):
         """Whether rows are drawn by priority."""
         return self._source.has_priorities
 
-    @property
-    def columns(self) -> Mapping[str, ColumnSpec]:
-        """The columns of a batch: see ``Source.columns``."""
-        return self._source.columns
+    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
+        return self._source._field_specs(names)
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        return self._source._further_specs()
 
     def __len__(self) -> int:
         """Rows that can be drawn, whatever the limiter says."""

@@ -377,10 +377,11 @@ class Learner(Sharded):
         """The names of the fields."""
         return self._model.fields
 
-    @property
-    def columns(self) -> Mapping[str, ColumnSpec]:
-        """The columns of a batch: see ``Source.columns``."""
-        return {**self._model.columns, **self.sampler.columns}
+    def _field_specs(self, names: Names) -> dict[str, ColumnSpec]:
+        return self._model._field_specs(names)
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        return {**self._model._further_specs(), **self.sampler.columns}
 
     def close(self) -> None:
         """Leave the replay: the learner's place is free. It is not used afterwards."""

@@ -144,10 +144,11 @@ class LearnerView(Sharded):
         """The names of the fields."""
         return self.learner.fields
 
-    @property
-    def columns(self) -> Mapping[str, ColumnSpec]:
-        """The columns of a batch: see ``Source.columns``."""
-        return {**self._model_view.columns, **self.learner.sampler.columns}
+    def _field_specs(self, names: Names) -> dict[str, ColumnSpec]:
+        return self._model_view._field_specs(names)
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        return {**self._model_view._further_specs(), **self.learner.sampler.columns}
 
     def __repr__(self) -> str:
         layers = ", ".join(map(repr, self.layers))

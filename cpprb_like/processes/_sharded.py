@@ -21,7 +21,6 @@ from cpprb_like._store.schema import check_out
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import (
     Batch,
-    ColumnSpec,
     Source,
     if_prioritized,
     order_generator,
@@ -205,8 +204,7 @@ class Sharded(Source):
 
     def _check_out(self, out: dict[str, Any], n: int, names: Names) -> Batch:
         """The arrays of the caller, by field."""
-        columns = self.columns
-        wanted = {name: columns[name] for name in names or self.fields}
+        wanted = self._field_specs(names)
         return dict(zip(wanted, check_out(out, n, wanted), strict=True))
 
     def _read(self, choose: Choose, names: Names, arrays: Batch | None, located: bool) -> Batch:
@@ -246,8 +244,9 @@ class Sharded(Source):
         batch: Batch = {} if arrays is None else dict(arrays)
         n = len(rows)
         if n == 0:
-            known = {name: self.columns[name] for name in names or self.fields}
-            known |= self._further()
+            known = self._field_specs(names)
+            drawn = self._learner.sampler.columns
+            known |= {name: one for name, one in self._further_specs().items() if name not in drawn}
             return WHOLE, {name: empty((0, *one.shape), one.dtype) for name, one in known.items()}
         for number, places, slots in group.parts(rows):
             reader = self._learner._reader(number)
@@ -265,11 +264,6 @@ class Sharded(Source):
                     batch[name] = empty((n, *own.shape[1:]), own.dtype)
                 batch[name][places] = own
         return WHOLE, batch
-
-    def _further(self) -> Mapping[str, ColumnSpec]:
-        """The columns that batches have beside the fields with any sampler."""
-        known = {*self.fields, *self._learner.sampler.columns}
-        return {name: spec for name, spec in self.columns.items() if name not in known}
 
     # ------------------------------------------------------------------ epochs
 
