@@ -56,7 +56,9 @@ class Exchanged:
             these, with parts such as ``obs.position``; if no field is called so, each field ``x``
             that has a ``next_x`` is an observation.
         about : dict, optional
-            Further metadata of the format, such as ``{"author": "..."}``.
+            Further metadata of the format, such as ``{"author": "..."}``. Of Minari also
+            ``observation_space``, ``action_space`` and ``env_spec``, as Gymnasium has them; what
+            ``cpprb_like.datasets.describe`` says of another data set can be given as it is.
         progress : callable or bool, optional
             As for ``save``.
 
@@ -64,12 +66,14 @@ class Exchanged:
         -----
         DataLossWarning
             The format cannot hold something, such as a field of Python objects; it is left out.
+        UserWarning
+            A data set of Minari is written without the spaces of its environment.
 
         Raises
         ------
         ValueError
-            There is no such format, it needs a field that the buffer has not, there are no rows, or
-            something cannot be held and ``strict`` is true.
+            There is no such format, it needs a field that the buffer has not, there are no rows,
+            ``about`` does not fit the fields, or something cannot be held and ``strict`` is true.
         FileExistsError
             There is something of this name.
         ImportError
@@ -132,7 +136,7 @@ class Exchanged:
         Parameters
         ----------
         path : str or path
-            The file or folder; of format ``"minari"`` also the name of a local data set.
+            The file or folder, or the name of a local data set of Minari's.
         format : str, optional
             One of ``cpprb_like.datasets.FORMATS``; told from the files.
         split : str, optional

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -175,17 +176,27 @@ class Cursor:
                 self._start, self._stop = self._stop, self._stop + len(self._batch)
 
 
-def struct(parts: Mapping[tuple[str, ...], Any]) -> Any:
-    """Arrays by path as an array of structs; that of path () as it is."""
+def struct(
+    parts: Mapping[tuple[str, ...], Any],
+    shapes: Mapping[tuple[str, ...], tuple[int, ...]] = MappingProxyType({}),
+) -> Any:
+    """Arrays by path as an array of structs; that of path () as it is.
+
+    ``shapes`` are those of values that are flat lists: metadata of their fields, as Minari has it.
+    """
     pa = need("pyarrow", "arrow")
     if () in parts:
         return parts[()]
-    names = dict.fromkeys(path[0] for path in parts)
-    arrays = [
-        struct({path[1:]: array for path, array in parts.items() if path[0] == name})
-        for name in names
-    ]
-    return pa.StructArray.from_arrays(arrays, names=list(names))
+    arrays, fields = [], []
+    for name in dict.fromkeys(path[0] for path in parts):
+        found, said = (
+            {path[1:]: value for path, value in values.items() if path[0] == name}
+            for values in (parts, shapes)
+        )
+        arrays.append(struct(found, said))
+        shape = ",".join(map(str, said.get((), ())))
+        fields.append(pa.field(name, arrays[-1].type, metadata={"shape": shape} if shape else None))
+    return pa.StructArray.from_arrays(arrays, fields=fields)
 
 
 def part(found: Any, path: tuple[str, ...], name: str) -> Any:

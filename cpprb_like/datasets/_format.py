@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from cpprb_like.datasets._model import EpisodeRecord, Header, Rows
@@ -41,11 +42,14 @@ class Reader:
     unknown : tuple of str
         Fields of next values that are not in the files at the last step of an episode; there the
         rows repeat the value of the step itself. Only data sets of one environment have any.
+    about : dict
+        Entries of the format's own metadata that ``Format.metadata`` takes.
     """
 
     header: Header
     left_out: list[str]
     unknown: tuple[str, ...] = ()
+    about: Mapping[str, Any] = MappingProxyType({})
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode, at most so many at a time, with all fields."""
@@ -82,6 +86,18 @@ class Format:
 
     def check(self, header: Header) -> None:
         """Raise ``ValueError`` if something is lacking that it must have; by default nothing is."""
+
+    def metadata(
+        self,
+        path: Path,  # noqa: ARG002 (for subclasses)
+        header: Header,  # noqa: ARG002
+        about: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Entries of the format's own metadata, for a new data set at a path: by default ``about``.
+
+        Raises ``ValueError`` if ``about`` has others than the format can hold.
+        """
+        return dict(about)
 
     def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> Writer:
         """A writer, with entries of the format's own metadata."""

@@ -1,8 +1,9 @@
 """Minari with HDF5: a group for each episode, with one observation more than there are steps.
 
-Written as Minari 0.5 does, never as JPEG, which would change images. A field that has no place in
-Minari, and next values that are not the observation after, are data sets in a group ``cpprb_like``
-of each episode. Not here: ``metadata.json`` (``_minari_metadata``), and Minari with Arrow.
+Written as Minari 0.5 does, never as JPEG, which would change images. Fields ``info.x`` are in
+``infos``. A field that has no place in Minari, and next values that are not the observation after,
+are data sets in a group ``cpprb_like`` of each episode. Not here: ``metadata.json``
+(``_minari_metadata``), and Minari with Arrow.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from cpprb_like.datasets import _hdf5, _minari_metadata
 from cpprb_like.datasets._files import need
 from cpprb_like.datasets._format import Format, Reader, Writer
-from cpprb_like.datasets._minari_metadata import Leaf, is_tuple
+from cpprb_like.datasets._minari_metadata import INFOS, Leaf, is_tuple
 from cpprb_like.datasets._model import (
     Array,
     Ends,
@@ -41,7 +42,6 @@ NAME = "minari"
 FILE = "main_data.hdf5"
 OURS = "cpprb_like"
 FLAG = np.dtype(np.bool_)
-INFOS = "infos"
 SEED = "seed"  # of a reset, in each row of its episode; -1 where there is none
 ENDS = ("terminations", "truncations")
 COLUMNS = {"rewards": "rew", "terminations": "terminated", "truncations": "truncated"}
@@ -72,8 +72,11 @@ class _Layout:
         ):
             if name is not None:
                 self.columns[name] = (place,)
+        self.infos = _minari_metadata.infos(header)  # one more than rows: that of the reset
         for field in header.extras:
-            if field.nbytes:
+            if field.name in self.infos:
+                self.columns[field.name] = (INFOS, *self.infos[field.name])
+            elif field.nbytes:
                 self.columns[field.name] = (OURS, key_of(field.name))
 
 
@@ -98,9 +101,13 @@ class MinariWriter(Writer):
             for name, place in self._layout.steps.items()
         }
         columns = {
-            name: _hdf5.create(group, "/".join(place), n, header.stored(name))
+            name: _hdf5.create(
+                group, "/".join(place), n + (name in self._layout.infos), header.stored(name)
+            )
             for name, place in self._layout.columns.items()
         }
+        for name in self._layout.infos:
+            columns[name][:1] = _minari_metadata.info_of_reset(header[name])
         flags = [
             None if name is not None else group.create_dataset(place, (n,), FLAG)
             for name, place in (
@@ -115,7 +122,8 @@ class MinariWriter(Writer):
             seeds.add(seed_in(rows, header))
             for name, column in (steps | columns).items():
                 shape = (count, *header.stored(name).shape)
-                _hdf5.write(column, at, rows[name].reshape(shape))
+                by = at + (name in self._layout.infos)
+                _hdf5.write(column, by, rows[name].reshape(shape))
             ends = header.last_flags(rows, count, record, is_last=at + count == n)
             for flag, values in zip(flags, ends, strict=True):
                 if flag is not None:
@@ -148,6 +156,7 @@ class MinariReader(Reader):
         if folder is None:
             raise ValueError(f"{path}: expected a folder with {_minari_metadata.METADATA}")
         metadata, ours = _minari_metadata.read(folder)
+        self.about = _minari_metadata.about_of(metadata)
         self.left_out: list[str] = []
         self._path = folder / FILE
         self._jpeg: dict[str, Leaf] = {}
@@ -159,6 +168,7 @@ class MinariReader(Reader):
                     self._read_foreign(metadata)
                 else:
                     self._layout = _Layout(ours)
+                    self._offsets = dict.fromkeys(self._layout.infos, 1)
                     self._groups = [f"episode_{k}" for k in range(len(ours.episodes))]
                     self.header = with_seeds(ours, self._read_seed)
         except BaseException:
@@ -426,6 +436,10 @@ class Minari(Format):
     def find(self, name: str) -> Path | None:
         """Where Minari keeps a local data set of this name, if it does."""
         return _minari_metadata.find(name)
+
+    def metadata(self, path: Path, header: Header, about: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries of ``metadata.json``."""
+        return _minari_metadata.of_new(path, header, about)
 
     def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> MinariWriter:
         """A writer of this format."""

@@ -23,7 +23,6 @@ from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._minari import (
     COLUMNS,
     ENDS,
-    INFOS,
     OURS,
     SEED,
     add_seeds,
@@ -34,7 +33,7 @@ from cpprb_like.datasets._minari import (
     tell_of_resets,
     with_seeds,
 )
-from cpprb_like.datasets._minari_metadata import Leaf
+from cpprb_like.datasets._minari_metadata import INFOS, Leaf
 from cpprb_like.datasets._model import (
     Array,
     EpisodeRecord,
@@ -66,7 +65,9 @@ def _places(header: Header) -> dict[str, Place]:
         places |= {name: (column, tuple(map(key_of, path))) for name, path in found.items()}
     ends = zip((header.reward, header.terminated, header.truncated), COLUMNS, strict=True)
     places |= {name: (column, ()) for name, column in ends if name is not None}
-    extras = [field.name for field in header.extras if field.nbytes]
+    infos = _minari_metadata.infos(header)
+    places |= {name: (INFOS, path) for name, path in infos.items()}
+    extras = [field.name for field in header.extras if field.nbytes and field.name not in infos]
     return places | {name: (f"{OURS}.{key_of(name)}", ()) for name in extras}
 
 
@@ -77,18 +78,25 @@ class MinariArrowWriter(Writer):
         need("pyarrow", NAME)
         self._folder, self._header, self._about = path / "data", header, about
         self._folder.mkdir()
-        self._places = _places(header)
+        self._places, self._infos = _places(header), _minari_metadata.infos(header)
+        self._numbers = set()  # which Minari reads as numbers, and not as lists
+        parts = header.observations, header.actions
+        for key, named in zip(_minari_metadata.SPACES, parts, strict=True):
+            known = _minari_metadata.leaves(about[key], key)
+            self._numbers |= {
+                name for name, path in named.items() if known[path].kind == "Discrete"
+            }
         self._nbytes = 0
 
     def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
         """Write the folder of an episode."""
         pa = need("pyarrow", NAME)
         header, n = self._header, record.length
-        pieces: list[Rows] = [
+        copies: list[Rows] = [
             {name: values.copy() for name, values in rows.items()} for rows in chunks
         ]
         rows = {
-            name: np.concatenate([piece[name] for piece in pieces]).astype(
+            name: np.concatenate([piece[name] for piece in copies]).astype(
                 header[name].dtype, copy=False
             )
             for name in header.names
@@ -99,11 +107,19 @@ class MinariArrowWriter(Writer):
             last = np.zeros_like(rows[name][:1])
             if column == "observations":
                 last = rows[str(header.following(name))][-1:]
-            values = np.concatenate([rows[name], last]).astype(header[name].dtype, copy=False)
+            pieces = [rows[name], last]
+            if column == INFOS:
+                pieces = [_minari_metadata.info_of_reset(header[name]), rows[name]]
+            values = np.concatenate(pieces).astype(header[name].dtype, copy=False)
             values = values.reshape(n + 1, *header.stored(name).shape)
-            is_nest = column in ("observations", "actions")
-            columns.setdefault(column, {})[path] = _arrow.column(values, is_flat=is_nest)
-        arrays = {column: _arrow.struct(found) for column, found in columns.items()}
+            is_flat = column in ("observations", "actions") or (column == INFOS and values.ndim > 1)
+            is_flat = is_flat and name not in self._numbers
+            columns.setdefault(column, {})[path] = _arrow.column(values, is_flat=is_flat)
+        shapes = {path: header[name].shape for name, path in self._infos.items()}
+        arrays = {
+            column: _arrow.struct(found, shapes if column == INFOS else {})
+            for column, found in columns.items()
+        }
         for column, values in zip(("terminations", "truncations"), flags, strict=True):
             arrays.setdefault(column, pa.array(np.append(values, False)))
         folder = self._folder / str(number)
@@ -138,12 +154,14 @@ class MinariArrowReader(Reader):
             raise ValueError(f"{path}: expected a folder with {_minari_metadata.METADATA}")
         self._folder = folder
         metadata, ours = _minari_metadata.read(folder)
+        self.about = _minari_metadata.about_of(metadata)
         self._storage = str(metadata.get("data_format"))
         self.left_out: list[str] = []
         self._jpeg: dict[str, Leaf] = {}
         self._offsets: dict[str, int] = {}
         if ours is not None:
             self._places = _places(ours)
+            self._offsets = dict.fromkeys(_minari_metadata.infos(ours), 1)
             self._ids = list(range(len(ours.episodes)))
             self.header = with_seeds(ours, self._read_seed)
         else:
@@ -340,6 +358,10 @@ class MinariArrow(Format):
     def find(self, name: str) -> Path | None:
         """Where Minari keeps a local data set of this name, if it does."""
         return _minari_metadata.find(name)
+
+    def metadata(self, path: Path, header: Header, about: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries of ``metadata.json``."""
+        return _minari_metadata.of_new(path, header, about)
 
     def open_writer(
         self, path: Path, header: Header, about: Mapping[str, Any]

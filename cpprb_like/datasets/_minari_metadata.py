@@ -1,8 +1,8 @@
-"""``metadata.json`` of a Minari data set: which storage it has, its spaces, and our own metadata.
+"""``metadata.json`` of a Minari data set: its storage, name, spaces and environment, and ours.
 
-Spaces are written as ``minari.serialization`` reads them, from the fields: a buffer knows dtypes
-and shapes, not bounds, so they are as wide as the dtype. Not here: the rows (``_minari``,
-``_minari_arrow``).
+A buffer knows dtypes and shapes, not bounds: spaces are as wide as the dtype unless the caller
+gives them. They are written as ``minari.serialization`` reads them. Not here: the rows
+(``_minari``, ``_minari_arrow``).
 """
 
 from __future__ import annotations
@@ -10,22 +10,51 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cpprb_like.datasets._model import Field, Header, load_json, nest
+from cpprb_like.datasets._files import is_native, need, warn
+from cpprb_like.datasets._model import Array, Field, Header, key_of, load_json, nest
 from cpprb_like.datasets._model import Path as Parts
 
-__all__ = ["METADATA", "Leaf", "data_folder", "find", "leaves", "read", "write"]
+__all__ = [
+    "INFOS",
+    "METADATA",
+    "Leaf",
+    "about_of",
+    "data_folder",
+    "find",
+    "info_of_reset",
+    "infos",
+    "leaves",
+    "of_new",
+    "read",
+    "storage_of",
+    "write",
+]
 
 METADATA = "metadata.json"
 OURS = "cpprb_like"
 VERSION = "0.5.4"  # of Minari, whose layout this is
 ROOT = "MINARI_DATASETS_PATH"
+ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v[0-9]+")
 IMAGE_LEAST = 32  # less is no image to Minari
+INFOS, INFO = "infos", "info."
+SPACES = "observation_space", "action_space"
+ENVIRONMENTS = ("env_spec", "eval_env_spec")
+OWN = {  # keys of which export knows the values
+    "minari_version",
+    "total_episodes",
+    "total_steps",
+    "data_format",
+    "jpeg_encoding",
+    "dataset_size",
+    OURS,
+}
 
 
 def data_folder(path: Path) -> Path | None:
@@ -46,11 +75,104 @@ def storage_of(path: Path) -> str | None:
     return storage if storage in ("hdf5", "arrow", "parquet") else None
 
 
+def _root() -> Path:
+    """Where Minari keeps local data sets."""
+    return Path(os.environ.get(ROOT) or Path("~/.minari/datasets").expanduser())
+
+
 def find(name: str) -> Path | None:
     """Where Minari keeps a local data set of this name, if it does."""
-    root = os.environ.get(ROOT) or Path("~/.minari/datasets").expanduser()
-    path = Path(root, name)
+    path = _root() / name
     return path if data_folder(path) else None
+
+
+# ---------------------------------------------------------------------- what is written
+
+
+def of_new(path: Path, header: Header, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries for a data set at a path, but for those of ``OWN``.
+
+    Warns of what neither the buffer nor the caller knows. Raises ``ValueError`` or ``TypeError`` if
+    ``about`` has an entry of ``OWN``, or one that does not fit the fields.
+    """
+    own = sorted(OWN & about.keys())
+    if own:
+        raise ValueError(f"about: expected none of {own}, which export says itself")
+    found = {"dataset_id": _id_of(path), **about}
+    if not isinstance(found["dataset_id"], str) or not ID.fullmatch(found["dataset_id"]):
+        raise ValueError(
+            f"about: dataset_id: expected a name as 'cartpole/random-v0', got "
+            f"{found['dataset_id']!r}"
+        )
+    parts = dict(zip(SPACES, (header.observations, header.actions), strict=True))
+    for key in SPACES:
+        found[key] = json.dumps(_space(header, parts[key], about.get(key), key))
+    for key in ENVIRONMENTS:
+        if found.get(key) is None:
+            found.pop(key, None)
+        elif not isinstance(found[key], str):
+            found[key] = _spec(found[key], key)
+    unknown = [key for key in SPACES if about.get(key) is None]
+    if unknown:
+        said = ", ".join(f"{key!r}: env.{key}" for key in unknown)
+        warn(
+            f"{path}: the buffer does not know the {' and the '.join(unknown)}: a Box as wide as "
+            f"the dtype stands for each field; about={{{said}}} says them, and 'env_spec': "
+            "env.spec the environment",
+            UserWarning,
+        )
+    return found
+
+
+def about_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a data set that another one may have too."""
+    return {key: value for key, value in found.items() if key not in {*OWN, "dataset_id"}}
+
+
+def _id_of(path: Path) -> str:
+    """The name of a data set at a path: Minari expects it to be the path in its own folder."""
+    place, root = path.absolute(), _root().resolve()
+    place = place.parent.resolve() / place.name
+    if place.is_relative_to(root):
+        name = place.relative_to(root).as_posix()
+        if not ID.fullmatch(name):
+            raise ValueError(
+                f"{path}: expected a name as 'cartpole/random-v0' in Minari's folder {root}, "
+                f"got {name!r}"
+            )
+        return name
+    if ID.fullmatch(place.name):
+        return place.name
+    word = "".join(letter if letter.isalnum() else "-" for letter in place.name).strip("-")
+    return f"{word or 'data'}-v0"
+
+
+def _spec(spec: Any, key: str) -> str:
+    """An environment's specification as Minari reads it."""
+    kind = need("gymnasium.envs.registration", "minari").EnvSpec
+    if not isinstance(spec, kind):
+        raise TypeError(f"about: {key}: expected an EnvSpec or its JSON, got {spec!r}")
+    return str(spec.to_json())
+
+
+def infos(header: Header) -> dict[str, Parts]:
+    """Fields ``info.x`` that have a place in ``infos``, and the path of each there."""
+    found = {}
+    for field in header.extras:
+        path = tuple(map(key_of, field.name.removeprefix(INFO).split(".")))
+        if field.name.startswith(INFO) and field.nbytes and is_native(field.dtype) and all(path):
+            found[field.name] = path
+    try:
+        nest((path, name) for name, path in found.items())
+    except ValueError:  # one is a part of another
+        return {}
+    return found
+
+
+def info_of_reset(field: Field) -> Array:
+    """What stands for the info of a reset, which no buffer has: NaN, or 0 where there is none."""
+    value = math.nan if field.dtype.kind == "f" else 0
+    return np.full((1, *field.shape), value, field.dtype)
 
 
 def write(
@@ -58,30 +180,56 @@ def write(
 ) -> None:
     """Write the file."""
     found = {
-        "dataset_id": f"{OURS}/{_word(folder)}-v0",
         "minari_version": VERSION,
         "total_episodes": len(header.episodes),
         "total_steps": header.rows,
         "data_format": storage,
         "jpeg_encoding": False,
         "dataset_size": round(nbytes / 1e6, 1),
-        "observation_space": json.dumps(_space(header, header.observations)),
-        "action_space": json.dumps(_space(header, header.actions)),
         **about,
         OURS: header.to_json(),
     }
     (folder / METADATA).write_text(json.dumps(found), encoding="utf-8")
 
 
-def _word(folder: Path) -> str:
-    """A word for the name of a data set."""
-    name = folder.parent.name.strip(".").partition(".")[0]
-    return "".join(letter if letter.isalnum() else "-" for letter in name) or "data"
+def _space(header: Header, parts: Mapping[str, Parts], given: Any, key: str) -> dict[str, Any]:
+    """The space of some fields: of each the part that is given, if any is."""
+    if given is None:
+        return _nested(nest((path, _leaf(header[name])) for name, path in parts.items()))
+    text = given if isinstance(given, str) else json.dumps(_node(given, key))
+    known = leaves(text, f"about: {key}")
+    for name, path in parts.items():
+        field, leaf = header[name], known.get(path)
+        got = None if leaf is None else (leaf.kind, leaf.shape)
+        if leaf is None or leaf.shape != field.shape:
+            raise ValueError(
+                f"about: {key}: expected a space of shape {field.shape} for the field {name!r}"
+                f"{' at ' + '.'.join(path) if path else ''}, got {got or 'none'}"
+            )
+    return _nested(nest((path, known[path].node) for path in parts.values()))
 
 
-def _space(header: Header, parts: Mapping[str, Parts]) -> dict[str, Any]:
-    leaves = nest((path, _leaf(header[name])) for name, path in parts.items())
-    return _nested(leaves)
+def _node(space: Any, key: str) -> dict[str, Any]:
+    """A space of Gymnasium's as Minari writes it."""
+    spaces = need("gymnasium.spaces", "minari")
+    kind, dtype = type(space).__name__, {"dtype": str(getattr(space, "dtype", ""))}
+    if isinstance(space, spaces.Dict):
+        parts = {name: _node(part, key) for name, part in space.spaces.items()}
+        return {"type": kind, "subspaces": parts}
+    if isinstance(space, spaces.Tuple):
+        return {"type": kind, "subspaces": [_node(part, key) for part in space.spaces]}
+    if isinstance(space, spaces.Box):
+        bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
+        return {"type": "Box", **dtype, "shape": list(space.shape), **bounds}
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", **dtype, "start": int(space.start), "n": int(space.n)}
+    if isinstance(space, spaces.MultiDiscrete):
+        start, nvec = space.start.tolist(), space.nvec.tolist()
+        return {"type": "MultiDiscrete", **dtype, "nvec": nvec, "start": start}
+    if isinstance(space, spaces.MultiBinary):
+        n = list(space.n) if isinstance(space.n, (tuple, list, np.ndarray)) else int(space.n)
+        return {"type": "MultiBinary", "n": n}
+    raise TypeError(f"about: {key}: expected a space of numbers or its JSON, got {space!r}")
 
 
 def _nested(node: Any) -> dict[str, Any]:
@@ -135,6 +283,8 @@ class Leaf:
 
     Attributes
     ----------
+    node : dict
+        As Minari writes it.
     kind : str
         Its type, as ``"Box"``.
     shape : tuple of int
@@ -143,6 +293,7 @@ class Leaf:
     """
 
     def __init__(self, found: Mapping[str, Any]) -> None:
+        self.node = dict(found)
         self.kind = str(found.get("type"))
         self.dtype = str(found.get("dtype", ""))
         shape = found.get("shape", [])

@@ -51,6 +51,9 @@ class Description(NamedTuple):
         ``env``, ``length``, ``is_cut``, ``is_open`` and ``seed`` of each.
     left_out : list of str
         What is in the files and would not be in a buffer of all fields.
+    about : dict
+        What ``export`` takes as ``about``, to write the same metadata again. Of Minari: spaces,
+        ``env_spec``, authors and the like; of other formats nothing.
     """
 
     format: str
@@ -59,6 +62,7 @@ class Description(NamedTuple):
     n_envs: int
     episodes: tuple[EpisodeRecord, ...]
     left_out: list[str]
+    about: dict[str, Any]
 
 
 def _format(name: str) -> Format:
@@ -104,8 +108,8 @@ def _reading(
 ) -> Iterator[tuple[str, Reader]]:
     """The reader of a data set, or of a split of it."""
     place = as_path("path", path)
-    if format is not None and not place.exists():
-        place = _format(format).find(os.fsdecode(path)) or place
+    if not place.exists():
+        place = _format(format or "minari").find(os.fsdecode(path)) or place
     if format is None and not place.exists():
         raise FileNotFoundError(f"{place}: there is no such file or folder")
     name = detect_format(place) if format is None else format
@@ -134,7 +138,7 @@ def describe(
     Parameters
     ----------
     path : str or path
-        The file or folder; of format ``"minari"`` also the name of a local data set.
+        The file or folder, or the name of a local data set of Minari's.
     format : str, optional
         One of ``FORMATS``; told from the files.
     split : str, optional
@@ -181,7 +185,9 @@ def describe(
                 f"the last step of each episode that is not terminated (its {_listed(reader)} is "
                 "not in the files)"
             )
-        return Description(name, header.rows, fields, header.n_envs, header.episodes, left_out)
+        return Description(
+            name, header.rows, fields, header.n_envs, header.episodes, left_out, dict(reader.about)
+        )
 
 
 def _listed(reader: Reader) -> str:
@@ -221,11 +227,12 @@ def export(
     found.check(source.header)
     if not source.header.rows:
         raise ValueError("expected a buffer with rows, got an empty one")
+    entries = found.metadata(Path(os.fsdecode(path)), source.header, about or {})
     with shown(progress) as tell:
         count = _Count(tell, 2 * source.header.rows * source.header.row_nbytes)
         header = source.look(count.add)
         with new_place(path, is_file=found.is_file) as place:
-            _write(found.open_writer(place, header, dict(about or {})), source, header, count)
+            _write(found.open_writer(place, header, entries), source, header, count)
         count.finish()
     if source.left_out:
         warn(text, DataLossWarning)

@@ -16,6 +16,10 @@ from cpprb_like._c import machine_memory
 from cpprb_like.datasets import _dreamerv3, _tfrecord, describe
 from cpprb_like.errors import DataLossWarning
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*the buffer does not know the observation_space:UserWarning"
+)
+
 CORE = "tensorflow_datasets.core.features."
 UUID = "1" * 22
 

@@ -20,6 +20,10 @@ need("pyarrow")
 gymnasium = need("gymnasium")
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*the buffer does not know the observation_space:UserWarning"
+)
+
 every_format = pytest.mark.parametrize("format", FORMATS)
 
 

@@ -13,6 +13,10 @@ from optional import need
 from cpprb_like import ReplayBuffer
 from cpprb_like.datasets import FORMATS
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*the buffer does not know the observation_space:UserWarning"
+)
+
 every_format = pytest.mark.parametrize("format", FORMATS)
 
 

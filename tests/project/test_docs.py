@@ -30,7 +30,7 @@ NEEDED = {
     "From ReAgent": ("torch",),
     "From TF-Agents' replay buffers": ("dm_env",),
     "command-line.md": ("click", "h5py"),
-    "datasets.md": ("h5py", "pyarrow"),
+    "datasets.md": ("h5py", "pyarrow", "gymnasium"),
     "cpprb_like.cli._commands": ("click",),
     "cpprb_like.compat.reagent._buffer": ("torch",),
     "cpprb_like.compat.reagent._prioritized": ("torch",),
