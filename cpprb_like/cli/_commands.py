@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,19 @@ def _line(error: BaseException) -> str:
     return _tables.clean(" ".join(text.split())) or type(error).__name__
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Have an error name the file that it is about."""
+    try:
+        yield
+    except (BrokenPipeError, ImportError):
+        raise
+    except EXPECTED as error:
+        text = _line(error)
+        name = _tables.clean(path.name)
+        raise click.ClickException(text if name in text else f"{path}: {text}") from None
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(cpprb_like.__version__, package_name="cpprb_like")
 def commands() -> None:
@@ -62,10 +77,15 @@ def commands() -> None:
 def inspect(
     path: Path, state: int | None, reward: str | None, as_json: bool, plot: Path | None
 ) -> None:
-    """Show what is in a checkpoint folder, or in a file of cpprb's."""
-    found = look_at(path, state, reward)
+    """Show what is in a checkpoint folder, in a data set, or in a file of cpprb's.
+
+    Of a data set --reward and --plot read the rows; without them only its metadata are read.
+    """
+    with _naming(path):
+        found = look_at(path, state, reward, reads_rows=plot is not None)
     if plot is not None:
-        _plot.draw(found.rows, plot)
+        with _naming(plot):
+            _plot.draw(found.rows, plot)
     if as_json:
         click.echo(json.dumps(found.document, indent=2, allow_nan=False))
     else:
@@ -76,7 +96,8 @@ def inspect(
 @click.argument("folder", type=PATH)
 def verify(folder: Path) -> None:
     """Check every file of every state: exit code 1 if one is damaged."""
-    found = checkpoint.verify(folder)
+    with _naming(folder):
+        found = checkpoint.verify(folder)
     click.echo(_tables.verdicts(found))
     if not all(verdict.is_in_order for verdict in found):
         raise click.exceptions.Exit(1)
@@ -86,7 +107,7 @@ def verify(folder: Path) -> None:
 @click.argument("source", type=PATH)
 @click.argument("new", type=PATH)
 @click.option("--from", "kind", type=click.Choice(_convert.KINDS), help="What SOURCE is.")
-@click.option("--to", type=click.Choice(_convert.KINDS), help="What NEW is; a checkpoint.")
+@click.option("--to", type=click.Choice(_convert.KINDS), help="What NEW is; told from its suffix.")
 @click.option("--size", type=int, metavar="N", help="Capacity; as many as there are rows.")
 @click.option("--split", metavar="NAME", help="Of SOURCE, a data set that has several.")
 @click.option("--strict", is_flag=True, help="Refuse what has no place in a buffer, or in NEW.")
@@ -111,12 +132,13 @@ def convert(
     gamma: float | None,
     no_sync: bool,
 ) -> None:
-    """Make a checkpoint of a file of cpprb's or of a data set, or a data set of a checkpoint.
+    """Make a checkpoint, a data set or a file of cpprb's of any of these.
 
-    What SOURCE is, is told from its files. --no-sync is for checkpoints: a data set is always put
-    on the disk.
+    What SOURCE is, is told from its files; what NEW is, from its suffix: a checkpoint has none.
+    --no-sync is for checkpoints: other files are always put on the disk.
     """
-    kind = kind or _convert.kind_of(source)
+    with _naming(source):
+        kind = kind or _convert.kind_of(source)
     written = _convert.written_as(new, to)
     warned: list[str] = []
     if written == _convert.CHECKPOINT:
@@ -125,27 +147,34 @@ def convert(
     given |= {"action": action, "reward": reward, "nstep": nstep, "gamma": gamma}
     given |= {"no-sync": no_sync or None}
     _convert.check_options([name for name in given if given[name] is not None], kind, written)
-    if kind == _convert.CHECKPOINT:
-        buffer = _convert.read_saved(source, size)
-    elif kind == _convert.CPPRB:
-        discount = 0.99 if gamma is None else gamma
-        buffer, _, warned = _convert.read(source, size, nstep=nstep, gamma=discount, reward=reward)
-    else:
-        buffer, warned = _convert.read_dataset(source, kind, size, split, strict=strict)
-    if written == _convert.CHECKPOINT:
-        buffer.save(new, sync=not no_sync)
-    else:
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
-            buffer.export(
-                new,
-                written,
-                strict=strict,
-                observation=_names(observation),
-                action=_names(action),
-                reward=reward,
-            )
-        warned += [str(warning.message) for warning in found]
+    with _naming(source):
+        if kind == _convert.CHECKPOINT:
+            buffer = _convert.read_saved(source, size)
+        elif kind == _convert.CPPRB:
+            discount = 0.99 if gamma is None else gamma
+            options: dict[str, Any] = {"nstep": nstep, "gamma": discount, "reward": reward}
+            buffer, _, warned = _convert.read(source, size, **options)
+        else:
+            buffer, warned = _convert.read_dataset(source, kind, size, split, strict=strict)
+        about = _convert.about_of(source, kind, written, split)
+    with _naming(new):
+        if written == _convert.CHECKPOINT:
+            buffer.save(new, sync=not no_sync)
+        elif written == _convert.CPPRB:
+            new = _convert.write_transitions(buffer, new)
+        else:
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                buffer.export(
+                    new,
+                    written,
+                    strict=strict,
+                    observation=_names(observation),
+                    action=_names(action),
+                    reward=reward,
+                    about=about,
+                )
+            warned += [str(warning.message) for warning in found]
     for text in warned:
         click.echo(f"Warning: {_line(ValueError(text))}", err=True)
     click.echo(f"{new}: {_tables.plural(len(buffer), 'row')}")
@@ -185,12 +214,15 @@ def copy(
     chosen = None if codec in (None, "none") else codec
     if size is None and fields is None:
         kept = checkpoint.AS_IT_IS if codec is None else chosen
-        checkpoint.copy(folder, new, state=state, codec=kept, level=level, sync=not no_sync)
+        with _naming(folder):
+            checkpoint.copy(folder, new, state=state, codec=kept, level=level, sync=not no_sync)
     else:
         _expect_none(new)
         names = _names(fields)
-        found = checkpoint.load(folder, size=size, fields=names, state=state, decode=_as_it_is)
-        found.save(new, codec=chosen, level=level, sync=not no_sync, encode=_as_it_is)
+        with _naming(folder):
+            found = checkpoint.load(folder, size=size, fields=names, state=state, decode=_as_it_is)
+        with _naming(new):
+            found.save(new, codec=chosen, level=level, sync=not no_sync, encode=_as_it_is)
     files = checkpoint.Look(new).files
     nbytes = _tables.amount(sum(file.nbytes for file in files))
     click.echo(f"{new}: {_tables.plural(len(files), 'file')}, {nbytes}")

@@ -9,21 +9,23 @@ from typing import Any
 
 from cpprb_like import ReplayBuffer, checkpoint
 from cpprb_like.checkpoint import Transitions, describe_transitions
-from cpprb_like.datasets import FORMATS, detect_format
+from cpprb_like.datasets import FORMATS, describe, detect_format
 
 __all__ = [
     "CHECKPOINT",
     "CPPRB",
     "KINDS",
+    "about_of",
     "check_options",
     "kind_of",
     "read",
     "read_dataset",
     "read_saved",
+    "write_transitions",
     "written_as",
 ]
 
-CHECKPOINT, CPPRB = "checkpoint", "cpprb"
+CHECKPOINT, CPPRB, MINARI = "checkpoint", "cpprb", "minari"
 KINDS = (CHECKPOINT, CPPRB, *FORMATS)
 
 
@@ -36,15 +38,15 @@ def kind_of(path: Path) -> str:
 
 def written_as(path: Path, kind: str | None) -> str:
     """What to write to a path: what is asked for, or what its suffix says, or a checkpoint."""
-    if kind == CPPRB:
-        raise ValueError(f"expected one of {[CHECKPOINT, *FORMATS]}, got {CPPRB!r}")
+    if kind is None and path.suffix == ".npz":
+        return CPPRB
     return kind or detect_format(path, is_new=True) or CHECKPOINT
 
 
 def check_options(given: Collection[str], source: str, written: str) -> None:
     """Raise ``ValueError`` for an option that nothing would read, of what is read and written."""
     is_read, is_written = (kind in FORMATS for kind in (source, written))
-    sums = "nstep" in given
+    sums, what = "nstep" in given, "file of cpprb's" if written == CPPRB else "data set"
     readers = {
         "split": (is_read, "SOURCE is no data set, so it has no splits"),
         "strict": (is_read or is_written, "no data set is read or written, so nothing is lost"),
@@ -53,7 +55,7 @@ def check_options(given: Collection[str], source: str, written: str) -> None:
         "nstep": (source == CPPRB, "SOURCE is no file of cpprb's, whose rows may sum steps"),
         "gamma": (sums, "it is the discount of --nstep, which is not given"),
         "reward": (is_written or sums, "NEW is no data set, and no --nstep sums rewards"),
-        "no-sync": (not is_written, "NEW is a data set, which is always put on the disk"),
+        "no-sync": (written == CHECKPOINT, f"NEW is a {what}, which is always put on the disk"),
     }
     for name, (is_used, why) in readers.items():
         if name in given and not is_used:
@@ -78,6 +80,22 @@ def read_dataset(
             path, format=kind, capacity=size, split=split, strict=strict
         )
     return buffer, [str(warning.message) for warning in warned]
+
+
+def about_of(source: Path, kind: str, written: str, split: str | None) -> dict[str, Any] | None:
+    """The metadata of a data set that another one of the same library may have too."""
+    if not (kind.startswith(MINARI) and written.startswith(MINARI)):
+        return None
+    return describe(source, format=kind, split=split).about
+
+
+def write_transitions(buffer: ReplayBuffer, path: Path) -> Path:
+    """Write a new file of cpprb's; its path, with the suffix that it gets."""
+    file = path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
+    if file.exists():
+        raise FileExistsError(f"{file}: there is something of this name already")
+    buffer.save_transitions(file)
+    return file
 
 
 def read(

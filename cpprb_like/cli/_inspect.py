@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import Held, Look, Rows, describe_transitions, rows_of, states
-from cpprb_like.cli._convert import read, reward_field
+from cpprb_like.cli._convert import CHECKPOINT, CPPRB, kind_of, read, reward_field
+from cpprb_like.datasets import Description, describe
+from cpprb_like.errors import DataLossWarning
 
 __all__ = ["Found", "inspect"]
 
@@ -25,8 +29,18 @@ class Found(NamedTuple):
     rows: dict[str, Rows]
 
 
-def inspect(path: Path, state: int | None = None, reward: str | None = None) -> Found:
-    """Look at a checkpoint folder, or at a file of cpprb's."""
+def inspect(
+    path: Path, state: int | None = None, reward: str | None = None, *, reads_rows: bool = False
+) -> Found:
+    """Look at a checkpoint folder, at a data set, or at a file of cpprb's.
+
+    ``reads_rows`` is whether the rows of a data set are wanted too.
+    """
+    kind = kind_of(path)
+    if state is not None and kind != CHECKPOINT and not path.is_dir():
+        raise ValueError(f"--state: expected none, as {path} is no checkpoint")
+    if kind not in (CHECKPOINT, CPPRB):
+        return _dataset(path, kind, reward, reads_rows=reads_rows or reward is not None)
     if path.is_dir():
         return _checkpoint(path, state, reward)
     if path.is_file():
@@ -117,6 +131,60 @@ def _field(
         "shape": list(shape),
         "nbytes_per_step": nbytes,
         "nbytes": nbytes * n,
+    }
+
+
+# ---------------------------------------------------------------------- data sets
+
+
+def _dataset(path: Path, kind: str, reward: str | None, *, reads_rows: bool) -> Found:
+    said = describe(path, format=kind)
+    if reward is not None and reward not in said.fields:
+        raise ValueError(f"reward: expected one of {list(said.fields)}, got {reward!r}")
+    rows: dict[str, Rows] = {}
+    statistics: dict[str, Any] = {"episodes": _episodes(said), "reward": None, "returns": None}
+    if reads_rows:
+        chosen = reward_field(list(said.fields), reward)
+        if reward is None and chosen is not None and not _is_one_number(*said.fields[chosen]):
+            chosen = None
+        ends = [name for name in ("done", "terminated", "truncated") if name in said.fields]
+        names = dict.fromkeys([*([] if chosen is None else [chosen]), *ends])
+        fields: dict[str, Any] = {name: {} for name in names or list(said.fields)[:1]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataLossWarning)  # ``left_out`` says the same
+            buffer = ReplayBuffer.from_dataset(path, format=kind, env_dict=fields)
+        rows[""] = rows_of(buffer, chosen)
+        found = _statistics(rows[""], chosen)
+        statistics |= {name: found[name] for name in ("reward", "returns")}
+    columns = [
+        _field(name, dtype, shape, math.prod(shape) * dtype.itemsize, said.rows)
+        for name, (dtype, shape) in said.fields.items()
+    ]
+    files = [file for file in (said.path, *said.path.rglob("*")) if file.is_file()]
+    document = {
+        "path": str(path),
+        "kind": "data set",
+        "format": said.format,
+        "files": len(files),
+        "nbytes": sum(file.stat().st_size for file in files),
+        "rows": said.rows,
+        "n_envs": said.n_envs,
+        "left_out": said.left_out,
+        "about": said.about,
+        "nbytes_per_step": sum(field["nbytes_per_step"] for field in columns),
+        "fields": columns,
+        **statistics,
+    }
+    return Found(document, rows)
+
+
+def _episodes(said: Description) -> dict[str, Any]:
+    lengths = np.array([episode.length for episode in said.episodes], np.float64)
+    return {
+        "number": len(said.episodes),
+        "open": sum(episode.is_open for episode in said.episodes),
+        "cut": sum(episode.is_cut for episode in said.episodes),
+        "length": _spread(lengths),
     }
 
 

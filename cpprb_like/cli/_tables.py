@@ -52,6 +52,9 @@ def report(document: dict[str, Any]) -> str:
         lines += table(_head(document))
         for buffer in document["buffers"]:
             lines += ["", *_buffer(buffer)]
+    elif document["kind"] == "data set":
+        lines += table(_head_of_dataset(document))
+        lines += ["", *_fields(document)]
     else:
         lines += table(_head_of_file(document))
         lines += ["", *_fields(document)]
@@ -77,6 +80,27 @@ def _head(document: dict[str, Any]) -> Pairs:
     if document["not_saved"]:
         lines.append(("not saved", ", ".join(document["not_saved"])))
     return lines
+
+
+def _head_of_dataset(document: dict[str, Any]) -> Pairs:
+    episodes = document["episodes"]
+    parts = [f"{episodes['number']:,}"]
+    parts += [f"{episodes[name]:,} {name}" for name in ("open", "cut") if episodes[name]]
+    lines = [
+        ("data set", document["path"]),
+        ("format", document["format"]),
+        ("files", f"{plural(document['files'], 'file')}, {amount(document['nbytes'])}"),
+        ("rows", plural(document["rows"], "row")),
+        ("environments", str(document["n_envs"])),
+        ("episodes", "; ".join(parts)),
+        ("their length", _spread(episodes["length"], "rows")),
+    ]
+    if document["reward"] is not None:
+        what = f"{_spread(document['returns'])}, of complete episodes, by {document['reward']!r}"
+        lines.append(("returns", what if document["returns"] else "no episode is complete"))
+    if document["about"]:
+        lines.append(("metadata", ", ".join(document["about"])))
+    return lines + [("left out", text) for text in document["left_out"]]
 
 
 def _head_of_file(document: dict[str, Any]) -> Pairs:

@@ -54,6 +54,8 @@ class Description(NamedTuple):
     about : dict
         What ``export`` takes as ``about``, to write the same metadata again. Of Minari: spaces,
         ``env_spec``, authors and the like; of other formats nothing.
+    path : Path
+        Where its files are.
     """
 
     format: str
@@ -63,6 +65,7 @@ class Description(NamedTuple):
     episodes: tuple[EpisodeRecord, ...]
     left_out: list[str]
     about: dict[str, Any]
+    path: Path
 
 
 def _format(name: str) -> Format:
@@ -72,12 +75,19 @@ def _format(name: str) -> Format:
     return found
 
 
+def _place(path: str | os.PathLike[str], format: str) -> Path:  # noqa: A002 (users' word)
+    """A path, or where the library of a format keeps a local data set of this name."""
+    place = as_path("path", path)
+    return place if place.exists() else _format(format).find(os.fsdecode(path)) or place
+
+
 def detect_format(path: str | os.PathLike[str], *, is_new: bool = False) -> str | None:
     """The format of the files at a path, or None.
 
     Parameters
     ----------
     path : str or path
+        Also the name of a local data set of Minari's.
     is_new : bool
         Whether there is nothing yet: then the suffix tells it.
 
@@ -92,7 +102,7 @@ def detect_format(path: str | os.PathLike[str], *, is_new: bool = False) -> str 
     >>> detect_format("rows.hdf5", is_new=True)
     'd4rl'
     """
-    place = as_path("path", path)
+    place = as_path("path", path) if is_new else _place(path, "minari")
     for name in FORMATS:
         found = _format(name)
         if place.suffix in found.suffixes if is_new else found.told_by(place):
@@ -105,11 +115,9 @@ def _reading(
     path: str | os.PathLike[str],
     format: str | None,  # noqa: A002 (the word that users know)
     split: str | None,
-) -> Iterator[tuple[str, Reader]]:
-    """The reader of a data set, or of a split of it."""
-    place = as_path("path", path)
-    if not place.exists():
-        place = _format(format or "minari").find(os.fsdecode(path)) or place
+) -> Iterator[tuple[str, Path, Reader]]:
+    """The format of a data set, where it is, and a reader of it or of a split of it."""
+    place = _place(path, format or "minari")
     if format is None and not place.exists():
         raise FileNotFoundError(f"{place}: there is no such file or folder")
     name = detect_format(place) if format is None else format
@@ -122,7 +130,7 @@ def _reading(
         raise FileNotFoundError(f"{place}: there is no such file or folder")
     reader = found.open_reader(place) if split is None else found.open_split(place, split)
     try:
-        yield name, reader
+        yield name, place, reader
     finally:
         reader.close()
 
@@ -176,7 +184,7 @@ def describe(
     >>> found.format, found.rows, [episode.is_open for episode in found.episodes]
     ('dreamerv3', 2, [False, True])
     """
-    with _reading(path, format, split) as (name, reader):
+    with _reading(path, format, split) as (name, place, reader):
         header = reader.header
         fields = {field.name: (field.dtype, field.shape) for field in header.fields}
         left_out = list(reader.left_out)
@@ -186,7 +194,14 @@ def describe(
                 "not in the files)"
             )
         return Description(
-            name, header.rows, fields, header.n_envs, header.episodes, left_out, dict(reader.about)
+            name,
+            header.rows,
+            fields,
+            header.n_envs,
+            header.episodes,
+            left_out,
+            dict(reader.about),
+            place,
         )
 
 
@@ -227,7 +242,7 @@ def export(
     found.check(source.header)
     if not source.header.rows:
         raise ValueError("expected a buffer with rows, got an empty one")
-    entries = found.metadata(Path(os.fsdecode(path)), source.header, about or {})
+    entries = found.metadata(path, source.header, about or {})
     with shown(progress) as tell:
         count = _Count(tell, 2 * source.header.rows * source.header.row_nbytes)
         header = source.look(count.add)
@@ -290,7 +305,7 @@ def from_dataset(
     options: Mapping[str, Any],
 ) -> Any:
     """A buffer with the rows of a data set: see ``ReplayBuffer.from_dataset``."""
-    with _reading(path, format, split) as (_, reader):
+    with _reading(path, format, split) as (_, _, reader):
         header = reader.header
         lost = []
         if reader.left_out:

@@ -681,3 +681,140 @@ def test_a_copy_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     damage(tmp_path / "a", "s1-0.npy")
     assert "s1-0.npy: checksum" in refused("copy", tmp_path / "a", tmp_path / "c")
     assert not list((tmp_path / "c").glob("*.*"))
+
+
+# ---------------------------------------------------------------------- data sets
+
+
+def test_a_data_set_is_inspected(tmp_path: Path) -> None:
+    """Its fields and episodes; it was taken for a file of cpprb's."""
+    need("h5py")
+    rb = filled()
+    rb.export(tmp_path / "rows.hdf5")
+    text = run("inspect", tmp_path / "rows.hdf5").stdout.splitlines()
+    assert text[:2] == [f"data set      {tmp_path / 'rows.hdf5'}", "format        d4rl"]
+    assert "rows          30 rows" in text
+    assert "episodes      3; 1 cut" in text
+    assert "their length  mean 10, min 10, max 10 rows" in text
+    assert not any(line.startswith("returns") for line in text)
+    assert text[-1].split()[-3:] == ["17", "510", "B"]
+
+    found = described(tmp_path / "rows.hdf5", "--reward", "rew")
+    assert (found["kind"], found["format"], found["rows"], found["n_envs"]) == (
+        "data set",
+        "d4rl",
+        30,
+        1,
+    )
+    assert found["nbytes"] == (tmp_path / "rows.hdf5").stat().st_size
+    assert found["returns"] == {"mean": 10.0, "min": 10.0, "max": 10.0}
+    assert found["episodes"]["number"] == 3
+    assert [field["name"] for field in found["fields"]] == ["obs", "rew", "done"]
+    assert "returns" in run("inspect", tmp_path / "rows.hdf5", "--reward", "rew").stdout
+    assert "expected one of ['obs', 'rew', 'done'], got 'x'" in refused(
+        "inspect", tmp_path / "rows.hdf5", "--reward", "x"
+    )
+    assert "--state: expected none" in refused("inspect", tmp_path / "rows.hdf5", "--state", 1)
+
+
+def test_what_a_data_set_lacks_is_shown(tmp_path: Path) -> None:
+    """Steps without a next value, and what has no place in a buffer."""
+    h5py = need("h5py")
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["observations"] = file["rewards"] = file["actions"] = np.arange(4.0)
+        file["terminals"], file["timeouts"] = np.zeros(4, bool), np.arange(4) == 1
+        file["metadata/author"] = "they"
+    text = run("inspect", tmp_path / "x.hdf5").stdout
+    assert "left out      metadata/author (object)" in text
+    assert (
+        "left out      the last step of each episode that is not terminated (its next_obs" in text
+    )
+    assert described(tmp_path / "x.hdf5", "--reward", "rew")["returns"]["max"] == 1.0
+
+
+def test_a_local_data_set_of_minaris_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Minari names it; and what its metadata say goes with it to another one."""
+    need("h5py")
+    need("pyarrow")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    space = '{"type": "Discrete", "dtype": "int64", "start": 0, "n": 7}'
+    about = {"observation_space": space, "action_space": space, "author": ["they"]}
+    number: Any = {"shape": (), "dtype": "i8"}
+    rb = ReplayBuffer(9, {"obs": number, "act": number, "rew": {"shape": ()}}, next_of="obs")
+    rb.add(obs=1, act=2, rew=3, next_obs=4)
+    rb.export(tmp_path / "cart" / "pole-v0", "minari", about=about)
+
+    found = described("cart/pole-v0")
+    assert (found["format"], found["rows"], found["about"]["author"]) == ("minari", 1, ["they"])
+    assert found["nbytes"] > 0
+    assert "metadata" in run("inspect", "cart/pole-v0").stdout
+    done = run("convert", "cart/pole-v0", tmp_path / "cart" / "pole-v1", "--to", "minari-arrow")
+    assert done.stderr == ""
+    assert described("cart/pole-v1")["about"] == found["about"]
+
+
+def test_a_file_of_cpprbs_is_written(tmp_path: Path) -> None:
+    """Told by the suffix, or by --to; a folder of this name was made of it."""
+    need("h5py")
+    rb = filled(n=30)
+    rb.save(tmp_path / "saved")
+    rb.export(tmp_path / "rows.hdf5")
+    for source in ("saved", "rows.hdf5"):
+        new = tmp_path / f"{source}.npz"
+        assert run("convert", tmp_path / source, new).stdout == f"{new}: 30 rows\n"
+        again = ReplayBuffer(30, FIELDS)
+        again.load_transitions(new)
+        for name, values in rb.get_all_transitions().items():
+            np.testing.assert_array_equal(again.get_all_transitions()[name], values)
+        assert "already" in refused("convert", tmp_path / source, new)
+    done = run("convert", tmp_path / "saved", tmp_path / "rows", "--to", "cpprb")
+    assert done.stdout == f"{tmp_path / 'rows.npz'}: 30 rows\n"
+    assert "--no-sync: expected none, as NEW is a file of cpprb's" in refused(
+        "convert", tmp_path / "saved", tmp_path / "x.npz", "--no-sync"
+    )
+
+
+@pytest.mark.parametrize("name", ["saved", "rows.npz", "rows.hdf5", "rows.parquet", "nothing"])
+def test_errors_name_the_file(name: str, tmp_path: Path) -> None:
+    """Whatever is wrong with it, and whichever command reads it."""
+    need("h5py")
+    need("pyarrow")
+    rb = filled()
+    if name == "saved":
+        rb.save(tmp_path / name)
+        (damaged,) = (path for path in (tmp_path / name).iterdir() if path.suffix == ".json")
+    else:
+        damaged = tmp_path / name
+        if name == "rows.npz":
+            rb.save_transitions(damaged)
+        elif name != "nothing":
+            rb.export(damaged)
+    whole = damaged.read_bytes() if damaged.is_file() else b""
+    for k in range(0, len(whole), max(1, len(whole) // 12)):
+        damaged.write_bytes(whole[:k])
+        for line in (["inspect"], ["convert"], ["copy"]):
+            new = [] if line == ["inspect"] else [tmp_path / f"new-{k}-{line[0]}"]
+            arguments = [str(text) for text in (*line, tmp_path / name, *new)]
+            done = click_testing.CliRunner().invoke(commands, arguments)
+            assert done.exception is None or isinstance(done.exception, SystemExit)
+            assert done.exit_code == 0 or name in done.stderr
+    if name == "nothing":
+        for line in (["inspect"], ["convert"], ["copy"], ["verify"]):
+            new = [tmp_path / "new"] if line[0] in ("convert", "copy") else []
+            assert name in refused(*line, tmp_path / name, *new)
+    assert str(tmp_path / "no" / "x.npz") in refused(
+        "convert", _saved(tmp_path / "sound"), _blocked(tmp_path / "no") / "x.npz"
+    )
+
+
+def _saved(path: Path) -> Path:
+    filled().save(path)
+    return path
+
+
+def _blocked(path: Path) -> Path:
+    """A file where a folder would have to be."""
+    path.write_bytes(b"")
+    return path
