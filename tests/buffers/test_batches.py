@@ -340,6 +340,8 @@ def test_an_epoch_has_no_row_of_a_slot_that_was_empty_when_it_began(
             writer.add(x=x, r=x * 0.0, done=[True, True])
         for batch in batches:
             found += batch["x"].tolist()
-        empty = {100 + 2 * t + 1 for t in range(8) if t % 2}
+        slots = writer.ring.capacity
+        empty = {100 + k for k in range(16) if (16 + k) % slots in (3, 7, 11, 15)}
+        assert len(empty) > 2
         assert empty.isdisjoint(found)
-        assert len(found) == before
+        assert len(found) == before or (source == "Nstep" and len(found) < before)
