@@ -23,4 +23,5 @@ cdef struct Values:          # that lie anywhere, and are copied into a batch
 
 cdef void c_gather_blocks(const Block* blocks, intp_t count, intp_t n) noexcept nogil
 cdef void c_gather_values(const Values* values, intp_t n) noexcept nogil
+cdef void c_gather_values_beside_actors(const Values* values, intp_t n) noexcept nogil
 cdef bint c_is_past_caches(intp_t nbytes) noexcept nogil

@@ -9,7 +9,7 @@ from cpprb_like._c.copying cimport (
     CACHED_NBYTES, LONGEST, PIECE, STREAMS, c_copy, c_copy_ahead, c_end_stream, c_gather, c_interleave,
     c_stream_ahead,
 )
-from cpprb_like._c.cores cimport c_share
+from cpprb_like._c.cores cimport c_share, c_was_asked
 from cpprb_like._c.typedefs cimport intp_t
 
 cdef intp_t past_caches = CACHED_NBYTES  # batches that are larger are written so
@@ -76,6 +76,20 @@ cdef void c_gather_values(const Values* values, intp_t n) noexcept nogil:
     cdef Placing work
     work.values, work.n, work.streams = values, n, c_is_past_caches(n * values.nbytes)
     c_share(c_place_part, &work, n, n * values.nbytes)
+
+
+cdef void c_gather_values_beside_actors(const Values* values, intp_t n) noexcept nogil:
+    """As ``c_gather_values``; by this thread alone unless the program has chosen a number of threads.
+
+    Actors need the other cores. A second thread waits for one of them, and takes a third more of
+    processor time.
+    """
+    cdef Placing work
+    if c_was_asked():
+        c_gather_values(values, n)
+        return
+    work.values, work.n, work.streams = values, n, c_is_past_caches(n * values.nbytes)
+    c_place_part(&work, 0, n)
 
 
 cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nogil:

@@ -6,4 +6,5 @@ from cpprb_like._c.typedefs cimport intp_t
 ctypedef void (*Job)(const void* work, intp_t start, intp_t stop) noexcept nogil
 
 
+cdef bint c_was_asked() noexcept nogil
 cdef void c_share(Job job, const void* work, intp_t n, intp_t nbytes) noexcept nogil

@@ -92,7 +92,8 @@ def set_num_threads(n):
     n : int or None
         At least 1; with 1, the thread that draws copies all by itself. None stands for the default:
         the value of the environment variable ``CPPRB_LIKE_NUM_THREADS`` when the package was
-        imported, or else as many as the process may use cores, up to 4.
+        imported, or else as many as the process may use cores, up to 4; for learners of a
+        ``SharedReplay`` one, as actors need the other cores.
 
     Raises
     ------
@@ -159,6 +160,11 @@ wanted = by_default
 cdef intp_t c_limit() noexcept nogil:
     """The most threads that copy."""
     return wanted if wanted else max(1, min(cpprb_cores(), BY_DEFAULT))
+
+
+cdef bint c_was_asked() noexcept nogil:
+    """Whether the program, or its environment, has chosen a number of threads."""
+    return wanted > 0
 
 
 cdef void* c_run(void* argument) noexcept nogil:

@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._c.blocks cimport Values, c_gather_values
+from cpprb_like._c.blocks cimport Values, c_gather_values_beside_actors
 from cpprb_like._c.copying cimport c_gather_at, c_prefetch_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
@@ -304,10 +304,10 @@ cdef class Followers:
         values.out, values.wholes, values.frames = out, wholes, NULL
         values.nbytes, values.depth, values.outer, values.inner = ring.table[place, NBYTES], 1, 1, 0
         if n * values.nbytes < UNLOCKED_NBYTES:
-            c_gather_values(&values, n)
+            c_gather_values_beside_actors(&values, n)
         else:
             with nogil:
-                c_gather_values(&values, n)
+                c_gather_values_beside_actors(&values, n)
 
     cdef int c_fill_chain(
         self, Ring ring, char* out, intp_t place, const intp_t* rows, intp_t n
@@ -341,7 +341,7 @@ cdef class Followers:
             held.append(chain.c_held())
             chain.c_aim(ids, places, found, ring.state[WRITTEN], &values)
         with nogil:
-            c_gather_values(&values, n)
+            c_gather_values_beside_actors(&values, n)
         c_close(&values)
         free(ids)
         return 0

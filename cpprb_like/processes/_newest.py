@@ -26,7 +26,7 @@ from cpprb_like.samplers._base import Extra, Slots
 
 __all__ = ["NewestLearner"]
 
-FILE = "cleared"
+FILE = "cleared"  # words for each shard: rows before it are cleared; whether it was ever taken
 
 
 class NewestLearner(Learner):
@@ -39,7 +39,9 @@ class NewestLearner(Learner):
     _size: int | None
     _said_in: str | None
     _cleared: NDArray[np.int64]
+    _taken: NDArray[np.int64]
     _seen: bytes
+    _known: bytes
     _heard: list[int]
     _starts: list[int]
     _times: dict[int, NDArray[np.int64]]
@@ -52,7 +54,12 @@ class NewestLearner(Learner):
         """
         for shard in shards:
             (shard / TIMES).touch()
-        (folder / FILE).write_bytes(bytes(WORD * len(shards)))
+        (folder / FILE).write_bytes(bytes(2 * WORD * len(shards)))
+
+    @staticmethod
+    def tell_taken(folder: Path, number: int) -> None:
+        """Have all learners look at a shard that an actor has just taken."""
+        _mapped(folder / FILE).reshape(2, -1)[1, number] = 1
 
     def keep(self, size: int | None, priorities: str | None) -> None:
         """Read the newest ``size`` rows from now on, or all.
@@ -64,8 +71,8 @@ class NewestLearner(Learner):
         self._heard = [0] * len(self._shards)
         self._times = {}
         self._starts = [0] * len(self._shards)
-        self._cleared = _mapped(self._folder.path / FILE)
-        self._seen = self._cleared.tobytes()
+        self._cleared, self._taken = _mapped(self._folder.path / FILE).reshape(2, -1)
+        self._seen, self._known = self._cleared.tobytes(), b""
 
     @property
     def is_cleared(self) -> bool:
@@ -154,6 +161,12 @@ class NewestLearner(Learner):
             for number, reader in enumerate(self._readers):
                 if reader is not None and reader.ring.written > self._heard[number]:
                     self._hear(number, reader, self._said_in)
+
+    def _open_readers(self) -> None:
+        taken = self._taken.tobytes()
+        if taken != self._known:  # a look at the files of all shards takes 5 us each
+            super()._open_readers()
+            self._known = taken
 
     def _leave_out(self, number: int, row: int) -> None:
         """Leave out the rows of a shard before this one, for good."""

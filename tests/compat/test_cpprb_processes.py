@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import explorers
@@ -450,6 +451,26 @@ def test_an_explorer_takes_over_the_memory_of_one_that_has_ended() -> None:
         kept = [*range(1000 * number - 1000 + 10, 1000 * number - 1000 + 30)] if number else []
         assert ids_of(rb) == [*kept, *range(1000 * number, 1000 * number + 30)]
     assert len(list(rb._replay.folder.glob("shard-*/rows.dat"))) == 1
+    rb.close()
+
+
+@FORKS
+def test_a_draw_looks_for_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look for each explorer that might come took 100 us a batch. New explorers are seen."""
+    rb = MPReplayBuffer(50, FIELDS, seed=0)
+    rb.add(**rows(0, 5))
+    rb.sample(8)
+
+    def look(path: Path) -> bool:
+        raise AssertionError(f"it looks for {path}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "exists", look)
+        rb.sample(8)
+        rb.get_stored_size()
+    with child(lambda: rb.add(**rows(10, 5))) as explorer:
+        assert explorer.join() == 0
+    assert ids_of(rb) == [*range(5), *range(10, 15)]
     rb.close()
 
 

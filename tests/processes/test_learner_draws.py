@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import shared_rows
 from distributions import chi_square_limit
 from shared_rows import EACH, EPISODE, FIELDS, chained, ids, plain
 
+import cpprb_like
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Mixture
 from cpprb_like.processes import SharedReplay
@@ -286,6 +288,32 @@ def test_new_rows_have_the_greatest_priority_of_all_shards(mode: Any) -> None:
         batch = learner.sample(400)
         new = batch["probabilities"][batch["id"] == EACH + 4]
         assert new[0] == pytest.approx(3 / (4 * 3 + 4 + 3))
+
+
+@pytest.mark.skipif(not hasattr(time, "thread_time"), reason="no clock of a thread's work")
+@pytest.mark.parametrize("chained", [False, True])
+def test_learners_copy_batches_by_themselves(chained: bool) -> None:
+    """Actors need the other cores: a second thread costs processor time, and waits for one."""
+    fields: Any = {"image": {"shape": (300, 300), "dtype": "u1"}}
+    options: Any = {"next_of": "image"} if chained else {}
+    step = {"image": np.ones((100, 300, 300), "u1")}
+    step |= {"next_image": step["image"]} if chained else {}
+    before = cpprb_like.get_num_threads()
+    with SharedReplay(100, fields, writers=1, **options) as replay, replay.actor() as actor:
+        actor.add(**step)
+        learner = replay.learner(seed=0)
+        try:
+            for threads, least, most in ((None, -0.05, 0.05), (2, 0.2, 1.0)):
+                cpprb_like.set_num_threads(threads)
+                learner.sample(256)
+                began, own = time.process_time(), time.thread_time()
+                for _ in range(10):
+                    learner.sample(256)
+                both = time.process_time() - began
+                share = 1 - (time.thread_time() - own) / both
+                assert least <= share <= most, threads
+        finally:
+            cpprb_like.set_num_threads(None if before != 1 else 1)
 
 
 def test_learners_have_priorities_of_their_own(replay: SharedReplay) -> None:

@@ -211,12 +211,15 @@ class MPReplayBuffer:
 
     def _make_actor(self) -> Actor:
         """An actor, over the memory of an explorer that has ended if there is one."""
-        if not self._is_divided:
-            for member in self._replay.members():
-                if member.kind == "actor" and not member.alive:
-                    with contextlib.suppress(BlockingIOError):  # another process was faster
-                        return self._replay.actor(member.number)
-        return self._replay.actor()
+        actor = None
+        for member in [] if self._is_divided else self._replay.members():
+            if member.kind == "actor" and not member.alive and actor is None:
+                with contextlib.suppress(BlockingIOError):  # another process was faster
+                    actor = self._replay.actor(member.number)
+        if actor is None:
+            actor = self._replay.actor()
+        NewestLearner.tell_taken(self._replay.folder, actor.number)
+        return actor
 
     def _make_learner(self, seed: Seed) -> NewestLearner:
         learner = self._replay._learner_of(NewestLearner, copy.deepcopy(self._sampler), seed)
