@@ -616,7 +616,7 @@ def assert_newest(rb: Any, size: int) -> None:
     rows.sort(key=lambda row: row[0])
     kept = np.array([row for _, row in rows[-size:]], np.intp)
     with every._lock:
-        expected = every._read(lambda _: (kept, {}), len(kept), ("t",), None, False)["t"]
+        expected = every._read(lambda _: (kept, {}), ("t",), None, False)["t"]
     found = rb.get_all_transitions()
     assert torn(found, N_STEPS) is None
     assert sorted(found["t"].tolist()) == sorted(expected.tolist())
