@@ -15,7 +15,7 @@ cdef class BufferBase:
     cdef readonly object _lock       # RLock held by whoever needs writers to wait
     cdef public bint _paused         # somebody holds the lock
     cdef bint is_plain               # rows are stored as they are, and can be drawn at once
-    cdef bint has_priorities         # of its sampler: ``add`` takes priorities
+    cdef bint has_priorities         # ``add`` takes priorities: for its sampler, or others
     cdef bint keeps_rows             # of its sampler: it is told before absent rows are added
     cdef tuple names                 # field names, in declared order
     cdef dict numbers                # of the fields, by name

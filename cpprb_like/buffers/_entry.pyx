@@ -89,6 +89,12 @@ cdef class BufferBase:
         """What ``attempt()`` gives when it is called until that is not None, and nobody writes."""
         raise NotImplementedError
 
+    def _set_new(self, first, clears, priorities):
+        """Set the priorities of new rows, where ``_read_priorities`` gave no ``RowWeights``: of the
+        rows from row id ``first`` on, written when the ring counted these ``clears``.
+        """
+        raise NotImplementedError
+
     def _read_priorities(self, priorities):
         """Priorities as three values: the ``RowWeights`` that takes them, or None; an array with
         the priority of each row; and an array of their weights, or None.
@@ -118,7 +124,7 @@ cdef class BufferBase:
         self.n_streams = ring.n_envs
         self._lock = lock
         self.is_plain = not (ring.chains or ring.lookahead)
-        self.has_priorities = attributes["sampler"].has_priorities
+        self.has_priorities = attributes["sampler"].has_priorities or self._takes_priorities
         self.keeps_rows = attributes["sampler"].keeps_rows
         self.names = names
         self.numbers = numbers
@@ -420,10 +426,10 @@ cdef class BufferBase:
                 (<RowWeights> priorities[0]).c_set_new(first, priorities[1], priorities[2], present)
             else:
                 try:
-                    self.sampler.set_new(first, clears, priorities[1])
+                    self._set_new(first, clears, priorities[1])
                 except BaseException:
                     # It cannot fail by itself, so a signal handler raised. The rows are written.
-                    self.sampler.set_new(first, clears, priorities[1])
+                    self._set_new(first, clears, priorities[1])
                     raise
         return slot
 

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -196,6 +196,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     # In the class, so that a buffer whose __init__ did not run says so. A method __getattr__ would
     # say it too, but with one Python finds every method later: add cost 40 % more instructions.
     sampler: Sampler = _Unset()  # type: ignore[assignment]
+    _takes_priorities: ClassVar[bool] = False  # by ``add``, although rows are not drawn by them
     _files: file_maps.Files | None
     _layout: Layout
     _arena: NDArray[np.uint8]
@@ -734,14 +735,19 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         self, priorities: ArrayLike
     ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]:
         """Priorities for ``add``, and the row weights if they can be set without Python code."""
-        if self.n_envs > 1:
-            priorities = self._in_time_order(priorities)
         sampler: Any = self.sampler  # of a buffer with priorities
-        found: tuple[RowWeights | None, Any, Any] = sampler.prepare(priorities)
+        found: tuple[RowWeights | None, Any, Any] = sampler.prepare(self._in_time_order(priorities))
         return found
+
+    def _set_new(self, first: int, clears: int, priorities: NDArray[np.float64]) -> None:
+        """Set the priorities of new rows, where ``_read_priorities`` gave no row weights."""
+        sampler: Any = self.sampler
+        sampler.set_new(first, clears, priorities)
 
     def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
         """Priorities of a block of time steps, flattened to one for each row."""
+        if self.n_envs == 1:
+            return priorities
         try:
             # A masked array stays one, for the sampler to refuse.
             given = priorities if isinstance(priorities, np.ndarray) else read_array(priorities)

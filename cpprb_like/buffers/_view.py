@@ -352,7 +352,8 @@ class _Opened:
         self._open_starts(stacks)
         self.items: SequenceReader | None = None
         if self.sequences is not None:
-            self.single = self.sequences.single(names)
+            factor = ["discount"] * (self.nstep is not None and self.nstep.discount)
+            self.single = self.sequences.single([*names, *factor])
             plain = self.nstep is None and stacks is None
             self.items = SequenceReader(
                 buffer._episodes, self.sequences, None if plain else self.take, self.steps
@@ -435,7 +436,8 @@ class _Opened:
         found = {}
         along = () if self.sequences is None else (self.sequences.rows,)
         if self.nstep is not None and self.nstep.discount:
-            shape = (*along, *self.nstep.discount_shape)
+            once = "discount" in self.single
+            shape = (*(() if once else along), *self.nstep.discount_shape)
             found["discount"] = ColumnSpec(np.dtype(np.float32), shape)
         if self.sequences is not None:
             found[self.sequences.mark] = ColumnSpec(np.dtype(np.bool_), along)
@@ -548,7 +550,7 @@ class _Plan:
 
     def __init__(self, now: _Opened, columns: tuple[Column, ...]) -> None:
         self.columns = columns
-        self.single = now.single & {column.name for column in columns}
+        self.single = now.single & {"discount", *(column.name for column in columns)}
         self.goals: RelabelPlan | None = None
         if now.goals is not None:
             self.goals = RelabelPlan(now.goals, columns, self.single, now.reader)

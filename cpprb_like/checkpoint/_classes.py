@@ -25,7 +25,7 @@ MODULES = {
     "processes.SavedShard": "cpprb_like.processes._saving",
     "MinSize": "cpprb_like.limiters._policies",
     "SampleToInsertRatio": "cpprb_like.limiters._policies",
-    "Queue": "cpprb_like.limiters._policies",
+    "Backlog": "cpprb_like.limiters._policies",
     "NStepReturns": "cpprb_like._store.derived",
     "Uniform": "cpprb_like.samplers._uniform",
     "LegacyUniform": "cpprb_like.samplers._uniform",

@@ -11,19 +11,19 @@ which rows are drawn (``samplers``), and memory that processes share (``processe
 
 from cpprb_like.limiters._gates import LimiterStats
 from cpprb_like.limiters._policies import (
+    Backlog,
     Bounds,
     MinSize,
-    Queue,
     RateLimiter,
     SampleToInsertRatio,
 )
 from cpprb_like.limiters._rate_limited import RateLimited
 
 __all__ = [
+    "Backlog",
     "Bounds",
     "LimiterStats",
     "MinSize",
-    "Queue",
     "RateLimited",
     "RateLimiter",
     "SampleToInsertRatio",

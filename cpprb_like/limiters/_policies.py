@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cpprb_like._c.checks import as_int
 
-__all__ = ["Bounds", "MinSize", "Queue", "RateLimiter", "SampleToInsertRatio"]
+__all__ = ["Backlog", "Bounds", "MinSize", "RateLimiter", "SampleToInsertRatio"]
 
 TIMEOUT = 60.0  # seconds
 
@@ -27,7 +27,7 @@ class Bounds(NamedTuple):
 
 
 class RateLimiter:
-    """Base class of rate limiters: ``MinSize``, ``SampleToInsertRatio``, ``Queue``.
+    """Base class of rate limiters: ``MinSize``, ``SampleToInsertRatio``, ``Backlog``.
 
     With ``inserts``, ``samples`` and ``deletes`` so far, n items may be sampled if ::
 
@@ -80,10 +80,10 @@ class RateLimiter:
 
         Examples
         --------
-        >>> from cpprb_like.limiters import Queue
-        >>> Queue(10).can_insert(3, inserts=8, samples=1, deletes=0)
+        >>> from cpprb_like.limiters import Backlog
+        >>> Backlog(10).can_insert(3, inserts=8, samples=1, deletes=0)
         True
-        >>> Queue(10).can_insert(4, inserts=8, samples=1, deletes=0)
+        >>> Backlog(10).can_insert(4, inserts=8, samples=1, deletes=0)
         False
         """
         ratio, min_size, _, max_diff = self.bounds
@@ -238,10 +238,11 @@ class SampleToInsertRatio(RateLimiter):
 
 
 @dataclass(frozen=True)
-class Queue(RateLimiter):
+class Backlog(RateLimiter):
     """As many items are drawn as rows are inserted, which are ahead by at most ``size``.
 
-    It limits how many; which rows are drawn is for the sampler to say: with ``Recency`` or a
+    These are the numbers of Reverb's ``Queue``, which also draws each row once, first in, first
+    out. This class limits how many are drawn, and the sampler says which: with ``Recency`` or a
     capacity near ``size`` they are recent ones, as on-policy methods such as IMPALA want them.
 
     Parameters
@@ -258,8 +259,8 @@ class Queue(RateLimiter):
 
     Examples
     --------
-    >>> from cpprb_like.limiters import Queue
-    >>> Queue(8).can_sample(8, inserts=7, samples=0, deletes=0)
+    >>> from cpprb_like.limiters import Backlog
+    >>> Backlog(8).can_sample(8, inserts=7, samples=0, deletes=0)
     False
     """
 

@@ -160,7 +160,7 @@ class RateLimited(LimitedSource):
     buffer : ReplayBuffer
         Any buffer, empty or not. From now on add and draw by this object alone.
     limiter : RateLimiter
-        ``MinSize``, ``SampleToInsertRatio`` or ``Queue``.
+        ``MinSize``, ``SampleToInsertRatio`` or ``Backlog``.
 
     Attributes
     ----------
@@ -253,8 +253,8 @@ class RateLimited(LimitedSource):
         Examples
         --------
         >>> from cpprb_like import ReplayBuffer
-        >>> from cpprb_like.limiters import Queue, RateLimited
-        >>> rb = RateLimited(ReplayBuffer(10, {"x": {"shape": ()}}), Queue(2, timeout=0.01))
+        >>> from cpprb_like.limiters import Backlog, RateLimited
+        >>> rb = RateLimited(ReplayBuffer(10, {"x": {"shape": ()}}), Backlog(2, timeout=0.01))
         >>> rb.add(x=[1, 2])
         0
         >>> rb.add(x=3)  # doctest: +ELLIPSIS

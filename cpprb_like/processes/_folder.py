@@ -28,6 +28,7 @@ from typing import Any
 
 from cpprb_like._c.forks import TREE, tell, watch
 from cpprb_like._c.waiting import wait_until
+from cpprb_like._store.file_maps import Room
 
 if sys.platform == "win32":
     import msvcrt
@@ -218,6 +219,19 @@ def _base() -> Path:
             raise FileNotFoundError(errno.ENOENT, f"{ELSEWHERE} names no folder", chosen)
         return Path(chosen)
     return MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
+
+
+def room_for(nbytes: int, folder: Path, what: str, more: str = "", then: str = "") -> Room:
+    """Say what to do where shared memory is full."""
+    where = MEMORY if MEMORY in folder.parents else folder
+    each = f" {more}" if more else ""
+    return Room(
+        lambda: (
+            f"{what} needs {nbytes:,} bytes of shared memory{each}, and on {where} there are "
+            f"{shutil.disk_usage(folder).free:,} left: enlarge it (mount -o remount,size=8G "
+            f"/dev/shm; in a container docker run --shm-size=8g), or make capacity smaller{then}"
+        )
+    )
 
 
 def check_name(name: object) -> str:

@@ -28,6 +28,7 @@ from cpprb_like.buffers._source import Batch, ColumnSpec, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._attempt import attempt
 from cpprb_like.processes._draws import RowNumbers, copied, draws_of
+from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import FileLock, Folder, said_by
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
@@ -125,6 +126,8 @@ class Learner(Sharded):
         self._draws = draws_of(sampler, self._group)
         self._choose = self._draws.of_all_rows()
         self._changing = self._draws if self._draws.changes else None
+        self._first = FirstPriorities(folder.path, options["size"])
+        self._first_heard = bytes(len(self._first.counts())) if sampler.has_priorities else None
         self._counts = UpdateCounts(folder.path, number)
         self._counts.tell(0, 0)
         self._stuck: set[int] = set()  # shards in an edit that did not end in time
@@ -163,11 +166,32 @@ class Learner(Sharded):
 
         Shards that are being edited count as empty until the next one.
         """
+        counts = self._first.counts()  # before the rows: each entry is of a row that is published
         if None in self._readers:
             self._open_readers()
         busy = self._group.follow()
         if busy or self._stuck or self._fresh:
             self._look_at(busy)
+        if self._first_heard is not None and counts != self._first_heard:
+            self._hear_first(counts)
+
+    def _hear_first(self, counts: bytes) -> None:
+        """Set the priorities that rows came with, of so many entries of each shard."""
+        assert self._first_heard is not None
+        heard, stops = (
+            np.frombuffer(self._first_heard, np.int64).copy(),
+            np.frombuffer(counts, np.int64),
+        )
+        for number in np.flatnonzero(heard != stops).tolist():
+            if self._readers[number] is None or number in self._stuck or number in self._fresh:
+                continue  # its rows are not known yet
+            found, priorities = self._first.read(number, int(heard[number]), int(stops[number]))
+            heard[number] = stops[number]
+            indexes = found << self._group.bits | number
+            wrong = self._draws.wrong(indexes, priorities)  # rows that were cleared before a look
+            known = np.delete(np.arange(len(indexes)), wrong)
+            self._draws.update(indexes[known], priorities[known])
+        self._first_heard = heard.tobytes()
 
     def _look_at(self, edited: list[int]) -> None:
         """Wait a while for shards that are being edited, and resume those that are new."""
@@ -242,12 +266,14 @@ class Learner(Sharded):
 
     def _allow(
         self,
-        n: int,  # noqa: ARG002 (for a subclass)
+        n: int,
         draw: Callable[..., Batch],
         *arguments: Any,
     ) -> Batch:
         """Draw a batch of n items of a view when it may be drawn."""
-        return draw(*arguments)
+        batch = draw(*arguments)
+        self._counts.drew(n)
+        return batch
 
     def view(self, *layers: Layer) -> LearnerView:
         """The rows of all shards, read in another way: see ``ReplayBuffer.view``.
@@ -297,6 +323,9 @@ class Learner(Sharded):
         indexes: bool,
     ) -> Batch:
         columns = self._at_once
+        if self._first_heard is not None and self._first.counts() != self._first_heard:
+            with self._lock:
+                self._follow()
         if columns is not None:
             if names is not None:
                 columns = read_columns(names, columns) or columns
@@ -307,8 +336,11 @@ class Learner(Sharded):
                     given, indexes, self._changing,
                 )  # fmt: skip
             if batch is not None:
+                self._counts.drew(n)
                 return batch
-        return super()._draw(replace, beta, n, names, arrays, indexes)
+        batch = super()._draw(replace, beta, n, names, arrays, indexes)
+        self._counts.drew(n)
+        return batch
 
     def _take(
         self, rows: RowNumbers, names: Names, arrays: Batch | None, located: bool
@@ -358,7 +390,8 @@ class Learner(Sharded):
             self._follow()
             rng = copy.deepcopy(self.rng)
             rng.bit_generator.state = state_of_generator(self.rng)
-            return SavedLearner(rng, copied(self.sampler), self._draws.save())
+            heard = np.frombuffer(self._first_heard or b"", np.int64).tolist()
+            return SavedLearner(rng, copied(self.sampler), self._draws.save(), heard)
 
     # ------------------------------------------------------------------ state
 

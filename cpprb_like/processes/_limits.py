@@ -29,7 +29,7 @@ from cpprb_like.limiters._gates import (
     stats,
     words_for,
 )
-from cpprb_like.limiters._policies import MinSize, Queue, RateLimiter, SampleToInsertRatio
+from cpprb_like.limiters._policies import Backlog, MinSize, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes._folder import FileLock, is_locked, is_there, said_by
 from cpprb_like.processes._learner import Learner
@@ -40,7 +40,7 @@ from cpprb_like.schedules import Schedule
 __all__ = ["LimitedActor", "LimitedLearner", "Limits", "limiter_from_json", "limiter_to_json"]
 
 FILE = "limiter"
-KINDS = {kind.__name__: kind for kind in (MinSize, SampleToInsertRatio, Queue)}
+KINDS = {kind.__name__: kind for kind in (MinSize, SampleToInsertRatio, Backlog)}
 
 
 def limiter_to_json(limiter: RateLimiter | None) -> dict[str, Any] | None:

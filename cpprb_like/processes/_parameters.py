@@ -23,8 +23,7 @@ from cpprb_like._c.checks import as_int
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._c.narrow_dtypes import kind_of
 from cpprb_like._c.waiting import wait_until
-from cpprb_like.processes._folder import FileLock, Folder, is_locked, said_by
-from cpprb_like.processes._shards import room_for
+from cpprb_like.processes._folder import FileLock, Folder, is_locked, room_for, said_by
 from cpprb_like.processes._versions import Versions, n_slots, n_words
 
 __all__ = ["Parameters"]

@@ -27,6 +27,7 @@ from cpprb_like.checkpoint._progress import Tell
 from cpprb_like.checkpoint._values import dtype_from_json, dtype_to_json
 from cpprb_like.limiters import LimiterStats, RateLimiter
 from cpprb_like.processes._draws import check_sampler
+from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
     IDENTITY,
     FileLock,
@@ -128,7 +129,7 @@ class SharedReplay:
     name : str, optional
         Name for ``attach``: letters, digits, ``-`` and ``_``. By default a random one.
     limiter : RateLimiter, optional
-        ``MinSize``, ``SampleToInsertRatio`` or ``Queue``: ``add`` of actors and ``sample`` of
+        ``MinSize``, ``SampleToInsertRatio`` or ``Backlog``: ``add`` of actors and ``sample`` of
         learners wait for one another, as it says. Without one nobody waits.
     reserve : bool
         Whether the memory of the rows of all writers is reserved now; if not, that of a shard is
@@ -225,6 +226,7 @@ class SharedReplay:
                     self._make(number)
             (self._folder.path / "learners").mkdir()
             Parameters.make(self._folder)
+            FirstPriorities.make(self._folder.path, self.writers)
             UpdateCounts.make(self._folder.path, MOST_LEARNERS)
             Limits.make(self._folder.path, self.writers, MOST_LEARNERS)
             self._folder.publish(path)
@@ -489,6 +491,11 @@ class SharedReplay:
         found = saved.learner(name)
         learner = self.learner(found.sampler, seed=found.rng)
         learner._draws.go_on(found.rows)
+        if (
+            learner._first_heard is not None
+            and saved.identity == self._folder.description()[IDENTITY]
+        ):
+            learner._first_heard = np.array(getattr(found, "heard", ()), np.int64).tobytes()
         return learner
 
     def _origin(self) -> dict[str, Any]:
@@ -717,21 +724,24 @@ class SharedReplay:
 
     def _rows_of(self, number: int) -> tuple[int, float | None]:
         """How many rows a shard holds, and how old the last is."""
+        held = min(self._written(number), int(self._options["size"]))
+        return held, last_added(self._shard(number))
+
+    def _written(self, number: int) -> int:
+        """How many rows were written to a shard since the last clear."""
         layout, _ = ReplayBuffer._lay_out(sampler=Uniform(), **self._options)
         try:
             files = FollowedFiles(layout, self._shard(number) / ROWS, "r+")
         except FileNotFoundError:
-            return 0, None
-        written = int(layout.state(files.arena)[WORD_WRITTEN])
-        return min(written, layout.size), last_added(self._shard(number))
+            return 0
+        return int(layout.state(files.arena)[WORD_WRITTEN])
 
     def stats(self) -> LimiterStats:
         """What was inserted and sampled, and for how long each side waited for the other.
 
-        Raises
-        ------
-        ValueError
-            The replay has no limiter, so nobody counts.
+        Without a limiter no side waits. Then ``inserts`` are the rows that each writer has written
+        since it last cleared its rows, those of ``load`` included, and ``samples`` are the items of
+        all calls of ``sample``.
 
         Examples
         --------
@@ -747,9 +757,12 @@ class SharedReplay:
         (3, 8, 0.0)
         """
         self._check_open()
-        if self._limits is None:
-            raise ValueError("the replay was made without a limiter")
-        return self._limits.stats()
+        if self._limits is not None:
+            return self._limits.stats()
+        written = [self._written(number) for number in range(self.writers)]
+        rows = sum(min(one, int(self._options["size"])) for one in written)
+        samples = UpdateCounts(self._folder.path, 0).all_drawn()
+        return LimiterStats(sum(written), samples, rows, 0, 0, 0.0, 0.0)
 
     # ------------------------------------------------------------------ the end
 

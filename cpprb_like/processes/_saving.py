@@ -99,12 +99,17 @@ class SavedLearner:
         Without what it keeps for rows.
     rows : dict
         What is kept for the rows of each shard, by its number: see ``Draws.save``.
+    heard : list of int
+        Of each shard, how many priorities that rows came with are in ``rows``.
     """
 
-    def __init__(self, rng: np.random.Generator, sampler: Sampler, rows: dict[int, Any]) -> None:
+    def __init__(
+        self, rng: np.random.Generator, sampler: Sampler, rows: dict[int, Any], heard: list[int]
+    ) -> None:
         self.rng = rng
         self.sampler = sampler
         self.rows = rows
+        self.heard = heard
 
 
 class SavedReplay(Checkpointed):

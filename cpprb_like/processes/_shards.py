@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.forks import OneProcess
 from cpprb_like._core import (
@@ -32,13 +32,23 @@ from cpprb_like._store import chained, file_maps, overflow
 from cpprb_like._store.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
 from cpprb_like._store.follower import Follower
 from cpprb_like._store.gather import take
+from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import Layout
 from cpprb_like._store.tracker import Tracker
 from cpprb_like._store.undo import Undo, clock
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch
-from cpprb_like.processes._folder import MEMORY, MENDER, FileLock, Folder, is_locked, said_by
+from cpprb_like.processes._first_priorities import FirstPriorities
+from cpprb_like.processes._folder import (
+    MENDER,
+    FileLock,
+    Folder,
+    is_locked,
+    room_for,
+    said_by,
+)
 from cpprb_like.samplers._base import Sampler, Slots
+from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 
@@ -227,6 +237,10 @@ class Actor(ReplayBuffer):
     ``on_episode_end``, recorders of environments, ``update``, ``clear``, and reading its own rows.
     No other process writes to the shard as long as this object lives, or until ``close``.
 
+    ``add`` and ``add_where`` take ``priorities`` too, one for each row, as in Ape-X (Horgan et al.,
+    2018), where actors compute the first priorities. Learners with priorities read them with the
+    rows; rows without one get the greatest priority that the learner knows.
+
     Attributes
     ----------
     number : int
@@ -234,6 +248,7 @@ class Actor(ReplayBuffer):
     """
 
     number: int
+    _takes_priorities = True
     _lock_of_shard: FileLock
     _folder: Folder | None
 
@@ -250,6 +265,7 @@ class Actor(ReplayBuffer):
         self.number = number
         self._lock_of_shard = lock
         self._folder = life  # which is there as long as this object
+        self._priorities = None if life is None else FirstPriorities(life.path, options["size"])
         self._end_episodes(0, self.n_envs)
 
     @staticmethod
@@ -261,6 +277,25 @@ class Actor(ReplayBuffer):
         """Raise ``RuntimeError`` in a forked child, or after ``close``."""
         assert self._files is not None
         self._files.one_process.check()
+
+    def _read_priorities(
+        self, priorities: ArrayLike
+    ) -> tuple[None, NDArray[np.float64], NDArray[np.float64] | None]:
+        """Priorities for ``add``, and room for them in shared memory."""
+        self._check_process()
+        assert self._priorities is not None
+        values = read_priorities(self._in_time_order(priorities))
+        self._hold(False, self._priorities.prepare, self.number)  # of two threads, one
+        return None, values, None
+
+    def _set_new(self, first: int, clears: int, priorities: NDArray[np.float64]) -> None:
+        """Publish the priorities of rows that have just been published."""
+        assert self._priorities is not None
+        if self.ring.clears == clears:
+            newest = priorities[-self.ring.capacity :]
+            rows = first + len(priorities) - len(newest) + np.arange(len(newest))
+            found = handles(self.ring, rows % self.ring.capacity)
+            self._priorities.append(self.number, found, newest)
 
     def close(self) -> None:
         """Give the shard back; its rows stay. Writing raises ``RuntimeError`` from now on."""
@@ -306,19 +341,6 @@ def mend(shard: Path, number: int, options: Mapping[str, Any]) -> bool:
     finally:
         taken.release()
     return True
-
-
-def room_for(nbytes: int, folder: Path, what: str, more: str = "", then: str = "") -> Room:
-    """Say what to do where shared memory is full."""
-    where = MEMORY if MEMORY in folder.parents else folder
-    each = f" {more}" if more else ""
-    return Room(
-        lambda: (
-            f"{what} needs {nbytes:,} bytes of shared memory{each}, and on {where} there are "
-            f"{shutil.disk_usage(folder).free:,} left: enlarge it (mount -o remount,size=8G "
-            f"/dev/shm; in a container docker run --shm-size=8g), or make capacity smaller{then}"
-        )
-    )
 
 
 def check_room(nbytes: int, folder: Path) -> None:

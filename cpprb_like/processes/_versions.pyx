@@ -13,13 +13,18 @@ the bytes, and that one process at a time writes (``_parameters``).
 
 cimport cython
 
-from cpprb_like._c.fences cimport c_fence, c_read_fence
+from cpprb_like._c.fences cimport c_fence, c_full_fence, c_read_fence
 from cpprb_like._c.typedefs cimport int64_t
 
 cdef enum:
     SLOTS = 3
     NEWEST = 0       # place of the word of the newest version
     FIRST = 1        # and of that of the first slot
+
+
+def fence():
+    """Order what Python code reads and writes in shared memory before and after this call."""
+    c_full_fence()
 
 
 def n_slots():

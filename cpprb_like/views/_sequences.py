@@ -66,7 +66,8 @@ class Sequences(Layer):
         Distance between starts, at least 1: every ``stride``-th row of an environment is a start,
         and the first row of each episode.
     first_only : str or iterable of str
-        Fields read for the first row only, such as the recurrent state.
+        Fields read for the first row only, such as the recurrent state; also ``discount``, where
+        ``NStep`` gives it.
 
     Raises
     ------
@@ -239,14 +240,15 @@ class SequenceReader:
         batch = {
             name: self._place(values, there, places, None if arrays is None else arrays.get(name))
             for name, values in read(rows.ravel()[places], None, steps, several).items()
+            if name not in single
         }
         first = tuple(column for column in columns if column.name in single)
-        if first:
+        if single:
             given = None if arrays is None else [arrays[column.name] for column in first]
             if steps is not None:
                 steps = steps[places % there.shape[1] == 0]
             found = read(np.ascontiguousarray(rows[:, 0]), given, steps, first)
-            batch |= {column.name: found[column.name] for column in first}
+            batch |= {name: values for name, values in found.items() if name in single}
         return {column.name: batch[column.name] for column in columns} | batch
 
     @staticmethod

@@ -24,7 +24,7 @@ from cpprb_like import (
 )
 from cpprb_like.buffers import Mixture, Source
 from cpprb_like.compat.cpprb import HindsightReplayBuffer, SelectiveReplayBuffer
-from cpprb_like.limiters import Queue, RateLimited
+from cpprb_like.limiters import Backlog, RateLimited
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased
 from cpprb_like.views import NStep
@@ -66,7 +66,7 @@ def test_wrong_options_are_refused_at_once(arguments: dict[str, Any], error: str
 
 def limited(**options: Any) -> RateLimited:
     """A buffer behind a limiter."""
-    return RateLimited(filled(**options), Queue(10))
+    return RateLimited(filled(**options), Backlog(10))
 
 
 def hindsight(prioritized: bool) -> HindsightReplayBuffer:
@@ -136,7 +136,7 @@ def test_beta_is_refused_alike(name: str) -> None:
         lambda: filled(n=0),
         lambda: filled(n=0).view(NStep(3)),
         lambda: Mixture({"a": filled(n=0)}, {"a": 1.0}),
-        lambda: RateLimited(filled(n=0), Queue(3)),
+        lambda: RateLimited(filled(n=0), Backlog(3)),
         lambda: ReplayMemory(3),
         lambda: SelectiveReplayBuffer(3),
     ],

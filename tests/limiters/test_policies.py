@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference_limiter import ReferenceLimiter
 
-from cpprb_like.limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
+from cpprb_like.limiters import Backlog, MinSize, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._counters import Counters, Turn
 from cpprb_like.limiters._gates import open_counters, words_for
 
@@ -28,7 +28,7 @@ def limiters(draw: st.DrawFn) -> RateLimiter:
     if kind == "min":
         return MinSize(size)
     if kind == "queue":
-        return Queue(size)
+        return Backlog(size)
     ratio = draw(eighths)
     least = max(1.0, ratio)
     if kind == "ratio":
@@ -97,7 +97,7 @@ def test_limits_are_those_of_the_twin(
     ("limiter", "bounds"),
     [
         (MinSize(7), (1, 7, -math.inf, math.inf)),
-        (Queue(7), (1, 1, 0, 7)),
+        (Backlog(7), (1, 1, 0, 7)),
         (SampleToInsertRatio(4, 100, 10), (4, 100, 390, 410)),
         (SampleToInsertRatio(0.5, 10, (2, 9)), (0.5, 10, 2, 9)),
     ],
@@ -109,7 +109,7 @@ def test_the_numbers_are_those_of_reverb(limiter: RateLimiter, bounds: tuple[flo
 
 def test_a_call_that_is_at_work_counts_for_the_others() -> None:
     """Announced inserts leave no room for more, and cannot be sampled yet."""
-    counters = counters_of(Queue(2), 2, 2)
+    counters = counters_of(Backlog(2), 2, 2)
     assert counters.begin(0, 2)
     assert not counters.begin(1, 1)
     assert not counters.begin(2, 1)
@@ -124,7 +124,7 @@ def test_a_call_that_is_at_work_counts_for_the_others() -> None:
 
 def test_a_call_that_failed_does_not_count() -> None:
     """As if it had never begun."""
-    counters = counters_of(Queue(2))
+    counters = counters_of(Backlog(2))
     assert counters.begin(0, 2)
     counters.cancel(0, 2)
     assert counters.begin(0, 2)
@@ -132,7 +132,7 @@ def test_a_call_that_failed_does_not_count() -> None:
 
 def test_what_a_dead_call_announced_is_void() -> None:
     """When somebody finds that it is dead, or takes its line over."""
-    counters = counters_of(Queue(2), 2)
+    counters = counters_of(Backlog(2), 2)
     assert counters.begin(0, 2)
     assert counters.is_busy(0)
     assert not counters.begin(1, 1)
@@ -145,7 +145,7 @@ def test_what_a_dead_call_announced_is_void() -> None:
     "wrong",
     [
         lambda: MinSize(0),
-        lambda: Queue(0),
+        lambda: Backlog(0),
         lambda: SampleToInsertRatio(0, 1, 10),
         lambda: SampleToInsertRatio(math.inf, 1, 10),
         lambda: SampleToInsertRatio(4, 0, 10),
@@ -167,7 +167,7 @@ def test_limits_that_nobody_can_keep_are_refused(wrong: Any) -> None:
     "wrong",
     [
         lambda: MinSize(1.5),  # type: ignore[arg-type]
-        lambda: Queue("7"),  # type: ignore[arg-type]
+        lambda: Backlog("7"),  # type: ignore[arg-type]
         lambda: SampleToInsertRatio("4", 1, 10),  # type: ignore[arg-type]
         lambda: SampleToInsertRatio(4, 1, "10"),  # type: ignore[arg-type]
         lambda: MinSize(1, timeout="1"),  # type: ignore[arg-type]

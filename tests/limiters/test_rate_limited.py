@@ -22,7 +22,7 @@ from interruptions import Cut, cut_everywhere
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer, Sequences
 from cpprb_like.errors import RateLimitTimeoutError
-from cpprb_like.limiters import MinSize, Queue, RateLimited, RateLimiter, SampleToInsertRatio
+from cpprb_like.limiters import Backlog, MinSize, RateLimited, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._counters import Turn
 from cpprb_like.processes import SharedReplay
 from cpprb_like.typing import FieldSpec
@@ -100,7 +100,7 @@ def test_actors_wait_for_the_learner() -> None:
 
 def test_a_queue_lets_through_what_it_holds() -> None:
     """Each row that is inserted lets one item be drawn, and no more."""
-    rb = limited(Queue(8, timeout=0.01))
+    rb = limited(Backlog(8, timeout=0.01))
     rb.add(**step(8))
     with pytest.raises(RateLimitTimeoutError):
         rb.add(**step())
@@ -210,7 +210,7 @@ def test_after_a_clear_the_limiter_begins_anew() -> None:
 
 def test_calls_that_fail_do_not_count() -> None:
     """A refused step, and a refused draw, change nothing."""
-    rb = limited(Queue(2, timeout=0.01))
+    rb = limited(Backlog(2, timeout=0.01))
     for wrong in ({"x": 1}, {"x": 1, "obs": [1, 2]}, {"x": [[1, 2]], "obs": 1}):
         with pytest.raises((TypeError, ValueError)):
             rb.add(**wrong)
@@ -311,7 +311,7 @@ def waits(batches: Any) -> bool:
 def test_a_thread_that_waits_is_not_waited_for(name: str, timeout: float | None) -> None:
     """``close`` waited for the limiter, for ever; the thread of a lost iterator did, too."""
     with ExitStack() as stack:
-        adds, draws = MAKE[name](Queue(10, timeout=timeout), stack)
+        adds, draws = MAKE[name](Backlog(10, timeout=timeout), stack)
         adds.add(**step(2))
         for way in ("close", "forget"):
             batches = draws.batches(2, prefetch=2)
@@ -332,7 +332,7 @@ def test_a_thread_that_waits_is_not_waited_for(name: str, timeout: float | None)
 def test_seeding_does_not_wait_for_the_limiter(name: str) -> None:
     """The draw that waits is given up: the next batch is the first of the seed."""
     with ExitStack() as stack:
-        adds, draws = MAKE[name](Queue(1000, timeout=60), stack)
+        adds, draws = MAKE[name](Backlog(1000, timeout=60), stack)
         adds.add(**step(8))
         with draws.batches(4, prefetch=3) as batches:
             next(batches)
@@ -343,7 +343,7 @@ def test_seeding_does_not_wait_for_the_limiter(name: str) -> None:
             assert time.monotonic() - began < PATIENCE / 2
             adds.add(**step(8))
             found = [next(batches)["x"].tolist() for _ in range(2)]
-        twin_adds, twin = MAKE[name](Queue(1000, timeout=60), stack)
+        twin_adds, twin = MAKE[name](Backlog(1000, timeout=60), stack)
         twin_adds.add(**step(8))
         for _ in range(2):
             twin.sample(4)
@@ -354,7 +354,7 @@ def test_seeding_does_not_wait_for_the_limiter(name: str) -> None:
 
 def test_restoring_does_not_wait_for_the_limiter(tmp_path: Path) -> None:
     """It waited for the turn that the draw held."""
-    rb = limited(Queue(10, timeout=60))
+    rb = limited(Backlog(10, timeout=60))
     rb.add(**step(2))
     rb.save(tmp_path)
     with rb.batches(2, prefetch=2) as batches:
@@ -370,8 +370,8 @@ def test_restoring_does_not_wait_for_the_limiter(tmp_path: Path) -> None:
 def test_a_time_out_is_of_who_waits(name: str, timeout: float) -> None:
     """What nobody waited for is no error, and each ``next`` waits as long as the limiter says."""
     with ExitStack() as stack:
-        adds, draws = MAKE[name](Queue(1000, timeout=timeout), stack)
-        twin_adds, twin = MAKE[name](Queue(1000, timeout=timeout), stack)
+        adds, draws = MAKE[name](Backlog(1000, timeout=timeout), stack)
+        twin_adds, twin = MAKE[name](Backlog(1000, timeout=timeout), stack)
         for one in (adds, twin_adds):
             one.add(**step(4))
         expected = twin.batches(4)
@@ -422,7 +422,7 @@ def test_calls_that_are_interrupted_leave_nothing_announced(
     made: list[Any] = []
 
     def make() -> Any:
-        rb = limited(Queue(8, timeout=PATIENCE))
+        rb = limited(Backlog(8, timeout=PATIENCE))
         rb.add(**step(4))
         made[:] = [rb]
         return rb
@@ -447,7 +447,7 @@ def test_calls_that_are_interrupted_leave_nothing_announced(
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no such signals here")
 def test_signals_leave_nothing_announced() -> None:
     """As above, at any moment that a signal may come; rows are counted however a call ended."""
-    rb = limited(Queue(8, timeout=PATIENCE), size=16)
+    rb = limited(Backlog(8, timeout=PATIENCE), size=16)
 
     def handle(*_: object) -> None:
         raise Cut
@@ -505,7 +505,7 @@ def test_a_large_batch_does_not_starve_beside_small_ones() -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_in_a_forked_child_calls_of_other_threads_are_not_at_work() -> None:
     """What another thread had announced, or waited for, stayed in the child for ever."""
-    rb = limited(Queue(4, timeout=PATIENCE))
+    rb = limited(Backlog(4, timeout=PATIENCE))
     thread = beside(lambda: rb.sample(4))
     while rb.stats().waits_for_inserts == 0:
         time.sleep(0.001)

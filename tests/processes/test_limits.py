@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from reference_limiter import ReferenceLimiter
 
 from cpprb_like.errors import RateLimitTimeoutError
-from cpprb_like.limiters import Bounds, MinSize, Queue, RateLimiter, SampleToInsertRatio
+from cpprb_like.limiters import Backlog, Bounds, MinSize, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._counters import Turn
 from cpprb_like.limiters._gates import Gate
 from cpprb_like.processes import SharedReplay
@@ -105,7 +105,7 @@ def test_the_ratio_is_kept_between_processes() -> None:
 @pytest.mark.parametrize("when", ["waits", "adds"])
 def test_an_actor_that_is_killed_holds_nobody(when: str) -> None:
     """What it had begun is void: when it waits for its turn, and when it had it."""
-    replay = shared(Queue(4, timeout=PATIENCE))
+    replay = shared(Backlog(4, timeout=PATIENCE))
 
     def act() -> None:
         actor: Any = replay.actor()
@@ -134,7 +134,7 @@ def test_an_actor_that_is_killed_holds_nobody(when: str) -> None:
 @pytest.mark.parametrize("when", ["waits", "draws"])
 def test_a_learner_that_is_killed_holds_nobody(when: str) -> None:
     """The same on the other side."""
-    replay = shared(Queue(4, timeout=PATIENCE))
+    replay = shared(Backlog(4, timeout=PATIENCE))
     actor, survivor = replay.actor(), replay.learner(seed=0)
     actor.add(**step(4))
 
@@ -159,7 +159,7 @@ def test_a_learner_that_is_killed_holds_nobody(when: str) -> None:
 
 def test_a_line_that_is_taken_over_is_void() -> None:
     """Nobody has to wait to find that its owner had died."""
-    replay = shared(Queue(4, timeout=0.0), writers=1)
+    replay = shared(Backlog(4, timeout=0.0), writers=1)
 
     def act() -> None:
         actor: Any = replay.actor()
@@ -190,7 +190,7 @@ def test_the_error_names_who_is_waited_for() -> None:
     found = str(error.value).splitlines()[1]
     assert found.startswith(f"actor 0, process {victim.pid}, has ended, last added 0.")
     assert found.endswith("s ago, holds 212 rows")
-    replay = shared(Queue(1, timeout=0.05))
+    replay = shared(Backlog(1, timeout=0.05))
     actor, learner = replay.actor(), replay.learner()
     actor.add(**step())
     with pytest.raises(RateLimitTimeoutError) as error:
@@ -201,7 +201,7 @@ def test_the_error_names_who_is_waited_for() -> None:
 
 def test_a_process_that_was_stopped_is_not_taken_for_dead() -> None:
     """What it announced counts: it may go on."""
-    replay = shared(Queue(4, timeout=0.1))
+    replay = shared(Backlog(4, timeout=0.1))
 
     def act() -> None:
         actor: Any = replay.actor()
@@ -222,7 +222,7 @@ def test_a_process_that_was_stopped_is_not_taken_for_dead() -> None:
 def test_views_batches_and_vectors_of_environments_count() -> None:
     """Each way to add and to draw passes the limiter."""
     replay = SharedReplay(
-        100, {"x": {"shape": ()}}, writers=1, n_envs=2, limiter=Queue(8, timeout=0.02)
+        100, {"x": {"shape": ()}}, writers=1, n_envs=2, limiter=Backlog(8, timeout=0.02)
     )
     actor, learner = replay.actor(), replay.learner(seed=0)
     actor.add(x=[1, 2])
@@ -258,8 +258,6 @@ def test_what_is_no_limiter_is_refused() -> None:
         shared(RateLimiter())
     with pytest.raises(TypeError, match="limiter: expected one of MinSize"):
         shared(5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="without a limiter"):
-        shared(None).stats()
 
 
 CALLS = st.tuples(
@@ -274,7 +272,7 @@ def twin_of(bounds: Bounds) -> ReferenceLimiter:
 
 
 @given(
-    st.sampled_from([MinSize(12, timeout=0.0), Queue(9, timeout=0.0)])
+    st.sampled_from([MinSize(12, timeout=0.0), Backlog(9, timeout=0.0)])
     | st.builds(
         SampleToInsertRatio, st.sampled_from([0.5, 1.0, 3.0]), st.integers(3, 9),
         st.integers(3, 20), timeout=st.just(0.0),

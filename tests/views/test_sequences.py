@@ -21,7 +21,7 @@ from views import sample_sequences, update_sequence_priorities
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.samplers import Prioritized, RankBased, Uniform
 from cpprb_like.samplers._starts import Starts, choose
-from cpprb_like.views import FrameStacks, Sequences
+from cpprb_like.views import FrameStacks, NStep, Sequences
 
 Array = npt.NDArray[Any]
 
@@ -666,3 +666,27 @@ def test_threads_add_while_sequences_are_drawn(across: bool, sampler: Any) -> No
 
     add()
     run_together(add, draw, draw)
+
+
+def test_the_discount_of_the_first_row_alone() -> None:
+    """Chunks of actions have one reward and one discount: those of their first step."""
+    fields: Any = {"x": {"shape": ()}, "rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+    rb = ReplayBuffer(40, fields, seed=0)
+    for t in range(10):
+        rb.add(x=t, rew=1.0, done=t == 9)
+    nstep = NStep(3, gamma=0.5, discount=True)
+    for names in (("rew", "discount"), "discount"):
+        view = rb.view(Sequences(4, first_only=names), nstep)
+        batch = view.sample(50)
+        assert batch["discount"].shape == (50,)
+        assert view.columns["discount"].shape == ()
+        assert batch["x"].shape == (50, 4)
+        assert batch["rew"].shape == ((50,) if isinstance(names, tuple) else (50, 4))
+        expected = np.where(batch["x"][:, 0] <= 6, 0.125, 0.0)
+        np.testing.assert_array_equal(expected, batch["discount"])
+        part = view.sample(5, fields="x")
+        assert part["discount"].shape == (5,)
+        out = {"x": np.empty((5, 4), np.float32)}
+        assert view.sample(5, fields="x", out=out)["discount"].shape == (5,)
+    with pytest.raises(ValueError, match="first_only"):
+        rb.view(Sequences(4, first_only="discount"))
