@@ -490,6 +490,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         TypeError, ValueError, IndexError
             As ``PrioritizedReplayBuffer.update_priorities``; or the buffer has no priorities.
         """
+        if not self.buffer.has_priorities:
+            raise TypeError(f"{type(self).__name__}: there are no priorities")
         if isinstance(priorities, torch.Tensor):
             priorities = priorities.detach().cpu().numpy()
         self.source.update_priorities(indexes, priorities)
