@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like.processes._folder import room_for
+from cpprb_like.processes._folder import GONE_MESSAGE, room_for
 from cpprb_like.processes._versions import fence
 
 __all__ = ["FirstPriorities"]
@@ -59,6 +59,8 @@ class FirstPriorities:
         if number in self._logs:
             return
         path = self._folder / f"shard-{number}" / LOG
+        if not path.parent.exists():
+            raise RuntimeError(GONE_MESSAGE)
         nbytes = self._capacity * ENTRY.itemsize
         if not path.exists():
             unfinished = path.with_suffix(".new")

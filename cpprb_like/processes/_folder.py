@@ -43,6 +43,8 @@ IDENTITY = "identity"  # in it: no other replay has the same
 MEMORY = Path("/dev/shm")  # of Linux: a file system that is memory
 ELSEWHERE = "CPPRB_LIKE_SHARED_MEMORY"  # environment variable: a folder to use instead
 MENDER = "mender"  # in what a lock says: a process that sets right what the owner, now dead, left
+CLOSED = "the replay was closed in this process"
+GONE_MESSAGE = "the replay was closed, and its memory is gone: rows find no more room"
 UNFINISHED = ".new"
 GONE = ".gone"
 YOUNG = 1.0  # seconds that a folder may have no lock yet: it is made again if that takes longer
@@ -286,7 +288,12 @@ class Folder:
             raise OSError(f"{base}: other processes remove what was just made there")
         folder = cls(life.path.parent, life)
         told = json.dumps(description | {IDENTITY: secrets.token_hex(16)})
-        (folder.path / DESCRIPTION).write_text(told, encoding="utf-8")
+        try:
+            with room_for(len(told), folder.path, "the description of the replay"):
+                (folder.path / DESCRIPTION).write_text(told, encoding="utf-8")
+        except BaseException:
+            folder.close()
+            raise
         return folder, path
 
     @staticmethod
@@ -347,6 +354,11 @@ class Folder:
     def is_open(self) -> bool:
         """Whether this process keeps the folder."""
         return self._life.is_held
+
+    def check_open(self) -> None:
+        """Raise ``RuntimeError`` unless this process keeps the folder."""
+        if not self.is_open:
+            raise RuntimeError(CLOSED)
 
     def description(self) -> dict[str, Any]:
         """What was said of the replay when it was made."""

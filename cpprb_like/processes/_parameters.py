@@ -126,8 +126,10 @@ class Parameters:
         MemoryError
             Shared memory has no room for the first version, three times.
         BlockingIOError
-            Another process has been publishing for 10 seconds. Whatever is raised, the newest
-            version is what it was.
+            Another process has been publishing for 10 seconds.
+        RuntimeError
+            The replay was closed in this process. Whatever is raised, the newest version is what it
+            was.
 
         Notes
         -----
@@ -146,6 +148,7 @@ class Parameters:
         (2, array([1., 1., 1.]))
         """
         arrays = _read(values)
+        self._replay.check_open()
         with self._publishing():
             if self._versions is None and not self._open():
                 self._make(arrays)
@@ -336,6 +339,7 @@ class Parameters:
 
     def _open(self) -> bool:
         """Map the memory; false if nothing was published yet."""
+        self._replay.check_open()
         try:
             layout = json.loads((self._folder / LAYOUT).read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -35,6 +35,7 @@ from cpprb_like.processes._folder import (
     is_locked,
     is_owned,
     is_there,
+    room_for,
     said_by,
 )
 from cpprb_like.processes._learner import Learner
@@ -71,6 +72,7 @@ FORMAT = 1
 MENDING = 10.0  # seconds that an actor waits while its shard is set right: 50 ms a million rows
 ORIGIN = "origin"  # file: of what was loaded, the state of a checkpoint
 MOST_LEARNERS = 64
+LOCK_NBYTES = 4096  # that a small file takes
 
 
 @dataclass(frozen=True)
@@ -217,24 +219,30 @@ class SharedReplay:
         self._options = _options_from_json(options)
         layout, _ = ReplayBuffer._lay_out(sampler=Uniform(), **self._options)
         self._folder, path = Folder.make(name, description)
+        nbytes = layout.nbytes * self.writers
         try:
-            if reserve:
-                check_room(layout.nbytes * self.writers, self._folder.path)
-            for number in range(self.writers):
-                self._shard(number).mkdir()
-                if reserve:
-                    self._make(number)
-            (self._folder.path / "learners").mkdir()
-            Parameters.make(self._folder)
-            FirstPriorities.make(self._folder.path, self.writers)
-            UpdateCounts.make(self._folder.path, MOST_LEARNERS)
-            Limits.make(self._folder.path, self.writers, MOST_LEARNERS)
-            self._folder.publish(path)
+            with room_for(nbytes, self._folder.path, "the replay"):
+                self._fill(nbytes if reserve else 0)
+                self._folder.publish(path)
         except BaseException:
             self._folder.close()
             raise
         self._limits = self._open_limits(limiter)
         self._parameters = Parameters(self._folder)
+
+    def _fill(self, reserved: int) -> None:
+        """Make all files of the folder, and the rows of all writers if their bytes are reserved."""
+        if reserved:
+            check_room(reserved, self._folder.path)
+        for number in range(self.writers):
+            self._shard(number).mkdir()
+            if reserved:
+                self._make(number)
+        (self._folder.path / "learners").mkdir()
+        Parameters.make(self._folder)
+        FirstPriorities.make(self._folder.path, self.writers)
+        UpdateCounts.make(self._folder.path, MOST_LEARNERS)
+        Limits.make(self._folder.path, self.writers, MOST_LEARNERS)
 
     @classmethod
     def attach(cls, name: str) -> SharedReplay:
@@ -317,7 +325,7 @@ class SharedReplay:
         and the next ones come behind them. What was half-done when its process was killed is set
         right, and episodes that were open are ended as truncated.
         """
-        self._check_open()
+        self._folder.check_open()
         numbers = range(self.writers)
         if writer is not None:
             number = as_int("writer", writer, 0)
@@ -364,7 +372,9 @@ class SharedReplay:
 
     def _take(self, number: int) -> Actor:
         lock = FileLock(self._lock_path(number))
-        if not lock.take(_about_us(), create=True):
+        with room_for(LOCK_NBYTES, self._folder.path, "the lock of an actor"):
+            taken = lock.take(_about_us(), create=True)
+        if not taken:
             raise BlockingIOError(f"writer {number} is taken: {self._holders(number)}")
         try:
             if self._limits is None:
@@ -413,7 +423,7 @@ class SharedReplay:
         BlockingIOError
             There are 64 learners.
         """
-        self._check_open()
+        self._folder.check_open()
         chosen = Uniform() if sampler is None else sampler
         if self._limits is None:
             return self._learner_of(Learner, chosen, seed)
@@ -475,7 +485,7 @@ class SharedReplay:
         >>> bool((other.sample(8)["x"] == learner.sample(8)["x"]).all())
         True
         """
-        self._check_open()
+        self._folder.check_open()
         saved = Saved(folder, state, classes, replace)
         origin = self._origin()
         if saved.identity != self._folder.description()[IDENTITY]:
@@ -509,7 +519,11 @@ class SharedReplay:
         check_sampler(sampler)
         for number in range(MOST_LEARNERS):
             lock = FileLock(self._learner_lock_path(number))
-            if not is_locked(lock.path) and lock.take(_about_us(), create=True):
+            if is_locked(lock.path):
+                continue
+            with room_for(LOCK_NBYTES, self._folder.path, "the lock of a learner"):
+                taken = lock.take(_about_us(), create=True)
+            if taken:
                 return kind(
                     self._folder,
                     [self._shard(shard) for shard in range(self.writers)],
@@ -524,7 +538,7 @@ class SharedReplay:
     @property
     def parameters(self) -> Parameters:
         """Weights on their way from a learner to the actors: see ``Parameters``."""
-        self._check_open()
+        self._folder.check_open()
         return self._parameters
 
     # ------------------------------------------------------------------ saving
@@ -587,7 +601,7 @@ class SharedReplay:
         >>> len(SharedReplay.load(folder).learner())
         3
         """
-        self._check_open()
+        self._folder.check_open()
         numbers = range(self.writers)
         given: dict[str, Any] = dict(learners or {})
         for name, learner in given.items():
@@ -700,7 +714,7 @@ class SharedReplay:
 
     def members(self) -> list[Member]:
         """The processes that add and draw, and those that did: actors by number, then learners."""
-        self._check_open()
+        self._folder.check_open()
         found = []
         for number in range(self.writers):
             about = said_by(self._lock_path(number))
@@ -756,7 +770,7 @@ class SharedReplay:
         >>> stats.inserts, stats.samples, stats.seconds_waiting_for_inserts
         (3, 8, 0.0)
         """
-        self._check_open()
+        self._folder.check_open()
         if self._limits is not None:
             return self._limits.stats()
         written = [self._written(number) for number in range(self.writers)]
@@ -765,10 +779,6 @@ class SharedReplay:
         return LimiterStats(sum(written), samples, rows, 0, 0, 0.0, 0.0)
 
     # ------------------------------------------------------------------ the end
-
-    def _check_open(self) -> None:
-        if not self._folder.is_open:
-            raise RuntimeError("the replay was closed in this process")
 
     def close(self) -> None:
         """Let go of the replay in this process; the last process that does removes its memory.

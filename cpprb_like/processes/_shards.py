@@ -40,6 +40,7 @@ from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
+    GONE_MESSAGE,
     MENDER,
     FileLock,
     Folder,
@@ -164,6 +165,8 @@ class ShardFiles(file_maps.Files):
         with self._growing:
             try:
                 super().grow(ring)
+            except FileNotFoundError:
+                raise RuntimeError(GONE_MESSAGE) from None
             finally:
                 self.changes[:] += 2  # some may have grown before one did not
 

@@ -479,3 +479,57 @@ def test_replays_that_live_cost_others_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert outcome(child) == 0
     for replay in living:
         replay.close()
+
+
+@pytest.mark.parametrize("name", ["write_bytes", "write_text"])
+def test_full_memory_says_so_for_each_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, whichever file finds no room: it was the system's error with a path."""
+
+    def fail(path: Path, *_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, name, fail)
+        with pytest.raises(MemoryError, match=r"^.* needs .* bytes of shared memory.*enlarge it"):
+            SharedReplay(10, FIELDS, writers=1, reserve=False)
+    assert not shared_memory()
+
+
+def test_full_memory_says_so_for_each_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks of actors and learners are small files, which find no room either."""
+    replay = SharedReplay(10, FIELDS, writers=1)
+
+    def full(lock: Any, *_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(lock.path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_folder.FileLock, "_try_once", full)
+        for make in (replay.actor, lambda: replay.actor(0), replay.learner):
+            with pytest.raises(MemoryError, match="enlarge it"):
+                make()
+    replay.actor().close()
+    replay.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"next_of": "x"}])
+def test_a_closed_replay_says_so(options: Any) -> None:
+    """In each call: parameters waited for a minute, and other calls did not find a file."""
+    replay = SharedReplay(10, FIELDS, writers=2, **options)
+    actor, parameters = replay.actor(), replay.parameters
+    replay.close()
+    for call in (
+        replay.actor,
+        replay.learner,
+        replay.stats,
+        replay.members,
+        lambda: replay.parameters,
+        lambda: replay.save("nowhere"),
+        lambda: parameters.publish([1.0]),
+        parameters.latest,
+        parameters.wait,
+    ):
+        with pytest.raises(RuntimeError, match="the replay was closed in this process"):
+            call()
+    further = {"next_x": [1, 2, 3, 4]} if options else {}
+    with pytest.raises(RuntimeError, match="the replay was closed, and its memory is gone"):
+        actor.add(x=[1, 2, 3, 4], priorities=1.0, **further)
