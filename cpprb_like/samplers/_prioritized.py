@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like._c.checks import as_int, as_ints
+from cpprb_like._c.checks import as_int, as_ints, expect
 from cpprb_like._c.foreign_arrays import read_array
 from cpprb_like._core import FLAG_ABSENT, Ring
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
@@ -289,9 +289,9 @@ class ByPriority(PrioritySampler):
         """What would be in a file, if it were in one, in words, and the sizes of its arrays."""
         return f"{type(self).__name__}", {"weights": tree_size(capacity)}
 
-    def _least(self) -> float:
-        """The least that ``RowWeights`` is given for a row."""
-        return 0.0
+    def _weighs_all(self) -> bool:
+        """Whether each row that can be drawn weighs more than 0, even with priority 0."""
+        return False
 
     def _weigh(self, priorities: Floats) -> Floats:
         """What ``RowWeights`` takes for rows of these priorities; ``ValueError`` if too large."""
@@ -342,7 +342,7 @@ class ByPriority(PrioritySampler):
         if self._saved is not None and not there:
             rows.load(self._saved)
         if mapped:
-            rows.keep_in(mapped["notes"], there, self._least() > 0)
+            rows.keep_in(mapped["notes"], there, self._weighs_all())
         self._saved = None
         self._rows = rows
 
@@ -547,6 +547,10 @@ class ByPriority(PrioritySampler):
         from cpprb_like.samplers._sound_weights import check_weights  # noqa: PLC0415 (on demand)
 
         check_weights(self.rows, ring.capacity, slots)
+        if self._weighs_all():
+            drawn = ring.present_slots()
+            wrong = drawn[self.rows.get(drawn) == 0.0]
+            expect(not wrong.size, f"weight of slots {wrong[:3].tolist()}", "more than 0", 0.0)
 
     def _unit(self, weights: Floats, least: float) -> float:  # noqa: ARG002 (for subclasses)
         """The weight whose importance-sampling weight is 1.0: the least of all, or of the batch."""
@@ -741,8 +745,8 @@ class Prioritized(ByPriority):
 
     # ------------------------------------------------------------------ priorities
 
-    def _least(self) -> float:
-        return float(self.eps**self.alpha)
+    def _weighs_all(self) -> bool:
+        return bool(self.eps**self.alpha > 0)
 
     def _weigh(self, priorities: Floats) -> Floats:
         weights, heaviest = weigh(priorities, self.eps, self.alpha)

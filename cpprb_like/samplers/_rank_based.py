@@ -132,5 +132,8 @@ class RankBased(ByPriority):
         found: Floats = ranks.priorities[slots]
         return found
 
+    def _weighs_all(self) -> bool:
+        return True
+
     def _weigh(self, priorities: Floats) -> Floats:
         return priorities  # ``RowWeights`` ranks them

@@ -693,6 +693,8 @@ cdef class RowWeights:
         ids = self.ring.row_ids(np.arange(stored, dtype=np.intp))
         oldest = max(0, written - self.ring.capacity)
         held = {row: weight for row, weight in held.items() if oldest <= row < min(filled, written)}
+        rows = np.asarray(self.held_rows)
+        rows[~np.isin(rows, list(held))] = -1  # they would keep the places of rows to come
         fresh = self.newest_weight
         if self.maxima is not None:  # the greatest that is there
             fresh = max(float(values.max(initial=0.0)), *held.values(), 0.0) if filled else 0.0
@@ -723,6 +725,22 @@ cdef class RowWeights:
         self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()
         self.hidden = self.ring.n_hidden
         return 0
+
+    def waiting(self):
+        """Rows whose weight waits for their n-step window, and the steps that should be among them.
+
+        Two lists of row ids, ascending.
+        """
+        cdef int64_t row
+        cdef intp_t slot
+        self.c_sync(self.ring.state[WRITTEN])
+        held = [row for row in self.held_rows if row >= 0]
+        open_rows = []
+        for row in range(self.ring.c_first(), self.ring.state[WRITTEN]):
+            slot = <intp_t> (row % self.ring.capacity)
+            if self.ring.c_is_open(row) and not self.ring.c_is_absent(slot):
+                open_rows.append(row)
+        return sorted(held), open_rows
 
     # ------------------------------------------------------------------ saving
 

@@ -130,3 +130,52 @@ def test_a_sampler_file_that_was_damaged_or_lost(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match=r"a\.sampler\.dat is missing"):
         assert weights(make("proportional", tmp_path, "r+")) == ([1.0, 1.0], 1.0)
     make("proportional", tmp_path, "r+")  # the file is there again
+
+
+def cleared(name: str, folder: Path) -> PrioritizedReplayBuffer:
+    """A buffer with ``Nstep`` that was full, cleared, and opened again."""
+    options: dict[str, Any] = {"Nstep": {"size": 4, "rew": [], "next": []}}
+    rb = make(name, folder, "x", **options)
+    for t in range(80):
+        rb.add(x=t, done=False, priorities=3.0)
+    rb.clear()
+    del rb
+    return make(name, folder, "r+", **options)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_buffer_with_nstep_that_was_cleared_and_opened_again(tmp_path: Path, name: str) -> None:
+    """Each row is drawn when its window is complete.
+
+    The file had the rows whose weights waited before ``clear``; these kept the places of new ones.
+    """
+    rb = cleared(name, tmp_path)
+    for t in range(30):
+        rb.add(x=t, done=False)
+        rb.check()
+    assert (rb.sampler.rows.get(rb.ring.present_slots()) > 0).all()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["proportional", "ranks"])
+def test_check_finds_rows_that_are_never_drawn(tmp_path: Path, name: str) -> None:
+    """A weight that waits for a row that never comes, and a row that waits without a weight."""
+    for row in (1000, -1):
+        folder = tmp_path / str(row)
+        folder.mkdir()
+        rb = cleared(name, folder)
+        rb.add(x=[0, 1], done=[False, False])
+        rb.check()
+        notes = np.memmap(folder / "a.sampler.dat", np.int64, "r+")[-6:-3]
+        notes[notes >= 0] = row
+        with pytest.raises(AssertionError, match="weights wait"):
+            rb.check()
+
+
+def test_check_finds_a_row_without_a_weight(tmp_path: Path) -> None:
+    """With ``eps`` above 0 each row that can be drawn has one."""
+    rb = PrioritizedReplayBuffer(40, FIELDS, mmap_prefix=tmp_path / "a")
+    rb.add(x=[1, 2], done=[False, False])
+    rb.sample(1)
+    rb.sampler.rows.tree.set(np.array([1]), np.zeros(1))  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError, match=r"slots .1.: expected more than 0"):
+        rb.check()
