@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +222,9 @@ class Files:
         self._is_copy = False  # of files that another process writes to
         self._has_new_names = True  # of files, which may not be on the disk yet
         self._logged: dict[str, int] = {}  # generations that the log on the disk refers to
+        self._staged = ""  # what names of new files end with before ``publish``
+        self._old: BinaryIO | None = None  # the file that ``publish`` replaces, locked
+        self._unpublished: list[Path] = []
         self.one_process = OneProcess(SHARED_FILE)
         """Who may write: this process alone."""
         try:
@@ -272,6 +276,48 @@ class Files:
             self._edited = NO_SLOTS
             self._forget_sides()
 
+    def publish(self) -> None:
+        """Give new files their names, when they hold all that they should; nothing for others.
+
+        The name of the rows is the one step after which the new buffer is there. A process that is
+        killed before it leaves the old files, or none. One that is killed after it leaves the log
+        and the file of the sampler under names that ``_find`` knows.
+        """
+        if not self._staged:
+            return
+        self.flush(lambda _, call: call())
+        rows, *others = [self.path, self._log_path, self._sampler_path]
+        unpublished = self._unpublished[:]
+        self._unpublished.clear()
+        try:
+            if self._old is None:
+                _name(self._place(rows), rows)
+                self._place(rows).unlink(missing_ok=True)
+            else:
+                self._place(rows).replace(rows)
+        except OSError:
+            self._unpublished += unpublished
+            raise
+        _sync(rows.parent)
+        for path in others:
+            if self._place(path).exists():
+                self._place(path).replace(path)
+        _sync(rows.parent)
+        self._staged = ""
+        if self._old is not None:
+            self._old.close()
+        self._old = None
+        self._forget_sides()
+
+    def _place(self, path: Path) -> Path:
+        """Where a file is that gets this name."""
+        return path.with_name(path.name + self._staged)
+
+    def _find(self, path: Path) -> Path:
+        """Where a file of these rows is: a killed ``publish`` may not have named it."""
+        unnamed = path.with_name(path.name + _staging(self._incarnation))
+        return unnamed if unnamed.exists() else path
+
     def flush_at_the_end(self) -> None:
         """Flush what nobody will write to again; a warning says so if that fails."""
         if os.getpid() != self._process or not (self._is_dirty() and self.path.exists()):
@@ -311,7 +357,7 @@ class Files:
 
     def _append(self, record: bytes) -> None:
         """Write a record behind the others, or in place of all if there are none."""
-        path = self._log_path
+        path = self._place(self._log_path)
         if self._log_nbytes == 0:
             with _unfinished(path) as unfinished:
                 with unfinished.open("xb") as file:
@@ -340,17 +386,22 @@ class Files:
             self.path.with_name(f"{stem}.{queue.name}.{self._sides[queue.name].generation}.dat")
             for queue in self._queues()
         ]
-        sampler = self.path.with_name(f"{stem}.sampler.dat")
-        return [self.path, *sides, *([sampler] if sampler.exists() else [])]
+        sampler = self._place(self._sampler_path)
+        return [self._place(self.path), *sides, *([sampler] if sampler.exists() else [])]
+
+    @property
+    def _sampler_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.sampler.dat")
 
     def _queues(self) -> list[_Aside]:
         return [queue for asides in self._asides for queue in asides if queue.nbytes]
 
     def _read_log(self) -> bool:
         """Find what was flushed; false if nothing was."""
-        if not self._log_path.exists():
+        path = self._find(self._log_path)
+        if not path.exists():
             return False
-        log = self._log_path.read_bytes()
+        log = path.read_bytes()
         if log[:INCARNATION_NBYTES] != self._incarnation:
             return False
         for numbers, arrays, place in unpack(log[INCARNATION_NBYTES:]):
@@ -446,10 +497,11 @@ class Files:
                 if not overflow.grow(aside, side.keys, side.values, side.complete):
                     side = self._sides[queue.name] = self._create_side(queue, aside.count)
                     overflow.grow(aside, side.keys, side.values, side.complete)
-        if not self.frozen and not (self._is_of_this_start and self._log_nbytes):
-            self.flush(lambda _, call: call())
-            self._sign()
-        self._forget_sides()
+        if not is_new and not self.frozen:
+            if not (self._is_of_this_start and self._log_nbytes):
+                self.flush(lambda _, call: call())
+                self._sign()
+            self._forget_sides()
 
     def grow(self, ring: Ring) -> None:
         """Make the files larger that the ring asked for: ``MemoryError`` if there is no room."""
@@ -484,10 +536,13 @@ class Files:
 
         ``what`` says in words what they hold. Raises ``ValueError`` if the file has something else.
         """
-        path = self.path.with_name(f"{self.path.name.removesuffix('.dat')}.sampler.dat")
+        path = self._sampler_path
         head = SIDE_MAGIC + hashlib.sha256(repr((what, dict(sizes))).encode()).digest()[:8]
         nbytes = SIDE_NBYTES + WORD * sum(sizes.values())
-        memory, start = self._old_floats(path, nbytes), SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
+        memory, start = (
+            self._old_floats(self._find(path), nbytes),
+            SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES,
+        )
         there = memory is not None
         if memory is None:
             if self.mode in ("r", "r+") and self.layout.state(self.arena)[WORD_WRITTEN]:
@@ -497,7 +552,9 @@ class Files:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            memory = allocate(nbytes) if self.frozen else self._new_floats(path, nbytes)
+            memory = (
+                allocate(nbytes) if self.frozen else self._new_floats(self._place(path), nbytes)
+            )
             memory[: len(head)] = np.frombuffer(head, np.uint8)
             memory[start : start + INCARNATION_NBYTES] = np.frombuffer(self._incarnation, np.uint8)
             memory[:SIDE_NBYTES].view(np.int64)[-3] = COMPLETE
@@ -525,6 +582,7 @@ class Files:
         return memory
 
     def _new_floats(self, path: Path, nbytes: int) -> Arena:
+        self._unpublished += [path] if self._staged else []
         with _unfinished(path) as unfinished:
             with unfinished.open("xb+") as file:
                 memory = _map_new(file, nbytes)
@@ -549,7 +607,7 @@ class Files:
                 found.append((int(number), path))
         return sorted(found, reverse=True)
 
-    def _create_side(self, queue: _Aside, room: int, incarnation: bytes | None = None) -> _Side:
+    def _create_side(self, queue: _Aside, room: int) -> _Side:
         """A new generation of a file, with room for so many values and none of them.
 
         It gets its name when its header is there, so nobody ever finds it without.
@@ -558,7 +616,7 @@ class Files:
         path = self.path.with_name(
             f"{self.path.name.removesuffix('.dat')}.{queue.name}.{number}.dat"
         )
-        nbytes, incarnation = queue.file_nbytes(room), incarnation or self._incarnation
+        nbytes, incarnation = queue.file_nbytes(room), self._incarnation
         words = np.array([UNFINISHED, room, queue.nbytes], np.int64).tobytes()
         head = SIDE_MAGIC.ljust(SIDE_NBYTES - len(incarnation + words), b"\0") + incarnation + words
         if self.frozen:
@@ -570,6 +628,7 @@ class Files:
                     _reserve(file, nbytes)
                     file.write(head)
                 _name(unfinished, path)
+            self._unpublished += [path] if self._staged else []
             self._has_new_names = True
             try:
                 memory = self._map_side(path)
@@ -619,7 +678,9 @@ class Files:
         Only who keeps all others from writing may.
         """
         stem = re.escape(self.path.name.removesuffix(".dat"))
-        left = re.compile(rf"{stem}\.(flushed\.|sampler\.|\d+-\d+\.\d+\.)?dat\.[0-9a-f]{{16}}\.new")
+        left = re.compile(
+            rf"{stem}\.(flushed\.|sampler\.|\d+-\d+\.\d+\.)?dat(\.[0-9a-f]{{16}}\.new)+"
+        )
         for path in self.path.parent.iterdir():
             if left.fullmatch(path.name):
                 with contextlib.suppress(OSError):  # it goes when the file is opened again
@@ -627,7 +688,7 @@ class Files:
 
     def _forget_sides(self) -> None:
         """Remove all generations but the present ones, and those of buffers that were replaced."""
-        if self.frozen:
+        if self.frozen or self._staged:
             return
         for queue in (queue for asides in self._asides for queue in asides):
             known = {self._logged.get(queue.name)}
@@ -641,6 +702,9 @@ class Files:
     def _recover(self) -> None:
         """Set right what a process that was killed left half-done."""
         if self.mode == "r+":
+            for path in (self._log_path, self._sampler_path):
+                if self._find(path) != path:
+                    self._find(path).replace(path)
             self._sweep()
         if self._is_copy:
             pass
@@ -817,32 +881,31 @@ class Files:
     # ------------------------------------------------------------------ creating
 
     def _create(self, mode: str) -> Arena:
-        """Create the file. It is complete, and locked, before it has its name."""
+        """Create the file. It is locked, and gets its name in ``publish``."""
         if mode == "x" and self.path.exists():
             raise FileExistsError(f"{self.path} exists; mmap_mode='r+' opens it, 'w' replaces it")
-        with _locked(self.path) as there, _unfinished(self.path) as unfinished:
-            if there:
-                self._sweep()
-            with unfinished.open("xb+") as file:
-                self._lock(file, unfinished)
-                memory = _map_new(file, self._places.nbytes)
-            incarnation = secrets.token_bytes(INCARNATION_NBYTES)
-            for queue in (queue for asides in self._asides for queue in asides):
-                if queue.nbytes:
-                    room = max(4, 2 * self.layout.n_envs, FIRST_NBYTES // queue.nbytes)
-                    side = self._create_side(queue, min(room, FIRST_ROOM), incarnation)
-                    side.complete[:] = COMPLETE
-                    self._sides[queue.name] = side
-            boot = self._part_of(memory, self._places.boot)
-            boot[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
-            _sign(boot)  # before it has its name: who is killed next leaves a file of this start
-            identity = self.layout.identity()
-            memory[: len(identity)] = np.frombuffer(identity, np.uint8)
-            if there:
-                unfinished.replace(self.path)
-            else:
-                _name(unfinished, self.path)
+        self._old = _open_locked(self.path)
+        if self._old is not None:
+            self._sweep()
+        incarnation = secrets.token_bytes(INCARNATION_NBYTES)
+        self._staged = _staging(incarnation)
+        path = self._place(self.path)
+        weakref.finalize(self, _remove, self._unpublished, self._process)
+        self._unpublished += [path, self._place(self._log_path)]
+        with path.open("xb+") as file:
+            self._lock(file, path)
+            memory = _map_new(file, self._places.nbytes)
+        boot = self._part_of(memory, self._places.boot)
+        boot[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
+        _sign(boot)
         self._memory = memory
+        for queue in self._queues():
+            room = max(4, 2 * self.layout.n_envs, FIRST_NBYTES // queue.nbytes)
+            side = self._create_side(queue, min(room, FIRST_ROOM))
+            side.complete[:] = COMPLETE
+            self._sides[queue.name] = side
+        identity = self.layout.identity()
+        memory[: len(identity)] = np.frombuffer(identity, np.uint8)
         return memory
 
 
@@ -898,6 +961,18 @@ def _unfinished(path: Path) -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
+def _staging(incarnation: bytes) -> str:
+    """What the names of new files end with before they are published: see ``_sweep``."""
+    return f".{incarnation[:8].hex()}.new"
+
+
+def _remove(paths: list[Path], process: int) -> None:
+    """Remove files that were never published, unless this is a forked process."""
+    for path in paths if os.getpid() == process else []:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def _name(unfinished: Path, path: Path) -> None:
     """Give a file a name that no other file has; ``FileExistsError`` if one has got it."""
     try:
@@ -951,20 +1026,17 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Hold the lock of the file of this name; false if there is none.
+def _open_locked(path: Path) -> BinaryIO | None:
+    """The file of this name, locked until it is closed; None if there is none.
 
     Raises ``BlockingIOError`` if it is in use.
     """
     try:
-        old = path.open("r+b")
+        file = path.open("r+b")
     except FileNotFoundError:
-        yield False
-        return
-    with old:
-        _lock(old, path)
-        yield True
+        return None
+    _lock(file, path)
+    return file
 
 
 def _lock(file: BinaryIO, path: Path, *, shared: bool = False) -> None:

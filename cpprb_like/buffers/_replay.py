@@ -411,6 +411,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             sampler.open(ring)
         else:
             sampler.open_in_file(ring, files.floats)
+            files.publish()
         watch(others["rng"].bit_generator.lock, GENERATOR)
         lock: Any = threading.RLock() if files is None else files.one_process
         if files is None:

@@ -33,10 +33,10 @@ def check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
         slot = int(np.flatnonzero(~sound)[0])
         right = "a finite number of at least 0" if holds_step[slot] else "0: it holds no step"
         expect(False, f"weight of slot {slot}", right, weights[slot])
-    waiting, expected = rows.waiting()
+    waiting, awaited = rows.waiting()
     ids = f"ids of rows whose weights wait, up to {rows.ring.written - 1}"
-    is_sound = set(expected) <= set(waiting) and max(waiting, default=0) <= rows.ring.written
-    expect(is_sound, ids, expected, waiting)
+    is_known = set(awaited) <= set(waiting) and max(waiting, default=0) <= rows.ring.written
+    expect(is_known, ids, awaited, waiting)
     if rows.ranks is not None:
         _check_ranks(rows.ranks, weights)
     fresh = SumTree(allocate_floats(tree_size(capacity)), capacity)

@@ -118,7 +118,7 @@ def test_a_writer_that_is_killed_while_it_creates_its_files(tmp_path: Path) -> N
         add(rb, 0, 30)
         assert numbers(rb) == list(range(30))
 
-    creating = files._create, files.keep, file_maps._name
+    creating = files._create, files.keep, files.publish, file_maps._name
     assert killed_everywhere(creating, make, call, look) > 30
 
 
