@@ -25,7 +25,11 @@ def require(nbytes: int, what: str) -> None:
 
 def available_nbytes() -> int:
     """Bytes that a process can use now without making the system swap or kill."""
-    found = [figure for figure in (_from_system(), _from_container()) if figure is not None]
+    found = [
+        figure
+        for figure in (_from_system(), _from_container(), _from_limit())
+        if figure is not None
+    ]
     return min(found, default=sys.maxsize)
 
 
@@ -68,6 +72,19 @@ def _from_container() -> int | None:
             cached = dict(zip(statistics[::2], statistics[1::2], strict=False))
             return max(0, int(limit) - int(usage) + int(cached.get("inactive_file", 0)))
     return None
+
+
+def _from_limit() -> int | None:
+    """What the limit of this process still allows: ``ulimit -v``."""
+    if sys.platform == "win32":
+        return None
+    import resource  # noqa: PLC0415 (not everywhere)
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    pages = (_read("/proc/self/statm") or "0").split()[0]
+    return max(0, limit - int(pages) * resource.getpagesize())
 
 
 def _read(path: str) -> str | None:

@@ -6,6 +6,7 @@ Not here: arenas in mapped files (``file_maps``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import weakref
 
@@ -67,7 +68,14 @@ def allocate(nbytes: int) -> Arena:
     """
     if nbytes < HUGE_PAGE_NBYTES or not hasattr(mmap, "MAP_PRIVATE"):
         return np.zeros(nbytes, np.uint8)
-    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:  # also a limit of the process: ulimit -v
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(
+            f"no memory left for {machine_memory.format_nbytes(nbytes)}: {error.strerror}"
+        ) from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             pages.madvise(mmap.MADV_HUGEPAGE)

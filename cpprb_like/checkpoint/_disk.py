@@ -13,12 +13,14 @@ import errno
 import os
 import stat
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from cpprb_like._c.checks import as_path
+from cpprb_like._c.file_systems import REFUSED, sync_folder
 from cpprb_like._c.forks import tell
 
 if sys.platform == "win32":
@@ -139,7 +141,7 @@ class Disk:
             path = path.parent
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
 
     def create(self, name: str) -> Any:
         """A new file of this name: an ``Output``. ``FileExistsError`` if there is one."""
@@ -160,7 +162,7 @@ class Disk:
 
     def sync_names(self) -> None:
         """Return when the names of the files are on the disk."""
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
 
     # ------------------------------------------------------------------ what does not
 
@@ -276,6 +278,16 @@ class _Lock:
                 f"{folder}: somebody is saving to this folder; of a save_async of "
                 "your own, done() tells whether it has ended, and result() waits for it",
             ) from None
+        except OSError as error:
+            if error.errno not in REFUSED:
+                self._close()
+                raise
+            warnings.warn(
+                f"{folder}: its file system has no locks ({error.strerror}): two programs that "
+                "save to this folder at the same time would damage it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         except BaseException:
             self._close()
             raise
@@ -283,7 +295,8 @@ class _Lock:
     def release(self) -> None:
         """Give it back, even if a child that was forked a moment ago has the file open too."""
         if sys.platform != "win32" and not self._file.closed:
-            fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
         self._close()
 
     def _close(self) -> None:
@@ -312,14 +325,3 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
 def _expect_regular(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise FileNotFoundError(errno.ENOENT, "it is no regular file", str(path))
-
-
-def _sync_folder(path: Path) -> None:
-    """Return when the names of the files in a folder are on the disk, where a system has that."""
-    if sys.platform == "win32":
-        return
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +14,7 @@ import numpy as np
 import pytest
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.checkpoint import _disk
+from cpprb_like.checkpoint import _disk, load
 from cpprb_like.checkpoint._disk import Disk, Output
 
 
@@ -90,3 +95,36 @@ def test_room_is_reserved_by_the_system(tmp_path: Path) -> None:
     output.close()
     assert reserved in (0, _disk.STARTED_NBYTES)
     assert (tmp_path / "x").read_bytes()[:5001].rstrip(bytes(1)) == bytes([1]) * 5000
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no flock and no fsync of folders")
+def test_a_file_system_that_refuses_locks_and_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save says what that may cost, and goes on; the state is whole. It was an ``OSError``."""
+    import fcntl  # noqa: PLC0415 (not on Windows)
+
+    sync = os.fsync
+
+    def fsync(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(file)
+
+    def flock(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    rb = ReplayBuffer(10, {"x": {"dtype": "i8"}})
+    rb.add(x=np.arange(5))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rb.save(tmp_path / "saved")
+        rb.add(x=7)
+        rb.save(tmp_path / "saved")
+    said = " ".join(str(one.message) for one in caught)
+    assert "has no locks" in said
+    assert "does not synchronise folders" in said
+    found = load(tmp_path / "saved").get_all_transitions()["x"]
+    assert found[:, 0].tolist() == [0, 1, 2, 3, 4, 7]
