@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._c.checks import as_path
+from cpprb_like._c.file_systems import REFUSED, sync_folder
 from cpprb_like._c.forks import OneProcess
 from cpprb_like._core import (
     FLAG_ABSENT,
@@ -42,7 +43,7 @@ from cpprb_like._core import (
 )
 from cpprb_like._store import chained, overflow
 from cpprb_like._store.arenas import allocate
-from cpprb_like._store.flushes import Flushed, pack, unpack
+from cpprb_like._store.flushes import Flushed, Fresh, pack, unpack
 from cpprb_like._store.recovery import Queue, end_before, hide, recover
 from cpprb_like._store.schema import Layout
 from cpprb_like._store.tracker import Tracker
@@ -93,6 +94,11 @@ READ_ONLY = "the buffer was opened with mmap_mode='r', to be read and not writte
 WRITES_ELSEWHERE = (
     "another buffer has this file open, in this process or another; two that write to one file "
     "would tear each other's rows"
+)
+
+NO_LOCKS = (
+    "the file system has no locks, which keep a second writer out; mmap_prefix needs a folder on a "
+    "file system with flock, such as a local disk"
 )
 
 
@@ -215,6 +221,8 @@ class Files:
             raise MemoryError(f"no file can have {self._places.nbytes} bytes\n{layout.table()}")
         self._asides = _Aside.all(layout)
         self._sides: dict[str, _Side] = {}
+        self._overflows: dict[str, Any] = {}  # what is in them
+        self._numbers: dict[str, set[int]] = {}  # of a writer: generations that there are
         self._process = os.getpid()
         self._flushed = Flushed(layout)
         self._log_nbytes = 0
@@ -239,6 +247,11 @@ class Files:
         except OSError as error:
             if error.filename is None and error.errno is not None:
                 error.filename = str(self.path)
+            if error.errno == errno.ENOMEM:
+                raise MemoryError(
+                    f"{self.path}: no memory left to map {self._places.nbytes:,} bytes\n"
+                    f"{layout.table()}"
+                ) from error
             raise
         self._memory = memory
         self.arena = memory[: layout.nbytes]
@@ -342,18 +355,26 @@ class Files:
             part = self._part(place)
             tags, values = part[: 2 * WORD].view(np.int64), part[2 * WORD :].reshape(2, -1)
             latest.append(values[1 if tags[1] == tag else 0].copy())
-        queues = {}
-        for queue in self._queues():
-            side = self._sides[queue.name]
-            oldest, stop = tag - queue.reach, tag - queue.lag
-            keys = side.keys.copy()
-            keys[(keys < max(base, oldest)) | (keys >= stop)] = -1
-            queues[queue.name] = side.generation, keys, side.values
+        queues = {queue.name: self._fresh(queue, base, tag) for queue in self._queues()}
         record = self._flushed.note(self.arena, self._edited, latest, queues)
         if self._log_nbytes > LOG_NBYTES_PER_ROW * self.layout.capacity + LOG_NBYTES:
             self._log_nbytes = 0  # the log begins anew
             record = self._flushed.whole()
         return pack(*record)
+
+    def _fresh(self, queue: _Aside, base: int, tag: int) -> Fresh:
+        """What a queue keeps that the last record does not say."""
+        side, oldest = self._sides[queue.name], max(base, tag - queue.reach)
+        known = self._flushed.newest(queue.name, side.generation)
+        first = oldest if known is None else max(oldest, known[0] + 1)
+        rows, values = self._overflows[queue.name].part(first - base, tag - queue.lag - base)
+        keys = rows + base
+        places = np.arange(len(keys)) + (0 if known is None else known[1] + 1)
+        places %= max(len(side.keys), 1)
+        if not np.array_equal(side.keys[places], keys):  # after a clear, or in a new file
+            order = np.argsort(side.keys)
+            places = order[np.searchsorted(side.keys, keys, sorter=order)]
+        return Fresh(side.generation, oldest, keys, places, values)
 
     def _append(self, record: bytes) -> None:
         """Write a record behind the others, or in place of all if there are none."""
@@ -381,9 +402,8 @@ class Files:
         return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.flushed.dat")
 
     def _all_paths(self) -> list[Path]:
-        stem = self.path.name.removesuffix(".dat")
         sides = [
-            self.path.with_name(f"{stem}.{queue.name}.{self._sides[queue.name].generation}.dat")
+            self._side_path(queue.name, self._sides[queue.name].generation)
             for queue in self._queues()
         ]
         sampler = self._place(self._sampler_path)
@@ -420,14 +440,14 @@ class Files:
             self._log_nbytes = 0
         old = {}
         for queue in self._queues():
-            for generation, path in self._side_paths(queue.name):
-                if generation == self._flushed.generations.get(queue.name):
-                    memory = np.fromfile(path, np.uint8)
-                    if len(memory) > SIDE_NBYTES:
-                        room = (len(memory) - SIDE_NBYTES) // (WORD + queue.nbytes)
-                        keys = memory[SIDE_NBYTES : SIDE_NBYTES + WORD * room].view(np.int64)
-                        values = memory[SIDE_NBYTES + WORD * room :][: room * queue.nbytes]
-                        old[queue.name] = keys, values
+            generation = self._flushed.generations.get(queue.name, 0)
+            with contextlib.suppress(FileNotFoundError):
+                memory = np.fromfile(self._side_path(queue.name, generation), np.uint8)
+                if len(memory) > SIDE_NBYTES:
+                    room = (len(memory) - SIDE_NBYTES) // (WORD + queue.nbytes)
+                    keys = memory[SIDE_NBYTES : SIDE_NBYTES + WORD * room].view(np.int64)
+                    values = memory[SIDE_NBYTES + WORD * room :][: room * queue.nbytes]
+                    old[queue.name] = keys, values
         asides = [
             [(queue.name, queue.reach, queue.lag) for queue in asides if queue.nbytes]
             for asides in self._asides
@@ -490,6 +510,7 @@ class Files:
                 overflow.set_base(aside, base)
                 if not queue.nbytes:
                     continue
+                self._overflows[queue.name] = aside
                 side = self._sides[queue.name]
                 if not is_new:
                     overflow.use_file(aside, side.keys, side.values, base)
@@ -597,25 +618,36 @@ class Files:
         """What the files of one buffer have in common, and no others have."""
         return self._part(self._places.boot)[-INCARNATION_NBYTES:].tobytes()
 
-    def _side_paths(self, name: str) -> list[tuple[int, Path]]:
-        """The generations of a file, newest first; those of other buffers too."""
-        stem = f"{self.path.name.removesuffix('.dat')}.{name}."
-        found = []
-        for path in self.path.parent.iterdir():
-            number = path.name.removeprefix(stem).removesuffix(".dat")
-            if path.name == f"{stem}{number}.dat" and number.isdecimal():
-                found.append((int(number), path))
-        return sorted(found, reverse=True)
+    def _count_sides(self) -> None:
+        """Look which generations there are. Later this buffer alone makes and removes some."""
+        self._numbers = {name: {n for n, _ in found} for name, found in self._all_sides().items()}
+
+    def _all_sides(self) -> dict[str, list[tuple[int, Path]]]:
+        """The generations of each file, newest first; those of other buffers too.
+
+        Cost: in proportion to the files of the folder.
+        """
+        stem = re.escape(self.path.name.removesuffix(".dat"))
+        name = re.compile(rf"{stem}\.(\d+-\d+)\.(\d+)\.dat", re.ASCII)
+        found: dict[str, list[tuple[int, Path]]] = {queue.name: [] for queue in self._queues()}
+        with os.scandir(self.path.parent) as entries:
+            for entry in entries:
+                match = name.fullmatch(entry.name)
+                if match and match[1] in found:
+                    found[match[1]].append((int(match[2]), self.path.with_name(entry.name)))
+        return {name: sorted(paths, reverse=True) for name, paths in found.items()}
+
+    def _side_path(self, name: str, generation: int) -> Path:
+        return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{name}.{generation}.dat")
 
     def _create_side(self, queue: _Aside, room: int) -> _Side:
         """A new generation of a file, with room for so many values and none of them.
 
         It gets its name when its header is there, so nobody ever finds it without.
         """
-        number = 1 + max([number for number, _ in self._side_paths(queue.name)], default=0)
-        path = self.path.with_name(
-            f"{self.path.name.removesuffix('.dat')}.{queue.name}.{number}.dat"
-        )
+        numbers = self._numbers.setdefault(queue.name, set())
+        number = 1 + max(numbers, default=0)
+        path = self._side_path(queue.name, number)
         nbytes, incarnation = queue.file_nbytes(room), self._incarnation
         words = np.array([UNFINISHED, room, queue.nbytes], np.int64).tobytes()
         head = SIDE_MAGIC.ljust(SIDE_NBYTES - len(incarnation + words), b"\0") + incarnation + words
@@ -628,12 +660,14 @@ class Files:
                     _reserve(file, nbytes)
                     file.write(head)
                 _name(unfinished, path)
+            numbers.add(number)
             self._unpublished += [path] if self._staged else []
             self._has_new_names = True
             try:
                 memory = self._map_side(path)
             except OSError:
                 path.unlink(missing_ok=True)
+                numbers.discard(number)
                 raise
         side = _Side(memory, queue.nbytes, number)
         side.keys[:] = -1
@@ -645,7 +679,7 @@ class Files:
         What has no header is no hindrance if there is one: who was killed may have left it.
         """
         damaged = None
-        for number, path in self._side_paths(queue.name):
+        for number, path in self._all_sides()[queue.name]:
             memory = memory_of(path)
             head = memory[:SIDE_NBYTES].tobytes()
             if len(head) < SIDE_NBYTES or not head.startswith(SIDE_MAGIC):
@@ -690,14 +724,11 @@ class Files:
         """Remove all generations but the present ones, and those of buffers that were replaced."""
         if self.frozen or self._staged:
             return
-        for queue in (queue for asides in self._asides for queue in asides):
-            known = {self._logged.get(queue.name)}
-            if queue.name in self._sides:
-                known.add(self._sides[queue.name].generation)
-            for generation, path in self._side_paths(queue.name):
-                if generation not in known:
-                    with contextlib.suppress(OSError):  # it goes when the file is opened again
-                        path.unlink()
+        for name, numbers in self._numbers.items():
+            for number in numbers - {self._logged.get(name), self._sides[name].generation}:
+                with contextlib.suppress(OSError):  # it goes when the file is opened again
+                    self._side_path(name, number).unlink(missing_ok=True)
+                numbers.discard(number)
 
     def _recover(self) -> None:
         """Set right what a process that was killed left half-done."""
@@ -706,6 +737,7 @@ class Files:
                 if self._find(path) != path:
                     self._find(path).replace(path)
             self._sweep()
+            self._count_sides()
         if self._is_copy:
             pass
         elif self._is_of_this_start:
@@ -770,7 +802,9 @@ class Files:
         with self.path.open("rb") as file:
             try:
                 _lock(file, self.path, shared=True)
-            except BlockingIOError:
+            except OSError as error:  # beside a writer, or where nothing says that there is none
+                if not isinstance(error, BlockingIOError) and error.errno not in REFUSED:
+                    raise
                 self._check(file)
                 return self._copy(file)
             self._check(file)
@@ -887,10 +921,11 @@ class Files:
         self._old = _open_locked(self.path)
         if self._old is not None:
             self._sweep()
+        self._count_sides()
         incarnation = secrets.token_bytes(INCARNATION_NBYTES)
         self._staged = _staging(incarnation)
         path = self._place(self.path)
-        weakref.finalize(self, _remove, self._unpublished, self._process)
+        weakref.finalize(self, _remove, self._unpublished, self._process, self._old)
         self._unpublished += [path, self._place(self._log_path)]
         with path.open("xb+") as file:
             self._lock(file, path)
@@ -966,8 +1001,13 @@ def _staging(incarnation: bytes) -> str:
     return f".{incarnation[:8].hex()}.new"
 
 
-def _remove(paths: list[Path], process: int) -> None:
-    """Remove files that were never published, unless this is a forked process."""
+def _remove(paths: list[Path], process: int, old: BinaryIO | None) -> None:
+    """Remove files that were never published, unless this is a forked process.
+
+    The file that they were to replace is closed, and is no longer locked.
+    """
+    if old is not None:
+        old.close()
     for path in paths if os.getpid() == process else []:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -1017,9 +1057,10 @@ def _sign(boot: Arena) -> None:
 
 def _sync(path: Path) -> None:
     """Have a file, or the names in a folder, on the disk; also what was written by a memory map."""
-    if path.is_dir() and sys.platform == "win32":
+    if path.is_dir():
+        sync_folder(path)
         return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    descriptor = os.open(path, os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
@@ -1035,7 +1076,11 @@ def _open_locked(path: Path) -> BinaryIO | None:
         file = path.open("r+b")
     except FileNotFoundError:
         return None
-    _lock(file, path)
+    try:
+        _lock(file, path)
+    except OSError:
+        file.close()
+        raise
     return file
 
 
@@ -1056,3 +1101,7 @@ def _lock(file: BinaryIO, path: Path, *, shared: bool = False) -> None:
                 raise BlockingIOError  # replaced between opening and locking
     except (BlockingIOError, PermissionError):
         raise BlockingIOError(f"{path}: {WRITES_ELSEWHERE}") from None
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        raise OSError(error.errno, f"{NO_LOCKS} ({error.strerror})", str(path)) from None

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +29,23 @@ from cpprb_like._core import (
 from cpprb_like._store.recovery import derive, end_before, hide
 from cpprb_like._store.schema import Layout
 
-__all__ = ["Flushed", "pack", "unpack"]
+__all__ = ["Flushed", "Fresh", "pack", "unpack"]
 
 Array = NDArray[Any]
 Arena = NDArray[np.uint8]
 MAGIC = b"cpprb_fl"
 HEAD_NBYTES = 24  # magic, bytes of the record, its checksum
 FOLLOWS, WHOLE, FRAME = 0, 1, 2  # marks of ``chained.NextOf``
+
+
+class Fresh(NamedTuple):
+    """What a queue keeps since the last record, oldest first."""
+
+    generation: int  # of the file
+    oldest: int  # key of the oldest value that is kept
+    keys: Array
+    places: Array  # of the values in the file
+    values: Array  # a row of bytes for each
 
 
 def pack(numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
@@ -73,6 +84,12 @@ def _checksums(memory: memoryview, starts: Array, nbytes: int, before: list[int]
     ]
 
 
+def _forget_before(kept: deque[tuple[int, int, int]], oldest: int) -> None:
+    """Forget what is noted of values that are no longer kept."""
+    while kept and kept[0][0] < oldest:
+        kept.popleft()
+
+
 class Flushed:
     """The state of the rows at the last flush: what the log has of them, all records together.
 
@@ -93,7 +110,7 @@ class Flushed:
         }
         self.latest: list[Array] = []
         self.generations: dict[str, int] = {}
-        self.kept: dict[str, dict[int, tuple[int, int]]] = {}  # by key: place and checksum
+        self.kept: dict[str, deque[tuple[int, int, int]]] = {}  # key, place and checksum, by key
 
     def _small(self) -> list[str]:
         """What has a byte for each row, and is in the log as it is."""
@@ -110,11 +127,11 @@ class Flushed:
         arena: Arena,
         edited: NDArray[np.intp],
         latest: list[Array],
-        queues: Mapping[str, tuple[int, Array, Array]],
+        queues: Mapping[str, Fresh],
     ) -> tuple[dict[str, Any], dict[str, Array]]:
         """Take up the present state, and return what a record has to say of it.
 
-        ``queues``: by name, the generation of a file, its keys and its values.
+        Cost: in proportion to what changed since the last record.
         """
         layout, before = self.layout, self.state
         state = layout.state(arena).copy()
@@ -140,27 +157,27 @@ class Flushed:
         for number, values in enumerate(latest):
             arrays[f"latest {number}"] = values
         self.latest = latest
-        for name, (generation, keys, values) in queues.items():
-            self._note_queue(name, generation, keys, values, arrays)
+        for name, fresh in queues.items():
+            kept = self._kept_in(name, fresh.generation)
+            crcs = [zlib.crc32(value) for value in np.ascontiguousarray(fresh.values)]
+            found = list(zip(fresh.keys.tolist(), fresh.places.tolist(), crcs, strict=True))
+            kept.extend(found)
+            _forget_before(kept, fresh.oldest)
+            self.generations[name] = fresh.generation
+            arrays[f"kept {name}"] = np.array(found, np.int64).reshape(len(found), 3)
         numbers = {"state": state.tolist(), "generations": self.generations}
         return numbers, arrays
 
-    def _note_queue(
-        self, name: str, generation: int, keys: Array, values: Array, arrays: dict[str, Array]
-    ) -> None:
-        known = self.kept.get(name, {}) if self.generations.get(name) == generation else {}
-        places = np.flatnonzero(keys >= 0)
-        rows = values.reshape(len(keys), -1)
-        now: dict[int, tuple[int, int]] = {}
-        fresh = []
-        for place, key in zip(places.tolist(), keys[places].tolist(), strict=True):
-            if key not in known:
-                fresh.append((key, place, zlib.crc32(rows[place])))
-                now[key] = fresh[-1][1:]
-            else:
-                now[key] = known[key]
-        arrays[f"kept {name}"] = np.array(fresh, np.int64).reshape(len(fresh), 3)
-        self.kept[name], self.generations[name] = now, generation
+    def newest(self, name: str, generation: int) -> tuple[int, int] | None:
+        """Key and place of the newest value of a queue that is noted, of this file."""
+        kept = self.kept.get(name)
+        return kept[-1][:2] if kept and self.generations.get(name) == generation else None
+
+    def _kept_in(self, name: str, generation: int) -> deque[tuple[int, int, int]]:
+        """What is noted of a queue: nothing if its file is another one."""
+        if self.generations.get(name) != generation:
+            self.kept[name] = deque()
+        return self.kept[name]
 
     def _sums(self, arena: Arena, slots: NDArray[np.int64]) -> list[int]:
         """Checksums of the bytes of rows, but for those that are in the log themselves."""
@@ -188,8 +205,7 @@ class Flushed:
         for number, values in enumerate(self.latest):
             arrays[f"latest {number}"] = values
         for name, kept in self.kept.items():
-            known = [(key, *place) for key, place in kept.items()]
-            arrays[f"kept {name}"] = np.array(known, np.int64).reshape(len(known), 3)
+            arrays[f"kept {name}"] = np.array(kept, np.int64).reshape(len(kept), 3)
         return {"state": self.state.tolist(), "generations": self.generations}, arrays
 
     def take(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
@@ -204,15 +220,12 @@ class Flushed:
             arrays[f"latest {number}"] for number in range(len(self.layout.schema.chained))
         ]
         for name, generation in numbers["generations"].items():
-            if self.generations.get(name) != generation:
-                self.kept[name] = {}
-            kept = self.kept[name]
-            for key, place, checksum in arrays[f"kept {name}"].tolist():
-                kept[key] = place, checksum
+            kept = self._kept_in(name, generation)
+            kept.extend((key, place, crc) for key, place, crc in arrays[f"kept {name}"].tolist())
             oldest = int(self.state[WORD_HANDLE_BASE])
             if len(kept) > 2 * self.layout.capacity + 8:  # of rows that are gone long since
                 oldest += int(self.state[WORD_WRITTEN]) - 2 * self.layout.capacity
-            self.kept[name] = {key: value for key, value in kept.items() if key >= oldest}
+            _forget_before(kept, oldest)
         self.generations = dict(numbers["generations"])
 
     # ------------------------------------------------------------------ after a crash
@@ -285,7 +298,7 @@ class Flushed:
         rows = values.reshape(len(keys), -1)
         return [
             (key, rows[place].copy())
-            for key, (place, checksum) in sorted(self.kept.get(name, {}).items())
+            for key, place, checksum in self.kept.get(name, ())
             if low <= key < high
             and place < len(keys)
             and keys[place] == key

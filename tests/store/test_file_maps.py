@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -281,3 +283,77 @@ def test_what_is_no_file_of_a_buffer(tmp_path: Path, mode: Any) -> None:
     path.chmod(0)
     if not os.access(path, os.R_OK):  # root may read everything
         refused(PermissionError, "")
+
+
+unix = pytest.mark.skipif(
+    sys.platform == "win32", reason="there is no flock and no fsync of folders"
+)
+
+
+def refusing(function: Any, code: int) -> Any:
+    """As a call that a file system refuses, of ``fsync`` for folders alone."""
+
+    def call(file: int, *arguments: Any) -> Any:
+        if arguments or stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(code, os.strerror(code))
+        return function(file)
+
+    return call
+
+
+@unix
+def test_a_file_system_that_does_not_synchronise_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning says what a crash may cost, and the buffer works; another error is raised."""
+    monkeypatch.setattr(os, "fsync", refusing(os.fsync, errno.EINVAL))
+    with pytest.warns(RuntimeWarning, match="does not synchronise folders.*may cost the files"):
+        rb = ReplayBuffer(20, FIELDS, mmap_prefix=tmp_path / "a")
+    add(rb, 0, 10)
+    rb.flush()
+    del rb
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        rb = ReplayBuffer(20, FIELDS, mmap_prefix=tmp_path / "a", mmap_mode="r+")
+    assert numbers(rb) == list(range(10))
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "fsync", refusing(os.fsync, errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        ReplayBuffer(20, FIELDS, mmap_prefix=tmp_path / "b")
+
+
+@unix
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two writers would tear rows, so writing is refused by name; who reads makes a copy."""
+    import fcntl  # noqa: PLC0415 (not on Windows)
+
+    add(ReplayBuffer(20, FIELDS, mmap_prefix=tmp_path / "a"), 0, 10)
+    monkeypatch.setattr(fcntl, "flock", refusing(None, errno.ENOLCK))
+    modes: list[tuple[str, Any]] = [("a", "r+"), ("a", "w"), ("b", "x")]
+    for name, mode in modes:
+        with pytest.raises(OSError, match=f"no locks.*{tmp_path / name}.dat") as caught:
+            ReplayBuffer(20, FIELDS, mmap_prefix=tmp_path / name, mmap_mode=mode)
+        assert caught.value.errno == errno.ENOLCK
+        del caught
+    rb = ReplayBuffer(20, FIELDS, mmap_prefix=tmp_path / "a", mmap_mode="r")
+    assert numbers(rb) == list(range(10))
+
+
+@unix
+@pytest.mark.parametrize("files", [False, True])
+def test_a_limit_of_the_address_space(tmp_path: Path, files: bool) -> None:
+    """``MemoryError`` has the bytes of each field. It was an ``OSError`` without them."""
+    prefix = str(tmp_path / "a") if files else None
+    program = f"""
+import resource
+from cpprb_like import ReplayBuffer
+resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
+try:
+    ReplayBuffer(10**6, {{"wide": {{"shape": 2000}}}}, mmap_prefix={prefix!r})
+except MemoryError as error:
+    assert "float32" in str(error) and "7.5 GiB" in str(error), error
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+    assert not list(tmp_path.iterdir())
