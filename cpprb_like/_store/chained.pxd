@@ -34,6 +34,8 @@ cdef class Chain:
     cdef int64_t promise             # of a ring that follows another: the tag of the values in ``latest_data``
     cdef bint is_promise_read        # ... and whether one of them was read since
     cdef readonly tuple asides       # Overflow of what is kept aside
+    cdef readonly int64_t compared   # values that were compared with a neighbouring row's so far ...
+    cdef readonly int64_t apart      # ... and of them those that went to the overflow as a whole
 
     cdef int c_reserve(self, NewRows* rows) except -1
     cdef void c_write(self, NewRows* rows) noexcept nogil
@@ -63,12 +65,8 @@ cdef class FrameStack(Chain):
     cdef Overflow older                 # all frames but the newest of stacks that did not slide
     cdef uint8_t[::1] runs           # of each slot: rows before it whose frames are part of its value
     cdef readonly tuple shape        # of a value
-    cdef intp_t[::1] lengths         # the same
     cdef readonly intp_t axis        # of the frames
-    cdef readonly intp_t compared    # stacks that were not the one before, up to COMPARED ...
-    cdef intp_t[::1] counts          # ... and for each axis: how many of them were it, moved on
 
-    cdef void c_compare(self, const char* before, const char* value) noexcept nogil
     cdef const char* c_frame(self, int64_t row) noexcept nogil
     cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil
     cdef bint c_is_moved_on(self, const char** frames, const char* value) noexcept nogil

@@ -12,6 +12,8 @@ class Chain:
     name: str
     nbytes: int
     asides: tuple[Overflow, ...]
+    compared: int
+    apart: int
     @property
     def overflow_nbytes(self) -> int: ...
     def newest(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]: ...
@@ -23,14 +25,11 @@ def use_file(
     chain: Chain, memory: NDArray[np.uint8], tag: int, seen: NDArray[np.bool_], is_new: bool
 ) -> None: ...
 
-COMPARED_STACKS: int
-
 @final
 class FrameStack(Chain):
     depth: int
     shape: tuple[int, ...]
     axis: int
-    compared: int
     def __new__(
         cls,
         name: str,
@@ -42,8 +41,6 @@ class FrameStack(Chain):
         frames: NDArray[np.uint8],
         runs: NDArray[np.uint8],
     ) -> Self: ...
-    @property
-    def follows(self) -> list[int]: ...
 
 @final
 class NextOf(Chain):

@@ -28,15 +28,11 @@ cnp.import_array()
 
 cdef enum:
     DEEPEST = 256            # frames of a stack: ``runs`` are bytes
-    COMPARED = 64            # stacks that are compared, to see along which axes they shift
 
 cdef enum:  # where the next value of a row is
     FOLLOWS = 0              # in the next row
     KEPT_WHOLE = 1
     KEPT_FRAME = 2           # it is the row's own stack, moved on by the frame that was kept
-
-
-COMPARED_STACKS = COMPARED
 
 
 cdef class Chain:
@@ -268,8 +264,6 @@ cdef class FrameStack(Chain):
         self.n_frames = capacity + (depth - 1) * n_envs
         if depth * self.frame_nbytes != nbytes:
             raise ValueError(f"shape: expected one of {nbytes} bytes, got {shape}")
-        self.counts = np.zeros(len(shape), np.intp)
-        self.lengths = np.array(shape, np.intp)
         if frames.shape[0] != self.n_frames * self.frame_nbytes or runs.shape[0] != capacity:
             raise ValueError("frames, runs: of a wrong length")
         self.older = Overflow(nbytes - self.frame_nbytes)
@@ -309,13 +303,13 @@ cdef class FrameStack(Chain):
             row = rows.first + k
             value = values + k * self.nbytes
             before = self.c_before(rows, k, values)
-            if before != NULL and self.compared < COMPARED:
-                self.c_compare(before, value)
+            self.compared += before != NULL
             if before != NULL and self.c_is_slide(before, value):
                 run = self.runs[(row - self.n_envs) % self.capacity]
                 run = run + 1 if run + 1 < self.depth else run
             else:
                 run = 0
+                self.apart += before != NULL
                 if row >= needed:
                     kept = self.older.c_push(row)
                     for frame in range(self.depth - 1):
@@ -323,31 +317,6 @@ cdef class FrameStack(Chain):
             self.runs[row % self.capacity] = run
             self.c_split(value, self.depth - 1, <char*> self.c_frame(row))
         self.c_keep_latest(rows, values)
-
-    cdef void c_compare(self, const char* before, const char* value) noexcept nogil:
-        """Count along which axes a stack is the previous one shifted by a frame.
-
-        Two equal stacks are not counted: of one colour, they are shifted along any axis.
-        """
-        cdef intp_t axis, o, start, depth, overlap, inner = self.nbytes
-        cdef bint follows
-        if memcmp(before, value, self.nbytes) == 0:
-            return
-        self.compared += 1
-        for axis in range(self.counts.shape[0]):  # no length is 0, or they would be the same
-            depth = self.lengths[axis]
-            inner //= depth
-            overlap = (depth - 1) * inner
-            follows = depth > 1
-            for o in range(self.nbytes // (depth * inner)):
-                start = o * depth * inner
-                follows = follows and memcmp(before + start + inner, value + start, overlap) == 0
-            self.counts[axis] += follows
-
-    @property
-    def follows(self):
-        """How many of the compared stacks are the previous one shifted, for each axis."""
-        return np.asarray(self.counts).tolist()
 
     cdef const char* c_frame(self, int64_t row) noexcept nogil:
         """Where the newest frame of a row is."""
@@ -521,6 +490,7 @@ cdef class NextOf(Chain):
         self.whole.c_drop(rows.oldest)
         self.newest.c_drop(rows.oldest)
         for k in range(rows.n):
+            self.compared += 1
             if self.c_is_kept(rows, k):
                 self.c_keep(rows, k, self.c_before(rows, k, values))
             self.marks[(rows.first + k) % self.capacity] = FOLLOWS
@@ -534,6 +504,7 @@ cdef class NextOf(Chain):
             self.stack.c_split(promised, self.stack.depth - 1, self.newest.c_push(row))
         else:
             self.marks[row % self.capacity] = KEPT_WHOLE
+            self.apart += 1
             memcpy(self.whole.c_push(row), promised, self.nbytes)
 
     cdef const char* c_whole(self, int64_t row) noexcept nogil:

@@ -12,14 +12,15 @@ import numpy as np
 
 from cpprb_like._c.checks import as_discount, as_int
 from cpprb_like._c.narrow_dtypes import kind_of
-from cpprb_like._store.frame_axes import likely_axis
 from cpprb_like._store.schema import Field, Schema, Stack
 
-__all__ = ["NStepReturns", "check_nstep", "derive", "read_nstep"]
+__all__ = ["NStepReturns", "check_nstep", "derive", "likely_axis", "read_nstep"]
 
 DEEPEST = 256  # frames of a stack
 REWARD_NAMES = ("rew", "reward", "rewards")
 MAX_STEPS = 1 << 20  # of an n-step return
+PLAUSIBLE = range(2, 17)  # frames of a stack, where there is another axis that may have them
+COLOURS = 3  # values of a pixel
 NSTEP_KEYS = ("size", "gamma", "rew", "next", "discount")
 
 
@@ -130,6 +131,20 @@ def _read_stack(field: Field, axis: object) -> Stack:
             f"{number}, got {depth}"
         )
     return Stack(field.name, number, depth)
+
+
+def likely_axis(shape: tuple[int, ...]) -> int:
+    """The axis of the frames of a stack, by its shape, which has a length: the last or the first.
+
+    Gymnasium has the frames first, as in ``(4, 84, 84)``, and most others last, as in
+    ``(84, 84, 4)``. It is the first axis if that has a plausible number of frames and the last one
+    has not, or has the colours of a pixel.
+    """
+    first, last = shape[0], shape[-1]
+    if first not in PLAUSIBLE or len(shape) == 1:
+        return len(shape) - 1
+    has_colours = len(shape) > COLOURS and last == COLOURS != first
+    return 0 if last not in PLAUSIBLE or has_colours else len(shape) - 1
 
 
 def read_nstep(options: object, schema: Schema) -> NStepReturns | None:

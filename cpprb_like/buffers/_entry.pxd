@@ -15,6 +15,8 @@ cdef class BufferBase:
     cdef readonly object _lock       # RLock held by whoever needs writers to wait
     cdef public bint _paused         # somebody holds the lock
     cdef bint is_plain               # rows are stored as they are, and can be drawn at once
+    cdef bint is_watched             # its chained values are counted, until there are enough
+    cdef bint warns                  # most of them are stored apart: the next call warns
     cdef bint has_priorities         # ``add`` takes priorities: for its sampler, or others
     cdef bint keeps_rows             # of its sampler: it is told before absent rows are added
     cdef tuple names                 # field names, in declared order
@@ -45,6 +47,7 @@ cdef class BufferBase:
         self, Ring ring, PyObject** values, PyObject* names, intp_t other, list ordered,
         ndarray present, tuple priorities,
     )
+    cdef void c_watch(self) noexcept
     cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities)
     cdef object c_add_where(self, present, dict fields)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1

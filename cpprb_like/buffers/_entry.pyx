@@ -15,6 +15,7 @@ from cpython.unicode cimport (
 )
 
 from cpprb_like._c.aligned cimport c_aligned
+from cpprb_like._store.chained cimport Chain
 from cpprb_like._store.column cimport Column
 from cpprb_like._core cimport CLEARS, WRITTEN, Moment, Ring
 from cpprb_like._c.number_casts cimport NO_NUMBER
@@ -62,6 +63,7 @@ cdef enum:
     CACHE_LINE = 64
     MOST_ROOM = 1 << 20              # bytes that are kept for casts of a field from call to call
     BATCH_CHECK_NBYTES = 1 << 28     # batches from here on are compared with the memory left
+    WATCHED_VALUES = 1000            # of chained fields, after which it is told how many are apart
 
 cdef str PRIORITIES = "priorities"   # the keyword of those buffers whose rows have them
 cdef object MISSING = object()
@@ -124,6 +126,8 @@ cdef class BufferBase:
         self.n_streams = ring.n_envs
         self._lock = lock
         self.is_plain = not (ring.chains or ring.lookahead)
+        self.is_watched = len(ring.chains) > 0
+        self.warns = False
         self.has_priorities = attributes["sampler"].has_priorities or self._takes_priorities
         self.keeps_rows = attributes["sampler"].keeps_rows
         self.names = names
@@ -431,7 +435,23 @@ cdef class BufferBase:
                     # It cannot fail by itself, so a signal handler raised. The rows are written.
                     self._set_new(first, clears, priorities[1])
                     raise
+        if self.is_watched:
+            self.c_watch()
         return slot
+
+    cdef void c_watch(self) noexcept:
+        """Find out, when enough values were added, whether most of them are stored apart."""
+        cdef Chain chain
+        if (<Chain> self.c_ring.chains[0]).compared < WATCHED_VALUES:
+            return
+        self.is_watched = False
+        for chain in self.c_ring.chains:
+            if 2 * chain.apart > chain.compared:
+                self.warns = True
+
+    def _warn_of_values_apart(self):
+        """Warn that most values of chained fields are stored apart."""
+        raise NotImplementedError
 
     def add_where(self, present, /, **fields):
         """Add time steps of all environments, in which only some environments have a step.
@@ -466,6 +486,9 @@ cdef class BufferBase:
         """
         if self.c_ring is None:
             raise RuntimeError(not_initialised(self))
+        if self.warns:
+            self.warns = False
+            self._warn_of_values_apart()
         if not self.keeps_rows:
             return self.c_add_where(present, fields)
         self.sampler.sync()
@@ -681,6 +704,10 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
     cdef intp_t n = buffer.c_resolve_call(values, names, -1)
     if n >= 0 and buffer.is_plain:
         return buffer.c_ring.c_publish(<char**> &buffer.sources[0], n, NULL)
+    if buffer.warns:  # before anything is written: a warning may be an error
+        buffer.warns = False
+        buffer._warn_of_values_apart()
+        n = buffer.c_resolve_call(values, names, -1)
     if n >= 0 and not (
         buffer.c_ring.grows and buffer.c_ring.c_prepare(<char**> &buffer.sources[0], n)
     ):

@@ -28,7 +28,6 @@ from cpprb_like._c.generators import Seed, generator
 from cpprb_like._c.narrow_dtypes import name_of
 from cpprb_like._core import FLAG_TRUNCATED, Ring, rebuild
 from cpprb_like._store import arenas
-from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
 from cpprb_like._store.derived import (
     NStepReturns,
@@ -133,8 +132,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         Fields that are frame stacks: of each step only the newest frame is stored, unless the
         others differ from those of the step before. Next values of ``next_of`` may be named too.
         Frames lie along the last axis, or along
-        the first one if the shape says so, as that of ``(4, 84, 84)``; a dict gives the axis. If
-        no stack follows from another along it, reading rows warns.
+        the first one if the shape says so, as that of ``(4, 84, 84)``; a dict gives the axis.
     Nstep : dict, optional
         n-step returns over ``Nstep["size"]`` steps, or fewer where the episode ends. Fields in
         ``Nstep["rew"]`` are summed, discounted by ``Nstep["gamma"]`` (0.99); fields in
@@ -388,11 +386,6 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         """Hold these rows from now on; if it raises, the buffer is what it was."""
         rows = RowReader(ring, nstep)
         reading: Any = rows.take if ring.chains or nstep is not None else None
-        stacks = [chain for chain in ring.chains if isinstance(chain, FrameStack)]
-        if stacks:
-            from cpprb_like._store.frame_axes import AxisCheck  # noqa: PLC0415 (on demand)
-
-            reading = AxisCheck(rows.take, stacks)
         index = EpisodeIndex(ring)
         attributes = {
             "_layout": layout,
@@ -457,6 +450,20 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         """
         if self._files is not None and not self._files.frozen:
             self._files.flush(self._hold)
+
+    def _warn_of_values_apart(self) -> None:
+        said = [
+            f"{chain.apart} of the first {chain.compared} values of {chain.name!r}"
+            for chain in self.ring.chains
+            if 2 * chain.apart > chain.compared
+        ]
+        axes = {stack.name: stack.axis for stack in self.schema.stacks}
+        _warn(
+            f"{', '.join(said)} do not follow from the row before, so that each is stored by "
+            "itself: give n_envs= if the steps are of several environments in turns"
+            + (f"; the axis of the frames if it is not stack_compress={axes}" if axes else "")
+            + "; leave out next_of and stack_compress if steps do not follow one another"
+        )
 
     def _grow(self) -> None:
         if self._files is not None:

@@ -18,9 +18,7 @@ from cpprb_like._c.aligned import aligned
 from cpprb_like._c.checks import as_int
 from cpprb_like._c.drawn_ahead import States, state_before
 from cpprb_like._c.machine_memory import require
-from cpprb_like._store.chained import FrameStack
 from cpprb_like._store.column import Column
-from cpprb_like._store.frame_axes import AxisCheck
 from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import check_out, read_columns
 from cpprb_like.buffers._entry import check_drawn
@@ -382,10 +380,7 @@ class _Opened:
             self.least = self.most = self.nstep.size
         rows = RowReader(ring, self.nstep)
         self.reader: RowReader | StackReader = rows if stacks is None else StackReader(rows, stacks)
-        chains = [chain for chain in ring.chains if isinstance(chain, FrameStack)]
         self._take: Callable[..., Batch] = self.reader.take
-        if chains:
-            self._take = AxisCheck(self.reader.take, chains)
 
     def _open_starts(self, stacks: FrameStacks | None) -> None:
         """Make what knows which rows can be drawn, if that is not all that the buffer can draw."""

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import refused
 from memory import allocated
 from numpy.typing import NDArray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like._store.frame_axes import likely_axis
+from cpprb_like._store.derived import likely_axis
 from cpprb_like.samplers import RankBased
 from cpprb_like.typing import FieldSpec, NstepSpec
 
@@ -85,60 +86,83 @@ def test_frames_first_take_what_frames_last_take(shape: tuple[int, ...]) -> None
     np.testing.assert_array_equal(batch["next_obs"], stacks[1:])
 
 
-@pytest.mark.parametrize("read", [lambda rb: rb.sample(3), lambda rb: rb[5], list])
-def test_a_wrong_axis_is_told_once_with_the_right_one(read: Callable[[Any], Any]) -> None:
-    """Where no stack follows from another along the axis, a read names the one it does along.
+def noise(rows: int, shape: tuple[int, ...] = (4, 6, 6)) -> NDArray[np.uint8]:
+    """Stacks that have nothing to do with each other."""
+    return np.random.default_rng(0).integers(0, 256, (rows, *shape), np.uint8)
 
-    It was accepted in silence, at four times the memory.
+
+def add_one_by_one(rb: Any, stacks: NDArray[np.uint8]) -> None:
+    """Add stacks step by step."""
+    for before, after in pairwise(stacks):
+        rb.add(obs=before, next_obs=after)
+
+
+@pytest.mark.parametrize("case", ["wrong axis", "environments in turns", "noise", "plain"])
+@pytest.mark.parametrize("adds", ["one by one", "blocks"])
+def test_values_that_are_mostly_stored_apart_are_reported_once(case: str, adds: str) -> None:
+    """After 1,000 values the next ``add`` warns, names the fields, and adds its rows.
+
+    A buffer of the steps of several environments, without ``n_envs``, took four times the memory
+    without a word; and of a wrong axis the first read alone warned.
     """
-    stacks = moving(100, (4, 12, 12), 0)
-    rb = fill(buffer((4, 12, 12), {"obs": 2}), stacks)
-    with pytest.warns(UserWarning, match=r"'obs' of shape \(4, 12, 12\).*\{'obs': 0\}") as told:
-        read(rb)
-    assert [one.filename for one in told] == [__file__]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        np.testing.assert_array_equal(rb.get_all_transitions()["obs"], stacks[:-1])
+    shape, axes = ((4, 6, 6), {"obs": 2 if case == "wrong axis" else 0})
+    stacks = noise(1300) if case == "noise" else moving(1300, shape, 0)
+    fields: dict[str, FieldSpec] = {"obs": {"shape": shape, "dtype": "u1"}}
+    rb = ReplayBuffer(2000, fields, next_of="obs", stack_compress=None if case == "plain" else axes)
+    following = stacks[1:]
+    if case in ("environments in turns", "plain"):  # two that are apart in time
+        turns = np.stack([stacks[:650], stacks[650:]], 1)
+        stacks, following = turns[:-1].reshape(-1, *shape), turns[1:].reshape(-1, *shape)
+    names = "'next_obs' do" if case == "plain" else "'obs'.* do"
+    words = rf"\d+ of the first 1\d\d\d values of {names} not follow from the row before.*n_envs="
+    step = 1 if adds == "one by one" else 300
+    said: list[Any] = []
+    for first in range(0, len(following), step):
+        rows = slice(first, first + step)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            rb.add(obs=stacks[rows][: len(following[rows])], next_obs=following[rows])
+        said += caught
+    (warning,) = said
+    assert re.match(words, str(warning.message))
+    assert warning.filename == __file__
+    assert rb.get_stored_size() == len(following)
+    np.testing.assert_array_equal(rb.get_all_transitions()["next_obs"], following)
 
 
-def test_stacks_that_follow_along_no_axis_are_told() -> None:
-    """The warning says that the option is of no use, for frames that nobody stacked."""
-    rng = np.random.default_rng(0)
-    rb = fill(buffer((12, 12, 4)), rng.integers(0, 256, (100, 12, 12, 4), np.uint8))
-    with pytest.warns(UserWarning, match="nor are they along another axis"):
-        rb.sample(1)
-
-
-@pytest.mark.parametrize("case", ["few", "static", "one episode", "one by one", "vector"])
-def test_what_may_be_right_is_not_told(case: str) -> None:
-    """Few stacks, screens that do not change, stacks that follow now and then are no fault."""
-    stacks = moving(100, (12, 12, 4), 2)
-    envs = 3 if case == "vector" else 1
-    rb = buffer((12, 12, 4), n_envs=envs, size=300)
+@pytest.mark.parametrize("case", ["follow", "few", "static", "episodes", "vector", "half"])
+def test_values_that_mostly_follow_are_no_reason_to_warn(case: str) -> None:
+    """Few rows, screens that do not change, ends of episodes, stacks that follow now and then."""
+    stacks = moving(1500, (4, 6, 6), 0)
+    rb = buffer((4, 6, 6), {"obs": 0}, n_envs=3 if case == "vector" else 1, size=3000)
     if case == "few":
-        fill(rb, np.random.default_rng(0).permuted(stacks[:64], axis=1))
+        add_one_by_one(rb, noise(990))
     elif case == "static":
-        fill(rb, np.zeros_like(stacks))
-    elif case == "one episode":
-        fill(rb, np.concatenate([np.random.default_rng(0).permuted(stacks[:40], axis=1), stacks]))
+        add_one_by_one(rb, np.zeros_like(stacks))
+    elif case == "episodes":
+        for first in range(0, 1400, 5):
+            fill(rb, moving(6, (4, 6, 6), 0) + np.uint8(first % 250))
     elif case == "vector":
-        for before, after in pairwise(stacks):
-            rb.add(obs=np.array([before] * envs), next_obs=np.array([after] * envs))
+        for before, after in pairwise(stacks[:700]):
+            rb.add(obs=np.array([before] * 3), next_obs=np.array([after] * 3))
+    elif case == "half":
+        fill(rb, np.concatenate([noise(400), stacks]))
     else:
-        for before, after in pairwise(stacks):
-            rb.add(obs=before, next_obs=after)
-    rb.sample(5)
+        add_one_by_one(rb, stacks)
+    rb.add(**{name: values[0] for name, values in rb[:1].items()} if rb.n_envs == 1 else rb[:3])
 
 
-def test_a_warning_that_is_an_error_loses_nothing() -> None:
-    """With warnings as errors the first read raises, and the next one reads."""
-    stacks = moving(100, (4, 12, 12), 0)
-    rb = fill(buffer((4, 12, 12), {"obs": 2}), stacks)
+def test_a_warning_that_is_an_error_changes_nothing() -> None:
+    """With warnings as errors one ``add`` raises, and adds no row; the next one adds."""
+    rb, stacks = buffer((4, 6, 6), size=3000), noise(1200)
+    fill(rb, stacks[:1100])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="stack_compress"):
-            rb.sample(1)
-        np.testing.assert_array_equal(rb.get_all_transitions()["next_obs"], stacks[1:])
+        with refused(rb, UserWarning, "stored by itself"):
+            fill(rb, stacks[1100:])
+        fill(rb, stacks[1099:])
+    assert len(rb) == 1199
+    np.testing.assert_array_equal(rb.get_all_transitions()["next_obs"], stacks[1:])
 
 
 # ------------------------------------------------------------------ what is taken, and what is said
@@ -220,9 +244,10 @@ def test_nbytes_is_what_python_allocates(kind: str) -> None:
 
     def full() -> Any:
         rb = of_kind(kind, 1000)
-        add_noise(rb, 2000)
-        if kind not in STACKED:  # they would warn
-            rb.sample(1)
+        with warnings.catch_warnings():  # nothing follows from the row before
+            warnings.simplefilter("ignore")
+            add_noise(rb, 2000)
+        rb.sample(1)
         return rb
 
     nbytes = full().nbytes
