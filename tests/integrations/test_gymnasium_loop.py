@@ -332,9 +332,9 @@ def test_a_recorder_that_is_dropped_closes_nothing() -> None:
     [
         {},
         {"next_of": "obs"},
-        {"Nstep": {"size": 3}},
+        {"Nstep": {"size": 3, "discount": True}},
         {"sampler": Prioritized()},
-        {"next_of": "obs", "Nstep": {"size": 2}, "sampler": RankBased()},
+        {"next_of": "obs", "Nstep": {"size": 2, "discount": True}, "sampler": RankBased()},
     ],
     ids=str,
 )
