@@ -181,6 +181,8 @@ class NewestLearner(Learner):
         for number, ring in self._group.usable_rings:
             follower = self._reader(number).follower
             rows = np.arange(follower.first, min(follower.first + n, ring.stop))
+            if not len(rows):  # perhaps its actor was killed before there was room for times
+                continue
             found = self.times_of(number, rows % ring.capacity)
             found[rows < follower.bound] = 0  # their slots have times of newer rows
             owners.append(np.full(len(rows), number))

@@ -28,6 +28,8 @@ from cpprb_like import (
     ReplayBuffer,
 )
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.processes._newest import NewestLearner
+from cpprb_like.processes._shards import TIMES
 from cpprb_like.typing import FieldSpec
 
 FIELDS: Mapping[str, FieldSpec] = {
@@ -455,6 +457,27 @@ def test_an_explorer_takes_over_the_memory_of_one_that_has_ended() -> None:
 
 
 @FORKS
+@BOTH
+def test_an_explorer_that_was_killed_before_its_first_row_holds_no_draw(kind: Any) -> None:
+    """The file with the times of its rows was empty still, and every draw of a full buffer failed.
+
+    The cause: the file is made with the buffer, and gets its size when an explorer takes the shard.
+    """
+    rb = kind(8, FIELDS, seed=0)
+    rb.add(**rows(0, 5))
+    killed = rb._replay.actor(1)
+    killed.close()
+    os.truncate(rb._replay._shard(1) / TIMES, 0)
+    NewestLearner.tell_taken(rb._replay.folder, 1)
+    rb.add(**rows(5, 7))
+    assert rb.get_stored_size() == 8
+    assert set(rb.sample(64)["id"].tolist()) <= set(range(4, 12))
+    with child(lambda: rb.add(**rows(100, 3))) as explorer:  # it takes the shard over
+        assert explorer.join() == 0
+    assert set(rb.get_all_transitions()["id"].tolist()) == {*range(7, 12), *range(100, 103)}
+    rb.close()
+
+
 def test_a_draw_looks_for_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look for each explorer that might come took 100 us a batch. New explorers are seen."""
     rb = MPReplayBuffer(50, FIELDS, seed=0)
