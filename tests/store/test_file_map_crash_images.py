@@ -202,6 +202,11 @@ class Machine:
         ring, k = rb.ring, self.case.n_envs
         slots = np.arange(ring.written, ring.written + k) % ring.capacity
         self.spare(named(rb, slots[slots < ring.stored]))
+        if self.case.n_step > 1:  # the oldest rows are left out, and have no weight any more
+            ids = np.sort(ring.row_ids(ring.present_slots()))[: 2 * self.case.n_step * k]
+            for promise in self.promises:
+                for name in named(rb, ids % ring.capacity):
+                    promise.weights.pop(name, None)
 
     def spare(self, names: list[tuple[int, int]]) -> None:
         """Rows are about to change."""
@@ -296,4 +301,3 @@ def test_images_of_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case
                     raise
                 done += 1
         shutil.rmtree(folder)
-    print(f"{done} images")
