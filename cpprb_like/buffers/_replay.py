@@ -744,8 +744,9 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]:
         """Priorities for ``add``, and the row weights if they can be set without Python code."""
         sampler: Any = self.sampler  # of a buffer with priorities
-        found: tuple[RowWeights | None, Any, Any] = sampler.prepare(self._in_time_order(priorities))
-        return found
+        if self.n_envs > 1:
+            priorities = self._in_time_order(priorities)
+        return sampler.prepare(priorities)  # type: ignore[no-any-return]
 
     def _set_new(self, first: int, clears: int, priorities: NDArray[np.float64]) -> None:
         """Set the priorities of new rows, where ``_read_priorities`` gave no row weights."""
@@ -754,8 +755,6 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
 
     def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
         """Priorities of a block of time steps, flattened to one for each row."""
-        if self.n_envs == 1:
-            return priorities
         try:
             # A masked array stays one, for the sampler to refuse.
             given = priorities if isinstance(priorities, np.ndarray) else read_array(priorities)
