@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # also as ``Path`` writes it, with one slash
 
 
-def as_int(name: str, value: object, least: float = -math.inf) -> int:
-    """``value`` as a Python int of at least ``least``; ``TypeError`` or ``ValueError`` otherwise.
+def as_int(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> int:
+    """``value`` as a Python int from ``least`` to ``most``; else ``TypeError`` or ``ValueError``.
 
     Examples
     --------
@@ -36,6 +36,8 @@ def as_int(name: str, value: object, least: float = -math.inf) -> int:
         raise TypeError(f"{name}: expected an integer, got {value!r}") from None
     if number < least:
         raise ValueError(f"{name}: expected at least {least}, got {number}")
+    if number > most:
+        raise ValueError(f"{name}: expected at most {most}, got {number}")
     return number
 
 

@@ -33,8 +33,9 @@ def generator(seed: Seed) -> np.random.Generator:
     if seed is None:
         words = np.random.randint(0, 2**32, size=4, dtype=np.uint32)
         seed = np.random.SeedSequence(words.tolist())
+    readable = read_seed("seed", seed)
     try:
-        rng = np.random.default_rng(read_seed("seed", seed))
+        rng = np.random.default_rng(readable)
     except (TypeError, ValueError) as error:
         raise type(error)(f"seed: {error}") from error
     watch(rng.bit_generator.lock, GENERATOR)

@@ -407,7 +407,18 @@ cdef class BufferBase:
             for number in range(self.n_fields)
         ]
         found = ", ".join([f"{name!r} has {count}" for name, count in zip(self.names, counts)])
-        raise ValueError(f"fields disagree on the number of steps: {found}")
+        listed = [
+            field.name
+            for field, count in zip(self.schema.fields, counts)
+            if count > 1 and field.dtype == object and field.shape == ()
+        ]
+        how = (
+            f"; an array or a list for {listed[0]!r} is one object for each step: put the object of "
+            f"one step into a list of its own, {listed[0]}=[value]"
+            if listed
+            else ""
+        )
+        raise ValueError(f"fields disagree on the number of steps: {found}{how}")
 
     cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities):
         """Write the rows of a call that has been resolved, inside the gate of their weights.

@@ -34,6 +34,7 @@ Found = TypeVar("Found")
 Batches = list[Batch]  # ``list`` is a method below
 NO_SLOTS = np.empty(0, np.intp)
 ALL_ROWS = slice(None)
+MOST_DRAWN = sys.maxsize // 16  # episodes in a draw
 MAX_ROUNDS = 8  # of rejection sampling among all episodes, before complete ones are searched
 
 
@@ -351,14 +352,15 @@ class Episodes:
         NotEnoughDataError
             There is no (complete) episode. It is a ``ValueError``.
         TypeError, ValueError
-            ``n`` is no integer of at least 0; or ``fields`` as for ``ReplayBuffer.sample``.
+            ``n`` is no integer of at least 0, or too great for an array; or ``fields`` as for
+            ``ReplayBuffer.sample``.
 
         Notes
         -----
         Cost: proportional to the rows returned. Where hardly any episode is complete, also about
         10 ns for each episode.
         """
-        count, columns = as_int("n", n, 0), self._columns(fields)
+        count, columns = as_int("n", n, 0, MOST_DRAWN), self._columns(fields)
 
         def attempt() -> tuple[Slots, Batches] | None:
             version = self._index.version()

@@ -6,6 +6,7 @@ what a batch is made into (``_tensors``).
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -130,7 +131,7 @@ class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
             return self._again.popleft()
         number, of, player, deal = self._part
         while True:
-            found = order.take(self._n * of)
+            found = order.take(min(self._n * of, sys.maxsize))
             is_round = len(found) == self._n * of
             slots = np.ascontiguousarray(found[number::of])
             if len(slots) == 0 or (self._drop_last and not is_round):

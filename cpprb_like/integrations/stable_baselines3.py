@@ -132,8 +132,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         ``discounts`` then, ``gamma ** steps``, or 0 where the episode was terminated. A row can
         be drawn when all its steps are there.
     gamma : float, optional
-        Discount factor of ``n_steps``: that of the algorithm. It has to be given if ``n_steps`` is
-        above 1.
+        Discount factor of ``n_steps``: that of the algorithm, and another is refused. It has to be
+        given if ``n_steps`` is above 1.
     stack_compress : bool or iterable of str
         Observations are frame stacks: of each step only the newest frame is kept. For Dict
         observations, or those of several images, the keys of the stacks. It includes
@@ -208,6 +208,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         self.handle_timeout_termination = bool(handle_timeout_termination)
         self.n_steps = as_int("n_steps", n_steps, 1)
         self.gamma = _read_gamma(gamma, self.n_steps)
+        self._has_gamma = gamma is not None
         self._parts = _read_space(observation_space, self.obs_shape)
         stacks = _read_stacks(stack_compress, self._parts)
         self.optimize_memory_usage = bool(optimize_memory_usage) or bool(stacks)
@@ -233,7 +234,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         )
         self._none = np.zeros((self.n_envs, 1), bool)
         self._unanswered = 0  # batches drawn by priority since priorities were last updated
-        self._is_checked = not prioritized and self.n_steps == 1
+        self._is_checked = not prioritized and not self._has_gamma
         self._last_next: dict[str, bytes] = {}
         self.source = self._open_source()
 
@@ -436,9 +437,9 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
                 f"sampler: expected one without priorities, as {kind} never updates them and every "
                 f"row would be drawn alike; got {sampler}: {remedy}"
             )
-        if self.n_steps > 1 and self.gamma != model.gamma:
+        if self._has_gamma and self.gamma != model.gamma:
             raise ValueError(
-                f"gamma: expected {model.gamma} for the n-step returns, as the model has it; "
+                f"gamma: expected {model.gamma} as the model has it; "
                 f"got {self.gamma} in replay_buffer_kwargs"
             )
         return True
@@ -508,7 +509,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         """See ``__getstate__``."""
         self.__dict__.update(state)
-        self._is_checked = not self.buffer.has_priorities and self.n_steps == 1
+        self._is_checked = not self.buffer.has_priorities and not self._has_gamma
         self.source = self._open_source()
 
 

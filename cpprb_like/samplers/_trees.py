@@ -6,11 +6,16 @@ Not here: the trees (``_segment_tree``), and trees whose memory somebody else co
 
 from __future__ import annotations
 
+import sys
+
 from cpprb_like._c import machine_memory
+from cpprb_like._c.checks import as_int
 from cpprb_like._segment_tree import SumTree, tree_size
 from cpprb_like._store.arenas import allocate_floats
 
 __all__ = ["SumTree", "new_sum_tree"]
+
+MOST_SLOTS = sys.maxsize // 16  # of a tree whose bytes can be counted
 
 
 def new_sum_tree(capacity: int) -> SumTree:
@@ -27,8 +32,8 @@ def new_sum_tree(capacity: int) -> SumTree:
 
     Raises
     ------
-    ValueError
-        ``capacity`` is below 1.
+    TypeError, ValueError
+        ``capacity`` is no integer of at least 1, or has no size in bytes.
     MemoryError
         The machine has not so much memory now.
 
@@ -41,6 +46,7 @@ def new_sum_tree(capacity: int) -> SumTree:
     >>> tree.total, tree.find(np.array([0.4, 0.6])).tolist()
     (2.0, [1, 3])
     """
+    capacity = as_int("capacity", capacity, 1, MOST_SLOTS)
     nodes = tree_size(capacity)
     machine_memory.require(8 * nodes, f"a tree of {capacity} weights")
     return SumTree(allocate_floats(nodes), capacity)

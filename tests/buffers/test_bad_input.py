@@ -11,6 +11,7 @@ from bad_steps import SCHEMA, Fields, step
 from helpers import refused, snapshot
 
 from cpprb_like import Mixture, ReplayBuffer, ReplayMemory
+from cpprb_like.samplers import new_sum_tree
 
 
 def steps(n: int, **changes: Any) -> Fields:
@@ -473,3 +474,34 @@ def test_seeds_that_numpy_can_read_are_those_of_numpy(seed: Any) -> None:
     """Whatever was checked before, the draws are those of ``numpy.random.default_rng``."""
     rb = ReplayBuffer(4, {"x": {}}, seed=seed)
     assert rb.rng.integers(10**9) == np.random.default_rng(seed).integers(10**9)
+
+
+HUGE_NUMBERS: dict[str, Callable[[ReplayBuffer, int], Any]] = {
+    "n": lambda rb, huge: rb.episodes.sample(huge),
+    "capacity": lambda _, huge: new_sum_tree(huge),
+}
+
+
+@pytest.mark.parametrize("huge", [2**61, 2**62, 2**63 - 1, 2**63, 2**70])
+@pytest.mark.parametrize("name", HUGE_NUMBERS)
+def test_numbers_beyond_the_machine_name_their_argument(name: str, huge: int) -> None:
+    """An ``OverflowError`` of C, or NumPy's words, said nothing of the argument."""
+    rb = ReplayBuffer(4, {"x": {}, "done": {"dtype": bool}})
+    rb.add(x=[1, 2], done=[False, True])
+    with pytest.raises(ValueError, match=f"^{name}: expected at most"):
+        HUGE_NUMBERS[name](rb, huge)
+
+
+def test_a_list_for_one_object_says_how_to_store_it() -> None:
+    """An array that is the object of one step counts as a step for each entry."""
+    rb = ReplayBuffer(4, {"note": {"shape": (), "dtype": object}, "rew": {"shape": ()}})
+    with refused(rb, ValueError, "'note' has 3, 'rew' has 1", "note=[value]"):
+        rb.add(note=np.arange(3), rew=1.0)
+    rb.add(note=[np.arange(3)], rew=1.0)
+    assert rb[0]["note"].tolist() == [0, 1, 2]
+
+
+def test_a_bad_seed_is_named_once() -> None:
+    """The message began with ``seed: seed:``."""
+    with pytest.raises(TypeError, match=r"^seed: expected an integer, or lists"):
+        ReplayBuffer(4, {"x": {}}, seed=1.5)  # type: ignore[arg-type]

@@ -246,6 +246,19 @@ def test_parts_that_are_none_are_refused(shard: Any) -> None:
         rb.epoch(4, shard=shard)
 
 
+@pytest.mark.parametrize("k", [2**61, 2**63 - 1, 2**70])
+def test_more_parts_than_the_machine_counts_have_a_row_each(k: int) -> None:
+    """An ``OverflowError`` of C came from the first batch, which named no argument."""
+    whole = [x for batch in filled(n=7).epoch(3, shuffle=False) for x in batch["x"].tolist()]
+    parts = [list(filled(n=7).epoch(3, shuffle=False, shard=(i, k))) for i in (0, 6, 7, k - 1)]
+    assert [[x for batch in part for x in batch["x"].tolist()] for part in parts] == [
+        [whole[0]],
+        [whole[6]],
+        [],
+        [],
+    ]
+
+
 def test_a_mixture_has_no_epoch() -> None:
     """Each row once would leave no shares to choose."""
     with pytest.raises(TypeError, match="a mixture has no epoch"):

@@ -399,10 +399,11 @@ def test_algorithms_without_priorities_refuse_a_sampler_by_priority(
         model.train(1)
 
 
+@pytest.mark.parametrize("n_steps", [1, 3])
 @pytest.mark.parametrize(("algorithm", "env_id"), [*ALGORITHMS, (PrioritizedDQN, "CartPole-v1")])
-def test_n_step_returns_have_the_gamma_of_the_model(algorithm: Any, env_id: str) -> None:
-    """Another one was taken without a word, but by ``PrioritizedDQN``."""
-    options: dict[str, Any] = {"n_steps": 3, "gamma": 0.9}
+def test_gamma_is_that_of_the_model(algorithm: Any, env_id: str, n_steps: int) -> None:
+    """Another one was taken without a word, of one step also where that of n steps was refused."""
+    options: dict[str, Any] = {"n_steps": n_steps, "gamma": 0.9}
     more: dict[str, Any] = {"replay_buffer_class": ReplayBuffer, "replay_buffer_kwargs": options}
     with pytest.raises(ValueError, match=r"^gamma: expected 0\.99 .* got 0\.9 in"):
         algorithm("MlpPolicy", env_id, **more)
