@@ -457,6 +457,34 @@ def test_an_explorer_takes_over_the_memory_of_one_that_has_ended() -> None:
 
 
 @FORKS
+def test_an_explorer_that_was_late_takes_over_the_memory_of_another() -> None:
+    """Memory of explorers that were killed is taken over, whichever new one is faster.
+
+    The cause: who came too late for one made memory of its own, although another had ended since.
+    """
+    rb = MPReplayBuffer(50, FIELDS, seed=0)
+    one, other = rb._replay.actor(0), rb._replay.actor(1)
+    one.close()
+    look = rb._replay.members
+    taken: list[Any] = []
+
+    def members() -> Any:
+        found = look()
+        if not taken:
+            taken.append(rb._replay.actor(0))  # another process is faster,
+            other.close()  # and an explorer ends
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rb._replay, "members", members)
+        rb.add(**rows(0, 3))
+    assert len(list(rb._replay.folder.glob("shard-*/rows.dat"))) == 2
+    assert ids_of(rb) == [0, 1, 2]
+    taken[0].close()
+    rb.close()
+
+
+@FORKS
 @BOTH
 def test_an_explorer_that_was_killed_before_its_first_row_holds_no_draw(kind: Any) -> None:
     """The file with the times of its rows was empty still, and every draw of a full buffer failed.

@@ -211,15 +211,25 @@ class MPReplayBuffer:
 
     def _make_actor(self) -> Actor:
         """An actor, over the memory of an explorer that has ended if there is one."""
-        actor = None
-        for member in [] if self._is_divided else self._replay.members():
-            if member.kind == "actor" and not member.alive and actor is None:
-                with contextlib.suppress(BlockingIOError):  # another process was faster
-                    actor = self._replay.actor(member.number)
+        actor = self._inherited()
         if actor is None:
             actor = self._replay.actor()
         NewestLearner.tell_taken(self._replay.folder, actor.number)
         return actor
+
+    def _inherited(self) -> Actor | None:
+        """An actor over the memory of an explorer that has ended; None if there is none.
+
+        Another process may be faster. Another explorer may have ended since, so it looks again.
+        """
+        while not self._is_divided:
+            members = self._replay.members()
+            ended = [one.number for one in members if one.kind == "actor" and not one.alive]
+            if not ended:
+                break
+            with contextlib.suppress(BlockingIOError):  # another process was faster
+                return self._replay.actor(ended[0])
+        return None
 
     def _make_learner(self, seed: Seed) -> NewestLearner:
         learner = self._replay._learner_of(NewestLearner, copy.deepcopy(self._sampler), seed)
