@@ -49,7 +49,7 @@ cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1:
             f"cannot draw {n} distinct slots: {found} have a weight above zero"
         )
     if manner != DISTINCT and found == 0:
-        raise NotEnoughDataError("cannot draw: all weights are zero")
+        raise NotEnoughDataError("cannot draw: there are no rows, or all weights are zero")
     return 0
 
 

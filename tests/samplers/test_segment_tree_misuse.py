@@ -123,7 +123,7 @@ def test_nothing_to_draw() -> None:
     with pytest.raises(NotEnoughDataError, match="all weights are zero"):
         tree.find(np.zeros(1))
     for n in (0, 3):
-        with pytest.raises(NotEnoughDataError, match="all weights are zero"):
+        with pytest.raises(NotEnoughDataError, match="there are no rows, or all weights are zero"):
             tree.draw(n, rng)
     assert rng.random() == same.random()
     assert tree.total == 0
