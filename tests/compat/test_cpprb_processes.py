@@ -485,6 +485,25 @@ def test_an_explorer_that_was_late_takes_over_the_memory_of_another() -> None:
 
 
 @FORKS
+def test_explorers_one_after_the_other_take_over_the_oldest_rows_of_divided_memory() -> None:
+    """The newest rows of all are kept, and none stays for ever.
+
+    The cause: each explorer after the last free place took the first one that was free again, so it
+    replaced the newest rows, and those in the other places were never replaced.
+    """
+    rb = MPReplayBuffer(12, FIELDS, explorers=3, seed=0)
+    for number in range(6):
+
+        def explore(number: int = number) -> None:
+            rb.add(**rows(100 * number, 4))
+
+        with child(explore) as explorer:
+            assert explorer.join() == 0
+    assert ids_of(rb) == [*range(300, 304), *range(400, 404), *range(500, 504)]
+    rb.close()
+
+
+@FORKS
 @BOTH
 def test_an_explorer_that_was_killed_before_its_first_row_holds_no_draw(kind: Any) -> None:
     """The file with the times of its rows was empty still, and every draw of a full buffer failed.

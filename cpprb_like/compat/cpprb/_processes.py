@@ -115,7 +115,8 @@ class MPReplayBuffer:
         as the machine has processors if that is more. The memory of each is that of ``size`` rows
         and 8 bytes a row, taken at its first ``add``; an explorer takes over the memory of one that
         has ended. With it the memory is that of ``size`` rows in all, taken at once, and each
-        explorer keeps its newest ``size / explorers``.
+        explorer keeps its newest ``size / explorers``. When all is used, a new explorer takes over
+        the memory of the one that has ended and whose newest row is the oldest.
     seed : int, SeedSequence, BitGenerator, Generator, optional
         Of the draws.
     **options
@@ -220,16 +221,17 @@ class MPReplayBuffer:
     def _inherited(self) -> Actor | None:
         """An actor over the memory of an explorer that has ended; None if there is none.
 
+        It is that of the oldest rows. Where the memory is divided, all of it is used before.
         Another process may be faster. Another explorer may have ended since, so it looks again.
         """
-        while not self._is_divided:
-            members = self._replay.members()
-            ended = [one.number for one in members if one.kind == "actor" and not one.alive]
-            if not ended:
-                break
+        while True:
+            actors = [one for one in self._replay.members() if one.kind == "actor"]
+            ended = [one for one in actors if not one.alive]
+            if not ended or (self._is_divided and len(actors) < self._replay.writers):
+                return None
+            silent = max(ended, key=lambda one: np.inf if one.age is None else one.age)
             with contextlib.suppress(BlockingIOError):  # another process was faster
-                return self._replay.actor(ended[0])
-        return None
+                return self._replay.actor(silent.number)
 
     def _make_learner(self, seed: Seed) -> NewestLearner:
         learner = self._replay._learner_of(NewestLearner, copy.deepcopy(self._sampler), seed)
