@@ -9,9 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import operator
-import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
@@ -25,8 +23,7 @@ from cpprb_like._c.drawn_ahead import States, live_state, settled, settled_gener
 from cpprb_like._c.foreign_arrays import read_argument, read_array
 from cpprb_like._c.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._c.generators import Seed, generator
-from cpprb_like._c.narrow_dtypes import name_of
-from cpprb_like._core import FLAG_TRUNCATED, Ring, rebuild
+from cpprb_like._core import Ring, rebuild
 from cpprb_like._store import arenas
 from cpprb_like._store.column import Column
 from cpprb_like._store.derived import (
@@ -55,6 +52,7 @@ from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized, order_generator
+from cpprb_like.buffers._warnings import warn, warn_of_near_ends, warn_of_short_windows
 from cpprb_like.checkpoint._held import HoldsRows, RowsToSave, Saves
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
@@ -255,9 +253,10 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
                 f"mmap_mode={mmap_mode!r}: the file holds the rows, not what {sampler!r} keeps for "
                 "each, such as its priority; pickle the buffer instead"
             )
-        _warn_of_near_ends(layout.schema)
+        warn_of_near_ends(layout.schema)
         if nstep is not None:
-            _warn_of_short_windows(nstep, layout.schema, Nstep)
+            says = not isinstance(Nstep, Mapping) or "discount" in Nstep
+            warn_of_short_windows(nstep, layout.schema, says_discount=says)
         rng = generator(seed)
         files = None
         if mmap_prefix is not None:
@@ -458,7 +457,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             if 2 * chain.apart > chain.compared
         ]
         axes = {stack.name: stack.axis for stack in self.schema.stacks}
-        _warn(
+        warn(
             f"{', '.join(said)} do not follow from the row before, so that each is stored by "
             "itself: give n_envs= if the steps are of several environments in turns"
             + (f"; the axis of the frames if it is not stack_compress={axes}" if axes else "")
@@ -1460,41 +1459,6 @@ OPTIONS = tuple(
     for name, parameter in inspect.signature(ReplayBuffer).parameters.items()
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
 )
-
-
-def _warn(message: str) -> None:
-    """Warn the caller of the package."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, stacklevel=level)
-
-
-def _warn_of_near_ends(schema: Schema) -> None:
-    """Warn of fields that look as if they ended episodes, and do not."""
-    for option, field in schema.near_ends():
-        if field.can_end or name_of(field.dtype) is not None:
-            _warn(
-                f"field {field.name!r} ends no episode: say {option}={field.name!r} if it does, or "
-                f"{option}=False if no field does"
-            )
-
-
-def _warn_of_short_windows(nstep: NStepReturns, schema: Schema, options: object) -> None:
-    """Warn of n-step returns whose bootstrap discount nobody can know from a batch.
-
-    Before a truncation a window has fewer than n steps, and the value that follows counts.
-    """
-    ends = schema.end_fields()
-    names = [schema.names[number] for number, _, sets in ends if sets == FLAG_TRUNCATED]
-    ending = {schema.names[number] for number, _, _ in ends}
-    bootstraps = nstep.size > 1 and not ending.issuperset(nstep.last_step_fields)
-    if names and bootstraps and isinstance(options, Mapping) and "discount" not in options:
-        _warn(
-            f"Nstep: rows before a truncation ({names[0]!r}) sum fewer than {nstep.size} steps, "
-            "and batches do not say how many: give Nstep['discount'] as True, and multiply the "
-            "next value by the column discount; or as False, if nothing is bootstrapped"
-        )
 
 
 def _blank(cls: type[ReplayBuffer]) -> ReplayBuffer:

@@ -236,7 +236,7 @@ def as_torch(torch: Any, array: NDArray[Any]) -> Any:
         return torch.from_numpy(array)
     except (TypeError, ValueError):
         own = getattr(torch, array.dtype.name, None) if name_of(array.dtype) is not None else None
-        if not isinstance(own, torch.dtype) or not own.is_floating_point:
+        if own is None or not isinstance(own, torch.dtype) or not own.is_floating_point:
             return array
         return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(own)
 

@@ -30,6 +30,7 @@ from cpprb_like.buffers._source import (
     if_prioritized,
     order_generator,
 )
+from cpprb_like.buffers._warnings import warn_of_short_windows
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._epoch import Epoch
@@ -376,6 +377,9 @@ class _Opened:
         elif nstep is not None:
             self.nstep = nstep.spec(buffer.schema, buffer._nstep)
             self.least, self.most = nstep.size
+            if buffer._nstep is None:
+                says = nstep.discount is not None
+                warn_of_short_windows(self.nstep, buffer.schema, says_discount=says)
         elif self.nstep is not None:
             self.least = self.most = self.nstep.size
         rows = RowReader(ring, self.nstep)

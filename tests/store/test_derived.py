@@ -13,7 +13,7 @@ from cpprb_like._c.checks import as_discount
 from cpprb_like._store.derived import derive, read_nstep
 from cpprb_like._store.schema import Schema, read_env_dict
 from cpprb_like.typing import FieldSpec, NstepSpec
-from cpprb_like.views import NStep
+from cpprb_like.views import NStep, Sequences
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": (2, 4), "dtype": "u1"},
@@ -234,17 +234,21 @@ def test_n_may_be_a_whole_float(size: Any) -> None:
 def test_n_step_returns_beside_truncations_want_a_discount(truncated: str) -> None:
     """A warning says once that batches do not tell over how many steps a row was summed.
 
+    Of the option of a buffer, and of the layer of a view.
+
     A window before a truncation has fewer than n steps, so that ``gamma ** n`` is wrong there.
     """
     flag: FieldSpec = {"shape": (), "dtype": bool}
     number: FieldSpec = {"shape": ()}
     fields = {"obs": number, "rew": number, "next_obs": number, "done": flag, truncated: flag}
     options: dict[str, Any] = {"truncated": truncated} if truncated == "cut" else {}
-    with pytest.warns(
-        UserWarning, match=rf"Nstep: rows before a truncation \('{truncated}'\)"
-    ) as said:
+    words = rf"Nstep: rows before a truncation \('{truncated}'\)"
+    with pytest.warns(UserWarning, match=words) as said:
         ReplayBuffer(10, fields, Nstep={"size": 3}, **options)
-    assert [one.filename for one in said] == [__file__]
+    rb = ReplayBuffer(10, fields, **options)
+    with pytest.warns(UserWarning, match=words) as said_of_a_view:
+        rb.view(NStep(3))
+    assert [one.filename for one in [*said, *said_of_a_view]] == [__file__] * 2
     quiet: list[tuple[dict[str, Any], Any]] = [
         (fields, {"size": 3, "discount": True}),
         (fields, {"size": 3, "discount": False}),
@@ -253,7 +257,9 @@ def test_n_step_returns_beside_truncations_want_a_discount(truncated: str) -> No
         ({name: spec for name, spec in fields.items() if name != truncated}, {"size": 3}),
     ]
     for declared, nstep in quiet:
-        ReplayBuffer(10, declared, Nstep=nstep, **(options if truncated in declared else {}))
+        given = options if truncated in declared else {}
+        ReplayBuffer(10, declared, Nstep=nstep, **given).view(Sequences(2))
+        ReplayBuffer(10, declared, **given).view(NStep(**nstep))
 
 
 @pytest.mark.parametrize(

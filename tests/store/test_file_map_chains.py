@@ -45,7 +45,7 @@ def rows(rng: np.random.Generator, n: int, wild: float, last: Any) -> dict[str, 
 
 @pytest.mark.parametrize(("capacity", "n_envs"), [(1, 1), (7, 1), (60, 3), (300, 1)])
 @pytest.mark.parametrize("wild", [0.0, 0.1, 1.0])
-@pytest.mark.filterwarnings("ignore:stack_compress:UserWarning")
+@pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 def test_a_file_is_opened_again_with_all_that_is_read(
     tmp_path: Path, rng: np.random.Generator, capacity: int, n_envs: int, wild: float
 ) -> None:
@@ -82,6 +82,7 @@ def test_a_file_is_opened_again_with_all_that_is_read(
         assert_same(column, other.get_all_transitions()[name], name)
 
 
+@pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 def test_growing_files_and_threads(tmp_path: Path, rng: np.random.Generator) -> None:
     """A file that grows while other threads add, draw and read it is whole all the time."""
     fields: dict[str, Any] = {"x": {"shape": 300, "dtype": "i8"}}

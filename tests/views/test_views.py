@@ -30,7 +30,7 @@ from cpprb_like.typing import FieldSpec, NstepSpec
 from cpprb_like.views import NStep
 
 # Of random stacks none may follow from the one before.
-pytestmark = pytest.mark.filterwarnings("ignore:stack_compress")
+pytestmark = pytest.mark.filterwarnings("ignore:.* do not follow")
 
 DTYPES: list[Any] = [
     "u1",
@@ -775,7 +775,6 @@ def test_memory_kept_aside_is_bounded() -> None:
     assert rb.nbytes == sizes[-1]
 
 
-@pytest.mark.filterwarnings("ignore:stack_compress")  # nothing is meant to follow
 def test_a_call_longer_than_the_ring_needs_no_memory_for_rows_that_go() -> None:
     """Only values of rows that stay are kept aside."""
     fields: dict[str, Any] = {"obs": {"shape": (50, 4), "dtype": "u1"}}
@@ -990,7 +989,6 @@ def test_the_next_value_of_the_newest_row_is_never_torn() -> None:
     assert min(counts) >= 3, f"a thread starved: {counts}"
 
 
-@pytest.mark.filterwarnings("ignore:stack_compress")  # nothing is meant to follow
 @pytest.mark.usefixtures("switch_often")
 def test_writers_keep_values_aside_at_the_same_time() -> None:
     """Values of several writers that do not follow are all kept.

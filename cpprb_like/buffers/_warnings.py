@@ -1,0 +1,52 @@
+"""Warnings about options that are valid, and seldom what was meant.
+
+Not here: values that are refused (``_store.schema``, ``_store.derived``).
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from cpprb_like._c.narrow_dtypes import name_of
+from cpprb_like._core import FLAG_TRUNCATED
+from cpprb_like._store.derived import NStepReturns
+from cpprb_like._store.schema import Schema
+
+__all__ = ["warn", "warn_of_near_ends", "warn_of_short_windows"]
+
+
+def warn(message: str) -> None:
+    """Warn the caller of the package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
+
+
+def warn_of_near_ends(schema: Schema) -> None:
+    """Warn of fields that look as if they ended episodes, and do not."""
+    for option, field in schema.near_ends():
+        if field.can_end or name_of(field.dtype) is not None:
+            warn(
+                f"field {field.name!r} ends no episode: say {option}={field.name!r} if it does, or "
+                f"{option}=False if no field does"
+            )
+
+
+def warn_of_short_windows(nstep: NStepReturns, schema: Schema, *, says_discount: bool) -> None:
+    """Warn of n-step returns whose bootstrap discount cannot be known from a batch.
+
+    Before a truncation a window has fewer than n steps, and the value that follows counts.
+    ``says_discount`` is whether the options ask for the column, or say that it is not wanted.
+    """
+    ends = schema.end_fields()
+    names = [schema.names[number] for number, _, sets in ends if sets == FLAG_TRUNCATED]
+    ending = {schema.names[number] for number, _, _ in ends}
+    bootstraps = nstep.size > 1 and not ending.issuperset(nstep.last_step_fields)
+    if names and bootstraps and not says_discount:
+        warn(
+            f"Nstep: rows before a truncation ({names[0]!r}) sum fewer than {nstep.size} steps, "
+            "and batches do not say how many: give discount as True, and multiply the next value "
+            "by the column discount; or as False, if nothing is bootstrapped"
+        )
