@@ -10,6 +10,9 @@ import os
 import sys
 from pathlib import Path
 
+if sys.platform != "win32":
+    import resource
+
 __all__ = ["available_nbytes", "format_nbytes", "require"]
 
 
@@ -78,8 +81,6 @@ def _from_limit() -> int | None:
     """What the limit of this process still allows: ``ulimit -v``."""
     if sys.platform == "win32":
         return None
-    import resource  # noqa: PLC0415 (not everywhere)
-
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None

@@ -311,16 +311,20 @@ class Files:
         except OSError:
             self._unpublished += unpublished
             raise
-        _sync(rows.parent)
+        self._sync_names()
         for path in others:
             if self._place(path).exists():
                 self._place(path).replace(path)
-        _sync(rows.parent)
+        self._sync_names()
         self._staged = ""
         if self._old is not None:
             self._old.close()
         self._old = None
         self._forget_sides()
+
+    def _sync_names(self) -> None:
+        """Return when the names of the files are on the disk."""
+        _sync(self.path.parent)
 
     def _place(self, path: Path) -> Path:
         """Where a file is that gets this name."""

@@ -1307,8 +1307,9 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         With other threads the rows and the sampler are copied while those that write wait, as
         pickling goes on after that. A program of one thread needs no copy.
         """
-        copies = threading.active_count() > 1
-        state: dict[str, Any] = self._hold(True, self._state_now, copies)
+        if threading.active_count() == 1:  # also in a forked child, which cannot have the lock
+            return self._state_now(False)
+        state: dict[str, Any] = self._hold(True, self._state_now, True)
         return state
 
     def _state_now(self, copies: bool) -> dict[str, Any]:

@@ -94,6 +94,9 @@ class ShardFiles(file_maps.Files):
         super().__init__(layout, prefix, mode)
         self.one_process = OneProcess(FORKED)
 
+    def _sync_names(self) -> None:
+        """Shared memory has no names on a disk."""
+
     def _tell_torn(self, torn: NDArray[np.int64]) -> None:
         """That a process may be killed is nothing that has to be told."""
 

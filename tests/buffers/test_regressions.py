@@ -200,11 +200,11 @@ def test_a_constructor_that_fails_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="seed"):
         ReplayBuffer(5, X, seed=-1, mmap_prefix=prefix)
     with pytest.raises((MemoryError, OSError)):
-        ReplayBuffer(1e30, X, mmap_prefix=prefix)
+        ReplayBuffer(1e16, X, mmap_prefix=prefix)
     assert list(tmp_path.iterdir()) == []
     ReplayBuffer(5, X, mmap_prefix=prefix).add(x=7)
     with pytest.raises((MemoryError, OSError)):
-        ReplayBuffer(1e30, X, mmap_prefix=prefix, mmap_mode="w")
+        ReplayBuffer(1e16, X, mmap_prefix=prefix, mmap_mode="w")
     assert ReplayBuffer(5, X, mmap_prefix=prefix, mmap_mode="r+")[0]["x"] == 7
 
 

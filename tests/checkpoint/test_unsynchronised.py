@@ -152,7 +152,7 @@ def test_a_state_that_a_crash_has_cost_says_so(use: Use) -> None:
     history = History(use, make("plain"))
     for sync in (True, False):
         history.save(sync=sync)
-    *_, (_, folders) = crashes(history.disk, 60, 1)
+    *_, (_, folders) = crashes(history.disk, 600, 1)
     damaged = [dict(files) for files in folders if history.look(dict(files)).get(2, "") is None]
     by_data = [files for files in damaged if is_in_order(files["state-000002.json"])]
     assert len(damaged) > len(by_data) > 0

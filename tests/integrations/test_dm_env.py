@@ -118,6 +118,7 @@ def test_reset_in_the_middle_truncates(call: str) -> None:
     """An episode that a FIRST or ``reset`` cuts ends there: no sum of rewards goes on."""
     recorder = DmEnvRecorder(env_of())
     n_step: NstepSpec = {"size": 3, "gamma": 0.5, "rew": "rew", "next": ("next_obs", "discount")}
+    n_step["discount"] = False  # the field is the environment's
     rb = recorder.attach(ReplayBuffer(100, recorder.env_dict, Nstep=n_step))
     recorder.reset(dm_env.restart([0, 0]))
     recorder.add(0, dm_env.transition(1.0, [1, 0]))
@@ -286,6 +287,7 @@ def test_any_pattern_of_ends_and_resets(
     n_step: NstepSpec | None = None if n == 1 else {"size": n, "gamma": 0.5, "rew": "rew"}
     if n_step is not None:
         n_step["next"] = ["next_obs.id", "next_obs.more.0", "discount"]
+        n_step["discount"] = False
     capacity = k * n + room
     rb = ReplayBuffer(capacity, recorder.env_dict, n_envs=k, next_of=next_of, Nstep=n_step)
     recorder.attach(rb)

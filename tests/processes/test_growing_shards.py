@@ -114,6 +114,7 @@ def test_a_writer_that_is_killed_while_its_files_grow(tmp_path: Path) -> None:
     assert killed_everywhere(growing, make, call, look) > 25
 
 
+@pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_at_random_moments_while_files_grow(seed: int) -> None:
     """A learner draws beside the writer, learners come, and the next actor has all rows."""

@@ -137,7 +137,7 @@ def test_unknown_options() -> None:
         create_buffer(10, {"x": {}}, nevs=3)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("n_envs", [0, -1, 1.5, "2", None])
+@pytest.mark.parametrize("n_envs", [0, -1, 1.5, "2"])
 def test_bad_number_of_environments(n_envs: Any) -> None:
     """A number of environments is at least one and whole."""
     with pytest.raises((TypeError, ValueError), match="n_envs"):

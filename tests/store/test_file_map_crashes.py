@@ -186,6 +186,7 @@ def test_the_log_of_flushes_costs_what_changed(
     twin_rows(again.get_all_transitions(), case, "after the log was written anew")
 
 
+@pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 def test_a_flush_costs_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what is kept aside nor the files of the folder: one row took 52 ms, and 360 ms."""
     fields: dict[str, Any] = {"x": {"shape": 4, "dtype": "i8"}}

@@ -36,6 +36,8 @@ def cut_at(line: int, then: Callable[[], object] = _cut) -> Iterator[list[int]]:
         del arg
         if frame.f_code.co_filename in HARNESS:
             return None
+        if frame.f_globals.get("__name__", "").startswith("hypothesis"):
+            return None  # its callback of the garbage collector, where no error can pass
         # Not where an exception is handled: CPython then takes it for handled for ever.
         if event == "line" and sys.exc_info()[0] is None:
             count[0] += 1
