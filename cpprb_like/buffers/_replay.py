@@ -594,7 +594,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             ``capacity`` unless both ``Nstep`` and ``n_envs`` are used, they are slots. With
             priorities the column is there anyway, and ``check_for_update`` makes it so.
         fields : str or iterable of str, optional
-            The fields to read; all.
+            The fields to read; all. Columns that are no fields, such as ``weights`` and
+            ``discount``, are in each batch and cannot be named.
 
         Returns
         -------

@@ -284,8 +284,9 @@ class Source(Checkpointed):
         """Each item once, in batches: one epoch over those that can be drawn when it begins.
 
         A batch is read when it is asked for; a row that was overwritten by then is the new one, or
-        left out if that cannot be drawn. The order is fixed when the epoch begins: what is drawn in
-        between, and ``reseed``, do not change it.
+        left out if that cannot be drawn. So a batch may have fewer rows, and none if all of them
+        were deleted; the number of batches stays the same. The order is fixed when the epoch
+        begins: what is drawn in between, and ``reseed``, do not change it.
 
         Parameters
         ----------
