@@ -123,6 +123,7 @@ def test_a_writer_that_is_killed_while_it_creates_its_files(tmp_path: Path) -> N
 
 
 @forking
+@pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 @pytest.mark.parametrize("seed", range(-(-KILLS // 4)))
 def test_kills_at_random_moments_while_files_grow(tmp_path: Path, seed: int) -> None:
     """The next writer finds all rows, and so does who reads beside the one that is alive."""
