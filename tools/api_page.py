@@ -133,6 +133,8 @@ def spelled(alias: Any) -> str:
 
 def signature(thing: Any) -> str:
     """Names and defaults of the parameters; the docstring has their types."""
+    if getattr(thing, "__text_signature__", "") == "($self, object, /)":
+        return "(...)"  # what CPython 3.14 says of a compiled method without a signature
     try:
         found = inspect.signature(thing)
     except (TypeError, ValueError):
