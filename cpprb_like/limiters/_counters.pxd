@@ -46,3 +46,4 @@ cdef class Turn:
 
     cdef int c_leave(self) except -1
     cdef int c_close(self) except -1
+    cdef int c_count(self, held) except -1

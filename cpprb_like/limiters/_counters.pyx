@@ -393,17 +393,31 @@ cdef class Turn:
         self.since = 0
         return 0
 
-    def end(self, int64_t now):
-        """The items have been added or drawn, at this time."""
+    def end(self, int64_t now, held=None):
+        """The items have been added or drawn, at this time; ``held()`` is the buffer of a writer."""
         if self.begun:
+            if held is not None:
+                self.c_count(held)
             if self.generation != self.counters.generation:
                 self.counters.words[self.line * WORDS + BEGUN] += self.n
             self.begun = False
             self.counters.end(self.line, self.n, now)
 
-    def close(self):
-        """Take back what was announced and not done, and wait no longer."""
+    def close(self, held=None):
+        """Take back what was announced and not done, and wait no longer.
+
+        Rows of a call that was interrupted may be in the buffer ``held()``: they are counted.
+        """
+        cdef bint was_cut = self.begun
         self.c_close()
+        if was_cut and held is not None:
+            self.c_count(held)
+
+    cdef int c_count(self, held) except -1:
+        """Note how many rows the buffer of a writer holds; no Python code runs."""
+        buffer = held()
+        self.counters.set_rows(self.line, 0 if buffer is None else len(buffer.ring))
+        return 0
 
     cdef int c_close(self) except -1:
         if self.begun:

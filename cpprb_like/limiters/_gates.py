@@ -86,8 +86,8 @@ class Gate:
         Of this end.
     peers : Peers, optional
         The other ends.
-    rows : callable, optional
-        Of a writer: how many rows it holds.
+    held : callable, optional
+        Of a writer: gives its buffer, or None if that has gone, as a weak reference does.
     """
 
     WHAT = ""
@@ -99,13 +99,13 @@ class Gate:
         counters: Counters,
         line: int,
         peers: Peers | None = None,
-        rows: Callable[[], int] | None = None,
+        held: Callable[[], Any] | None = None,
     ) -> None:
         self.limiter = limiter
         self.counters = counters
         self.line = line
         self.peers = Peers() if peers is None else peers
-        self._rows = rows
+        self._held = held
         counters.use(line)
         self.count_rows()
 
@@ -115,19 +115,17 @@ class Gate:
         try:
             if not turn.begin():
                 self.wait(turn, self.limiter.timeout)
-            try:
-                found = call(*arguments, **options)
-            finally:
-                self.count_rows()  # rows of a call that was interrupted may be there
-            turn.end(time.monotonic_ns())
+            found = call(*arguments, **options)
+            turn.end(time.monotonic_ns(), self._held)
             return found
         finally:
-            turn.close()  # one call of C: no signal handler can come before it
+            turn.close(self._held)  # one call of C: no signal handler can come before it
 
     def count_rows(self) -> None:
         """Note how many rows a writer holds now."""
-        if self._rows is not None:
-            self.counters.set_rows(self.line, self._rows())
+        buffer = None if self._held is None else self._held()
+        if buffer is not None:
+            self.counters.set_rows(self.line, len(buffer.ring))
 
     def _check_possible(self, n: int) -> None:
         """Raise ``ValueError`` if n items are more than the limiter can ever allow at once."""

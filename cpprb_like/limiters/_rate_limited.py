@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -220,7 +221,7 @@ class RateLimited(LimitedSource):
         super().__init__(buffer, SampleGate(limiter, counters, 1))
         self.buffer = buffer
         self.limiter = limiter
-        self._inserts = InsertGate(limiter, counters, 0, rows=buffer.get_stored_size)
+        self._inserts = InsertGate(limiter, counters, 0, held=weakref.ref(buffer))
         tell(self._in_child)
         self._steps = StepCounter(buffer.schema.fields, buffer.n_envs)
 

@@ -98,10 +98,10 @@ class Limits(Peers):
             self._counters.set_rows(line, held)
         begin_balanced(self.limiter, self._counters, sum(rows))
 
-    def inserts(self, number: int, rows: Callable[[], int]) -> InsertGate:
+    def inserts(self, number: int, held: Callable[[], Any]) -> InsertGate:
         """The gate of an actor, whose lock this process has just taken."""
         self._counters.void(number)
-        return InsertGate(self.limiter, self._counters, number, self, rows)
+        return InsertGate(self.limiter, self._counters, number, self, held)
 
     def samples(self, number: int) -> SampleGate:
         """The gate of a learner, whose lock this process has just taken."""
@@ -156,13 +156,8 @@ class LimitedActor(Actor):
 
     def limit(self, limits: Limits) -> None:
         """Wait for this limiter from now on."""
-        held = weakref.ref(self)  # the gate is of the actor: a cycle would keep its lock
-
-        def rows() -> int:
-            actor = held()
-            return 0 if actor is None else actor.get_stored_size()
-
-        self._inserts = limits.inserts(self.number, rows)
+        # A weak reference: the gate is of the actor, and a cycle would keep its lock.
+        self._inserts = limits.inserts(self.number, weakref.ref(self))
         self._steps = StepCounter(self.schema.fields, self.n_envs)
 
     def add(self, **fields: Any) -> int | None:
