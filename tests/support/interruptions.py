@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import linecache
 import os
 import signal
 import sys
@@ -38,8 +39,11 @@ def cut_at(line: int, then: Callable[[], object] = _cut) -> Iterator[list[int]]:
             return None
         if frame.f_globals.get("__name__", "").startswith("hypothesis"):
             return None  # its callback of the garbage collector, where no error can pass
-        # Not where an exception is handled: CPython then takes it for handled for ever.
-        if event == "line" and sys.exc_info()[0] is None:
+        # Not where an exception is handled: CPython then takes it for handled for ever. Nor at the
+        # line of a ``with`` statement, which is traced again at its end, before ``__exit__``: an
+        # error there leaves a lock taken, which no signal handler can do.
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and sys.exc_info()[0] is None and not text.startswith("with "):
             count[0] += 1
             if count[0] == line:
                 then()
