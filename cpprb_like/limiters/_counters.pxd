@@ -25,6 +25,7 @@ cdef class Counters:
     cdef bint c_begin(self, intp_t line, int64_t n, int64_t* sums)
     cdef Turn c_first(self, intp_t line)
     cdef int c_show(self, intp_t line) except -1
+    cdef bint c_may_go_on(self, bint sample, int64_t* sums) noexcept
     cdef bint c_steps_back(self, Turn turn, int64_t* sums, int64_t now)
 
 

@@ -13,6 +13,7 @@ Not here: waiting (``_gates``), and where the words lie (on the heap, or in a fi
 
 cimport cython
 cimport numpy as cnp
+from libc.stdlib cimport llabs
 
 from cpprb_like._c.fences cimport c_fence, c_full_fence, c_read_fence
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
@@ -219,12 +220,26 @@ cdef class Counters:
         words[SINCE] = first.since
         return 0
 
+    cdef bint c_may_go_on(self, bint sample, int64_t* sums) noexcept:
+        """Whether a call that waits on a side is allowed by now."""
+        cdef intp_t line
+        for line in range(self.writers if sample else 0, self.lines if sample else self.writers):
+            if (
+                self.used[line]
+                and self.words[line * WORDS + SINCE] != 0
+                and self.c_allows(sample, sums, llabs(self.words[line * WORDS + WANTED]))
+            ):
+                return True
+        return False
+
     cdef bint c_steps_back(self, Turn turn, int64_t* sums, int64_t now):
         """Whether a turn that is allowed lets another one of its side go first.
 
-        One that has waited for longer goes first, or small ones would take each time what a larger
-        one waits for. It does not while the other side waits too, which only this turn may end; nor
-        once COURTESY has passed in which the other side did nothing, or in which it could have gone.
+        The turn that has waited longest goes first, or small ones would take each time what a larger
+        one waits for. Two exceptions keep both sides from waiting for each other. One is that the
+        other side waits and is not allowed to go on: only this turn may end that. A call there that
+        is allowed, and has not looked yet, is no such case. The other is that COURTESY has passed in
+        which the other side did nothing, or in which the oldest turn could have gone.
         """
         cdef bint sample = turn.line >= self.writers
         cdef intp_t first = self.writers if sample else 0
@@ -234,7 +249,7 @@ cdef class Counters:
         cdef int64_t since, done
         cdef intp_t line
         cdef bint is_own = self.c_first(turn.line) is turn
-        if sums[WAITING + (not sample)]:
+        if sums[WAITING + (not sample)] and not self.c_may_go_on(not sample, sums):
             return False
         for line in range(first, stop):
             since = self.words[line * WORDS + SINCE]

@@ -232,6 +232,32 @@ def test_who_has_waited_longer_goes_first(line: int) -> None:
     assert counters.waits(1, 20)[:3] == (1, 6, 0)
 
 
+def test_small_batches_step_back_beside_a_call_that_may_go_on() -> None:
+    """A writer that waits, and is allowed by now, is no reason to draw before a larger batch.
+
+    Such a writer had not looked yet. Small batches took all that it had inserted until it did, so
+    a large one waited for ever on a busy machine.
+    """
+    counters = counters_of(SampleToInsertRatio(1, 1, (0, 100)), 1, 3)
+    counters.set_rows(0, 100)
+    counters.begin(0, 100)
+    counters.end(0, 100, 1)
+    actor = waiting(counters, 0, 4, 2)
+    assert not actor.begin(3)
+    first = Turn(counters, 2, 50)
+    assert first.begin(4), "nothing else lets the writer go on"
+    first.end(5)
+    large = waiting(counters, 1, 64, 6)
+    assert not large.begin(7)
+    small = Turn(counters, 3, 4)
+    assert not small.begin(8)
+    assert small.behind == 64
+    assert actor.begin(9)
+    actor.end(10)
+    large.close()
+    assert small.begin(11)
+
+
 def test_courtesy_ends() -> None:
     """Who waits longer is passed: after a second without a row, or if it could go and does not."""
     counters = counters_of(SampleToInsertRatio(1, 1, (0, 100)), 1, 2)
