@@ -1,33 +1,59 @@
-"""Names of a room that are imported when they are asked for (PEP 562).
+"""Lazy names: public names of a room, imported on first use (PEP 562).
 
-What few programs need does not make every import longer. A name that was asked for is an attribute
-of its room from then on, so this costs once.
+The stub of a room, ``__init__.pyi``, is the one list of its names. Type checkers and ``attach``
+read it. Names that most programs do not use add nothing to the time of an import.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-__all__ = ["later"]
+__all__ = ["attach"]
 
 
-def later(room: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a room: ``modules`` says which of its modules defines which name.
+def attach(
+    room: str, file: str, hidden: Callable[[], Collection[str]] = tuple
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a room, which also give it ``__all__``.
+
+    The stub is read on the first use of a lazy name. A name that was used once is an attribute of
+    the room.
+
+    Parameters
+    ----------
+    room, file : str
+        ``__name__`` and ``__file__`` of the room. The stub stands beside that file.
+    hidden : callable
+        Modules whose names can be used and are not listed.
 
     Raises
     ------
     AttributeError
-        Of what is returned: there is no such name.
+        By ``__getattr__``: the stub has no such name.
     """
 
+    @cache
+    def homes() -> dict[str, str]:
+        """The module that defines each name of the stub."""
+        stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+        lines = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+        return {alias.name: str(line.module) for line in lines for alias in line.names}
+
     def get(name: str) -> Any:
-        if name not in modules:
+        found: Any
+        if name == "__all__":
+            found = sorted(name for name, home in homes().items() if home not in hidden())
+        elif name in homes():
+            found = getattr(import_module(homes()[name]), name)
+        else:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        found = getattr(import_module(f"{room}.{modules[name]}"), name)
         setattr(sys.modules[room], name, found)
         return found
 
-    return get
+    return get, lambda: sorted(sys.modules[room].__all__)

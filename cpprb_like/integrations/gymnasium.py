@@ -10,11 +10,17 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.integrations._missing import missing
+
+try:
+    import gymnasium
+    from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+except ImportError as error:
+    raise missing(__name__, "gymnasium 1.1 or newer", "gymnasium", error) from error
+
 from cpprb_like.integrations._autoreset import Flags, final_observations, mode_of, with_final
 from cpprb_like.integrations._env_dict import create_before_add_func, create_env_dict
 from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -11,6 +13,7 @@ from optional import need
 
 import cpprb_like
 
+PACKAGE = import_module("cpprb_like")
 LATER = ("cpprb_like.compat", "cpprb_like.integrations", "gymnasium", "torch")
 # What few programs need, and takes a tenth of the time of an import together.
 RARE = (
@@ -35,7 +38,7 @@ def run(source: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", cpprb_like.__all__)
+@pytest.mark.parametrize("name", PACKAGE.__all__)
 def test_each_public_name_is_there(name: str) -> None:
     """A public name is found, listed, and the same object each time."""
     if name in ("GymnasiumRecorder", "create_before_add_func", "create_env_dict"):
@@ -57,7 +60,7 @@ def test_rarer_names_are_attributes_of_their_rooms() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """Nothing is invented."""
     with pytest.raises(AttributeError, match="'cpprb_like' has no attribute 'ReplayBufer'"):
-        cpprb_like.ReplayBufer  # noqa: B018
+        PACKAGE.ReplayBufer  # noqa: B018
 
 
 def test_importing_loads_only_what_most_programs_need() -> None:
@@ -106,14 +109,17 @@ def test_threads_that_ask_for_a_name_at_once_get_the_same() -> None:
     assert done.stdout.split() == ["8", "1"], done.stderr
 
 
-ROOMS = (cpprb_like.buffers, cpprb_like.checkpoint, cpprb_like.samplers, cpprb_like.views)
+ROOMS = [
+    import_module(f"cpprb_like.{path.parent.name}")
+    for path in sorted(Path(cpprb_like.__file__).parent.glob("*/__init__.pyi"))
+]
 
 
 @pytest.mark.parametrize(
     ("room", "name"), [(room, name) for room in ROOMS for name in room.__all__]
 )
 def test_names_of_rooms_are_there(room: ModuleType, name: str) -> None:
-    """Those that are imported later too."""
+    """A name of a stub is found and listed, and the same object each time."""
     found = getattr(room, name)
     assert getattr(room, name) is found
     assert name in dir(room)
@@ -134,7 +140,13 @@ WITHOUT = "import sys; sys.modules['gymnasium'] = None\n"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "how", ["import cpprb_like; cpprb_like.{}", "from cpprb_like import {}"], ids=["get", "import"]
+    "how",
+    [
+        "import cpprb_like; cpprb_like.{}",
+        "from cpprb_like import {}",
+        "from cpprb_like.integrations.gymnasium import {}",
+    ],
+    ids=["get", "import", "module"],
 )
 @pytest.mark.parametrize("name", ["GymnasiumRecorder", "create_env_dict"])
 def test_a_missing_package_is_named(name: str, how: str) -> None:
@@ -145,7 +157,9 @@ def test_a_missing_package_is_named(name: str, how: str) -> None:
     done = run(
         f"{WITHOUT}try:\n    {how.format(name)}\nexcept ImportError as error:\n    print(error)"
     )
-    assert f"{name} needs gymnasium 1.1 or newer (pip install" in done.stdout, done.stderr
+    assert "integrations.gymnasium needs gymnasium 1.1 or newer (pip install" in done.stdout, (
+        done.stderr
+    )
 
 
 def test_a_star_import_without_gymnasium_has_the_other_names() -> None:
@@ -163,7 +177,7 @@ def test_a_star_import_without_gymnasium_has_the_other_names() -> None:
 
 def test_only_public_names_are_listed() -> None:
     """``dir()`` is what may be used, and not what the module imported for itself."""
-    assert dir(cpprb_like) == sorted([*cpprb_like.__all__, "__version__"])
+    assert dir(cpprb_like) == sorted([*PACKAGE.__all__, "__version__"])
     done = run(
         "import cpprb_like; cpprb_like.train; print(dir(cpprb_like) == sorted("
         "[*cpprb_like.__all__, '__version__']))"
