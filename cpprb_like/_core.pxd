@@ -28,6 +28,7 @@ cdef enum:  # bits of the flag byte of a row
     TERMINATED = 2
     TRUNCATED = 4
     ABSENT = 8
+    LEFT_OUT = 32    # absent in a ring that follows another process; its episode goes on all the same
     DONE = 16        # never stored: a lone ``done`` terminates unless the step is truncated as well
 
 
@@ -66,7 +67,7 @@ cdef class Ring:
     cdef const volatile int64_t* live  # header of the process that writes the rows, or NULL
     cdef ndarray live_state          # the same
     cdef int64_t live_edits          # its edits that this ring has followed
-    cdef const volatile int64_t* changes  # word beside the header: see ``_store.follower``
+    cdef const volatile int64_t* changes  # word beside the header: see ``processes._follower``
     cdef int64_t seen                # of these changes
     cdef readonly intp_t row_nbytes  # of one drawn row, all columns
     cdef Pool pool                   # memory for large batches

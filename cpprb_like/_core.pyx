@@ -106,7 +106,7 @@ cdef class Ring:
     frozen : str, optional
         Why nothing may be written.
     flags : ndarray of uint8, shape (capacity,), optional
-        Memory for the flags, of a ring that follows one in another process (``_store.follower``): what
+        Memory for the flags, of a ring that follows one in another process (``processes._follower``): what
         that process writes next must not change what this one has derived. Then ``state`` is memory of
         its own as well.
     """
@@ -1158,7 +1158,7 @@ def rebuild(Ring ring not None):
 
 
 def tell_followers(Ring ring not None, cnp.ndarray changes not None):
-    """Have a ring raise this word by two whenever it hides rows: see ``_store.follower``.
+    """Have a ring raise this word by two whenever it hides rows: see ``processes._follower``.
 
     The word lies in the memory of the ring's rows, which keeps it.
     """

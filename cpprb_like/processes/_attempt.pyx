@@ -2,12 +2,12 @@
 
 Compiled because a learner draws in every step of its training, and each Python frame on the way
 costs as much as the copy of ten small rows. Not here: how rows are chosen (``_draws``) and read
-(``_store.followers``), and the tries that follow if rows were written over meanwhile (``_sharded``).
+(``processes._followers``), and the tries that follow if rows were written over meanwhile (``_sharded``).
 """
 
 from cpprb_like._c.aligned cimport c_aligned
 from cpprb_like._c.typedefs cimport intp_t
-from cpprb_like._store.followers cimport Followers
+from cpprb_like.processes._followers cimport Followers
 
 
 def attempt(

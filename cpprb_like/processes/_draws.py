@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.drawn_ahead import States, state_before
 from cpprb_like._core import Ring
-from cpprb_like._store.followers import Followers
+from cpprb_like.processes._followers import Followers
+from cpprb_like.processes._starts_together import StartsTogether
+from cpprb_like.processes._together import WeightsTogether, draw_uniform_together
 from cpprb_like.samplers._base import Extra, Sampler
 from cpprb_like.samplers._prioritized import ByPriority, Prioritized
 from cpprb_like.samplers._rank_based import RankBased
 from cpprb_like.samplers._starts import Starts
-from cpprb_like.samplers._starts_together import StartsTogether
-from cpprb_like.samplers._together import draw_uniform_together
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.schedules import Schedule
 
@@ -147,7 +147,8 @@ class WeightedDraws(Draws):
 
     def __init__(self, sampler: ByPriority, group: Followers) -> None:
         super().__init__(sampler, group)
-        self._weights = sampler.open_together(group)
+        self._weights = WeightsTogether(group, sampler.BY_ROWS)
+        sampler.open_together(self._weights)
         self._saved: dict[int, Any] = {}
 
     def opened(self, number: int, ring: Ring) -> None:

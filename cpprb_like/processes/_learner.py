@@ -21,7 +21,6 @@ from cpprb_like._c.forks import BUFFER, OneProcess, tell, watch
 from cpprb_like._c.generators import Seed, generator
 from cpprb_like._c.waiting import wait_until
 from cpprb_like._store.column import Column
-from cpprb_like._store.followers import Followers
 from cpprb_like._store.schema import read_columns
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec, if_prioritized
@@ -30,6 +29,7 @@ from cpprb_like.processes._attempt import attempt
 from cpprb_like.processes._draws import RowNumbers, copied, draws_of
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import FileLock, Folder, said_by
+from cpprb_like.processes._followers import Followers
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
 from cpprb_like.processes._sharded import Names, Sharded

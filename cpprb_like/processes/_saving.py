@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from cpprb_like._core import WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
 from cpprb_like._store.arenas import Arena
-from cpprb_like._store.follower import read_header
 from cpprb_like._store.schema import Layout
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
@@ -27,6 +26,7 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._load import Options, State, Target, decoded
 from cpprb_like.checkpoint._progress import Progress
 from cpprb_like.processes._folder import IDENTITY
+from cpprb_like.processes._follower import read_header
 from cpprb_like.processes._shards import (
     ROWS,
     Actor,

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._c.aligned import aligned, empty
 from cpprb_like._core import Ring
-from cpprb_like._store.followers import places_by_label
 from cpprb_like._store.schema import check_out
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import (
@@ -27,6 +26,7 @@ from cpprb_like.buffers._source import (
 )
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import RowNumbers
+from cpprb_like.processes._followers import places_by_label
 from cpprb_like.processes._shards import TOO_FAST, Reader, tries
 from cpprb_like.samplers._base import Extra, Slots
 from cpprb_like.schedules import Schedule

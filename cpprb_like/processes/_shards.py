@@ -30,7 +30,6 @@ from cpprb_like._core import (
 )
 from cpprb_like._store import chained, file_maps, overflow
 from cpprb_like._store.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
-from cpprb_like._store.follower import Follower
 from cpprb_like._store.gather import take
 from cpprb_like._store.row_handles import handles
 from cpprb_like._store.schema import Layout
@@ -48,6 +47,7 @@ from cpprb_like.processes._folder import (
     room_for,
     said_by,
 )
+from cpprb_like.processes._follower import Follower
 from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.samplers._starts import Starts

@@ -1,7 +1,7 @@
 """What each learner has drawn and updated, for all processes to see.
 
 Each learner has three words in shared memory, to which it alone writes. Not here: which updates are
-too late (``samplers._together``), and the reader of the words (``_replay``).
+too late (``processes._together``), and the reader of the words (``_replay``).
 """
 
 from __future__ import annotations

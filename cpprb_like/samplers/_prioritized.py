@@ -12,7 +12,7 @@ import math
 import numbers
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -28,11 +28,6 @@ from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, impo
 from cpprb_like.samplers._row_weights import RowWeights, notes_size
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import Schedule, check, value_at
-
-if TYPE_CHECKING:
-    from cpprb_like._store.followers import Followers
-    from cpprb_like.samplers._starts_together import StartsTogether
-    from cpprb_like.samplers._together import WeightsTogether
 
 __all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
 
@@ -269,7 +264,7 @@ class ByPriority(PrioritySampler):
         self.probabilities = bool(probabilities)
         self.weights_dtype = read_weights_dtype(weights_dtype)
         self.draws = 0
-        self._rows: RowWeights | WeightsTogether | None = None
+        self._rows: RowWeights | None = None
         self._saved: tuple[Any, ...] | None = None
 
     @property
@@ -312,18 +307,16 @@ class ByPriority(PrioritySampler):
         """See ``Sampler._leave``: the memory of the weights goes."""
         self._rows = None
 
-    def open_together(self, group: Followers) -> WeightsTogether:
-        """As ``open``, of several rings: ``weights_of(ring)`` is what each of them needs.
+    def open_together(self, rows: Any) -> None:
+        """As ``open``, of several rings: ``rows`` has the methods of ``RowWeights``.
 
-        ``indexes`` are handles from now on. Returns the weights of all rings, which are none yet.
+        It has no ring yet; ``weights_of(ring)`` is what each of them needs. ``indexes`` are handles
+        from now on.
         """
         self._expect_none()
-        from cpprb_like.samplers._together import WeightsTogether  # noqa: PLC0415 (on demand)
-
         self.check_for_update = True
         self._saved = None
-        self._rows = WeightsTogether(group, self.BY_ROWS)
-        return self._rows
+        self._rows = rows
 
     def weights_of(self, ring: Ring) -> RowWeights:
         """Fresh memory for the weights of the rows of a ring; ``ValueError`` if they do not fit."""
@@ -397,17 +390,17 @@ class ByPriority(PrioritySampler):
     def rows(self) -> RowWeights:
         """The weights of the rows, from which they are drawn.
 
-        Of several rings it is a ``WeightsTogether``, which has the same methods.
+        Of several rings it is what ``open_together`` was given, which has the same methods.
         """
         if self._rows is None:
             raise RuntimeError(f"{self!r} belongs to no buffer yet")
-        return cast("RowWeights", self._rows)
+        return self._rows
 
     # ------------------------------------------------------------------ drawing
 
     def draw(
         self,
-        ring: Ring | Followers,
+        ring: Ring,
         n: int,
         rng: np.random.Generator,
         *,
@@ -445,7 +438,7 @@ class ByPriority(PrioritySampler):
 
     def draw_starts(
         self,
-        starts: Starts | StartsTogether,
+        starts: Starts,
         n: int,
         rng: np.random.Generator,
         *,
@@ -512,7 +505,7 @@ class ByPriority(PrioritySampler):
 
     def _choose(
         self,
-        starts: Starts | StartsTogether,
+        starts: Starts,
         n: int,
         rng: np.random.Generator,
         without: Slots | None,

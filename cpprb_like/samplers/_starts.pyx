@@ -16,8 +16,7 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._c.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch
-from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, CLEARS, EDITS, WRITTEN, Ring, c_previous
-from cpprb_like._store.follower cimport LEFT_OUT
+from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, CLEARS, EDITS, LEFT_OUT, WRITTEN, Ring, c_previous
 from cpprb_like._store.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._store.slot_set cimport SlotSet, c_has

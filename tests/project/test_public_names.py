@@ -25,7 +25,7 @@ RARE = (
 OF_FEW = (
     *(f"cpprb_like.checkpoint.{name}" for name in ("_arrays", "_load", "_save", "_values")),
     *(f"cpprb_like.views.{name}" for name in ("_frame_stacks", "_hindsight", "_sequences")),
-    *(f"cpprb_like.samplers.{name}" for name in ("_laber", "_rank_based", "_recency", "_together")),
+    *(f"cpprb_like.samplers.{name}" for name in ("_laber", "_rank_based", "_recency")),
     *(f"cpprb_like.buffers.{name}" for name in ("_mixture", "_prefetch", "_tensors", "_view")),
     *("cpprb_like._store.file_maps", "cpprb_like._store.recovery", "json", "lzma"),
 )

@@ -3,7 +3,7 @@
 A row of one of them has a number: its slot, and in the low bits which ring it is in. A batch whose
 rows lie in several rings is copied in one pass, each row to its place, so it costs what one of a
 single ring does. Compiled because that is most of what a learner does. Not here: following one ring
-(``follower``), which rows are drawn (``samplers._together``), and n-step returns (``views._rows``, of
+(``follower``), which rows are drawn (``processes._together``), and n-step returns (``views._rows``, of
 each ring).
 """
 
@@ -19,7 +19,7 @@ from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._store.chained cimport Chain, c_close
 from cpprb_like._store.column cimport Column
-from cpprb_like._store.follower cimport BUSY, Follower
+from cpprb_like.processes._follower cimport BUSY, Follower
 from cpprb_like._store.gather cimport c_check_arrays, c_new_array
 
 import numpy as np

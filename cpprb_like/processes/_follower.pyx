@@ -19,7 +19,7 @@ from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.copying cimport c_move
 from cpprb_like._c.fences cimport c_read_fence
 from cpprb_like._core cimport (
-    ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Ring,
+    ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, HANDLE_BASE, LEFT_OUT, RESERVED, WRITTEN, Ring,
 )
 from cpprb_like._store.chained cimport Chain
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t

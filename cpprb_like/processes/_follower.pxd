@@ -6,10 +6,6 @@ from cpprb_like._core cimport Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
-cdef enum:  # a bit of the flag byte of a row, beside those of ``_core``
-    LEFT_OUT = 32            # absent to who follows; its episode goes on all the same
-
-
 cdef enum:  # what ``Follower.sync`` says
     BUSY = 1                 # rows are being edited
 

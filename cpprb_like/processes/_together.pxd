@@ -5,7 +5,7 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 from cpprb_like._core cimport Ring
-from cpprb_like._store.followers cimport Followers
+from cpprb_like.processes._followers cimport Followers
 from cpprb_like.samplers._row_weights cimport RowWeights
 
 

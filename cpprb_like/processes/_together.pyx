@@ -3,7 +3,7 @@
 Each ring keeps the weights of its rows in a tree of its own. A draw by weight looks for each target
 in the ring that holds that part of the sum of all, so rows have the probabilities, and a batch the
 strata, that one tree over all rows would give. Compiled because it looks at every row that is drawn.
-Not here: which rings (``_store.followers``), the weights of one of them (``_row_weights``), and what
+Not here: which rings (``processes._followers``), the weights of one of them (``_row_weights``), and what
 priorities mean (``_prioritized``).
 """
 
@@ -22,7 +22,7 @@ from cpprb_like._c.tree_node cimport c_find
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 from cpprb_like._core cimport HANDLE_BASE, WRITTEN, Ring
 from cpprb_like._segment_tree cimport DISTINCT, INDEPENDENT, c_bit_generator, c_check_drawn
-from cpprb_like._store.followers cimport Followers
+from cpprb_like.processes._followers cimport Followers
 from cpprb_like._store.row_handles cimport GONE, NO_ROW, c_slot_of
 from cpprb_like.samplers._row_weights cimport RowWeights
 

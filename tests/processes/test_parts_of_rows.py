@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpprb_like._store.followers import Followers, places_by_label
+from cpprb_like.processes._followers import Followers, places_by_label
 
 
 @given(st.lists(st.integers(0, 9), max_size=30), st.sampled_from([np.int32, np.int64, np.intp]))

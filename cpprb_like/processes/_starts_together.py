@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._store.followers import Followers, places_by_label
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.processes._followers import Followers, places_by_label
 from cpprb_like.samplers._starts import Starts
 
 __all__ = ["StartsTogether"]

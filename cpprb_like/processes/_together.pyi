@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from cpprb_like._store.followers import Followers
+from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers._row_weights import RowWeights
 
 def draw_uniform_together(
