@@ -1,24 +1,27 @@
 """ReAgent's ``ReplayBuffer``: transitions of several steps, with stacks, out of single steps.
 
 Not here: the rows (``_store``), how a transition is made of them (``_transitions``), and files
-(``_checkpoint``).
+of ReAgent's (``_files``).
 """
 
 from __future__ import annotations
 
 import copy
 import operator
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpprb_like import checkpoint
 from cpprb_like._c.checks import as_int, as_path
 from cpprb_like.checkpoint import Savable
-from cpprb_like.compat.reagent import _checkpoint, _settings
+from cpprb_like.compat.reagent import _settings
 from cpprb_like.compat.reagent._draws import Draws, Plan, marks
 from cpprb_like.compat.reagent._elements import (
     DenseMetadata,
@@ -26,12 +29,15 @@ from cpprb_like.compat.reagent._elements import (
     InferredElement,
     ReplayElement,
     check_elements,
+    decode_lists,
     described,
+    encode_lists,
     infer_step,
 )
 from cpprb_like.compat.reagent._errors import InputError, NamesError, need
+from cpprb_like.compat.reagent._files import find_valid, read_files
 from cpprb_like.compat.reagent._settings import Settings
-from cpprb_like.compat.reagent._store import FINAL_FOLLOWS, TERMINAL, TRUNCATED, Read, Store
+from cpprb_like.compat.reagent._store import FINAL_FOLLOWS, FLAGS, TERMINAL, TRUNCATED, Read, Store
 from cpprb_like.compat.reagent._transitions import (
     batch_type,
     read_transitions,
@@ -39,7 +45,9 @@ from cpprb_like.compat.reagent._transitions import (
 )
 from cpprb_like.errors import NotEnoughDataError
 
-__all__ = ["ReplayBuffer"]
+__all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]
+
+CHECKPOINT_DURATION = 4  # iterations after which a save is removed
 
 Array = NDArray[Any]
 Slots = NDArray[np.intp]
@@ -614,16 +622,16 @@ class ReplayBuffer(Savable):
     # ------------------------------------------------------------------ files, copies
 
     def save(self, checkpoint_dir: Any, iteration_number: Any) -> None:
-        """Write the buffer into files ``<name>_ckpt.<iteration_number>.gz`` of a directory.
+        """Save the buffer to the folder ``replay_buffer_ckpt.<iteration_number>`` of a directory.
 
-        Those of ``iteration_number - 4``, if it is a number, are removed afterwards.
+        The folder of ``iteration_number - 4``, if it is a number, is removed afterwards.
 
         Parameters
         ----------
         checkpoint_dir : str or path
             It exists.
         iteration_number : int or str
-            Files of the same number are replaced, once all new ones are complete.
+            A folder of the same number is replaced once the new files are complete.
 
         Raises
         ------
@@ -632,20 +640,18 @@ class ReplayBuffer(Savable):
 
         Notes
         -----
-        The files hold arrays as ``np.save`` writes them, and one of JSON; nothing is pickled.
+        The folder is a checkpoint, as ``cpprb_like.checkpoint.save`` writes it; nothing is pickled.
         """
-        words, arrays = self._state()
-        _checkpoint.save(
-            as_path("checkpoint_dir", checkpoint_dir),
-            iteration_number,
-            self._settings,
-            self._rows,
-            words,
-            arrays,
-        )
+        directory = as_path("checkpoint_dir", checkpoint_dir)
+        if not directory.is_dir():
+            raise FileNotFoundError(f"checkpoint_dir: there is no directory {directory}")
+        checkpoint.save(self, _folder(directory, iteration_number), encode=encode_lists)
+        if isinstance(iteration_number, (int, np.integer)):
+            old = _folder(directory, iteration_number - CHECKPOINT_DURATION)
+            shutil.rmtree(old, ignore_errors=True)
 
     def load(self, checkpoint_dir: Any, suffix: Any) -> None:
-        """Replace everything in the buffer by what ``save``, or ReAgent's, wrote.
+        """Replace everything in the buffer by what ``save`` wrote, or ReAgent.
 
         The fields need not be known yet. Of files that ReAgent wrote, which slots are valid is
         found from the terminal flags.
@@ -662,18 +668,67 @@ class ReplayBuffer(Savable):
         FileNotFoundError
             A file is missing. It and the following leave the buffer as it was.
         ValueError
-            The files were written by a buffer of another capacity, stack size, horizon or other
-            fields, by several calls of ``save``, or are damaged.
+            The files were written by a buffer of another class, capacity, stack size, horizon or
+            other fields, or are damaged.
         """
-        loaded = _checkpoint.load(
-            as_path("checkpoint_dir", checkpoint_dir),
-            suffix,
-            self._settings,
-            None if self._rows is None else self._rows.elements,
-            self._state(),
-            self._new_store,
+        directory = as_path("checkpoint_dir", checkpoint_dir)
+        folder = _folder(directory, suffix)
+        if folder.is_dir():
+            other = checkpoint.load(folder, decode=decode_lists)
+            self._expect_alike(folder, other)
+            self._restore(other._rows, *other._state())
+        else:
+            self._import(directory, suffix)
+
+    def _expect_alike(self, folder: Path, other: ReplayBuffer) -> None:
+        """Refuse a buffer whose rows this one cannot have."""
+        names = "replay_capacity", "stack_size", "update_horizon"
+        ours, its = (
+            (type(rb).__name__, *(getattr(rb._settings, name) for name in names))
+            for rb in (self, other)
         )
-        self._restore(loaded.rows, loaded.words, loaded.arrays)
+        if type(other) is not type(self) or ours != its:
+            raise InputError(f"{folder}: written by a buffer with {its}, not {ours}")
+        if self._rows is not None and other._rows is not None:
+            self._expect_fields(folder, other._rows.elements)
+
+    def _expect_fields(self, path: Path, elements: Mapping[str, ElementMetadata]) -> None:
+        if self._rows is not None and elements != self._rows.elements:
+            raise InputError(
+                f"{path}: written by a buffer of the fields {elements}, not {self._rows.elements}"
+            )
+
+    def _import(self, directory: Path, suffix: object) -> None:
+        """Take over what ReAgent wrote."""
+        settings, has_tree = self._settings, "sum_tree" in self._state()[1]
+        capacity = settings.replay_capacity
+        known = None if self._rows is None else self._rows.elements
+        found = read_files(directory, suffix, capacity, known, has_tree)
+        self._expect_fields(directory, found.elements)
+        rows = self._new_store(found.elements)
+        stored = min(found.add_count, capacity)
+        is_terminal = found.columns["terminal"] != 0
+        columns = {**found.columns, FLAGS: is_terminal * np.uint8(TERMINAL)}
+        try:
+            # The slots before the cursor a second time, so that the next row goes behind them.
+            for stop in (stored, found.add_count % capacity if found.add_count > capacity else 0):
+                rows.rows.add(**{name: values[:stop] for name, values in columns.items()})
+        except ValueError as error:
+            raise InputError(f"{directory}: {error}") from error
+        flags, steps = find_valid(is_terminal, found.add_count, settings)
+        words: dict[str, Any] = {
+            "episode_steps": steps,
+            "between_episodes": bool(
+                found.add_count == 0 or is_terminal[(found.add_count - 1) % capacity]
+            ),
+        }
+        arrays: dict[str, Array] = {
+            "add_count": np.array(found.add_count),
+            "is_index_valid": flags,
+        }
+        if found.priorities is not None:
+            arrays["sum_tree"], words["max_recorded_priority"] = found.priorities
+        self._restore(rows, words, arrays)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """What ``save`` writes beside the rows: words and numbers, and arrays."""
@@ -711,7 +766,6 @@ class ReplayBuffer(Savable):
     def __setstate__(self, state: dict[str, Any]) -> None:
         declared = _described(state["settings"]["elements"])
         self._settings = Settings(**{**state["settings"], "elements": declared})
-        _checkpoint.check_arrays(state["arrays"], self._settings.replay_capacity)
         self._valid = self._new_draws()
         elements = _described(state["elements"])
         rows = None if elements is None else Store(state["rows"], dict(elements))
@@ -727,6 +781,11 @@ class ReplayBuffer(Savable):
             f"replay_capacity={self._replay_capacity}, update_horizon={self._update_horizon}, "
             f"size={self.size}, add_count={self.add_count})"
         )
+
+
+def _folder(directory: Path, iteration: object) -> Path:
+    """Where a buffer is saved."""
+    return directory / f"replay_buffer_ckpt.{iteration}"
 
 
 def _descriptions(

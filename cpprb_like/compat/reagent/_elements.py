@@ -5,6 +5,7 @@ Three kinds: dense arrays, id lists and id-score lists. Not here: the rows (``_s
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ __all__ = [
     "ReplayElement",
     "check_elements",
     "column",
+    "decode_lists",
     "described",
+    "encode_lists",
     "infer_step",
 ]
 
@@ -301,6 +304,24 @@ def described(description: Mapping[str, Any]) -> ElementMetadata:
         return DenseMetadata(tuple(description["shape"]), np.dtype(description["dtype"]))
     lists = {"id_list": IDListMetadata, "id_score_list": IDScoreListMetadata}
     return lists[kind](tuple(description["keys"]))
+
+
+def encode_lists(lists: Lists | None) -> bytes:
+    """The lists of one row as JSON, for a checkpoint."""
+    columns = {key: [x.tolist() for x in found] for key, found in (lists or {}).items()}
+    return json.dumps(None if lists is None else columns).encode()
+
+
+def decode_lists(data: bytes) -> Lists | None:
+    """The inverse of ``encode_lists``."""
+    lists = json.loads(data)
+    if lists is None:
+        return None
+    dtypes = np.int64, np.float32
+    return {
+        key: tuple(np.array(x, dtype) for x, dtype in zip(columns, dtypes, strict=False))
+        for key, columns in lists.items()
+    }
 
 
 def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:

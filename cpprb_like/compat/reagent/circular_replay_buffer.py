@@ -4,8 +4,7 @@ The classes are made elsewhere, so that they are the same ones under whatever na
 imported.
 """
 
-from cpprb_like.compat.reagent._buffer import ReplayBuffer
-from cpprb_like.compat.reagent._checkpoint import CHECKPOINT_DURATION, STORE_FILENAME_PREFIX
+from cpprb_like.compat.reagent._buffer import CHECKPOINT_DURATION, ReplayBuffer
 from cpprb_like.compat.reagent._elements import (
     REQUIRED_KEYS,
     DenseMetadata,
@@ -15,6 +14,7 @@ from cpprb_like.compat.reagent._elements import (
     ReplayElement,
 )
 from cpprb_like.compat.reagent._errors import InputError, NamesError
+from cpprb_like.compat.reagent._files import STORE_FILENAME_PREFIX
 from cpprb_like.compat.reagent._windows import invalid_range
 
 __all__ = [
