@@ -39,6 +39,7 @@ FOR_ALL = (
     "cpprb_like.checkpoint._disk.Disk",
     "cpprb_like.checkpoint._npz.",
     "cpprb_like.checkpoint._progress.",
+    "cpprb_like.checkpoint._restricted_pickle.",
     "cpprb_like._store.schema.Field",
     "cpprb_like.views._stacking.CHECKED_NBYTES",
     "cpprb_like.views._stacking.newest_frame",

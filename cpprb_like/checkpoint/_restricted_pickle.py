@@ -1,0 +1,313 @@
+"""A restricted unpickler: numbers, texts, containers and NumPy arrays, and no code of the file.
+
+``load`` reads the pickle of a file that may come from anybody. It takes three precautions:
+
+- A screen reads the opcodes first. It passes those that plain data need, and refuses whatever could
+  exhaust the stack of the process: tuples in tuples, and places in the memo far beyond its end.
+- The unpickler finds no function or class by name. NumPy's own would trust any state of an array,
+  addresses included, so classes of this module take their places and check what they get.
+- Other classes are refused, except those in the allow-list ``objects``. Their instances become
+  ``PickledObject``, which has the attributes of the original in ``state`` and none of its methods.
+
+The values that ``load`` returns may be such stand-ins; ``plain`` makes an array of one::
+
+    tree = load(data, objects=("sum_tree.SumTree",))
+    if not isinstance(tree, PickledObject):
+        raise ValueError("expected a sum tree")
+    nodes = [plain(level) for level in tree.state["nodes"]]
+
+Not here: where the bytes come from (``_npz``), and what the values mean (``_cpprb_files``).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import pickletools
+import re
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["PickledObject", "load", "plain"]
+
+OPCODES = re.compile(
+    r"PROTO|FRAME|MARK|STOP|NONE|NEWTRUE|NEWFALSE|BININT[12]?|LONG1|BINFLOAT|(SHORT_)?BINUNICODE|"
+    r"BINUNICODE8|(SHORT_)?BINBYTES|BINBYTES8|BYTEARRAY8|EMPTY_TUPLE|TUPLE[123]?|EMPTY_LIST|"
+    r"APPENDS?|EMPTY_DICT|SETITEMS?|(STACK_)?GLOBAL|(LONG_)?BINPUT|MEMOIZE|(LONG_)?BINGET|REDUCE|"
+    r"NEWOBJ|BUILD"
+)
+PUTS = ("BINPUT", "LONG_BINPUT", "MEMOIZE")
+GETS = ("BINGET", "LONG_BINGET")
+MOST_NESTED = 16  # tuples; the state of a dtype has four
+MOST_PARTS = 1000  # of a structured dtype, whose nesting NumPy follows by recursion
+MOST_AXES = 64
+PLAIN = re.compile(r"b1|[iuf](?:[1248]|12|16)|c(?:8|16|24|32)|[mM]8|[SUV]\d{1,9}")
+UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
+OBJECTS = "an array in it holds Python objects, which are not read"
+MARK = -1
+
+
+def load(data: bytes, objects: Sequence[str] = ()) -> Any:
+    """The value that a pickle holds; NumPy arrays in it are stand-ins for ``plain``.
+
+    Parameters
+    ----------
+    data : bytes
+        The pickle, of protocol 3 or newer.
+    objects : sequence of str
+        Classes whose instances become ``PickledObject``, each as ``"module.Class"``. Leading
+        packages may be left out.
+
+    Raises
+    ------
+    ValueError
+        The pickle is damaged, or needs something that is not allowed.
+    """
+    try:
+        _screen(data)
+        return _Unpickler(io.BytesIO(data), objects).load()
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged pickle raises anything
+        raise ValueError(f"no pickle of plain data: {error}") from error
+
+
+def plain(value: Any) -> Any:
+    """The array of a stand-in, the object of an array of one object, or else the value itself.
+
+    Arrays own no memory: they lie over bytes of the pickle.
+    """
+    return value.values if isinstance(value, _Array) else value
+
+
+# ---------------------------------------------------------------------- the screen
+
+
+def _screen(data: bytes) -> None:
+    """Raise ``ValueError`` for opcodes that plain data do not need.
+
+    ``stack`` has a number for each value: how deep tuples are nested in it, or ``MARK``. A hash of
+    nested tuples recurses without a limit, so the depth is limited. No tuple comes twice out of the
+    memo, so that all of them together are no longer than the file.
+    """
+    stack: list[int] = []
+    memo: dict[int, int] = {}
+    arg: Any
+    for code, arg, _ in pickletools.genops(data):
+        name = code.name
+        if not OPCODES.fullmatch(name):
+            raise ValueError(f"the opcode {name} is not allowed")
+        if name == "MARK":
+            stack.append(MARK)
+        elif name in PUTS:
+            place = len(memo) if name == "MEMOIZE" else arg
+            if place > len(memo) or not stack:
+                raise ValueError("its memo has gaps")
+            memo[place] = stack[-1]
+        elif name in GETS:
+            if memo.get(arg, 1):
+                raise ValueError("it takes from its memo what is not there, or a tuple")
+            stack.append(0)
+        else:
+            taken = _take(stack, code.stack_before)
+            if name.startswith("TUPLE"):
+                stack.append(1 + max(taken, default=0))
+                if stack[-1] > MOST_NESTED:
+                    raise ValueError("its tuples are nested too deep")
+            elif code.stack_after:
+                stack.append(0)
+    if stack:
+        raise ValueError("values are left when it ends")
+
+
+def _take(stack: list[int], kinds: Sequence[pickletools.StackObject]) -> list[int]:
+    """Remove from the stack what an opcode takes: so many values, or all since the last mark."""
+    n = len(kinds)
+    if pickletools.markobject in kinds:
+        since = next((k for k, depth in enumerate(reversed(stack)) if depth == MARK), None)
+        if since is None:
+            raise ValueError("a mark is missing")
+        n = n - 1 + since  # the mark, what follows it, and a container in front
+    if n > len(stack):
+        raise ValueError("a value is missing")
+    taken = stack[len(stack) - n :]
+    del stack[len(stack) - n :]
+    return taken
+
+
+# ---------------------------------------------------------------------- the unpickler
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds stand-ins in place of classes and functions."""
+
+    def __init__(self, file: io.BytesIO, objects: Sequence[str]) -> None:
+        super().__init__(file)
+        self._objects = objects
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = f"{module}.{name}"
+        if found in STAND_INS:
+            return STAND_INS[found]
+        if any(found == allowed or found.endswith(f".{allowed}") for allowed in self._objects):
+            return PickledObject
+        raise ValueError(f"it asks for {found}, which is not allowed")
+
+
+class _StandIn:
+    """Base class of stand-ins.
+
+    Each has ``__setstate__``: without it the opcode BUILD sets attributes, of the class too.
+    """
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError(f"a state that {type(self).__name__} does not take")
+
+
+class PickledObject(_StandIn):
+    """Stands for an instance of an allowed class.
+
+    Attributes
+    ----------
+    state : dict of str to object
+        Attributes of the original. Arrays in it are stand-ins, see ``plain``.
+    """
+
+    state: dict[str, Any]
+
+    def __new__(cls) -> PickledObject:  # noqa: PYI034 (no Self before 3.11)
+        found = super().__new__(cls)
+        found.state = {}
+        return found
+
+    def __setstate__(self, state: Any) -> None:
+        if type(state) is not dict or not all(type(name) is str for name in state):
+            raise ValueError("expected attributes by name as the state of an object")
+        self.state = state
+
+
+class _Dtype(_StandIn):
+    """Stands for ``numpy.dtype``: numbers, texts, bytes, times, and records of these."""
+
+    found: np.dtype[Any] | None = None  # None for Python objects
+    n_parts = 1
+
+    def __init__(self, code: object, *_: object) -> None:
+        if type(code) is not str or not (code in ("O8", "O4") or PLAIN.fullmatch(code)):
+            raise ValueError(f"dtype {reprlib.repr(code)}: expected numbers, texts or bytes")
+        if code[0] != "O":
+            self.found = np.dtype(code)
+
+    def __setstate__(self, state: Any) -> None:
+        if type(state) is not tuple or len(state) not in (8, 9) or state[0] not in (3, 4):
+            raise ValueError(f"expected the state of a dtype, got {reprlib.repr(state)}")
+        _, order, subarray, names, fields, itemsize = state[:6]
+        if order not in ("<", ">", "=", "|"):
+            raise ValueError(f"unknown byte order {reprlib.repr(order)}")
+        if self.found is None:
+            return
+        if subarray is not None:
+            base, shape = subarray
+            axes = shape if type(shape) is tuple else (shape,)
+            self.found = np.dtype((self._part(base), tuple(map(_length, axes))))
+        elif names is not None:
+            parts = [fields[name] for name in names]
+            if not all(type(name) is str for name in names):
+                raise ValueError("expected texts as the names of fields")
+            self.found = np.dtype(
+                {
+                    "names": list(names),
+                    "formats": [self._part(part[0]) for part in parts],
+                    "offsets": [_length(part[1]) for part in parts],
+                    "itemsize": _length(itemsize),
+                }
+            )
+        else:
+            if self.found.kind in "mM" and len(state) == 9:
+                self.found = np.dtype(f"{self.found.kind}8[{_unit(state[8])}]")
+            self.found = np.dtype(self.found.newbyteorder(order).str)
+
+    def _part(self, part: object) -> np.dtype[Any]:
+        """The dtype of a field."""
+        if not isinstance(part, _Dtype) or part.found is None:
+            raise ValueError(OBJECTS)
+        self.n_parts += part.n_parts
+        if self.n_parts > MOST_PARTS:
+            raise ValueError(f"a dtype has more than {MOST_PARTS} parts")
+        return part.found
+
+
+def _length(number: object) -> int:
+    if type(number) is not int or not 0 <= number < 1 << 63:
+        raise ValueError(f"expected a length, got {reprlib.repr(number)}")
+    return number
+
+
+def _unit(metadata: Any) -> str:
+    """The unit of times, as ``25s``, from the metadata of a dtype."""
+    unit, count, numerator, _ = metadata[1]
+    name = unit.decode() if isinstance(unit, bytes) else unit
+    if name not in UNITS or numerator != 1 or not 1 <= _length(count) < 1 << 31:
+        raise ValueError(f"unknown unit of time {reprlib.repr(metadata)}")
+    return f"{count}{name}"
+
+
+def _values(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+    """An array over the bytes of a file; ``ValueError`` unless they are as many as it needs."""
+    if not isinstance(dtype, _Dtype) or dtype.found is None:
+        raise ValueError(OBJECTS)
+    if type(shape) is not tuple or len(shape) > MOST_AXES or type(data) not in (bytes, bytearray):
+        raise ValueError("expected the state of an array")
+    lengths, found = tuple(map(_length, shape)), dtype.found
+    expected = math.prod(lengths) * found.itemsize
+    if len(data) != expected:
+        raise ValueError(
+            f"an array of {found} and shape {lengths} takes {expected} bytes, and has {len(data)}"
+        )
+    return np.ndarray(lengths, found, data, order=order)
+
+
+class _Array(_StandIn):
+    """Stands for an array, which gets its values as its state."""
+
+    values: Any = None
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, data = state
+        if isinstance(dtype, _Dtype) and dtype.found is None and shape == ():
+            (self.values,) = data  # one Python object
+        else:
+            self.values = _values(data, dtype, shape, "F" if is_fortran else "C")
+
+
+class _Buffer(_Array):
+    """Stands for an array that is made of its bytes, as in protocol 5."""
+
+    def __init__(self, data: object, dtype: object, shape: object, order: object) -> None:
+        if order not in ("C", "F"):
+            raise ValueError(f"unknown order {reprlib.repr(order)}")
+        self.values = _values(data, dtype, shape, order)
+
+
+class _Scalar(_StandIn):
+    """Makes a number or text of Python of one of NumPy's, which may be a key."""
+
+    def __new__(cls, dtype: object, data: object) -> Any:
+        return _values(data, dtype, (), "C").item()
+
+
+STAND_INS: dict[str, type[_StandIn]] = {"numpy.ndarray": _Array, "numpy.dtype": _Dtype}
+for _core in ("numpy.core", "numpy._core"):
+    STAND_INS |= {
+        f"{_core}.multiarray._reconstruct": _Array,
+        f"{_core}.multiarray.scalar": _Scalar,
+        f"{_core}.numeric._frombuffer": _Buffer,
+    }
