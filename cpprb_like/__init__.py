@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from cpprb_like._c.later import attach
+from cpprb_like._arguments.later import attach
 from cpprb_like.buffers._prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
 from cpprb_like.buffers._replay import ReplayBuffer as ReplayBuffer
 

@@ -5,10 +5,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from cpprb_like._store.chained import Chain
-from cpprb_like._store.column import Column
-from cpprb_like._store.tracker import Tracker
-from cpprb_like._store.undo import Undo
+from cpprb_like._rows.chained import Chain
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.tracker import Tracker
+from cpprb_like._rows.undo import Undo
 
 N_STATE_WORDS: Final[int]
 WORD_WRITTEN: Final[int]

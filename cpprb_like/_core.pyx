@@ -2,8 +2,8 @@
 
 It writes rows into memory that it is given, and knows which row follows which in its stream, where
 episodes end, and which rows can be drawn. Compiled because moving a small row costs less than any
-Python statement. Not here: the memory (``_store.arenas``), the fields (``_store.schema``), reading
-rows (``_store.gather``), which rows are drawn (``samplers``), and the methods that users call
+Python statement. Not here: the memory (``_files.arenas``), the fields (``_fields.schema``), reading
+rows (``_rows.gather``), which rows are drawn (``samplers``), and the methods that users call
 (``buffers._entry``, ``buffers._replay``).
 """
 
@@ -11,20 +11,20 @@ cimport cython
 cimport numpy as cnp
 from libc.string cimport memcpy, memset
 
-from cpprb_like._store.absent_runs cimport AbsentRuns
+from cpprb_like._rows.absent_runs cimport AbsentRuns
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._store.chained cimport Chain, NewRows
-from cpprb_like._store.column cimport Column
+from cpprb_like._rows.chained cimport Chain, NewRows
+from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_move, c_swap
-from cpprb_like._c.clock cimport c_clock
+from cpprb_like._machine.clock cimport c_clock
 from cpprb_like._c.fences cimport c_fence, c_read_fence
-from cpprb_like._c.pool cimport Pool
+from cpprb_like._machine.pool cimport Pool
 from cpprb_like._c.stops cimport (
     NOWHERE, STOP_AMID, STOP_EDITING, STOP_RESERVED, STOP_WRITTEN, c_come_to, c_stop_at,
 )
-from cpprb_like._store.slot_set cimport SlotSet, c_has
-from cpprb_like._store.tracker cimport Tracker
-from cpprb_like._store.undo cimport Undo
+from cpprb_like._rows.slot_set cimport SlotSet, c_has
+from cpprb_like._rows.tracker cimport Tracker
+from cpprb_like._rows.undo cimport Undo
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint64_t
 
 from io import UnsupportedOperation

@@ -9,7 +9,7 @@ wrote. Until then the nodes above them are out of date, and no other method may 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from numpy.random cimport bitgen_t
 
-from cpprb_like._c.gate cimport Gate
+from cpprb_like._machine.gate cimport Gate
 from cpprb_like._c.tree_node cimport Shape
 from cpprb_like._c.typedefs cimport float64_t, intp_t
 

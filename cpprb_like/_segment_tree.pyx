@@ -11,10 +11,10 @@ cimport numpy as cnp
 from libc.math cimport INFINITY
 from numpy.random cimport bitgen_t
 
-from cpprb_like._c.aligned cimport c_numbers
+from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array, c_index
 from cpprb_like._c.copying cimport c_prefetch
-from cpprb_like._c.gate cimport Gate
+from cpprb_like._machine.gate cimport Gate
 from cpprb_like._c.tree_node cimport (
     CHUNK, SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_measure, c_most,
     c_settle, c_sum_at, c_sum_of, c_sum_range,

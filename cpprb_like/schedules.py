@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
 
 __all__ = [
     "Constant",

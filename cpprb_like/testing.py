@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
-from cpprb_like._store.episode_index import EpisodeIndex
-from cpprb_like._store.row_handles import handles
+from cpprb_like._rows.episode_index import EpisodeIndex
+from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, PrioritySampler, Sampler, Slots

@@ -2,8 +2,8 @@
 
 ``env_dict: dict[str, FieldSpec] = {...}`` has its keys completed and checked wherever it stands, a
 dict that is written in the call is checked there. All of them are plain dicts when a program runs,
-and nothing has to be of these types; not here: what is read out of them (``_store.schema``,
-``_store.derived``), which checks again.
+and nothing has to be of these types; not here: what is read out of them (``_fields.schema``,
+``_fields.derived``), which checks again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal, SupportsIndex, TypedDict
 from numpy.typing import DTypeLike
 
 if TYPE_CHECKING:
-    from cpprb_like._c.generators import Seed
-    from cpprb_like._store.file_maps import FileMode
+    from cpprb_like._files.file_maps import FileMode
+    from cpprb_like._machine.generators import Seed
     from cpprb_like.samplers._base import Sampler
     from cpprb_like.samplers._prioritized import PrioritySampler
 

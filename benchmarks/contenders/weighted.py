@@ -19,8 +19,8 @@ from floors import tree as in_c
 from measure import Work, compiled, statement
 
 from cpprb_like import PrioritizedReplayBuffer
+from cpprb_like._files.arenas import allocate_floats
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
-from cpprb_like._store.arenas import allocate_floats
 
 from .uniform import ADD, env_dict, filled, floor, ours, shelf
 

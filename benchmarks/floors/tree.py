@@ -15,7 +15,7 @@ from data import ALPHA, BETA, EPS, Batch
 from numpy.typing import NDArray
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._store.arenas import allocate_floats
+from cpprb_like._files.arenas import allocate_floats
 
 from .steps import Columns, Floor, build
 

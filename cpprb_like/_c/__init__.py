@@ -1,6 +1,5 @@
-"""Utilities of the compiled modules and of Python, which know nothing of buffers.
+"""C vocabulary of the compiled modules: types, copy loops, casts, random integers, tree nodes.
 
-In C: types, copy loops, casts, random integers, locks, a pool of memory. In Python: checks of
-arguments, random generators, free memory, locks across forks, arrays of other libraries.
-May import: ``cpprb_like.errors``.
+Nothing here knows of buffers, of Python arguments or of the machine. May import:
+``cpprb_like.errors``.
 """

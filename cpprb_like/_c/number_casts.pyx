@@ -2,8 +2,8 @@
 
 Rounding to a narrower float is allowed. Overflow, a fraction or NaN in an integer, and anything but
 0 and 1 in a bool, are refused. Compiled because most programs compute in other dtypes than they
-store, at every step. Not here: shapes (``_store.column``), and numbers that are no native ones
-of up to 8 bytes (``_store.casting``).
+store, at every step. Not here: shapes (``_rows.column``), and numbers that are no native ones
+of up to 8 bytes (``_fields.casting``).
 """
 
 cimport numpy as cnp

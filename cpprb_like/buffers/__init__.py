@@ -6,6 +6,6 @@ from is a ``Source``: a buffer, a ``View`` of one, a ``Mixture`` of sources. May
 ``checkpoint``, and what is below it.
 """
 
-from cpprb_like._c.later import attach
+from cpprb_like._arguments.later import attach
 
 __getattr__, __dir__ = attach(__name__, __file__)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from cpprb_like._c.drawn_ahead import States
+    from cpprb_like._machine.drawn_ahead import States
     from cpprb_like.buffers._prefetch import Prefetcher
     from cpprb_like.buffers._tensors import Conversion
 

@@ -2,7 +2,7 @@
 
 Rows are put in order of time by NumPy here, from the header and the flags alone, and what the
 compiled core and the views say is compared with that. For tests and for hunting defects; ``sample``
-checks nothing of this. Not here: whether a file belongs to a layout (``_store.file_maps``), what a
+checks nothing of this. Not here: whether a file belongs to a layout (``_files.file_maps``), what a
 sampler keeps for rows (``Sampler.check_rows``), and whether it keeps its promises (``testing``).
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.checks import expect
+from cpprb_like._arguments.checks import expect
 from cpprb_like._core import (
     FLAG_ABSENT,
     FLAG_DONE,
@@ -29,12 +29,12 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._store.chained import Chain, FrameStack, NextOf
-from cpprb_like._store.derived import NStepReturns
-from cpprb_like._store.end_flags import count_absent
-from cpprb_like._store.gather import new_array
-from cpprb_like._store.recovery import MOST, open_steps
-from cpprb_like._store.schema import Field, Layout
+from cpprb_like._fields.derived import NStepReturns
+from cpprb_like._fields.schema import Field, Layout
+from cpprb_like._files.recovery import MOST, open_steps
+from cpprb_like._rows.chained import Chain, FrameStack, NextOf
+from cpprb_like._rows.end_flags import count_absent
+from cpprb_like._rows.gather import new_array
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._rows import RowReader, read_rows
 

@@ -4,7 +4,7 @@ from cpython.object cimport PyObject
 
 from numpy cimport ndarray
 
-from cpprb_like._store.column cimport Column
+from cpprb_like._rows.column cimport Column
 from cpprb_like._core cimport Ring
 from cpprb_like.samplers._row_weights cimport RowWeights
 from cpprb_like._c.typedefs cimport intp_t, uint8_t

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from cpprb_like._c.forks import OneProcess
 from cpprb_like._core import Ring
-from cpprb_like._store.column import Column
+from cpprb_like._machine.forks import OneProcess
+from cpprb_like._rows.column import Column
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._row_weights import RowWeights
 

@@ -2,8 +2,8 @@
 
 ``BufferBase`` resolves the keyword arguments of ``add`` to addresses for the ring, and gathers the
 rows that a sampler draws. Compiled because storing a step of five numbers takes less time than one
-Python statement. Not here: numbers of other dtypes than declared (``_store.column``), values that
-need Python to convert them (``_store.schema``, ``_store.casting``), and all other methods
+Python statement. Not here: numbers of other dtypes than declared (``_rows.column``), values that
+need Python to convert them (``_fields.schema``, ``_fields.casting``), and all other methods
 (``_replay``).
 """
 
@@ -14,13 +14,13 @@ from cpython.unicode cimport (
     PyUnicode_CheckExact, PyUnicode_Compare, PyUnicode_FromObject, PyUnicode_GET_LENGTH
 )
 
-from cpprb_like._c.aligned cimport c_aligned
-from cpprb_like._store.chained cimport Chain
-from cpprb_like._store.column cimport Column
+from cpprb_like._machine.aligned cimport c_aligned
+from cpprb_like._rows.chained cimport Chain
+from cpprb_like._rows.column cimport Column
 from cpprb_like._core cimport CLEARS, WRITTEN, Moment, Ring
 from cpprb_like._c.number_casts cimport NO_NUMBER
 from cpprb_like.samplers._row_weights cimport RowWeights
-from cpprb_like._store.gather cimport c_fill, c_find_arrays, c_take
+from cpprb_like._rows.gather cimport c_fill, c_find_arrays, c_take
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import sys
@@ -29,8 +29,8 @@ from functools import partial
 import numpy as np
 
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like._c.foreign_arrays import read_array
-from cpprb_like._c.machine_memory import require
+from cpprb_like._arguments.foreign_arrays import read_array
+from cpprb_like._machine.machine_memory import require
 
 cnp.import_array()
 

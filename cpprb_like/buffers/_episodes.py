@@ -1,6 +1,6 @@
 """Whole episodes (trajectories) of a buffer: list, read, draw and delete them.
 
-Not here: where episodes begin and end (``_store.episode_index``), and sequences for recurrent
+Not here: where episodes begin and end (``_rows.episode_index``), and sequences for recurrent
 agents (``views._sequences``).
 """
 
@@ -15,13 +15,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.narrow_dtypes import kind_of
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._core import FLAG_TERMINATED, FLAG_TRUNCATED
-from cpprb_like._store.column import Column
-from cpprb_like._store.episode_index import EpisodeIndex
-from cpprb_like._store.gather import new_array
-from cpprb_like._store.schema import read_columns
+from cpprb_like._fields.schema import read_columns
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.episode_index import EpisodeIndex
+from cpprb_like._rows.gather import new_array
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._starts import choose
 from cpprb_like.views._rows import read_rows

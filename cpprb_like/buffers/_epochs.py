@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.forks import EPOCH, watch
+from cpprb_like._machine.forks import EPOCH, watch
 
 __all__ = ["EpochBatches", "EpochOrder", "Part"]
 

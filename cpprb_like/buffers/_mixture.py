@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.aligned import aligned, empty
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.drawn_ahead import (
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.schema import check_out
+from cpprb_like._machine.aligned import aligned, empty
+from cpprb_like._machine.drawn_ahead import (
     GivenUpError,
     States,
     live_state,
     settled_generator,
     state_before,
 )
-from cpprb_like._c.generators import Seed, generator
-from cpprb_like._store.schema import check_out
+from cpprb_like._machine.generators import Seed, generator
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._prioritized import read_indexes, read_priorities

@@ -1,8 +1,8 @@
 """Batches that a thread makes ahead, while the learner works on those that it has.
 
 The thread draws when the learner asks for a batch, so that as many wait as were asked for; the
-batches come in the order of their draws. Not here: what is saved meanwhile (``_c.drawn_ahead``),
-and what a batch is made into (``_tensors``).
+batches come in the order of their draws. Not here: the state that is saved while batches are drawn
+ahead (``_machine.drawn_ahead``), and what a batch is made into (``_tensors``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from cpprb_like._c.drawn_ahead import GivenUpError, Note, States, Waiting
+from cpprb_like._machine.drawn_ahead import GivenUpError, Note, States, Waiting
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["Prefetcher"]

@@ -1,6 +1,6 @@
 """New values for stored fields of rows: which may be replaced, and by what.
 
-Not here: how rows are named (``_store.row_handles``), the writing (``_store.replace``), and
+Not here: how rows are named (``_rows.row_handles``), the writing (``_rows.replace``), and
 ``update`` itself (``_replay``).
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._core import Ring
-from cpprb_like._store.column import Column
-from cpprb_like._store.schema import Field, Schema
+from cpprb_like._fields.schema import Field, Schema
+from cpprb_like._rows.column import Column
 from cpprb_like.errors import FieldNameError
 from cpprb_like.samplers._prioritized import read_indexes
 

@@ -19,26 +19,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like._c.drawn_ahead import States, live_state, settled, settled_generator
-from cpprb_like._c.foreign_arrays import read_argument, read_array
-from cpprb_like._c.forks import BUFFER, GENERATOR, tell, watch
-from cpprb_like._c.generators import Seed, generator
+from cpprb_like._arguments.foreign_arrays import read_argument, read_array
 from cpprb_like._core import Ring, rebuild
-from cpprb_like._store import arenas
-from cpprb_like._store.column import Column
-from cpprb_like._store.derived import (
+from cpprb_like._fields.derived import (
     NStepReturns,
     check_nstep,
     check_nstep_fields,
     derive,
     read_nstep,
 )
-from cpprb_like._store.episode_index import EpisodeIndex
-from cpprb_like._store.gather import take
-from cpprb_like._store.indexing import resolve
-from cpprb_like._store.replace import write
-from cpprb_like._store.row_handles import handles, without_row
-from cpprb_like._store.schema import (
+from cpprb_like._fields.schema import (
     Layout,
     Schema,
     read_columns,
@@ -46,7 +36,17 @@ from cpprb_like._store.schema import (
     read_n_envs,
     read_size,
 )
-from cpprb_like._store.tracker import Tracker
+from cpprb_like._files import arenas
+from cpprb_like._machine.drawn_ahead import States, live_state, settled, settled_generator
+from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, watch
+from cpprb_like._machine.generators import Seed, generator
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.episode_index import EpisodeIndex
+from cpprb_like._rows.gather import take
+from cpprb_like._rows.indexing import resolve
+from cpprb_like._rows.replace import write
+from cpprb_like._rows.row_handles import handles, without_row
+from cpprb_like._rows.tracker import Tracker
 from cpprb_like.buffers._entry import BufferBase, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
@@ -67,7 +67,7 @@ from cpprb_like.views._rows import RowReader
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from cpprb_like._store import file_maps
+    from cpprb_like._files import file_maps
     from cpprb_like.buffers._episodes import Episodes
     from cpprb_like.buffers._view import View
     from cpprb_like.checkpoint._cpprb_files import File
@@ -228,7 +228,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
                 f"unknown options {given}; {type(self).__name__} has {', '.join(OPTIONS)}"
             )
         if mmap_prefix is not None:
-            from cpprb_like._store import file_maps  # noqa: PLC0415 (on demand)
+            from cpprb_like._files import file_maps  # noqa: PLC0415 (on demand)
 
             file_maps.check_mode(mmap_mode)
         opens = mmap_mode in ("r", "r+") and mmap_prefix is not None
@@ -342,7 +342,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     @staticmethod
     def _files_of(layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> file_maps.Files:
         """The files of a buffer that is not on the heap."""
-        from cpprb_like._store.file_maps import Files  # noqa: PLC0415 (on demand)
+        from cpprb_like._files.file_maps import Files  # noqa: PLC0415 (on demand)
 
         return Files(layout, prefix, mode)
 
@@ -1315,7 +1315,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
 
     def _state_now(self, copies: bool) -> dict[str, Any]:
         """The state of a pickle, of which other threads change nothing later if it has copies."""
-        from cpprb_like._store import snapshot  # noqa: PLC0415 (on demand)
+        from cpprb_like._fields import snapshot  # noqa: PLC0415 (on demand)
 
         attributes = {name: value for name, value in self.__dict__.items() if name not in REBUILT}
         attributes["rng"] = settled_generator(self.rng)
@@ -1325,7 +1325,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         return rows | {"attributes": attributes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        from cpprb_like._store import snapshot  # noqa: PLC0415 (on demand)
+        from cpprb_like._fields import snapshot  # noqa: PLC0415 (on demand)
 
         # A pickle can be damaged, or written by somebody else: nothing of it is used unchecked.
         try:
@@ -1358,7 +1358,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         state: tuple[str, int],
     ) -> None:
         """Hold the rows of a checkpoint, with these attributes; of a blank buffer."""
-        from cpprb_like._store.snapshot import check_layout  # noqa: PLC0415 (on demand)
+        from cpprb_like._fields.snapshot import check_layout  # noqa: PLC0415 (on demand)
         from cpprb_like.checkpoint._rows_back import schema_of  # noqa: PLC0415
         from cpprb_like.checkpoint._save import layout_to_json  # noqa: PLC0415
 

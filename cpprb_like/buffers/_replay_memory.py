@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.generators import Seed, generator
-from cpprb_like._c.machine_memory import require
-from cpprb_like._store.object_ring import ObjectRing, appending
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._machine.generators import Seed, generator
+from cpprb_like._machine.machine_memory import require
+from cpprb_like._rows.object_ring import ObjectRing, appending
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.checkpoint._held import HoldsObjects
 

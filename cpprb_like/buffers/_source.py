@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.drawn_ahead import States, halted
-from cpprb_like._c.generators import Seed, generator
-from cpprb_like._store.schema import ColumnSpec
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.schema import ColumnSpec
+from cpprb_like._machine.drawn_ahead import States, halted
+from cpprb_like._machine.generators import Seed, generator
 from cpprb_like.buffers._batches import Batch, Batches
 from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, Part
 from cpprb_like.checkpoint._saved import Checkpointed

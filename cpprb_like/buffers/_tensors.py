@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.forks import TREE, watch
-from cpprb_like._c.narrow_dtypes import name_of
+from cpprb_like._arguments.narrow_dtypes import name_of
+from cpprb_like._machine.forks import TREE, watch
 from cpprb_like.buffers._cuda import CudaCopies
 
 __all__ = ["Conversion", "TensorBatch", "To", "conversion"]

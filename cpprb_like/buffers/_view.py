@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.aligned import aligned
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.drawn_ahead import States, state_before
-from cpprb_like._c.machine_memory import require
-from cpprb_like._store.column import Column
-from cpprb_like._store.row_handles import handles
-from cpprb_like._store.schema import check_out, read_columns
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.schema import check_out, read_columns
+from cpprb_like._machine.aligned import aligned
+from cpprb_like._machine.drawn_ahead import States, state_before
+from cpprb_like._machine.machine_memory import require
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers._entry import check_drawn
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import (

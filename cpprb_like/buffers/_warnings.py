@@ -1,6 +1,6 @@
 """Warnings about options that are valid, and seldom what was meant.
 
-Not here: values that are refused (``_store.schema``, ``_store.derived``).
+Not here: values that are refused (``_fields.schema``, ``_fields.derived``).
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 import warnings
 
-from cpprb_like._c.narrow_dtypes import name_of
+from cpprb_like._arguments.narrow_dtypes import name_of
 from cpprb_like._core import FLAG_TRUNCATED
-from cpprb_like._store.derived import NStepReturns
-from cpprb_like._store.schema import Schema
+from cpprb_like._fields.derived import NStepReturns
+from cpprb_like._fields.schema import Schema
 
 __all__ = ["warn", "warn_of_near_ends", "warn_of_short_windows"]
 

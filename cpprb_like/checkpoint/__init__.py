@@ -21,6 +21,6 @@ May import: ``views`` and what is below it. What holds rows derives from ``_held
 nothing here knows the buffers.
 """
 
-from cpprb_like._c.later import attach
+from cpprb_like._arguments.later import attach
 
 __getattr__, __dir__ = attach(__name__, __file__)

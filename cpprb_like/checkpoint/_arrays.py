@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.crc32 import crc32
-from cpprb_like._c.narrow_dtypes import descr_of
+from cpprb_like._arguments.narrow_dtypes import descr_of
+from cpprb_like._machine.crc32 import crc32
 from cpprb_like.checkpoint._disk import Disk
 
 __all__ = [

@@ -27,10 +27,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from cpprb_like._c.checks import as_path
-from cpprb_like._c.narrow_dtypes import descr_of, name_of, wide
+from cpprb_like._arguments.checks import as_path
+from cpprb_like._arguments.narrow_dtypes import descr_of, name_of, wide
 from cpprb_like._core import FLAG_END, Ring
-from cpprb_like._store.schema import Field, Schema
+from cpprb_like._fields.schema import Field, Schema
 from cpprb_like.checkpoint._array_pickles import (
     Span,
     StoredArray,

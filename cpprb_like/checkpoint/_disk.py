@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from cpprb_like._c.checks import as_path
-from cpprb_like._c.file_systems import REFUSED, sync_folder
-from cpprb_like._c.forks import tell
+from cpprb_like._arguments.checks import as_path
+from cpprb_like._machine.file_systems import REFUSED, sync_folder
+from cpprb_like._machine.forks import tell
 
 if sys.platform == "win32":
     import msvcrt

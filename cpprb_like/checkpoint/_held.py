@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring, track
-from cpprb_like._store.schema import Layout
-from cpprb_like._store.tracker import Tracker
+from cpprb_like._fields.schema import Layout
+from cpprb_like._rows.tracker import Tracker
 
 if TYPE_CHECKING:
     from cpprb_like.checkpoint._save import Before

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import FLAG_ABSENT
-from cpprb_like._store.schema import Layout, Schema
+from cpprb_like._fields.schema import Layout, Schema
 from cpprb_like.checkpoint import _classes, _manifest
 from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
 from cpprb_like.checkpoint._disk import Disk

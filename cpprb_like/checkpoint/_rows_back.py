@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.byte_order import native
 from cpprb_like._core import (
     FLAG_ABSENT,
     FLAG_END,
@@ -27,11 +26,12 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._store.chained import FrameStack
-from cpprb_like._store.chained import load as load_chain
-from cpprb_like._store.column import Column, load_objects
-from cpprb_like._store.recovery import derive, end_before
-from cpprb_like._store.schema import Field, Layout, Schema, Stack
+from cpprb_like._fields.schema import Field, Layout, Schema, Stack
+from cpprb_like._files.recovery import derive, end_before
+from cpprb_like._machine.byte_order import native
+from cpprb_like._rows.chained import FrameStack
+from cpprb_like._rows.chained import load as load_chain
+from cpprb_like._rows.column import Column, load_objects
 from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
 from cpprb_like.checkpoint._disk import Disk

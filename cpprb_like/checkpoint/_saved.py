@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
 from cpprb_like.checkpoint._disk import Disk, UnsynchronisedDisk
 from cpprb_like.checkpoint._held import Savable
 from cpprb_like.checkpoint._progress import Progress, Tell, shown

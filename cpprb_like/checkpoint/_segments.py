@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from cpprb_like._c.records import pack, spread
 from cpprb_like._core import Moment, Ring
-from cpprb_like._store.schema import Layout
-from cpprb_like._store.tracker import Tracker
+from cpprb_like._fields.schema import Layout
+from cpprb_like._rows.tracker import Tracker
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 
 __all__ = ["Index", "IndexCopy", "Part", "Plan", "flags_name", "parts_of", "plan", "record_dtype"]

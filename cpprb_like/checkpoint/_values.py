@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.drawn_ahead import state_before, state_of_generator
-from cpprb_like._c.generators import read_seed
-from cpprb_like._c.narrow_dtypes import descr_of, named
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.narrow_dtypes import descr_of, named
+from cpprb_like._machine.drawn_ahead import state_before, state_of_generator
+from cpprb_like._machine.generators import read_seed
 from cpprb_like.checkpoint import _classes
 from cpprb_like.checkpoint._arrays import DamagedError
 from cpprb_like.checkpoint._held import HoldsObjects, HoldsRows, Savable

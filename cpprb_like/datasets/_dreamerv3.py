@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpprb_like._c.byte_order import native
-from cpprb_like._c.machine_memory import require
+from cpprb_like._machine.byte_order import native
+from cpprb_like._machine.machine_memory import require
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._npz import Archive, read_header
 from cpprb_like.datasets._files import as_bytes, from_bytes, is_native

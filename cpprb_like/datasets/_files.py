@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._c.checks import as_path
+from cpprb_like._arguments.checks import as_path
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array, Field
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._store.schema import Field
+from cpprb_like._fields.schema import Field
 from cpprb_like.datasets._files import can_hold, is_native
 from cpprb_like.datasets._model import Ends, EpisodeRecord, Header, Path, Rows
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._c.byte_order import native
+from cpprb_like._machine.byte_order import native
 from cpprb_like.datasets._files import as_bytes, from_bytes, is_native, need
 from cpprb_like.datasets._model import Array, Field
 

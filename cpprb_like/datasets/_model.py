@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._store.schema import Field
+from cpprb_like._fields.schema import Field
 
 __all__ = [
     "Array",

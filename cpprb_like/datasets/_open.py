@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpprb_like._c.checks import as_path
+from cpprb_like._arguments.checks import as_path
 from cpprb_like.checkpoint._progress import Tell, shown
 from cpprb_like.datasets._files import new_place, warn
 from cpprb_like.datasets._format import Format, Reader, Writer

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._store.casting import as_array
+from cpprb_like._fields.casting import as_array
 from cpprb_like.integrations._nests import (
     Array,
     Branch,

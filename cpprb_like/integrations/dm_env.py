@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
 from cpprb_like.integrations._nests import Array, Flags

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import cpprb_like.buffers as buffers
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
 from cpprb_like.integrations._env_uniform import EnvUniform
 from cpprb_like.integrations._missing import missing
 from cpprb_like.samplers import Prioritized, PrioritySampler, Sampler, Uniform

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
 from cpprb_like.buffers import Source
 from cpprb_like.integrations._missing import missing
 

@@ -5,8 +5,8 @@ whether the limiter (``_policies``) allows them; where it does not, the call tak
 for a moment and looks again (``_gates``), until its time is out. ``RateLimited`` puts that in front
 of a buffer that threads share; a replay that processes share has such gates at both ends.
 
-May import the rooms below: buffers, checkpoint, views, samplers, ``_store`` and ``_c``. Not here:
-which rows are drawn (``samplers``), and memory that processes share (``processes``).
+May import the rooms below: buffers, checkpoint, views, samplers and what that may.
+Not here: which rows are drawn (``samplers``), and memory that processes share (``processes``).
 """
 
 from cpprb_like.limiters._gates import LimiterStats

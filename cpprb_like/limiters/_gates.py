@@ -1,7 +1,7 @@
 """Gates: a call that its limiter does not allow yet waits here, for a bounded time.
 
 The time of a batch that is drawn ahead counts from when it is asked for. Not here: the counters
-and the order of calls that wait (``_counters``), and the wait itself (``_c.waiting``).
+and the order of calls that wait (``_counters``), and the wait itself (``_machine.waiting``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.drawn_ahead import asked_since, sleep
-from cpprb_like._c.waiting import wait_until
+from cpprb_like._machine.drawn_ahead import asked_since, sleep
+from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters._counters import Counters, Turn, shape_for
 from cpprb_like.limiters._policies import RateLimiter

@@ -10,7 +10,7 @@ import numbers
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
 
 __all__ = ["Backlog", "Bounds", "MinSize", "RateLimiter", "SampleToInsertRatio"]
 

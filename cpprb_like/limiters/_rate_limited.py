@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.drawn_ahead import States
-from cpprb_like._c.forks import tell
-from cpprb_like._store.schema import Field
+from cpprb_like._fields.schema import Field
+from cpprb_like._machine.drawn_ahead import States
+from cpprb_like._machine.forks import tell
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized

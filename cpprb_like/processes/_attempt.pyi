@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._store.column import Column
+from cpprb_like._rows.column import Column
 from cpprb_like.processes._draws import Draws
 from cpprb_like.processes._followers import Followers
 from cpprb_like.schedules import Schedule

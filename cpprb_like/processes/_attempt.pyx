@@ -5,7 +5,7 @@ costs as much as the copy of ten small rows. Not here: how rows are chosen (``_d
 (``processes._followers``), and the tries that follow if rows were written over meanwhile (``_sharded``).
 """
 
-from cpprb_like._c.aligned cimport c_aligned
+from cpprb_like._machine.aligned cimport c_aligned
 from cpprb_like._c.typedefs cimport intp_t
 from cpprb_like.processes._followers cimport Followers
 

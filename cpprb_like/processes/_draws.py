@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.drawn_ahead import States, state_before
 from cpprb_like._core import Ring
+from cpprb_like._machine.drawn_ahead import States, state_before
 from cpprb_like.processes._followers import Followers
 from cpprb_like.processes._starts_together import StartsTogether
 from cpprb_like.processes._together import WeightsTogether, draw_uniform_together

@@ -26,9 +26,9 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from cpprb_like._c.forks import TREE, tell, watch
-from cpprb_like._c.waiting import wait_until
-from cpprb_like._store.file_maps import Room
+from cpprb_like._files.file_maps import Room
+from cpprb_like._machine.forks import TREE, tell, watch
+from cpprb_like._machine.waiting import wait_until
 
 if sys.platform == "win32":
     import msvcrt

@@ -14,14 +14,14 @@ where the memory is from (``processes``), and what the one who writes does for i
 cimport cython
 cimport numpy as cnp
 
-from cpprb_like._c.aligned cimport c_numbers
+from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.copying cimport c_move
 from cpprb_like._c.fences cimport c_read_fence
 from cpprb_like._core cimport (
     ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, HANDLE_BASE, LEFT_OUT, RESERVED, WRITTEN, Ring,
 )
-from cpprb_like._store.chained cimport Chain
+from cpprb_like._rows.chained cimport Chain
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 cnp.import_array()

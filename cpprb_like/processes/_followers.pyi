@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from cpprb_like._core import Ring
-from cpprb_like._store.column import Column
+from cpprb_like._rows.column import Column
 from cpprb_like.processes._follower import Follower
 
 _Rows = TypeVar("_Rows", np.intp, np.int64)

@@ -11,16 +11,16 @@ cimport cython
 cimport numpy as cnp
 from libc.stdlib cimport calloc, free, malloc
 
-from cpprb_like._c.aligned cimport c_numbers
+from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._c.blocks cimport Values, c_gather_values_beside_actors
+from cpprb_like._machine.blocks cimport Values, c_gather_values_beside_actors
 from cpprb_like._c.copying cimport c_gather_at, c_prefetch_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
-from cpprb_like._store.chained cimport Chain, c_close
-from cpprb_like._store.column cimport Column
+from cpprb_like._rows.chained cimport Chain, c_close
+from cpprb_like._rows.column cimport Column
 from cpprb_like.processes._follower cimport BUSY, Follower
-from cpprb_like._store.gather cimport c_check_arrays, c_new_array
+from cpprb_like._rows.gather cimport c_check_arrays, c_new_array
 
 import numpy as np
 

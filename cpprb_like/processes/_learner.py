@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.drawn_ahead import States, live_state, state_of_generator
-from cpprb_like._c.forks import BUFFER, OneProcess, tell, watch
-from cpprb_like._c.generators import Seed, generator
-from cpprb_like._c.waiting import wait_until
-from cpprb_like._store.column import Column
-from cpprb_like._store.schema import read_columns
+from cpprb_like._fields.schema import read_columns
+from cpprb_like._machine.drawn_ahead import States, live_state, state_of_generator
+from cpprb_like._machine.forks import BUFFER, OneProcess, tell, watch
+from cpprb_like._machine.generators import Seed, generator
+from cpprb_like._machine.waiting import wait_until
+from cpprb_like._rows.column import Column
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec, if_prioritized
 from cpprb_like.errors import NotEnoughDataError

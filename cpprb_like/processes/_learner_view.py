@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.drawn_ahead import States
+from cpprb_like._machine.drawn_ahead import States
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.buffers._view import View
 from cpprb_like.processes._draws import RowNumbers

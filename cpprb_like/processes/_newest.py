@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._core import FLAG_ABSENT
-from cpprb_like._store.gather import take
-from cpprb_like._store.row_handles import RowHandles, without_row
-from cpprb_like._store.schema import read_columns
+from cpprb_like._fields.schema import read_columns
+from cpprb_like._rows.gather import take
+from cpprb_like._rows.row_handles import RowHandles, without_row
 from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._learner import Learner
 from cpprb_like.processes._sharded import Limits, Names, Sharded

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.aligned import empty
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.foreign_arrays import read_array
-from cpprb_like._c.narrow_dtypes import kind_of
-from cpprb_like._c.waiting import wait_until
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.foreign_arrays import read_array
+from cpprb_like._arguments.narrow_dtypes import kind_of
+from cpprb_like._machine.aligned import empty
+from cpprb_like._machine.waiting import wait_until
 from cpprb_like.processes._folder import FileLock, Folder, is_locked, room_for, said_by
 from cpprb_like.processes._versions import Versions, n_slots, n_words
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.generators import Seed
-from cpprb_like._c.waiting import wait_until
+from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_WRITTEN
-from cpprb_like._store.schema import read_env_dict, read_size
+from cpprb_like._fields.schema import read_env_dict, read_size
+from cpprb_like._machine.generators import Seed
+from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint._progress import Tell
 from cpprb_like.checkpoint._values import dtype_from_json, dtype_to_json

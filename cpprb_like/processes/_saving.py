@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
-from cpprb_like._store.arenas import Arena
-from cpprb_like._store.schema import Layout
+from cpprb_like._fields.schema import Layout
+from cpprb_like._files.arenas import Arena
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.checkpoint._arrays import DamagedError

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.aligned import aligned, empty
 from cpprb_like._core import Ring
-from cpprb_like._store.schema import check_out
+from cpprb_like._fields.schema import check_out
+from cpprb_like._machine.aligned import aligned, empty
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import (
     Batch,

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.forks import OneProcess
 from cpprb_like._core import (
     N_STATE_WORDS,
     WORD_EDITS,
@@ -28,13 +27,15 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     tell_followers,
 )
-from cpprb_like._store import chained, file_maps, overflow
-from cpprb_like._store.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
-from cpprb_like._store.gather import take
-from cpprb_like._store.row_handles import handles
-from cpprb_like._store.schema import Layout
-from cpprb_like._store.tracker import Tracker
-from cpprb_like._store.undo import Undo, clock
+from cpprb_like._fields.schema import Layout
+from cpprb_like._files import file_maps
+from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
+from cpprb_like._machine.forks import OneProcess
+from cpprb_like._rows import chained, overflow
+from cpprb_like._rows.gather import take
+from cpprb_like._rows.row_handles import handles
+from cpprb_like._rows.tracker import Tracker
+from cpprb_like._rows.undo import Undo, clock
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._first_priorities import FirstPriorities

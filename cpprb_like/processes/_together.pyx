@@ -13,7 +13,7 @@ from libc.math cimport INFINITY, nextafter
 from libc.stdlib cimport free, malloc
 from numpy.random cimport bitgen_t
 
-from cpprb_like._c.aligned cimport c_numbers
+from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
@@ -23,7 +23,7 @@ from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 from cpprb_like._core cimport HANDLE_BASE, WRITTEN, Ring
 from cpprb_like._segment_tree cimport DISTINCT, INDEPENDENT, c_bit_generator, c_check_drawn
 from cpprb_like.processes._followers cimport Followers
-from cpprb_like._store.row_handles cimport GONE, NO_ROW, c_slot_of
+from cpprb_like._rows.row_handles cimport GONE, NO_ROW, c_slot_of
 from cpprb_like.samplers._row_weights cimport RowWeights
 
 import numpy as np

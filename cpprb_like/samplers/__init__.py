@@ -3,9 +3,9 @@
 A sampler is asked for ``n`` rows of a ring and returns their slots, with further columns for the
 batch such as importance-sampling weights. It never sees the values of the rows; ``views`` read
 those. ``cpprb_like._segment_tree`` belongs to this room.
-May import: ``_store`` and what that may.
+May import: ``_files`` and what that may.
 """
 
-from cpprb_like._c.later import attach
+from cpprb_like._arguments.later import attach
 
 __getattr__, __dir__ = attach(__name__, __file__)

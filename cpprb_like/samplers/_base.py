@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Moment, Ring
-from cpprb_like._store.schema import ColumnSpec
+from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like.samplers._starts import Starts
 
 __all__ = ["Extra", "FileMemory", "Sampler", "Slots", "reject"]

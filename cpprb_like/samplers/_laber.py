@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like._c.aligned import aligned, empty
-from cpprb_like._c.byte_order import native
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.foreign_arrays import read_array
-from cpprb_like._c.generators import Seed, generator
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.foreign_arrays import read_array
+from cpprb_like._machine.aligned import aligned, empty
+from cpprb_like._machine.byte_order import native
+from cpprb_like._machine.generators import Seed, generator
 from cpprb_like.samplers._prioritized import read_weights_dtype
 from cpprb_like.schedules import value_at
 

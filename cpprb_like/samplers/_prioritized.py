@@ -17,12 +17,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like._c.checks import as_int, as_ints, expect
-from cpprb_like._c.foreign_arrays import read_array
+from cpprb_like._arguments.checks import as_int, as_ints, expect
+from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._core import FLAG_ABSENT, Ring
+from cpprb_like._fields.schema import ColumnSpec
+from cpprb_like._files.arenas import allocate_floats
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
-from cpprb_like._store.arenas import allocate_floats
-from cpprb_like._store.schema import ColumnSpec
 from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
 from cpprb_like.samplers._row_weights import RowWeights, notes_size

@@ -10,7 +10,7 @@ cimport numpy as cnp
 from libc.float cimport DBL_MIN
 from libc.math cimport INFINITY, exp, log, pow
 
-from cpprb_like._c.aligned cimport c_numbers
+from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.typedefs cimport float32_t, float64_t, int64_t, intp_t
 
 import numpy as np

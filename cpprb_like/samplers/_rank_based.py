@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._core import Ring
+from cpprb_like._files.arenas import allocate_floats
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
-from cpprb_like._store.arenas import allocate_floats
 from cpprb_like.samplers._base import Slots
 from cpprb_like.samplers._prioritized import ByPriority, memory_of
 from cpprb_like.samplers._ranks import Ranks, groups_nbytes

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._starts import Starts

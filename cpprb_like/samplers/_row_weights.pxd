@@ -4,7 +4,7 @@ from numpy cimport ndarray
 
 from cpprb_like._core cimport Ring
 from cpprb_like.samplers._ranks cimport Entry, Ranks
-from cpprb_like._store.row_handles cimport RowHandles
+from cpprb_like._rows.row_handles cimport RowHandles
 from cpprb_like._segment_tree cimport MaxTree, MinTree, SumTree
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 

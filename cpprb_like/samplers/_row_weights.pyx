@@ -5,7 +5,7 @@ sum tree is updated lazily: an added row costs nothing, and the next draw or upd
 of all new rows and sums the nodes above them once. A row whose n-step window is not complete yet
 gets its weight when the ring has completed it. So the cost is proportional to the rows that
 changed. Compiled because it looks at every new row and every drawn one. Not here: how weights are
-summed and searched (``_segment_tree``), which rows ``indexes`` mean (``_store.row_handles``), and
+summed and searched (``_segment_tree``), which rows ``indexes`` mean (``_rows.row_handles``), and
 how a priority becomes a weight (``_prioritized``, and ``_ranks``).
 """
 
@@ -16,13 +16,13 @@ from libc.math cimport INFINITY, NAN
 from libc.stdlib cimport free, malloc
 from numpy.random cimport bitgen_t
 
-from cpprb_like._c.aligned cimport c_numbers
+from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._core cimport ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Ring
 from cpprb_like.samplers._ranks cimport Entry, Ranks
-from cpprb_like._store.row_handles cimport RowHandles, c_refuse
+from cpprb_like._rows.row_handles cimport RowHandles, c_refuse
 from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
     c_check_drawn,

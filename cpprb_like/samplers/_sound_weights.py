@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.checks import expect
+from cpprb_like._arguments.checks import expect
+from cpprb_like._files.arenas import allocate_floats
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
-from cpprb_like._store.arenas import allocate_floats
 from cpprb_like.samplers._base import Slots
 from cpprb_like.samplers._ranks import Ranks
 from cpprb_like.samplers._row_weights import RowWeights

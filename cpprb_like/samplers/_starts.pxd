@@ -4,9 +4,9 @@ from libc.stdint cimport int8_t
 from numpy cimport ndarray
 
 from cpprb_like._core cimport Ring
-from cpprb_like._store.episode_index cimport EpisodeIndex
+from cpprb_like._rows.episode_index cimport EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits
-from cpprb_like._store.slot_set cimport SlotSet
+from cpprb_like._rows.slot_set cimport SlotSet
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from cpprb_like._core import Ring
-from cpprb_like._store.episode_index import EpisodeIndex
+from cpprb_like._rows.episode_index import EpisodeIndex
 
 def first_of_each(slots: NDArray[np.intp]) -> NDArray[np.intp]: ...
 def choose(n: int, among: int, rng: np.random.Generator) -> NDArray[np.intp]: ...

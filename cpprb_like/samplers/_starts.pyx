@@ -14,12 +14,12 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int8_t
 from numpy.random cimport bitgen_t
 
-from cpprb_like._c.aligned cimport c_numbers
+from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch
 from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, CLEARS, EDITS, LEFT_OUT, WRITTEN, Ring, c_previous
-from cpprb_like._store.episode_index cimport Bounds, EpisodeIndex
+from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
-from cpprb_like._store.slot_set cimport SlotSet, c_has
+from cpprb_like._rows.slot_set cimport SlotSet, c_has
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import numpy as np

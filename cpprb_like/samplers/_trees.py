@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 
-from cpprb_like._c import machine_memory
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._files.arenas import allocate_floats
+from cpprb_like._machine import machine_memory
 from cpprb_like._segment_tree import SumTree, tree_size
-from cpprb_like._store.arenas import allocate_floats
 
 __all__ = ["SumTree", "new_sum_tree"]
 

@@ -1,7 +1,7 @@
 """Uniform sampling of slots, with or without replacement.
 
 Compiled because the random numbers come straight from the bit generator, and because the records
-are prefetched while the next numbers are drawn. Not here: reading the rows (``_store.gather``), and
+are prefetched while the next numbers are drawn. Not here: reading the rows (``_rows.gather``), and
 sampling by weight (``_segment_tree``).
 """
 
@@ -9,7 +9,7 @@ cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from numpy.random cimport bitgen_t
 
-from cpprb_like._c.aligned cimport c_numbers
+from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._core cimport Ring, c_fetch, c_window_rows
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each

@@ -1,6 +1,6 @@
 """``FrameStacks``: frame stacks, as a layer of a view.
 
-Not here: fields that are added as stacks, of which only frames are stored (``_store.chained``), and
+Not here: fields that are added as stacks, of which only frames are stored (``_rows.chained``), and
 the copying (``_stacking``).
 """
 
@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.aligned import empty
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
-from cpprb_like._store.column import Column
+from cpprb_like._machine.aligned import empty
+from cpprb_like._rows.column import Column
 from cpprb_like.views._layer import Layer
 from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._stacking import read_stacks

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
-from cpprb_like._store.column import Column
+from cpprb_like._rows.column import Column
 
 COPIED_AT_ONCE: int
 

@@ -2,17 +2,17 @@
 
 Compiled because most of what it costs is the order of the bytes: each item of a stack stands beside
 those of the other frames. Not here: fields that are not stored as they are, and arguments that need
-conversion (``_stacking``); and stacks of which only frames are stored (``_store.chained``).
+conversion (``_stacking``); and stacks of which only frames are stored (``_rows.chained``).
 """
 
 cimport numpy as cnp
 from libc.stdlib cimport calloc, free, malloc
 
-from cpprb_like._store.column cimport Column
-from cpprb_like._c.blocks cimport Values, c_gather_values
+from cpprb_like._rows.column cimport Column
+from cpprb_like._machine.blocks cimport Values, c_gather_values
 from cpprb_like._c.copying cimport c_pick
 from cpprb_like._core cimport Ring
-from cpprb_like._store.gather cimport c_new_array
+from cpprb_like._rows.gather cimport c_new_array
 from cpprb_like._c.typedefs cimport intp_t
 
 import numpy as np

@@ -2,8 +2,8 @@
 
 from numpy cimport ndarray
 
-from cpprb_like._store.chained cimport Chain
-from cpprb_like._store.column cimport Column
+from cpprb_like._rows.chained cimport Chain
+from cpprb_like._rows.column cimport Column
 from cpprb_like._core cimport Ring
 from cpprb_like.samplers._starts cimport Starts
 from cpprb_like._c.typedefs cimport int32_t, int64_t, intp_t, uint8_t

@@ -3,7 +3,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._store.column import Column
+from cpprb_like._rows.column import Column
 from cpprb_like.samplers._starts import Starts
 
 def take_sequences(

@@ -11,14 +11,14 @@ cimport numpy as cnp
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from cpprb_like._c.aligned cimport c_numbers
-from cpprb_like._store.chained cimport Chain, NextOf
-from cpprb_like._store.column cimport Column
+from cpprb_like._machine.aligned cimport c_numbers
+from cpprb_like._rows.chained cimport Chain, NextOf
+from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_move, c_prefetch_rows
-from cpprb_like._c.cores cimport c_share
+from cpprb_like._machine.cores cimport c_share
 from cpprb_like._core cimport ABSENT, END, WRITTEN, Moment, Ring
 from cpprb_like.samplers._starts cimport Starts
-from cpprb_like._store.gather cimport c_new_array
+from cpprb_like._rows.gather cimport c_new_array
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import numpy as np

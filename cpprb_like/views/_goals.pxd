@@ -1,7 +1,7 @@
 """C signatures of the draws of rows that give others a goal."""
 
 from cpprb_like._core cimport Ring
-from cpprb_like._store.episode_index cimport EpisodeIndex
+from cpprb_like._rows.episode_index cimport EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 

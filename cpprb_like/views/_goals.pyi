@@ -3,7 +3,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._store.episode_index import EpisodeIndex
+from cpprb_like._rows.episode_index import EpisodeIndex
 
 FUTURE: Final[int]
 FINAL: Final[int]

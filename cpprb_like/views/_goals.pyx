@@ -1,7 +1,7 @@
 """Which row gives a row its new goal: one of the same episode, or any.
 
 Compiled because it is asked for each row of a batch. Not here: where episodes begin and end
-(``_store.episode_index``), and what the rows found are good for (``_hindsight``).
+(``_rows.episode_index``), and what the rows found are good for (``_hindsight``).
 """
 
 cimport numpy as cnp
@@ -9,9 +9,9 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport sqrt
 from numpy.random cimport bitgen_t
 
-from cpprb_like._c.aligned cimport c_numbers
+from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._core cimport CLEARS, WRITTEN, Ring
-from cpprb_like._store.episode_index cimport Bounds, EpisodeIndex
+from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 

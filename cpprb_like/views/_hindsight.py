@@ -1,7 +1,7 @@
 """``Hindsight``: hindsight experience replay (HER), as a layer of a view.
 
 Each step is stored once; goals are relabelled when a batch is drawn. Not here: which rows are drawn
-(the samplers), where episodes begin and end (``_store.episode_index``), which row gives the new
+(the samplers), where episodes begin and end (``_rows.episode_index``), which row gives the new
 goal (``_goals``), and cpprb's HER, which stores copies (``compat.cpprb._hindsight``).
 """
 
@@ -14,13 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.aligned import empty
-from cpprb_like._c.narrow_dtypes import kind_of
+from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._core import Moment, Ring
-from cpprb_like._store import casting
-from cpprb_like._store.column import Column
-from cpprb_like._store.episode_index import EpisodeIndex
-from cpprb_like._store.schema import Field, Schema
+from cpprb_like._fields import casting
+from cpprb_like._fields.schema import Field, Schema
+from cpprb_like._machine.aligned import empty
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like.schedules import Schedule, check
 from cpprb_like.views._frame_stacks import StackReader
 from cpprb_like.views._goals import EPISODE, FINAL, FUTURE, RANDOM, choose_rows

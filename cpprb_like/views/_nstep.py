@@ -1,6 +1,6 @@
 """``NStep``: n-step returns, as a layer of a view.
 
-Not here: the option ``Nstep`` of a buffer, which is the default of its views (``_store.derived``),
+Not here: the option ``Nstep`` of a buffer, which is the default of its views (``_fields.derived``),
 and the computation (``_rows``).
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cpprb_like._c.checks import as_discount, as_int
-from cpprb_like._store.derived import NStepReturns, read_nstep
-from cpprb_like._store.schema import Schema
+from cpprb_like._arguments.checks import as_discount, as_int
+from cpprb_like._fields.derived import NStepReturns, read_nstep
+from cpprb_like._fields.schema import Schema
 from cpprb_like.views._layer import Layer
 
 __all__ = ["NStep"]

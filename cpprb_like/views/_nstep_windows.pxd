@@ -2,7 +2,7 @@
 
 from numpy cimport ndarray
 
-from cpprb_like._c.blocks cimport Block
+from cpprb_like._machine.blocks cimport Block
 from cpprb_like._core cimport Ring
 from cpprb_like._c.typedefs cimport float32_t, float64_t, int32_t, intp_t, uint8_t
 

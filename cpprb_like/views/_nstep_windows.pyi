@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from cpprb_like._core import Ring
-from cpprb_like._store.column import Column
+from cpprb_like._rows.column import Column
 
 def can_sum(column: Column) -> bool: ...
 

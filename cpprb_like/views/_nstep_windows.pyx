@@ -9,15 +9,15 @@ cimport numpy as cnp
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from cpprb_like._c.aligned cimport c_numbers
-from cpprb_like._store.chained cimport Chain
-from cpprb_like._store.column cimport Column
-from cpprb_like._c.blocks cimport Block, c_gather_blocks
+from cpprb_like._machine.aligned cimport c_numbers
+from cpprb_like._rows.chained cimport Chain
+from cpprb_like._rows.column cimport Column
+from cpprb_like._machine.blocks cimport Block, c_gather_blocks
 from cpprb_like._c.copying cimport c_gather
 from cpprb_like._core cimport (
     ABSENT, END, NBYTES, OFFSET, STRIDE, TERMINATED, WRITTEN, Ring, c_fetch
 )
-from cpprb_like._store.gather cimport c_check_arrays, c_check_steps, c_new_array, c_take_chain
+from cpprb_like._rows.gather cimport c_check_arrays, c_check_steps, c_new_array, c_take_chain
 from cpprb_like._c.typedefs cimport float32_t, float64_t, intp_t
 
 import numpy as np

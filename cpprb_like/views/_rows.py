@@ -2,7 +2,7 @@
 
 Rows are stored once; next values and n-step returns are computed here from the rows after a drawn
 one.
-Not here: which rows are drawn (``samplers``), how chained fields are stored (``_store.chained``),
+Not here: which rows are drawn (``samplers``), how chained fields are stored (``_rows.chained``),
 and the walk through a window (``_nstep_windows``).
 """
 
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
-from cpprb_like._store.column import Column
-from cpprb_like._store.derived import NStepReturns
-from cpprb_like._store.gather import new_array, take, take_chain
+from cpprb_like._fields.derived import NStepReturns
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.gather import new_array, take, take_chain
 from cpprb_like.views._nstep_windows import Windows, can_sum
 
 __all__ = ["RowReader", "read_fields", "read_rows"]

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.aligned import empty
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.foreign_arrays import read_argument
-from cpprb_like._store.column import Column
-from cpprb_like._store.episode_index import EpisodeIndex
-from cpprb_like._store.row_handles import handles
-from cpprb_like._store.schema import read_names
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.foreign_arrays import read_argument
+from cpprb_like._fields.schema import read_names
+from cpprb_like._machine.aligned import empty
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.episode_index import EpisodeIndex
+from cpprb_like._rows.row_handles import handles
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import check
 from cpprb_like.views._gather_sequences import take_sequences

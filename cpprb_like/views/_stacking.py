@@ -1,7 +1,7 @@
 """Frames of several rows as one stack: ``stack`` of every buffer.
 
 The caller decides which rows belong to a stack. Not here: frame stacks that are added as such and
-stored as single frames (``_store.chained``), and the copying of plain bytes (``_gather_frames``).
+stored as single frames (``_rows.chained``), and the copying of plain bytes (``_gather_frames``).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.aligned import aligned
-from cpprb_like._c.foreign_arrays import as_out, read_argument
-from cpprb_like._c.machine_memory import require
+from cpprb_like._arguments.foreign_arrays import as_out, read_argument
 from cpprb_like._core import Ring
-from cpprb_like._store.column import Column
-from cpprb_like._store.gather import new_array
+from cpprb_like._machine.aligned import aligned
+from cpprb_like._machine.machine_memory import require
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.gather import new_array
 from cpprb_like.views._gather_frames import COPIED_AT_ONCE, newest_frame, take_stacks
 from cpprb_like.views._rows import read_rows
 

@@ -13,7 +13,7 @@ from helpers import refused
 from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
-from cpprb_like._store.gather import take
+from cpprb_like._rows.gather import take
 from cpprb_like.views import NStep
 
 Fields = dict[str, Any]

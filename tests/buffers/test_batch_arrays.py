@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from strategies import Array
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like._c.aligned import aligned, empty
+from cpprb_like._machine.aligned import aligned, empty
 from cpprb_like.buffers import Mixture
 from cpprb_like.samplers import Extra, LaBERmean, Prioritized, Sampler, Slots, Uniform
 from cpprb_like.views import FrameStacks, NStep, Sequences

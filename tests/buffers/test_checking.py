@@ -14,7 +14,7 @@ from strategies import Array
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._core import N_STATE_WORDS, WORD_CLEARS, WORD_EDITS
-from cpprb_like._store.arenas import allocate_floats
+from cpprb_like._files.arenas import allocate_floats
 from cpprb_like.samplers import Prioritized, RankBased, _prioritized
 
 DEPTH = 3

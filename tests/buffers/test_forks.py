@@ -199,7 +199,7 @@ def test_a_draw_may_fork() -> None:
 
 def test_a_lock_that_never_comes_does_not_stop_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is made anew in the child, and stays with who has it in the parent."""
-    monkeypatch.setattr("cpprb_like._c.forks.TIMEOUT", 0.2)
+    monkeypatch.setattr("cpprb_like._machine.forks.TIMEOUT", 0.2)
     rb = buffer_of("uniform", 100)
     entered, leave = threading.Event(), threading.Event()
 

@@ -18,7 +18,7 @@ from forked import outcome
 from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like._store.episode_index import EpisodeIndex
+from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like.samplers import Prioritized, RankBased
 from cpprb_like.samplers._starts import Starts, choose
 from cpprb_like.samplers._uniform_draws import draw_uniform

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like._c import drawn_ahead
+from cpprb_like._machine import drawn_ahead
 from cpprb_like.buffers import Batches, Mixture, Source
 from cpprb_like.samplers import RankBased, Sampler
 from cpprb_like.schedules import Linear

@@ -13,9 +13,9 @@ import pytest
 from helpers import refused
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
-from cpprb_like._c import machine_memory
-from cpprb_like._store import arenas
-from cpprb_like._store.gather import take
+from cpprb_like._files import arenas
+from cpprb_like._machine import machine_memory
+from cpprb_like._rows.gather import take
 from cpprb_like.samplers import Sampler, Uniform
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views import Layer, Sequences

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from threads import run_together
 
 from cpprb_like import NotEnoughDataError, ReplayMemory
-from cpprb_like._store.object_ring import ObjectRing
+from cpprb_like._rows.object_ring import ObjectRing
 
 numpy_random: Any = np.random  # its type stubs leave names out
 

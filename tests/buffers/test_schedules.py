@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
 from cpprb_like.schedules import Constant, Linear, Piecewise, Schedule, check, value_at
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpprb_like._c.crc32 import crc32
+from cpprb_like._machine.crc32 import crc32
 
 
 @given(st.binary(max_size=400), st.integers(0, 2**32 - 1), st.integers(0, 17))

@@ -12,7 +12,7 @@ import pytest
 from optional import need
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._c import machine_memory
+from cpprb_like._machine import machine_memory
 from cpprb_like.datasets import _dreamerv3, _tfrecord, describe
 from cpprb_like.errors import DataLossWarning
 

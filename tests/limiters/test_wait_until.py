@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cpprb_like._c import waiting
-from cpprb_like._c.waiting import LONGEST, PART, SHORTEST, YIELDING, wait_until
+from cpprb_like._machine import waiting
+from cpprb_like._machine.waiting import LONGEST, PART, SHORTEST, YIELDING, wait_until
 
 
 class Clock:

@@ -16,7 +16,7 @@ from dying_processes import KILLS, Child, ended, shared_memory, taken
 from file_map_cases import room_for
 from interruptions import killed_everywhere
 
-from cpprb_like._store import file_maps
+from cpprb_like._files import file_maps
 from cpprb_like.processes import Learner, SharedReplay, _shards
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")

@@ -24,7 +24,7 @@ from dying_processes import Child, ended, shared_memory, taken
 from forked import outcome
 from interruptions import killed_everywhere
 
-from cpprb_like._store import file_maps
+from cpprb_like._files import file_maps
 from cpprb_like.processes import SharedReplay, _folder, _shards
 
 pytestmark = pytest.mark.skipif(

@@ -15,15 +15,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "cpprb_like"
 # Each room, from the bottom up; a room may import those before it.
-INNER = ("_c", "_store", "samplers", "views", "checkpoint", "buffers", "limiters", "processes")
+INNER = (
+    *("_c", "_arguments", "_machine", "_rows", "_fields", "_files", "samplers", "views"),
+    *("checkpoint", "buffers", "limiters", "processes"),
+)
 LEAVES = ("integrations", "compat", "datasets", "cli")
 ROOMS = (*INNER, *LEAVES)
 # Modules that stand at the top of the package, and the rooms that they belong to.
 AT_THE_TOP = {
     "__main__": "cli",
     "errors": "_c",
-    "schedules": "_c",
-    "_core": "_store",
+    "schedules": "_arguments",
+    "_core": "_rows",
     "_segment_tree": "samplers",
     "testing": "buffers",
     "typing": "buffers",
@@ -31,16 +34,16 @@ AT_THE_TOP = {
 # Of what is private, the outer rooms may take what reads arguments, as they read the same ones,
 # what asks for memory, what writes files, and what stacks frames.
 FOR_ALL = (
-    "cpprb_like._c.byte_order.",
-    "cpprb_like._c.checks.",
-    "cpprb_like._c.generators.",
-    "cpprb_like._c.machine_memory.require",
-    "cpprb_like._store.casting.as_array",
+    "cpprb_like._machine.byte_order.",
+    "cpprb_like._arguments.checks.",
+    "cpprb_like._machine.generators.",
+    "cpprb_like._machine.machine_memory.require",
+    "cpprb_like._fields.casting.as_array",
     "cpprb_like.checkpoint._disk.Disk",
     "cpprb_like.checkpoint._npz.",
     "cpprb_like.checkpoint._progress.",
     "cpprb_like.checkpoint._restricted_pickle.",
-    "cpprb_like._store.schema.Field",
+    "cpprb_like._fields.schema.Field",
     "cpprb_like.views._stacking.CHECKED_NBYTES",
     "cpprb_like.views._stacking.newest_frame",
     "cpprb_like.views._stacking.take_stacks",

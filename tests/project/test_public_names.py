@@ -27,7 +27,7 @@ OF_FEW = (
     *(f"cpprb_like.views.{name}" for name in ("_frame_stacks", "_hindsight", "_sequences")),
     *(f"cpprb_like.samplers.{name}" for name in ("_laber", "_rank_based", "_recency")),
     *(f"cpprb_like.buffers.{name}" for name in ("_mixture", "_prefetch", "_tensors", "_view")),
-    *("cpprb_like._store.file_maps", "cpprb_like._store.recovery", "json", "lzma"),
+    *("cpprb_like._files.file_maps", "cpprb_like._files.recovery", "json", "lzma"),
 )
 
 

@@ -20,8 +20,8 @@ from reference_ranked import ReferenceRanked, paper_weights
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer
 from cpprb_like._core import Ring
+from cpprb_like._files.arenas import allocate_floats
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
-from cpprb_like._store.arenas import allocate_floats
 from cpprb_like.samplers import Prioritized, PrioritySampler, RankBased
 from cpprb_like.samplers._ranks import Ranks
 from cpprb_like.samplers._row_weights import RowWeights

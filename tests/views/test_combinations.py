@@ -13,7 +13,7 @@ from combinations import OPTIONS, SAMPLERS, VIEWS, Cell, build, reason
 from helpers import check_arrays
 from reference_layers import History, Reading, items
 
-from cpprb_like._c.aligned import aligned
+from cpprb_like._machine.aligned import aligned
 from cpprb_like.buffers import Mixture, View
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Reverse

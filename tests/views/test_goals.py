@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._store.episode_index import EpisodeIndex
+from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like.views._goals import EPISODE, FINAL, FUTURE, RANDOM, choose_rows
 
 HISTORIES = st.fixed_dictionaries(

@@ -33,8 +33,8 @@ from cpprb_like import (
     create_env_dict,
 )
 from cpprb_like._core import Ring
-from cpprb_like._store.episode_index import EpisodeIndex
-from cpprb_like._store.gather import new_array
+from cpprb_like._rows.episode_index import EpisodeIndex
+from cpprb_like._rows.gather import new_array
 from cpprb_like.buffers import View
 from cpprb_like.samplers import Extra, Sampler, Slots, Uniform
 from cpprb_like.schedules import Linear

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer, buffers
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.generators import read_seed
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._machine.generators import read_seed
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.compat.coax._transitions import (
     STORED,

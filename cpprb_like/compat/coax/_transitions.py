@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.checks import as_discount
+from cpprb_like._arguments.checks import as_discount
 from cpprb_like.schedules import check
 
 __all__ = ["STORED", "Array", "Columns", "TransitionBatch", "read", "restore"]

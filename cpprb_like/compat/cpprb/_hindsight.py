@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.checks import as_int
-from cpprb_like._store.gather import new_array
-from cpprb_like._store.schema import read_env_dict
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.schema import read_env_dict
+from cpprb_like._rows.gather import new_array
 from cpprb_like.buffers import Batch, ReplayBuffer, create_buffer
 from cpprb_like.buffers._source import if_prioritized
 from cpprb_like.checkpoint import Checkpointed

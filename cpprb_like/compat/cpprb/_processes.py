@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.generators import Seed
-from cpprb_like._store.schema import Schema, read_size
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.schema import Schema, read_size
+from cpprb_like._machine.generators import Seed
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._source import Batch
 from cpprb_like.checkpoint._cpprb_files import (

@@ -12,8 +12,8 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.generators import Seed
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._machine.generators import Seed
 from cpprb_like.buffers import Batch, ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.typing import FieldSpec

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cpprb_like._c.checks import as_int
-from cpprb_like._store.schema import Schema
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.schema import Schema
 from cpprb_like.buffers import Batch, ReplayBuffer
 
 __all__ = ["Environment", "Outcome", "train"]

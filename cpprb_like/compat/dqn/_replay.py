@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import cpprb_like
-from cpprb_like._c.checks import as_int
-from cpprb_like._c.generators import Seed, generator
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._machine.generators import Seed, generator
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.compat._arrays import as_numbers
 from cpprb_like.compat.dqn._fields import StoredField

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._c.checks import as_discount, as_int
+from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like.compat.keras_gym._env import (
     Array,
     EpisodeDoneError,

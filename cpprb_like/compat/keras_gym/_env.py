@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like import NotEnoughDataError
-from cpprb_like._c.checks import as_int
-from cpprb_like._store.schema import Field
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.schema import Field
 from cpprb_like.checkpoint import Checkpointed
 
 Array = NDArray[Any]

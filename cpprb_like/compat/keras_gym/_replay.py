@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._c.checks import as_discount, as_int
+from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like.compat._arrays import as_numbers
 from cpprb_like.compat.coax import PrioritizedReplayBuffer, SimpleReplayBuffer, TransitionBatch
 from cpprb_like.compat.keras_gym._caches import MonteCarloCache, NStepCache, Transitions

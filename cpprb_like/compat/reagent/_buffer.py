@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like import checkpoint
-from cpprb_like._c.checks import as_int, as_path
+from cpprb_like._arguments.checks import as_int, as_path
 from cpprb_like.checkpoint import Savable
 from cpprb_like.compat.reagent import _settings
 from cpprb_like.compat.reagent._draws import Draws, Plan, marks

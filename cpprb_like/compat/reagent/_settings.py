@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from cpprb_like._c.checks import as_int
+from cpprb_like._arguments.checks import as_int
 from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata, ReplayElement
 from cpprb_like.compat.reagent._errors import InputError
 

@@ -1,0 +1,91 @@
+"""Checks of arguments: integers, discount factors, paths.
+
+Not here: numbers that may be a schedule (``schedules``), values of fields (``_fields.casting``).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # also as ``Path`` writes it, with one slash
+
+
+def as_int(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> int:
+    """``value`` as a Python int from ``least`` to ``most``; else ``TypeError`` or ``ValueError``.
+
+    Examples
+    --------
+    >>> from cpprb_like._arguments.checks import as_int
+    >>> as_int("stride", 300, 1)
+    300
+    """
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # whatever has no index is refused
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name}: expected at least {least}, got {number}")
+    if number > most:
+        raise ValueError(f"{name}: expected at most {most}, got {number}")
+    return number
+
+
+def as_path(name: str, value: str | os.PathLike[str]) -> Path:
+    """A path of this machine; ``TypeError`` for anything else, ``ValueError`` for a URL.
+
+    Examples
+    --------
+    >>> from cpprb_like._arguments.checks import as_path
+    >>> as_path("folder", "rows").name
+    'rows'
+    """
+    try:
+        text = os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected a path, got {value!r}") from None
+    if URL.match(text):  # a folder of that name would be made without a word
+        raise ValueError(f"{name}: expected a path of this machine, got the URL {text!r}")
+    return Path(text)
+
+
+def as_ints(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+    """An array of floats as integers; ``TypeError`` if one of them is not a whole number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like._arguments.checks import as_ints
+    >>> as_ints("indexes", np.array([3.0, 4.0]))
+    array([3, 4])
+    """
+    sound = (np.trunc(values) == values) & (np.abs(values) < 2.0**63)
+    if not sound.all():
+        raise TypeError(f"{name}: expected integers, got {values[~sound].flat[0]}")
+    return values.astype(np.int64)
+
+
+def as_discount(name: str, gamma: object) -> float:
+    """A discount factor: a number from 0 to 1."""
+    if isinstance(gamma, (bool, np.bool_)) or not isinstance(gamma, numbers.Real):
+        raise TypeError(f"{name}: expected a number, got {gamma!r}")
+    number: Any = gamma  # an int of hundreds of digits is no float
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"{name}: expected 0 to 1, got {gamma}")
+    return float(gamma)
+
+
+def expect(sound: bool, what: str, expected: object, got: object) -> None:
+    """Raise ``AssertionError`` unless something is sound, which says what it is."""
+    if not sound:
+        raise AssertionError(f"{what}: expected {expected}, got {got}")

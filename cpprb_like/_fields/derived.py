@@ -1,0 +1,271 @@
+"""The options ``next_of``, ``stack_compress`` and ``Nstep`` -> frozen specs.
+
+Not here: how the values are stored (``schema``, ``chained``) and read (``views._rows``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cpprb_like._arguments.checks import as_discount, as_int
+from cpprb_like._arguments.narrow_dtypes import kind_of
+from cpprb_like._fields.schema import Field, Schema, Stack
+
+__all__ = ["NStepReturns", "check_nstep", "derive", "likely_axis", "read_nstep"]
+
+DEEPEST = 256  # frames of a stack
+REWARD_NAMES = ("rew", "reward", "rewards")
+MAX_STEPS = 1 << 20  # of an n-step return
+PLAUSIBLE = range(2, 17)  # frames of a stack, where there is another axis that may have them
+COLOURS = 3  # values of a pixel
+NSTEP_KEYS = ("size", "gamma", "rew", "next", "discount")
+
+
+@dataclass(frozen=True)
+class NStepReturns:
+    """n-step returns: discounted sums of rewards, and the fields to bootstrap from."""
+
+    size: int  # n, or the greatest n
+    gamma: float  # discount factor
+    rewards: tuple[str, ...]  # fields to sum
+    last_step_fields: tuple[str, ...]  # fields read from the last of the n steps
+    discount: bool  # whether batches have the column of the bootstrap discount
+    discount_shape: tuple[int, ...]  # of a row
+
+
+def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
+    """The schema with next values that are not stored, and frame stacks stored as single frames.
+
+    Parameters
+    ----------
+    schema : Schema
+        What ``env_dict`` declares.
+    next_of : None, str or iterable of str
+        Fields whose next value, ``next_<name>``, is not stored.
+    stack_compress : None, str, iterable of str, or dict of str to int
+        Fields that are frame stacks, and the axis of their frames. By default the axis follows
+        from the shape. Next values of ``next_of`` may be among them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option names no field, or one that does not fit; the message says why.
+    """
+    schema = _with_next(schema, _read_names("next_of", next_of, schema))
+    axes: dict[str, object]
+    if isinstance(stack_compress, Mapping):
+        _read_names("stack_compress", list(stack_compress), schema)
+        axes = dict(stack_compress)
+    else:
+        names = _read_names("stack_compress", stack_compress, schema)
+        shapes = {field.name: field.shape for field in schema.fields}
+        axes = {name: likely_axis(shapes[name]) if shapes[name] else -1 for name in names}
+    by_name = {field.name: field for field in schema.fields}
+    stacks = [_read_stack(by_name[name], axis) for name, axis in axes.items()]
+    # The next values of ``next_of`` are not stored: naming them too, as for cpprb, changes nothing.
+    following = dict(schema.next_of)
+    return replace(schema, stacks=tuple(one for one in stacks if one.name not in following))
+
+
+def _read_names(option: str, names: object, schema: Schema) -> list[str]:
+    if names is None:
+        return []
+    if isinstance(names, str):
+        names = [names]
+    if not isinstance(names, Iterable) or (isinstance(names, Mapping) and names):
+        raise TypeError(f"{option}: expected names of fields, got {names!r}")
+    try:
+        given = list(names)
+    except TypeError:
+        raise TypeError(f"{option}: expected names of fields, got {names!r}") from None
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"{option}: expected names of fields, got {name!r}")
+        if name not in schema.names:
+            raise ValueError(f"{option}: expected some of {list(schema.names)}, got {name!r}")
+        (field,) = [field for field in schema.fields if field.name == name]
+        if field.dtype.hasobject:
+            raise ValueError(f"{option}: field {name!r} holds Python objects; expected numbers")
+    if len(set(given)) != len(given):
+        raise ValueError(f"{option}: expected each name once, got {given}")
+    return given
+
+
+def _with_next(schema: Schema, names: list[str]) -> Schema:
+    fields = list(schema.fields)
+    pairs = []
+    for name in names:
+        (source,) = [field for field in fields if field.name == name]
+        following = Field(f"next_{name}", source.dtype, source.shape)
+        declared = [field for field in fields if field.name == following.name]
+        if declared and declared[0] != following:
+            raise ValueError(
+                f"next_of={name!r}: field {following.name!r} is declared with "
+                f"{declared[0].dtype} of shape {declared[0].shape}; expected {source.dtype} of "
+                f"shape {source.shape} like {name!r}, or no declaration"
+            )
+        if not declared:
+            fields.append(following)
+        pairs.append((following.name, name))
+    both = [following for following, _ in pairs if following in names]
+    if both:
+        raise ValueError(f"next_of: {both} are next values themselves")
+    return replace(schema, fields=tuple(fields), next_of=tuple(pairs))
+
+
+def _read_stack(field: Field, axis: object) -> Stack:
+    number = as_int(f"stack_compress[{field.name!r}]", axis)
+    ndim = len(field.shape)
+    if ndim == 0 or not -ndim <= number < ndim:
+        raise ValueError(
+            f"stack_compress: field {field.name!r} of shape {field.shape} has no axis {number}"
+        )
+    number %= ndim
+    depth = field.shape[number]
+    if not 1 <= depth <= DEEPEST:
+        raise ValueError(
+            f"stack_compress: field {field.name!r}: expected 1 to {DEEPEST} frames along axis "
+            f"{number}, got {depth}"
+        )
+    return Stack(field.name, number, depth)
+
+
+def likely_axis(shape: tuple[int, ...]) -> int:
+    """The axis of the frames of a stack, by its shape, which has a length: the last or the first.
+
+    Gymnasium has the frames first, as in ``(4, 84, 84)``, and most others last, as in
+    ``(84, 84, 4)``. It is the first axis if that has a plausible number of frames and the last one
+    has not, or has the colours of a pixel.
+    """
+    first, last = shape[0], shape[-1]
+    if first not in PLAUSIBLE or len(shape) == 1:
+        return len(shape) - 1
+    has_colours = len(shape) > COLOURS and last == COLOURS != first
+    return 0 if last not in PLAUSIBLE or has_colours else len(shape) - 1
+
+
+def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
+    """``Nstep``: a dict with ``size``, and optionally ``gamma``, ``rew``, ``next``, ``discount``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no such dict; it names no field, or a reward that is no float; or it does not name
+        the rewards or next values where the names of the fields are ambiguous.
+    """
+    if options is None or options is False or (isinstance(options, Mapping) and not options):
+        return None
+    if not isinstance(options, Mapping):
+        raise TypeError(f"Nstep: expected a dict such as {{'size': 3}}, got {options!r}")
+    unknown = [key for key in options if key not in NSTEP_KEYS]
+    if unknown or "size" not in options:
+        raise ValueError(
+            f"Nstep: expected size and some of {list(NSTEP_KEYS[1:])}, got {options!r}"
+        )
+    given = options["size"]
+    is_whole = isinstance(given, (float, np.floating)) and float(given).is_integer()
+    size = as_int("Nstep['size']", int(given) if is_whole else given, 1)
+    if size > MAX_STEPS:
+        raise ValueError(f"Nstep['size']: expected 1 to {MAX_STEPS} steps, got {size}")
+    given = options.get("rew")
+    rewards = _read_names("Nstep['rew']", _rewards(schema) if given is None else given, schema)
+    for field in schema.fields:
+        if field.name in rewards and kind_of(field.dtype) != "f":
+            raise ValueError(
+                f"Nstep['rew']: expected fields of floats, got {field.name!r} of {field.dtype}"
+            )
+    given = options.get("next")
+    if given is None:
+        given = [name for name in _nexts(schema) if name not in rewards]
+    last_step_fields = _read_names("Nstep['next']", given, schema)
+    both = [name for name in last_step_fields if name in rewards]
+    if both:
+        raise ValueError(f"Nstep: {both} are both 'rew' and 'next'")
+    for option, field in schema.near_ends():
+        remedy = f"say {option}={field.name!r} if it does, or {option}=False if no field does"
+        if not field.can_end:
+            remedy = f"expected one bool or number, got shape {field.shape}, or {option}=False"
+        raise ValueError(
+            f"Nstep: field {field.name!r} ends no episode, so that n-step returns would run on "
+            f"into the next one; {remedy}"
+        )
+    ends = [schema.names[number] for number, _, _ in schema.end_fields()]
+    summed = [name for name in ends if name in rewards]
+    if summed:
+        raise ValueError(f"Nstep['rew']: {summed} end episodes; expected rewards")
+    discount = options.get("discount", False)
+    if not isinstance(discount, bool):
+        raise TypeError(f"Nstep['discount']: expected a bool, got {discount!r}")
+    if discount and "discount" in schema.names:
+        raise ValueError("Nstep['discount']: there is a field of this name")
+    shapes = {field.shape for field in schema.fields if field.name in rewards}
+    return NStepReturns(
+        size,
+        as_discount("Nstep['gamma']", options.get("gamma", 0.99)),
+        tuple(rewards),
+        (*last_step_fields, *(name for name in ends if name not in last_step_fields)),
+        discount,
+        (1,) if (1,) in shapes else (),
+    )
+
+
+def check_nstep(nstep: NStepReturns | None, incomplete: int, n_envs: int) -> None:
+    """Raise ``ValueError`` unless the numbers, which come from a pickle, fit the buffer."""
+    size: int = 1
+    shape: tuple[int, ...] = ()
+    if nstep is not None:
+        size, shape = as_int("Nstep['size']", nstep.size, 1), nstep.discount_shape
+        as_discount("Nstep['gamma']", nstep.gamma)
+    if (size - 1) * n_envs != incomplete or shape not in ((), (1,)):
+        raise ValueError(f"Nstep: {nstep} does not fit slots for {incomplete} incomplete rows")
+
+
+def check_nstep_fields(nstep: NStepReturns | None, schema: Schema) -> None:
+    """Raise ``ValueError`` unless the fields to be summed, and those of last steps, are there."""
+    if nstep is None:
+        return
+    unknown = [
+        name for name in (*nstep.rewards, *nstep.last_step_fields) if name not in schema.names
+    ]
+    if unknown:
+        raise ValueError(f"Nstep: needs the fields {unknown}; there are {list(schema.names)}")
+    kinds = {field.name: kind_of(field.dtype) for field in schema.fields}
+    wrong = [name for name in nstep.rewards if kinds[name] != "f" or name in nstep.last_step_fields]
+    if wrong:
+        raise ValueError(f"Nstep: {wrong} cannot be summed")
+
+
+def _rewards(schema: Schema) -> list[str]:
+    """The default of ``Nstep['rew']``: the only field with the name of a reward."""
+    found = [name for name in schema.names if name in REWARD_NAMES]
+    ends = [number for number, _, _ in schema.end_fields()]
+    floats = [
+        field
+        for number, field in enumerate(schema.fields)
+        if kind_of(field.dtype) == "f" and number not in ends
+    ]
+    if not floats:
+        return []  # nothing can be summed
+    if len(found) != 1:
+        raise ValueError(
+            "Nstep: expected 'rew', the fields of rewards to be summed up ([] for none), as "
+            f"{'none' if not found else 'more than one'} of the fields {list(schema.names)} is "
+            f"called {' or '.join(map(repr, REWARD_NAMES))}"
+        )
+    return found
+
+
+def _nexts(schema: Schema) -> list[str]:
+    """The default of ``Nstep['next']``: each ``next_x`` beside ``x``."""
+    found = [name for name in schema.names if name.startswith("next_")]
+    alone = [name for name in found if name.removeprefix("next_") not in schema.names]
+    if alone:
+        raise ValueError(
+            f"Nstep: expected 'next', the fields that come from the last of the steps ([] for "
+            f"none): of {alone} it is not clear, as nothing but the name says that they are next "
+            "values"
+        )
+    return found

@@ -1,0 +1,737 @@
+"""Fields and memory layout: ``env_dict`` -> frozen field specs, and the place of each byte.
+
+Only this module interprets ``env_dict``, and only this module knows the layout of the memory.
+Not here: the memory itself (``arenas``), and casts of values (``casting``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from cpprb_like._arguments.foreign_arrays import as_out
+from cpprb_like._arguments.narrow_dtypes import kind_of
+from cpprb_like._core import (
+    FLAG_DONE,
+    FLAG_END,
+    FLAG_TERMINATED,
+    FLAG_TRUNCATED,
+    N_STATE_WORDS,
+)
+from cpprb_like._fields import casting
+from cpprb_like._machine.byte_order import native
+from cpprb_like._machine.machine_memory import format_nbytes
+from cpprb_like._rows.chained import Chain, FrameStack, NextOf
+from cpprb_like._rows.column import Column
+from cpprb_like.errors import FieldNameError
+
+__all__ = [
+    "ColumnSpec",
+    "Field",
+    "Layout",
+    "Schema",
+    "Stack",
+    "read_columns",
+    "read_env_dict",
+    "read_n_envs",
+    "read_names",
+    "read_size",
+]
+
+PROPERTIES = ("shape", "dtype")
+# Near-misses of the names of end flags, after ``_plain_word``.
+NEAR_NAMES = {
+    "terminated": ("done", "terminated", "termination", "terminal", "terminate", "term"),
+    "truncated": ("truncated", "truncation", "truncate", "trunc", "timeout", "timelimit"),
+}
+ADD_SHAPE = "add_shape"  # cpprb writes this into the dict that it is given; it is ignored
+RECORD_FIELD_NBYTES = 128  # wider fields are stored outside of the record, in a block each
+BLOCK_ALIGNMENT = 64
+CACHE_LINE = 64
+IDENTITY_NBYTES = 64
+MOST = 2**55  # rows, or lengths of a shape: sums of a few of them fit into 64 bits
+
+
+class ColumnSpec(NamedTuple):
+    """A column of a batch: its dtype, and the shape of its entry for one item of the batch."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named value of a step. Those of a buffer have a dtype in the machine's byte order."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one step; of Python objects, those of the references."""
+        nbytes = self.dtype.itemsize
+        for length in self.shape:
+            nbytes *= length
+        return nbytes
+
+    @property
+    def can_end(self) -> bool:
+        """Whether it can be an end flag: one bool, integer or float of up to 8 bytes."""
+        return self.nbytes == self.dtype.itemsize <= 8 and kind_of(self.dtype) in "biuf"
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a step has one item, so that scalars are accepted."""
+        return self.shape in ((), (1,))
+
+    def convert(self, value: object, n_envs: int) -> NDArray[Any]:
+        """The values as a C-contiguous array of the declared dtype.
+
+        Its shape is ``(n, *shape)`` or, for a block of time steps, ``(T, n_envs, *shape)``.
+        It may share memory with ``value``, unless the field holds Python objects. Raises
+        ``ValueError`` that names the field, what was expected and what was given.
+        """
+        try:
+            array = casting.as_array(value, self.dtype, one_item=self.is_single)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"field {self.name!r}: expected {self.dtype} of shape {self.shape}, "
+                f"got {type(value).__name__}: {error}"
+            ) from error
+        came = str(array.dtype)
+        if not isinstance(value, (np.ndarray, np.generic)):
+            came = type(value).__name__
+        rows = self._as_rows(array, n_envs, came)
+        try:
+            rows = casting.cast(rows, self.dtype)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"field {self.name!r}: expected {self.dtype}, got {came}: {error}"
+            ) from error
+        return rows.copy() if self.dtype.hasobject else np.ascontiguousarray(rows)
+
+    def _as_rows(self, array: NDArray[Any], n_envs: int, came: str) -> NDArray[Any]:
+        """The same with the leading axis of time or environments, or with both axes of a block.
+
+        Accepted shapes: those of ``Column.c_rows``.
+        """
+        shape, lead = array.shape, array.ndim - len(self.shape)
+        if self.shape == (1,) and (array.ndim < 2 or shape[-1] != 1):
+            lead = array.ndim
+        elif lead < 0 or shape[lead:] != self.shape:
+            lead = -1
+        if lead == 2 and n_envs == shape[1] > 1:
+            return array.reshape(*shape[:2], *self.shape)
+        if (lead == 1 and n_envs in (1, shape[0])) or (lead == 2 and n_envs == shape[1]):
+            return array.reshape(math.prod(shape[:lead]), *self.shape)
+        if lead == 0 and n_envs == 1:
+            return array.reshape(1, *self.shape)
+        if n_envs > 1:
+            expected = f"{(n_envs, *self.shape)}, one row for each environment"
+        else:
+            several = ", ".join(["n", *map(str, self.shape)])
+            expected = f"{self.shape} or ({several}{',' if not self.shape else ''})"
+            if self.dtype.hasobject and self.is_single:
+                expected += ", as an array is several steps (a list of one array is one step)"
+        raise ValueError(
+            f"field {self.name!r}: expected shape {expected}, got {came} of shape {shape}"
+        )
+
+
+def read_env_dict(env_dict: object, default_dtype: DTypeLike | None) -> tuple[Field, ...]:
+    """The fields that ``env_dict`` declares; it is only read.
+
+    Raises
+    ------
+    TypeError
+        It is no mapping of names to mappings, or a shape or dtype is of a wrong type.
+    ValueError
+        It is empty, has properties other than ``shape`` and ``dtype``, or a length is negative.
+    """
+    if not isinstance(env_dict, Mapping):
+        raise TypeError(
+            f"env_dict: expected a dict of field names to dicts, got {type(env_dict).__name__}"
+        )
+    if not env_dict:
+        raise ValueError("env_dict: expected at least one field, got none")
+    try:
+        default = np.dtype(default_dtype)
+    except TypeError as error:
+        raise TypeError(f"default_dtype: expected a dtype, got {default_dtype!r}") from error
+    return tuple(_read_field(name, spec, default) for name, spec in env_dict.items())
+
+
+def _read_field(name: object, spec: object, default: np.dtype[Any]) -> Field:
+    if not isinstance(name, str):
+        raise TypeError(f"env_dict: expected field names of type str, got {name!r}")
+    if not isinstance(spec, Mapping):
+        raise TypeError(
+            f"field {name!r}: expected a dict such as {{'shape': 3, 'dtype': 'float32'}}, "
+            f"got {spec!r}"
+        )
+    unknown = [key for key in spec if key not in PROPERTIES and key != ADD_SHAPE]
+    if unknown:
+        raise ValueError(
+            f"field {name!r}: unknown properties {unknown}; expected some of {list(PROPERTIES)} "
+            "(cpprb ignores others without a word)"
+        )
+    wanted = spec.get("dtype", default)
+    try:
+        dtype = np.dtype(np.float64 if wanted is None else wanted)  # as in NumPy and cpprb
+    except TypeError as error:
+        raise TypeError(
+            f"field {name!r}: expected a NumPy dtype, got {wanted!r}: {error}"
+        ) from error
+    if dtype.base.kind not in "biufcmMOSUV":
+        raise TypeError(
+            f"field {name!r}: expected a dtype of numbers, times, bytes, or texts such as 'U8', "
+            f"whose values lie in the array, or object, got {dtype}"
+        )
+    if dtype.itemsize == 0 and dtype.kind in "SUV":
+        raise ValueError(
+            f"field {name!r}: expected a dtype with a size such as 'U8', got {wanted!r}"
+        )
+    shape = (*_read_shape(name, spec.get("shape", 1)), *dtype.shape)
+    try:
+        np.broadcast_to(np.zeros((), np.uint8), (1, *shape))
+    except ValueError as error:
+        raise ValueError(
+            f"field {name!r}: NumPy has no arrays of shape {shape}: {error}"
+        ) from error
+    return Field(str(name), native(dtype.base), shape)
+
+
+def _read_shape(name: str, shape: object) -> tuple[int, ...]:
+    given: Any = shape
+    result: tuple[int, ...]
+    try:
+        result = (operator.index(given),)
+    except TypeError:  # no integer, so a sequence of them: a list or an array will do
+        try:
+            result = tuple(map(operator.index, given))
+        except TypeError:
+            raise TypeError(
+                f"field {name!r}: expected a shape such as 3 or (84, 84), got {shape!r}"
+            ) from None
+    if any(not 0 <= length <= MOST for length in result):
+        raise ValueError(f"field {name!r}: expected lengths of 0 to {MOST}, got shape {result}")
+    return result
+
+
+def read_size(size: object) -> int:
+    """A number of steps: an integer, or a float of integral value such as ``1e6``."""
+    if isinstance(size, (bool, np.bool_)):
+        raise TypeError(f"size: expected a number of steps, got {size!r}")
+    if isinstance(size, (float, np.floating)):
+        if not float(size).is_integer():
+            raise ValueError(f"size: expected a whole number of steps, got {size!r}")
+        capacity = int(size)
+    else:
+        try:
+            capacity = operator.index(size)  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(f"size: expected a number of steps, got {size!r}") from None
+    if not 1 <= capacity <= MOST:
+        raise ValueError(f"size: expected 1 to {MOST} steps, got {size!r}")
+    return capacity
+
+
+def read_n_envs(n_envs: object, capacity: int) -> int:
+    """A number of environments: at least 1, at most one for each row of the ring."""
+    try:
+        n = operator.index(n_envs)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"n_envs: expected an integer, got {n_envs!r}") from None
+    if not 1 <= n <= capacity:
+        raise ValueError(f"n_envs: expected 1 to size={capacity}, got {n}")
+    return n
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A field that is a frame stack."""
+
+    name: str
+    axis: int  # of the frames
+    depth: int  # number of frames
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a buffer in declared order: end flags, next values and frame stacks."""
+
+    fields: tuple[Field, ...]
+    terminated: str | Literal[False] | None = None  # None: by name; False: no field
+    truncated: str | Literal[False] | None = None
+    next_of: tuple[tuple[str, str], ...] = ()  # pairs (field of next values, its source)
+    stacks: tuple[Stack, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields."""
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def chained(self) -> set[str]:
+        """Names of the fields that are derived when they are read: next values, frame stacks."""
+        return {name for name, _ in self.next_of} | {stack.name for stack in self.stacks}
+
+    @property
+    def chained_in_order(self) -> tuple[str, ...]:
+        """The same, in the order in which they are written."""
+        stacks = tuple(stack.name for stack in self.stacks)
+        return stacks + tuple(name for name, _ in self.next_of)
+
+    def stored_nbytes(self, field: Field) -> int:
+        """Bytes stored per row, without overflow."""
+        if field.name in dict(self.next_of):
+            return 0
+        for stack in self.stacks:
+            if stack.name == field.name:
+                return field.nbytes // stack.depth
+        return field.nbytes
+
+    @property
+    def most_row_nbytes(self) -> float:
+        """Maximum bytes per row of the whole buffer: 1.05 times (the declared bytes + 16)."""
+        return 1.05 * (sum(map(self.stored_nbytes, self.fields)) + 16)
+
+    def check_names(self, given: Iterable[str]) -> None:
+        """Raise ``FieldNameError`` unless each field is given and nothing else."""
+        given = list(given)
+        unknown = [name for name in given if name not in self.names]
+        if unknown:
+            raise FieldNameError(
+                f"unknown fields {unknown}; this buffer has {list(self.names)} "
+                "(cpprb drops the values of unknown fields without a word)"
+            )
+        missing = [name for name in self.names if name not in given]
+        if missing:
+            raise FieldNameError(f"missing fields {missing}; this buffer has {list(self.names)}")
+
+    def check_out(
+        self, out: object, n: int, names: Sequence[str] | None = None
+    ) -> list[NDArray[Any]]:
+        """The arrays of a caller's batch for rows of these fields, or of all: ``check_out``."""
+        fields = [field for field in self.fields if names is None or field.name in names]
+        return check_out(out, n, {field.name: (field.dtype, field.shape) for field in fields})
+
+    def end_fields(self) -> list[tuple[int, int, int]]:
+        """The end flags: number of the field, byte of its sign (-1 for none), and what it sets.
+
+        ``terminated`` terminates, ``truncated`` truncates. A ``done`` beside ``terminated`` merely
+        ends the episode; alone it terminates, unless the step is truncated as well. Fields of these
+        names that are no bool, integer or float of up to 8 bytes have no such meaning; one that was
+        named explicitly raises ``ValueError`` then.
+        """
+        found = []
+        terminated = self._end_field(self.terminated, "terminated")
+        done = None if self.terminated is not None else self._end_field(None, "done")
+        truncated = self._end_field(self.truncated, "truncated")
+        if terminated is not None:
+            found.append((*terminated, FLAG_TERMINATED))
+        if done is not None:
+            meaning = FLAG_TERMINATED if truncated is None else FLAG_DONE
+            found.append((*done, meaning if terminated is None else FLAG_END))
+        if truncated is not None:
+            found.append((*truncated, FLAG_TRUNCATED))
+        return found
+
+    def near_ends(self) -> list[tuple[str, Field]]:
+        """Fields that look like end flags and are none, each with the option that would name it.
+
+        Empty where the end flag is known, by its name or by an option: ``dones`` beside ``done`` is
+        no near-miss.
+        """
+        found = []
+        meanings = [flags for _, _, flags in self.end_fields()]
+        known = {
+            "terminated": any(flags & FLAG_TERMINATED & ~FLAG_END for flags in meanings)
+            or any(flags in (FLAG_DONE, FLAG_END) for flags in meanings),
+            "truncated": any(flags & FLAG_TRUNCATED & ~FLAG_END for flags in meanings),
+        }
+        for option, words in NEAR_NAMES.items():
+            if known[option] or getattr(self, option) is not None:
+                continue
+            found += [(option, field) for field in self.fields if _plain_word(field.name) in words]
+        return found
+
+    def _end_field(
+        self, named: str | Literal[False] | None, default: str
+    ) -> tuple[int, int] | None:
+        if named is False:
+            return None
+        name = default if named is None else named
+        if name not in self.names:
+            if named is not None:
+                raise ValueError(
+                    f"{default}={named!r}: expected one of the fields {list(self.names)}"
+                )
+            return None
+        number = self.names.index(name)
+        field = self.fields[number]
+        if not field.can_end:
+            if named is not None:
+                raise ValueError(
+                    f"{default}={named!r}: expected a field of one bool, integer or float, "
+                    f"got {field.dtype} of shape {field.shape}"
+                )
+            return None
+        sign_byte = -1
+        if field.dtype.kind == "f":
+            sign_byte = field.dtype.itemsize - 1 if sys.byteorder == "little" else 0
+        return number, sign_byte
+
+
+def _plain_word(name: str) -> str:
+    """A name without affixes: ``Is_Terminals`` is ``terminal``."""
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+    words = [word for word in words if word not in ("is", "flag", "flags", "episode", "ep")]
+    word = "".join(words)
+    for prefix in ("is", "all"):
+        word = word.removeprefix(prefix)
+    return word.removesuffix("s")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The memory layout of a buffer, computed before anything is allocated."""
+
+    schema: Schema
+    capacity: int  # slots in memory
+    size: int  # rows that can be drawn; the other slots hold rows whose n-step window is incomplete
+    n_envs: int
+    offsets: tuple[int, ...]  # of row 0 of each field in the arena; -1: not stored as it is
+    strides: tuple[int, ...]
+    record: tuple[int, int]  # offset and stride
+    nbytes: int  # of the arena
+    sampler_nbytes: int  # bytes that the sampler allocates
+    blocks: tuple[tuple[str, int, int], ...]  # of chained fields: (name, offset, bytes)
+
+    @classmethod
+    def of(
+        cls, schema: Schema, size: int, n_envs: int, sampler_nbytes: int = 0, incomplete: int = 0
+    ) -> Layout:
+        """Lay out ``size + incomplete`` rows: header, records, blocks."""
+        capacity = size + incomplete
+        record_fields = [
+            field
+            for field in schema.fields
+            if field.nbytes <= RECORD_FIELD_NBYTES
+            and not field.dtype.hasobject
+            and field.name not in schema.chained
+        ]
+        record_fields.sort(key=lambda field: -field.dtype.alignment)
+        record_offset = _align(IDENTITY_NBYTES + 8 * (N_STATE_WORDS + n_envs), BLOCK_ALIGNMENT)
+        places: dict[str, tuple[int, int]] = {}
+        used = 0
+        for field in record_fields:
+            used = _align(used, field.dtype.alignment)
+            places[field.name] = record_offset + used, 0
+            used += field.nbytes
+        widest = max((field.dtype.alignment for field in record_fields), default=1)
+        in_blocks = sum(
+            schema.stored_nbytes(field) for field in schema.fields if field not in record_fields
+        ) + len(schema.chained)
+        most = schema.most_row_nbytes - (record_offset + sampler_nbytes) / capacity - in_blocks
+        stride = _record_stride(_align(used + 1, widest), most)  # and the byte of flags
+        places = {name: (offset, stride) for name, (offset, _) in places.items()}
+        end = record_offset + capacity * stride
+        for field in schema.fields:
+            is_stored = field.name not in schema.chained and not field.dtype.hasobject
+            if field.name not in places and is_stored:
+                start = _align(end, BLOCK_ALIGNMENT)
+                places[field.name] = start, field.nbytes
+                end = start + capacity * field.nbytes
+        blocks = []
+        for name, nbytes in _blocks(schema, capacity, n_envs):
+            start = _align(end, BLOCK_ALIGNMENT)
+            blocks.append((name, start, nbytes))
+            end = start + nbytes
+        ordered = [places.get(name, (-1, 0)) for name in schema.names]
+        return cls(
+            schema=schema,
+            capacity=capacity,
+            size=size,
+            n_envs=n_envs,
+            offsets=tuple(offset for offset, _ in ordered),
+            strides=tuple(stride for _, stride in ordered),
+            record=(record_offset, stride),
+            nbytes=end,
+            sampler_nbytes=sampler_nbytes,
+            blocks=tuple(blocks),
+        )
+
+    @property
+    def span(self) -> int:
+        """The modulus of public slots: ``row_id % span``; see ``Ring``."""
+        return self.size if self.n_envs == 1 else self.capacity
+
+    @property
+    def total_nbytes(self) -> int:
+        """Bytes allocated up front.
+
+        The arena, the references to Python objects, the newest values of chained fields, and the
+        sampler.
+        """
+        objects = [field.nbytes for field in self.schema.fields if field.dtype.hasobject]
+        newest = sum(map(self._newest_nbytes, self.schema.fields))
+        return self.nbytes + self.capacity * sum(objects) + newest + self.sampler_nbytes
+
+    def _newest_nbytes(self, field: Field) -> int:
+        """Bytes of the newest value of each environment, outside of the arena."""
+        return self.n_envs * (field.nbytes + 1) if field.name in self.schema.chained else 0
+
+    def _nbytes_of(self, field: Field) -> int:
+        """All bytes of a field."""
+        if field.name not in self.schema.chained:
+            return self.capacity * field.nbytes
+        own = {f"{what} of {field.name}" for what in ("frames", "runs", "marks")}
+        blocks = sum(nbytes for name, _, nbytes in self.blocks if name in own)
+        return blocks + self._newest_nbytes(field)
+
+    def columns(self) -> list[Column]:
+        """The columns of the fields; those of Python objects allocate their memory."""
+        return [
+            Column(field.name, field.dtype, field.shape, self.capacity, offset, stride)
+            for field, offset, stride in zip(
+                self.schema.fields, self.offsets, self.strides, strict=True
+            )
+        ]
+
+    def block(self, arena: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+        """The block of this name, without a copy."""
+        ((offset, nbytes),) = [(start, size) for known, start, size in self.blocks if known == name]
+        return arena[offset : offset + nbytes]
+
+    def chains(self, arena: NDArray[np.uint8], columns: Iterable[Column]) -> list[Chain]:
+        """The chained fields: frame stacks, then next values."""
+        known: dict[str, Column | FrameStack] = {column.name: column for column in columns}
+        by_name = {field.name: field for field in self.schema.fields}
+        sizes = {name: field.nbytes for name, field in by_name.items()}
+        found: list[Chain] = []
+        for stack in self.schema.stacks:
+            frames = FrameStack(
+                stack.name,
+                sizes[stack.name],
+                self.capacity,
+                self.n_envs,
+                by_name[stack.name].shape,
+                stack.axis,
+                self.block(arena, f"frames of {stack.name}"),
+                self.block(arena, f"runs of {stack.name}"),
+            )
+            known[stack.name] = frames
+            found.append(frames)
+        for name, source in self.schema.next_of:
+            marks = self.block(arena, f"marks of {name}")
+            found.append(
+                NextOf(name, sizes[name], self.capacity, self.n_envs, known[source], arena, marks)
+            )
+        return found
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes of the words of the header."""
+        return 8 * (N_STATE_WORDS + self.n_envs)
+
+    def state(self, arena: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """The words of the header."""
+        return arena[IDENTITY_NBYTES : IDENTITY_NBYTES + self.state_nbytes].view(np.int64)
+
+    def rows(self, arena: NDArray[np.uint8], number: int) -> NDArray[np.uint8]:
+        """The bytes of a field, shape ``(capacity, nbytes)``, without a copy."""
+        return np.ndarray(
+            (self.capacity, self.schema.fields[number].nbytes),
+            np.uint8,
+            buffer=arena.data,
+            offset=self.offsets[number],
+            strides=(self.strides[number], 1),
+        )
+
+    def records(self, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The bytes of the records, shape ``(capacity, stride)``, without a copy."""
+        offset, stride = self.record
+        end = offset + self.capacity * stride
+        return arena[offset:end].reshape(self.capacity, stride)
+
+    def in_record(self, number: int) -> bool:
+        """Whether a field lies in the records."""
+        offset, stride = self.record
+        return 0 <= self.offsets[number] - offset < stride
+
+    def flags(self, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The flag byte of each slot, without a copy."""
+        offset, stride = self.record
+        return arena[offset + stride - 1 : offset + self.capacity * stride : stride]
+
+    def identity(self) -> bytes:
+        """Bytes that identify this layout, at the start of a file."""
+        fields = self.schema.fields
+        description = repr(
+            (
+                [(field.name, field.dtype.str, repr(field.dtype), field.shape) for field in fields],
+                (self.offsets, self.strides, self.record, self.capacity, self.size, self.n_envs),
+                N_STATE_WORDS,
+                self.blocks,
+                self.schema.end_fields(),
+            )
+        )
+        digest = hashlib.sha256(description.encode()).digest()
+        return b"cpprb_like ring, version 2".ljust(IDENTITY_NBYTES - len(digest)) + digest
+
+    def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
+        """A table of the fields and their bytes.
+
+        ``overflow``: bytes by field of values that no neighbouring row holds. ``index``: bytes of
+        the index of rows that can be drawn.
+        """
+        kept = {name: size for name, size in (overflow or {}).items() if size}
+        rows = [("field", "dtype", "shape", "bytes/step", "total")]
+        for field in self.schema.fields:
+            stored = str(self.schema.stored_nbytes(field))
+            total = format_nbytes(self._nbytes_of(field))
+            rows.append((field.name, str(field.dtype), str(field.shape), stored, total))
+        rows += [
+            (f"(overflow of {name})", "", "", "", format_nbytes(size))
+            for name, size in kept.items()
+        ]
+        extra = (
+            self.total_nbytes - sum(map(self._nbytes_of, self.schema.fields)) - self.sampler_nbytes
+        )
+        rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))
+        if self.sampler_nbytes:
+            rows.append(("(sampler)", "", "", "", format_nbytes(self.sampler_nbytes)))
+        if index:
+            rows.append(("(rows not to draw)", "", "", "", format_nbytes(index)))
+        total = format_nbytes(self.total_nbytes + sum(kept.values()) + index)
+        rows.append(("total", "", "", "", total))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for *texts, nbytes, total in rows:
+            left = "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=False))
+            lines.append(f"  {left}  {nbytes.rjust(widths[3])}  {total.rjust(widths[4])}")
+        return "\n".join(lines)
+
+
+def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) -> list[str]:
+    """The field names, one or several, that were given as ``option``."""
+    given, among = _as_names(option, names), set(known)
+    for name in given:
+        if name not in among:
+            raise ValueError(f"{option}: expected some of {list(known)}, got {name!r}")
+    return given
+
+
+def _as_names(option: str, names: str | Iterable[str]) -> list[str]:
+    """One name or several as a list; ``TypeError`` if they are no strings."""
+    if isinstance(names, str):
+        names = [names]
+    if not isinstance(names, Iterable):
+        raise TypeError(f"{option}: expected names of fields, got {names!r}")
+    given = list(names)
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"{option}: expected names of fields, got {name!r}")
+    return given
+
+
+def read_columns(
+    fields: str | Iterable[str] | None, columns: tuple[Column, ...]
+) -> tuple[Column, ...] | None:
+    """The columns that the option ``fields`` names, in declared order; None for all.
+
+    Raises ``TypeError`` if it holds no names, ``ValueError`` if there is no such field, one comes
+    twice, or there are none.
+    """
+    if fields is None:
+        return None
+    names = _as_names("fields", fields)
+    wanted = set(names)
+    found = tuple([column for column in columns if column.name in wanted])
+    if not names or len(found) < len(names):
+        known = [column.name for column in columns]
+        if not names:
+            raise ValueError(f"fields: expected some of {known}, got none")
+        read_names("fields", names, known)
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"fields: expected each field once, got {twice!r} twice")
+    return found
+
+
+def check_out(
+    out: object, n: int, wanted: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+) -> list[NDArray[Any]]:
+    """The arrays of ``out``, checked: each holds ``n`` items of the dtype and shape ``wanted``.
+
+    Other entries of ``out`` are ignored. An array of another library, such as a tensor, becomes a
+    NumPy array over the same memory.
+    """
+    if not isinstance(out, dict):
+        raise TypeError(f"out: expected a dict of arrays, got {type(out).__name__}")
+    names = list(wanted)
+    missing = [name for name in names if name not in out]
+    if missing:
+        raise TypeError(f"out: missing fields {missing}; expected {names}")
+    arrays = [as_out(f"out[{name!r}]", out[name]) for name in names]
+    for (name, (dtype, item)), array in zip(wanted.items(), arrays, strict=True):
+        shape = (n, *item)
+        if array.dtype != dtype or array.shape != shape:
+            raise ValueError(
+                f"out[{name!r}]: expected {dtype} of shape {shape}, "
+                f"got {array.dtype} of shape {array.shape}"
+            )
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            flaw = "read-only" if array.flags.c_contiguous else "not C-contiguous"
+            raise ValueError(
+                f"out[{name!r}]: expected a writeable C-contiguous array, got one that is {flaw}"
+            )
+    order = sorted(range(len(arrays)), key=lambda place: arrays[place].ctypes.data)
+    for one, two in pairwise(place for place in order if arrays[place].nbytes):
+        if np.may_share_memory(arrays[one], arrays[two]):
+            first, second = sorted((one, two))
+            raise ValueError(
+                f"out[{names[second]!r}] shares memory with out[{names[first]!r}]; expected arrays "
+                "of their own"
+            )
+    return arrays
+
+
+def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, int]]:
+    """Name and bytes of each block of the chained fields."""
+    frames = {field.name: schema.stored_nbytes(field) for field in schema.fields}
+    for stack in schema.stacks:
+        rows = capacity + (stack.depth - 1) * n_envs
+        yield f"frames of {stack.name}", rows * frames[stack.name]
+        yield f"runs of {stack.name}", capacity
+    for name, _ in schema.next_of:
+        yield f"marks of {name}", capacity
+
+
+def _record_stride(nbytes: int, most: float) -> int:
+    """The distance between records, padded to cache lines if ``most`` allows.
+
+    Unpadded, every second record of 48 bytes lies in two lines of 64 bytes; padded, draws take a
+    quarter less time.
+    """
+    padded = 1 << (nbytes - 1).bit_length() if nbytes <= CACHE_LINE else _align(nbytes, CACHE_LINE)
+    return padded if padded <= most else nbytes
+
+
+def _align(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment

@@ -1,0 +1,113 @@
+"""Snapshots: the rows of a buffer by value, for pickling and copying.
+
+Rows in use are records as they are: views of the buffer's memory, so that pickling does not copy
+them first, or copies where other threads may write to it meanwhile. Not here: the attributes of
+the buffer (``buffers._replay``) and the memory (``arenas``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._core import WORD_WRITTEN, Ring
+from cpprb_like._fields.schema import Layout, read_n_envs, read_size
+from cpprb_like._machine.byte_order import native
+from cpprb_like._rows.chained import load as load_chain
+from cpprb_like._rows.column import load_objects
+
+__all__ = ["check_layout", "load", "save"]
+
+
+def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring, *, copies: bool) -> dict[str, Any]:
+    """All rows, and what the ring knows of them: as views of its memory, or as ``copies``."""
+
+    def taken(values: NDArray[Any]) -> NDArray[Any]:
+        return values.copy() if copies else values
+
+    stored = ring.stored
+    return {
+        "layout": layout,
+        "state": layout.state(arena).copy(),
+        "records": taken(layout.records(arena)[:stored]),
+        "columns": {
+            number: taken(rows[:stored]) for number, rows in _beside_records(layout, arena, ring)
+        },
+        "blocks": {name: taken(layout.block(arena, name)) for name, _, _ in layout.blocks},
+        "chains": [chain.save() for chain in ring.chains],
+    }
+
+
+def check_layout(layout: object) -> Layout:
+    """Return the layout; ``ValueError`` unless its numbers follow from its fields and capacity."""
+    if not isinstance(layout, Layout):
+        raise ValueError(f"layout: expected one, got {type(layout).__name__}")
+    n_envs = read_n_envs(layout.n_envs, read_size(layout.size))
+    incomplete = as_int("slots for incomplete rows", layout.capacity - layout.size, 0)
+    sampler_nbytes = as_int("sampler_nbytes", layout.sampler_nbytes, 0)
+    for field in layout.schema.fields:
+        if native(field.dtype) != field.dtype:
+            raise ValueError(
+                f"field {field.name!r}: expected the byte order of this machine, got {field.dtype}"
+            )
+        for length in field.shape:
+            as_int(f"shape of field {field.name!r}", length, 0)
+    for stack in layout.schema.stacks:
+        (shape,) = [field.shape for field in layout.schema.fields if field.name == stack.name]
+        if not 0 <= stack.axis < len(shape) or shape[stack.axis] != stack.depth:
+            raise ValueError(f"stack of field {stack.name!r}: {stack} does not fit {shape}")
+    if layout != Layout.of(layout.schema, layout.size, n_envs, sampler_nbytes, incomplete):
+        raise ValueError("layout: its numbers contradict each other")
+    return layout
+
+
+def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
+    """Fill a fresh ring over fresh memory with what was saved; ``rebuild(ring)`` has to follow.
+
+    Raises ``ValueError`` if the parts do not fit. Whether the header agrees with the rows has to be
+    checked afterwards, before the ring is used: see ``checking.check_memory``.
+    """
+    layout: Layout = saved["layout"]
+    state = layout.state(arena)
+    _fill("state", state, saved["state"])
+    stored = min(int(state[WORD_WRITTEN]), layout.capacity)
+    if stored < 0:
+        raise ValueError(f"rows written: expected a number, got {stored}")
+    _fill("records", layout.records(arena)[:stored], saved["records"])
+    for number, rows in _beside_records(layout, arena, ring):
+        values, column = saved["columns"][number], ring.columns[number]
+        _check(f"column {number}", rows[:stored], values)
+        if column.objects is None:
+            rows[:stored] = values
+        else:
+            load_objects(column, values)
+    for name, _, _ in layout.blocks:
+        _fill(name, layout.block(arena, name), saved["blocks"][name])
+    for chain, chained in zip(ring.chains, saved["chains"], strict=True):
+        load_chain(chain, chained)
+
+
+def _fill(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:
+    _check(what, to, values)
+    to[...] = values
+
+
+def _check(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:
+    if type(values) is not np.ndarray or values.dtype != to.dtype or values.shape != to.shape:
+        got = f"{getattr(values, 'dtype', type(values))} of shape {np.shape(values)}"
+        raise ValueError(f"{what}: expected {to.dtype} of shape {to.shape}, got {got}")
+
+
+def _beside_records(
+    layout: Layout, arena: NDArray[np.uint8], ring: Ring
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Fields that have rows of their own: their numbers, and the rows."""
+    for number, column in enumerate(ring.columns):
+        if column.objects is not None:
+            yield number, column.objects
+        elif column in ring.stored_columns and not layout.in_record(number):
+            yield number, layout.rows(arena, number)

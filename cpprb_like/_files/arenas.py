@@ -1,0 +1,89 @@
+"""Allocates the arena of a buffer on the heap: one array of zero bytes.
+
+Not here: arenas in mapped files (``file_maps``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import weakref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import WORD_WRITTEN
+from cpprb_like._fields.schema import Layout
+from cpprb_like._machine import machine_memory
+
+__all__ = ["allocate", "allocate_floats", "open_arena"]
+
+Arena = NDArray[np.uint8]
+
+HUGE_PAGE_NBYTES = 1 << 21
+CACHE_LINE = 64
+
+# The large arenas of this process: the system promises memory that nobody has written to again and
+# again, so what they have yet to fill counts as taken.
+_arenas: list[tuple[weakref.ref[Arena], Layout]] = []
+
+
+def open_arena(layout: Layout) -> Arena:
+    """Memory for a layout, on the heap.
+
+    Raises ``MemoryError`` if the machine does not have enough free memory; the message lists the
+    bytes of each field.
+    """
+    what = f"a buffer of {layout.capacity} steps"
+    untouched = sum(share for share in map(_untouched, _arenas) if share)
+    if untouched:
+        beside = machine_memory.format_nbytes(untouched)
+        what += f" (beside {beside} that other buffers have yet to fill)"
+    try:
+        machine_memory.require(layout.total_nbytes + untouched, what)
+        arena = allocate(layout.nbytes)
+    except MemoryError as error:
+        raise MemoryError(f"{error}\n{layout.table()}") from None
+    if layout.nbytes >= HUGE_PAGE_NBYTES:
+        _arenas[:] = [entry for entry in _arenas if entry[0]() is not None]
+        _arenas.append((weakref.ref(arena), layout))
+    return arena
+
+
+def _untouched(entry: tuple[weakref.ref[Arena], Layout]) -> int:
+    """Bytes of a living arena that the system has yet to find memory for."""
+    arena, layout = entry[0](), entry[1]
+    if arena is None:
+        return 0
+    written = int(layout.state(arena)[WORD_WRITTEN])
+    return layout.nbytes * max(0, layout.capacity - written) // layout.capacity
+
+
+def allocate(nbytes: int) -> Arena:
+    """Zero bytes on the heap, with huge pages where the system has them.
+
+    They save most misses of the address cache: sampling small rows at random takes about a
+    fifth less time, wide rows about a third.
+    """
+    if nbytes < HUGE_PAGE_NBYTES or not hasattr(mmap, "MAP_PRIVATE"):
+        return np.zeros(nbytes, np.uint8)
+    try:
+        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:  # also a limit of the process: ulimit -v
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(
+            f"no memory left for {machine_memory.format_nbytes(nbytes)}: {error.strerror}"
+        ) from None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)
+
+
+def allocate_floats(n: int) -> NDArray[np.float64]:
+    """``n`` zeros of float64, aligned to cache lines."""
+    spare = allocate(8 * n + CACHE_LINE)
+    start = -spare.ctypes.data % CACHE_LINE
+    return spare[start : start + 8 * n].view(np.float64)

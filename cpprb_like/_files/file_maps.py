@@ -1,0 +1,1111 @@
+"""The files of a buffer: created, locked, mapped, opened again.
+
+The rows are in ``<prefix>.dat``: the arena, and behind it what makes a process that is killed at
+any time harmless. Not here: what such a process leaves half-done (``recovery``), memory on the heap
+(``arenas``), and what is read and written (``_core``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import hashlib
+import mmap
+import os
+import re
+import secrets
+import shutil
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.checks import as_path
+from cpprb_like._core import (
+    FLAG_ABSENT,
+    WORD_CLEARS,
+    WORD_EDITS,
+    WORD_HANDLE_BASE,
+    WORD_RESERVED,
+    WORD_WRITTEN,
+    Ring,
+)
+from cpprb_like._fields.schema import Layout
+from cpprb_like._files.arenas import allocate
+from cpprb_like._files.flushes import Flushed, Fresh, pack, unpack
+from cpprb_like._files.recovery import Queue, end_before, hide, recover
+from cpprb_like._machine.file_systems import REFUSED, sync_folder
+from cpprb_like._machine.forks import OneProcess
+from cpprb_like._rows import chained, overflow
+from cpprb_like._rows.tracker import Tracker
+from cpprb_like._rows.undo import Undo
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+__all__ = ["KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "Room", "check_mode"]
+
+Arena = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+FileMode = Literal["x", "w", "r", "r+"]
+
+WORD = 8
+CACHE_LINE = 64
+LOCKED_BYTE = 1 << 62  # where Windows locks a file: no buffer has a byte there
+MAGIC = b"cpprb_like ring, version "
+VERSION_NBYTES = 32  # of the identity of a layout
+SIDE_NBYTES = (
+    64  # of the header of a file beside the rows: its incarnation and three words are the last
+)
+SIDE_MAGIC = b"cpprb_like, 1"
+INCARNATION_NBYTES = 16
+FIRST_NBYTES = 1 << 16  # of values that are kept aside: room for so many at first, ...
+FIRST_ROOM = 1024  # ... for at most so many values
+UNFINISHED, COMPLETE, REPLACED = range(3)  # what a file beside the rows says of itself
+BOOT_NBYTES = 36
+CHANGES_AT = (
+    40  # of the word, in the line of the start, that a process raises for those that follow
+)
+LOG_NBYTES = 1 << 20  # of a log of flushes that is not written anew yet, ...
+LOG_NBYTES_PER_ROW = 64  # ... and for each row: one takes 22 bytes or more
+NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
+NO_BYTES: Arena = np.empty(0, np.uint8)
+TRIES = 100  # to copy a file whose rows are being edited
+PAUSE = 0.01  # seconds between two tries
+FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)  # what a system says that has no room left
+KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
+NOTHING_ADDED = "; nothing was added, and no row is lost"
+SHARED_FILE = (
+    "the rows lie in a file that the parent process writes to; a forked process can only read "
+    "them. Copy the buffer (copy.deepcopy) for rows of its own"
+)
+READ_ONLY = "the buffer was opened with mmap_mode='r', to be read and not written"
+WRITES_ELSEWHERE = (
+    "another buffer has this file open, in this process or another; two that write to one file "
+    "would tear each other's rows"
+)
+
+NO_LOCKS = (
+    "the file system has no locks, which keep a second writer out; mmap_prefix needs a folder on a "
+    "file system with flock, such as a local disk"
+)
+
+
+def check_mode(mode: object) -> None:
+    """Raise ``ValueError`` unless it is a mode."""
+    if mode not in ("x", "w", "r", "r+"):
+        raise ValueError(f"mmap_mode: expected 'x', 'w', 'r' or 'r+', got {mode!r}")
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where things are in the file behind the arena: offset and bytes."""
+
+    boot: tuple[int, int]
+    lens: tuple[int, int]  # of the streams' episodes, before the rows that are being added
+    latest: tuple[tuple[int, int], ...]  # of each chained field: the newest values, twice
+    log: tuple[int, int]  # undo log
+    nbytes: int  # of the file
+
+    @classmethod
+    def of(cls, layout: Layout) -> _Places:
+        boot = _align(layout.nbytes, CACHE_LINE), CACHE_LINE
+        lens = sum(boot), WORD * layout.n_envs
+        row = sum(2 * WORD + _align(field.nbytes, WORD) for field in layout.schema.fields)
+        state = 2 * WORD + layout.state_nbytes
+        end = sum(lens)
+        latest = []
+        for name in layout.schema.chained_in_order:
+            (nbytes,) = [field.nbytes for field in layout.schema.fields if field.name == name]
+            latest.append((end, 2 * (WORD + _align(layout.n_envs * nbytes, WORD))))
+            end = sum(latest[-1])
+        log = end, WORD + max(row, state)
+        return cls(boot, lens, tuple(latest), log, sum(log))
+
+
+@dataclass(frozen=True)
+class _Aside:
+    """What a chained field keeps aside in files of its own: see ``Queue``."""
+
+    name: str  # of the file, between the prefix and the generation
+    nbytes: int  # of a value
+    reach: int
+    lag: int
+
+    def file_nbytes(self, room: int) -> int:
+        """Bytes of a file with room for so many values."""
+        return SIDE_NBYTES + room * (WORD + self.nbytes)
+
+    @classmethod
+    def all(cls, layout: Layout) -> list[list[_Aside]]:
+        """Those of each chained field, in the order of ``Chain.asides``."""
+        fields = {field.name: field for field in layout.schema.fields}
+        frames = {
+            stack.name: fields[stack.name].nbytes // stack.depth for stack in layout.schema.stacks
+        }
+        found = []
+        for number, stack in enumerate(layout.schema.stacks):
+            older = fields[stack.name].nbytes - frames[stack.name]
+            reach = layout.capacity + (stack.depth - 1) * layout.n_envs
+            found.append([cls(f"{number}-0", older, reach, 0)])
+        for number, (name, source) in enumerate(layout.schema.next_of, len(found)):
+            sizes = fields[name].nbytes, frames.get(source, 0)
+            found.append(
+                [
+                    cls(f"{number}-{place}", nbytes, layout.capacity, layout.n_envs)
+                    for place, nbytes in enumerate(sizes)
+                ]
+            )
+        return found
+
+
+class _Side:
+    """A file beside the rows: a header, keys and values.
+
+    Its word ``complete`` goes from ``UNFINISHED`` to ``COMPLETE``, and to ``REPLACED`` when a
+    larger one is complete: it lacks what is written from then on.
+    """
+
+    def __init__(self, memory: Arena, nbytes: int, generation: int) -> None:
+        self.generation = generation
+        words = memory[:SIDE_NBYTES].view(np.int64)
+        self.complete = words[-3:-2]
+        room = int(words[-2])
+        self.keys = memory[SIDE_NBYTES : SIDE_NBYTES + WORD * room].view(np.int64)
+        self.values = memory[SIDE_NBYTES + WORD * room :][: room * nbytes]
+
+
+class Files:
+    """The files of one buffer, open as long as this object or the memory that it gave lives.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the buffer.
+    prefix : str or Path
+        Of the names of the files.
+    mode : {"x", "w", "r", "r+"}
+        Create them and fail if they exist; create them anew; open them to read; open them.
+
+    Raises
+    ------
+    ValueError
+        A field holds Python objects; or the file is none of a buffer, of another one, or damaged.
+    BlockingIOError
+        Another buffer writes to it, in this process or another, or reads it and we are to write.
+    OSError
+        The file exists, does not exist, or the system refuses it.
+    """
+
+    def __init__(self, layout: Layout, prefix: str | Path, mode: FileMode) -> None:
+        boxed = [field.name for field in layout.schema.fields if field.dtype.hasobject]
+        if boxed:
+            raise ValueError(f"mmap_prefix: fields {boxed} hold Python objects, which no file can")
+        self.layout = layout
+        self.path = Path(f"{as_path('mmap_prefix', prefix)}.dat")
+        self.mode = mode
+        self.frozen = READ_ONLY if mode == "r" else None
+        self._places = _Places.of(layout)
+        if self._places.nbytes > sys.maxsize:
+            raise MemoryError(f"no file can have {self._places.nbytes} bytes\n{layout.table()}")
+        self._asides = _Aside.all(layout)
+        self._sides: dict[str, _Side] = {}
+        self._overflows: dict[str, Any] = {}  # what is in them
+        self._numbers: dict[str, set[int]] = {}  # of a writer: generations that there are
+        self._process = os.getpid()
+        self._flushed = Flushed(layout)
+        self._log_nbytes = 0
+        self._edited = NO_SLOTS
+        self._is_copy = False  # of files that another process writes to
+        self._has_new_names = True  # of files, which may not be on the disk yet
+        self._logged: dict[str, int] = {}  # generations that the log on the disk refers to
+        self._staged = ""  # what names of new files end with before ``publish``
+        self._old: BinaryIO | None = None  # the file that ``publish`` replaces, locked
+        self._unpublished: list[Path] = []
+        self.one_process = OneProcess(SHARED_FILE)
+        """Who may write: this process alone."""
+        try:
+            if mode in ("r", "r+"):
+                memory = self._read() if mode == "r" else self._open()
+            else:
+                memory = self._create(mode)
+        except OverflowError:
+            raise MemoryError(
+                f"no file can have {self._places.nbytes} bytes\n{layout.table()}"
+            ) from None
+        except OSError as error:
+            if error.filename is None and error.errno is not None:
+                error.filename = str(self.path)
+            if error.errno == errno.ENOMEM:
+                raise MemoryError(
+                    f"{self.path}: no memory left to map {self._places.nbytes:,} bytes\n"
+                    f"{layout.table()}"
+                ) from error
+            raise
+        self._memory = memory
+        self.arena = memory[: layout.nbytes]
+        self._growing = threading.RLock()
+        if mode in ("r", "r+"):
+            self._recover()
+        self.undo = self._make_undo()
+        """The undo log, for the ring."""
+
+    def _make_undo(self) -> Undo:
+        lens = self._part(self._places.lens).view(np.int64)
+        tracker = Tracker(self.layout.capacity)
+        return Undo(self.arena, lens, self._part(self._places.log), tracker)
+
+    # ------------------------------------------------------------------ flushing
+
+    def flush(self, hold: Callable[..., Any]) -> None:
+        """Have all that is in memory now on the disk: see ``flushes``.
+
+        ``hold(True, call)`` makes the call while nobody writes.
+        """
+        with self._growing:
+            try:
+                record = hold(True, self._note)
+                for path in self._all_paths():
+                    _sync(path)
+                if self._has_new_names:  # a record refers to none that a crash may take
+                    _sync(self.path.parent)
+                    self._has_new_names = False
+                self._append(record)
+            except BaseException:
+                self._flushed, self._log_nbytes = Flushed(self.layout), 0  # the next one says all
+                raise
+            self._logged = dict(self._flushed.generations)
+            self._edited = NO_SLOTS
+            self._forget_sides()
+
+    def publish(self) -> None:
+        """Give new files their names, when they hold all that they should; nothing for others.
+
+        The name of the rows is the one step after which the new buffer is there. A process that is
+        killed before it leaves the old files, or none. One that is killed after it leaves the log
+        and the file of the sampler under names that ``_find`` knows.
+        """
+        if not self._staged:
+            return
+        self.flush(lambda _, call: call())
+        rows, *others = [self.path, self._log_path, self._sampler_path]
+        unpublished = self._unpublished[:]
+        self._unpublished.clear()
+        try:
+            if self._old is None:
+                _name(self._place(rows), rows)
+                self._place(rows).unlink(missing_ok=True)
+            else:
+                self._place(rows).replace(rows)
+        except OSError:
+            self._unpublished += unpublished
+            raise
+        self._sync_names()
+        for path in others:
+            if self._place(path).exists():
+                self._place(path).replace(path)
+        self._sync_names()
+        self._staged = ""
+        if self._old is not None:
+            self._old.close()
+        self._old = None
+        self._forget_sides()
+
+    def _sync_names(self) -> None:
+        """Return when the names of the files are on the disk."""
+        _sync(self.path.parent)
+
+    def _place(self, path: Path) -> Path:
+        """Where a file is that gets this name."""
+        return path.with_name(path.name + self._staged)
+
+    def _find(self, path: Path) -> Path:
+        """Where a file of these rows is: a killed ``publish`` may not have named it."""
+        unnamed = path.with_name(path.name + _staging(self._incarnation))
+        return unnamed if unnamed.exists() else path
+
+    def flush_at_the_end(self) -> None:
+        """Flush what nobody will write to again; a warning says so if that fails."""
+        if os.getpid() != self._process or not (self._is_dirty() and self.path.exists()):
+            return
+        try:
+            self.flush(lambda _, call: call())
+        except OSError as error:
+            warnings.warn(f"{self.path}: not flushed: {error}", RuntimeWarning, stacklevel=1)
+
+    def _is_dirty(self) -> bool:
+        state, before = self.layout.state(self.arena), self._flushed.state
+        return not np.array_equal(state, before) or self._log_nbytes == 0
+
+    def _note(self) -> bytes:
+        undo = self.undo
+        self._edited = np.union1d(self._edited, undo.tracker.slots())
+        undo.tracker = Tracker(self.layout.capacity)
+        base = int(self.layout.state(self.arena)[WORD_HANDLE_BASE])
+        tag = base + int(self.layout.state(self.arena)[WORD_WRITTEN])
+        latest = []
+        for place in self._places.latest:
+            part = self._part(place)
+            tags, values = part[: 2 * WORD].view(np.int64), part[2 * WORD :].reshape(2, -1)
+            latest.append(values[1 if tags[1] == tag else 0].copy())
+        queues = {queue.name: self._fresh(queue, base, tag) for queue in self._queues()}
+        record = self._flushed.note(self.arena, self._edited, latest, queues)
+        if self._log_nbytes > LOG_NBYTES_PER_ROW * self.layout.capacity + LOG_NBYTES:
+            self._log_nbytes = 0  # the log begins anew
+            record = self._flushed.whole()
+        return pack(*record)
+
+    def _fresh(self, queue: _Aside, base: int, tag: int) -> Fresh:
+        """What a queue keeps that the last record does not say."""
+        side, oldest = self._sides[queue.name], max(base, tag - queue.reach)
+        known = self._flushed.newest(queue.name, side.generation)
+        first = oldest if known is None else max(oldest, known[0] + 1)
+        rows, values = self._overflows[queue.name].part(first - base, tag - queue.lag - base)
+        keys = rows + base
+        places = np.arange(len(keys)) + (0 if known is None else known[1] + 1)
+        places %= max(len(side.keys), 1)
+        if not np.array_equal(side.keys[places], keys):  # after a clear, or in a new file
+            order = np.argsort(side.keys)
+            places = order[np.searchsorted(side.keys, keys, sorter=order)]
+        return Fresh(side.generation, oldest, keys, places, values)
+
+    def _append(self, record: bytes) -> None:
+        """Write a record behind the others, or in place of all if there are none."""
+        path = self._place(self._log_path)
+        if self._log_nbytes == 0:
+            with _unfinished(path) as unfinished:
+                with unfinished.open("xb") as file:
+                    file.write(self._incarnation + record)
+                    file.flush()
+                    os.fsync(file.fileno())
+                unfinished.replace(path)
+            _sync(path.parent)
+            self._log_nbytes = INCARNATION_NBYTES
+        else:
+            with path.open("r+b") as file:
+                file.seek(self._log_nbytes)
+                file.write(record)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+        self._log_nbytes += len(record)
+
+    @property
+    def _log_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.flushed.dat")
+
+    def _all_paths(self) -> list[Path]:
+        sides = [
+            self._side_path(queue.name, self._sides[queue.name].generation)
+            for queue in self._queues()
+        ]
+        sampler = self._place(self._sampler_path)
+        return [self._place(self.path), *sides, *([sampler] if sampler.exists() else [])]
+
+    @property
+    def _sampler_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.sampler.dat")
+
+    def _queues(self) -> list[_Aside]:
+        return [queue for asides in self._asides for queue in asides if queue.nbytes]
+
+    def _read_log(self) -> bool:
+        """Find what was flushed; false if nothing was."""
+        path = self._find(self._log_path)
+        if not path.exists():
+            return False
+        log = path.read_bytes()
+        if log[:INCARNATION_NBYTES] != self._incarnation:
+            return False
+        for numbers, arrays, place in unpack(log[INCARNATION_NBYTES:]):
+            self._flushed.take(numbers, arrays)
+            self._log_nbytes = INCARNATION_NBYTES + place
+        self._logged = dict(self._flushed.generations)
+        return self._log_nbytes > 0
+
+    def _after_a_crash(self) -> None:
+        """Restore what was flushed last: the machine was started anew since the file was open."""
+        try:
+            is_known = self._read_log()
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            is_known, self._flushed = False, Flushed(self.layout)
+        if not is_known:
+            self._log_nbytes = 0
+        old = {}
+        for queue in self._queues():
+            generation = self._flushed.generations.get(queue.name, 0)
+            with contextlib.suppress(FileNotFoundError):
+                memory = np.fromfile(self._side_path(queue.name, generation), np.uint8)
+                if len(memory) > SIDE_NBYTES:
+                    room = (len(memory) - SIDE_NBYTES) // (WORD + queue.nbytes)
+                    keys = memory[SIDE_NBYTES : SIDE_NBYTES + WORD * room].view(np.int64)
+                    values = memory[SIDE_NBYTES + WORD * room :][: room * queue.nbytes]
+                    old[queue.name] = keys, values
+        asides = [
+            [(queue.name, queue.reach, queue.lag) for queue in asides if queue.nbytes]
+            for asides in self._asides
+        ]
+        lost, kept = self._flushed.restore(self.arena, asides, old)
+        self._part(self._places.log)[:WORD] = 0
+        state = self.layout.state(self.arena)
+        tag = int(state[WORD_HANDLE_BASE] + state[WORD_WRITTEN])
+        for where, values in zip(self._places.latest, self._flushed.latest, strict=False):
+            part = self._part(where)
+            part[: 2 * WORD].view(np.int64)[:] = tag, -1
+            part[2 * WORD :].reshape(2, -1)[0] = values
+        for queue in self._queues():
+            entries = kept[queue.name]
+            side = self._create_side(queue, max(4, 2 * self.layout.n_envs, 2 * len(entries)))
+            for place, (key, value) in enumerate(entries):
+                side.values.reshape(-1, queue.nbytes)[place] = value
+                side.keys[place] = key
+            side.complete[:] = COMPLETE
+            self._sides[queue.name] = side
+        what = f"{lost} rows that were overwritten or changed since" if is_known else "all rows"
+        if lost or not is_known:
+            warnings.warn(
+                f"{self.path}: the machine was started anew since this file was open; what the "
+                f"last flush wrote is there, and {what} are left out",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def _is_of_this_start(self) -> bool:
+        """Whether the machine has not been started anew since the file was open."""
+        boot, now = self._part(self._places.boot), _boot_id()
+        return boot[:BOOT_NBYTES].tobytes() == now.ljust(BOOT_NBYTES, b"\0")
+
+    def _sign(self) -> None:
+        """Write down when the machine was started."""
+        _sign(self._part(self._places.boot))
+
+    def _part(self, place: tuple[int, int]) -> Arena:
+        offset, nbytes = place
+        return self._memory[offset : offset + nbytes]
+
+    def keep(self, ring: Ring) -> None:
+        """Have a ring over this memory keep in files what its chained fields keep aside."""
+        layout, is_new = self.layout, self.mode in ("x", "w")
+        state = layout.state(self.arena)
+        written, base = int(state[WORD_WRITTEN]), int(state[WORD_HANDLE_BASE])
+        newest = np.arange(written - layout.n_envs, written) % layout.capacity
+        # A row that was being overwritten is absent, and nothing follows from what it had.
+        there = layout.flags(self.arena)[newest] != FLAG_ABSENT
+        for chain, place, asides in zip(
+            ring.chains, self._places.latest, self._asides, strict=True
+        ):
+            latest = self._part(place)
+            is_known = (latest[: 2 * WORD].view(np.int64) == base + written).any() or is_new
+            seen = there & bool(is_known and written > 0)
+            chained.use_file(chain, latest, base + written, seen, is_new)
+            for aside, queue in zip(chain.asides, asides, strict=True):
+                overflow.set_base(aside, base)
+                if not queue.nbytes:
+                    continue
+                self._overflows[queue.name] = aside
+                side = self._sides[queue.name]
+                if not is_new:
+                    overflow.use_file(aside, side.keys, side.values, base)
+                    continue
+                if not overflow.grow(aside, side.keys, side.values, side.complete):
+                    side = self._sides[queue.name] = self._create_side(queue, aside.count)
+                    overflow.grow(aside, side.keys, side.values, side.complete)
+        if not is_new and not self.frozen:
+            if not (self._is_of_this_start and self._log_nbytes):
+                self.flush(lambda _, call: call())
+                self._sign()
+            self._forget_sides()
+
+    def grow(self, ring: Ring) -> None:
+        """Make the files larger that the ring asked for: ``MemoryError`` if there is no room."""
+        with self._growing:
+            lacking = self._lacking(ring)
+            try:
+                with self._room_for(sum(queue.file_nbytes(room) for _, queue, room in lacking)):
+                    for aside, queue, room in lacking:
+                        side = self._create_side(queue, room)
+                        if overflow.grow(aside, side.keys, side.values, side.complete):
+                            self._sides[queue.name].complete[:] = REPLACED
+                            self._sides[queue.name] = side
+            finally:
+                self._forget_sides()
+
+    def _room_for(self, nbytes: int) -> Room:
+        """Say what to do where there is no room for files that grow."""
+        return _disk_for(nbytes, self.path)
+
+    def _lacking(self, ring: Ring) -> list[tuple[Any, _Aside, int]]:
+        """What lies in a file that is too small, that file, and for how many values it is to be."""
+        found = []
+        for chain, asides in zip(ring.chains, self._asides, strict=True):
+            for aside, queue in zip(chain.asides, asides, strict=True):
+                room = len(self._sides[queue.name].keys) if queue.nbytes else aside.wanted
+                if aside.wanted > room:
+                    found.append((aside, queue, max(aside.wanted, room + room // 2)))
+        return found
+
+    def floats(self, what: str, sizes: Mapping[str, int]) -> tuple[dict[str, Floats], bool]:
+        """Arrays in the file of the sampler, by name, and whether they have what they had.
+
+        ``what`` says in words what they hold. Raises ``ValueError`` if the file has something else.
+        """
+        path = self._sampler_path
+        head = SIDE_MAGIC + hashlib.sha256(repr((what, dict(sizes))).encode()).digest()[:8]
+        nbytes = SIDE_NBYTES + WORD * sum(sizes.values())
+        memory, start = (
+            self._old_floats(self._find(path), nbytes),
+            SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES,
+        )
+        there = memory is not None
+        if memory is None:
+            if self.mode in ("r", "r+") and self.layout.state(self.arena)[WORD_WRITTEN]:
+                warnings.warn(
+                    f"{path} is missing, or of another buffer: all rows have the priority of new "
+                    "ones",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            memory = (
+                allocate(nbytes) if self.frozen else self._new_floats(self._place(path), nbytes)
+            )
+            memory[: len(head)] = np.frombuffer(head, np.uint8)
+            memory[start : start + INCARNATION_NBYTES] = np.frombuffer(self._incarnation, np.uint8)
+            memory[:SIDE_NBYTES].view(np.int64)[-3] = COMPLETE
+        elif memory[: len(head)].tobytes() != head or len(memory) != nbytes:
+            raise ValueError(
+                f"{path} holds no priorities of this kind: expected {what}; a sampler of other "
+                "parameters kept them, or the file was damaged. Without it all rows have the "
+                "priority of new ones"
+            )
+        arrays, place = {}, SIDE_NBYTES
+        for name, size in sizes.items():
+            arrays[name] = memory[place : place + WORD * size].view(np.float64)
+            place += WORD * size
+        return arrays, there
+
+    def _old_floats(self, path: Path, nbytes: int) -> Arena | None:
+        """The file of the sampler, if it belongs to these rows."""
+        if self.mode in ("x", "w") or not path.exists():
+            return None
+        memory = np.fromfile(path, np.uint8) if self._is_copy else self._map_side(path)
+        start = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
+        given = memory[start : start + INCARNATION_NBYTES].tobytes()
+        if given != self._incarnation or (len(memory) == nbytes and not memory[start + 16]):
+            return None
+        return memory
+
+    def _new_floats(self, path: Path, nbytes: int) -> Arena:
+        self._unpublished += [path] if self._staged else []
+        with _unfinished(path) as unfinished:
+            with unfinished.open("xb+") as file:
+                memory = _map_new(file, nbytes)
+            unfinished.replace(path)
+        self._has_new_names = True
+        return memory
+
+    # ------------------------------------------------------------------ files beside the rows
+
+    @property
+    def _incarnation(self) -> bytes:
+        """What the files of one buffer have in common, and no others have."""
+        return self._part(self._places.boot)[-INCARNATION_NBYTES:].tobytes()
+
+    def _count_sides(self) -> None:
+        """Look which generations there are. Later this buffer alone makes and removes some."""
+        self._numbers = {name: {n for n, _ in found} for name, found in self._all_sides().items()}
+
+    def _all_sides(self) -> dict[str, list[tuple[int, Path]]]:
+        """The generations of each file, newest first; those of other buffers too.
+
+        Cost: in proportion to the files of the folder.
+        """
+        stem = re.escape(self.path.name.removesuffix(".dat"))
+        name = re.compile(rf"{stem}\.(\d+-\d+)\.(\d+)\.dat", re.ASCII)
+        found: dict[str, list[tuple[int, Path]]] = {queue.name: [] for queue in self._queues()}
+        with os.scandir(self.path.parent) as entries:
+            for entry in entries:
+                match = name.fullmatch(entry.name)
+                if match and match[1] in found:
+                    found[match[1]].append((int(match[2]), self.path.with_name(entry.name)))
+        return {name: sorted(paths, reverse=True) for name, paths in found.items()}
+
+    def _side_path(self, name: str, generation: int) -> Path:
+        return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{name}.{generation}.dat")
+
+    def _create_side(self, queue: _Aside, room: int) -> _Side:
+        """A new generation of a file, with room for so many values and none of them.
+
+        It gets its name when its header is there, so nobody ever finds it without.
+        """
+        numbers = self._numbers.setdefault(queue.name, set())
+        number = 1 + max(numbers, default=0)
+        path = self._side_path(queue.name, number)
+        nbytes, incarnation = queue.file_nbytes(room), self._incarnation
+        words = np.array([UNFINISHED, room, queue.nbytes], np.int64).tobytes()
+        head = SIDE_MAGIC.ljust(SIDE_NBYTES - len(incarnation + words), b"\0") + incarnation + words
+        if self.frozen:
+            memory = allocate(nbytes)
+            memory[:SIDE_NBYTES] = np.frombuffer(head, np.uint8)
+        else:
+            with _unfinished(path) as unfinished:
+                with unfinished.open("xb") as file:
+                    _reserve(file, nbytes)
+                    file.write(head)
+                _name(unfinished, path)
+            numbers.add(number)
+            self._unpublished += [path] if self._staged else []
+            self._has_new_names = True
+            try:
+                memory = self._map_side(path)
+            except OSError:
+                path.unlink(missing_ok=True)
+                numbers.discard(number)
+                raise
+        side = _Side(memory, queue.nbytes, number)
+        side.keys[:] = -1
+        return side
+
+    def _open_side(self, queue: _Aside, memory_of: Callable[[Path], Arena]) -> _Side:
+        """The newest generation of a file that is complete.
+
+        What has no header is no hindrance if there is one: who was killed may have left it.
+        """
+        damaged = None
+        for number, path in self._all_sides()[queue.name]:
+            memory = memory_of(path)
+            head = memory[:SIDE_NBYTES].tobytes()
+            if len(head) < SIDE_NBYTES or not head.startswith(SIDE_MAGIC):
+                damaged = path
+                continue
+            place = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
+            complete, room, nbytes = np.frombuffer(head, np.int64)[-3:].tolist()
+            if (
+                head[place : place + INCARNATION_NBYTES] != self._incarnation
+                or complete != COMPLETE
+            ):
+                continue
+            expected = queue.file_nbytes(room)
+            if nbytes != queue.nbytes or len(memory) != expected:
+                raise ValueError(
+                    f"{path}: expected {expected} bytes, got {len(memory)}: it was cut off, or "
+                    "something was added to it"
+                )
+            return _Side(memory, nbytes, number)
+        if damaged is not None:
+            raise ValueError(f"{damaged} is no file of a buffer, or was cut off")
+        raise FileNotFoundError(
+            errno.ENOENT, "a file with a part of the rows is missing",
+            str(self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{queue.name}.*.dat")),
+        )  # fmt: skip
+
+    def _sweep(self) -> None:
+        """Remove the files that a process that was killed had not finished.
+
+        Only who keeps all others from writing may.
+        """
+        stem = re.escape(self.path.name.removesuffix(".dat"))
+        left = re.compile(
+            rf"{stem}\.(flushed\.|sampler\.|\d+-\d+\.\d+\.)?dat(\.[0-9a-f]{{16}}\.new)+"
+        )
+        for path in self.path.parent.iterdir():
+            if left.fullmatch(path.name):
+                with contextlib.suppress(OSError):  # it goes when the file is opened again
+                    path.unlink()
+
+    def _forget_sides(self) -> None:
+        """Remove all generations but the present ones, and those of buffers that were replaced."""
+        if self.frozen or self._staged:
+            return
+        for name, numbers in self._numbers.items():
+            for number in numbers - {self._logged.get(name), self._sides[name].generation}:
+                with contextlib.suppress(OSError):  # it goes when the file is opened again
+                    self._side_path(name, number).unlink(missing_ok=True)
+                numbers.discard(number)
+
+    def _recover(self) -> None:
+        """Set right what a process that was killed left half-done."""
+        if self.mode == "r+":
+            for path in (self._log_path, self._sampler_path):
+                if self._find(path) != path:
+                    self._find(path).replace(path)
+            self._sweep()
+            self._count_sides()
+        if self._is_copy:
+            pass
+        elif self._is_of_this_start:
+            for queue in self._queues():
+                self._sides[queue.name] = self._open_side(queue, self._map_side)
+            if self.mode == "r+":
+                self._read_log()
+        else:
+            self._after_a_crash()
+        queues = [
+            Queue(self._sides[queue.name].keys, queue.reach, queue.lag) for queue in self._queues()
+        ]
+        try:
+            torn = recover(
+                self.layout,
+                self.arena,
+                self._part(self._places.lens).view(np.int64),
+                self._part(self._places.log),
+                queues,
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from None
+        edits = self.layout.state(self.arena)[WORD_EDITS]
+        is_known = self._is_of_this_start and not len(torn)
+        if not is_known or edits != self._flushed.state[WORD_EDITS]:  # which rows, nobody knows now
+            self._edited = np.arange(self.layout.capacity)
+        if len(torn):
+            self._tell_torn(torn)
+
+    def _tell_torn(self, torn: NDArray[np.int64]) -> None:
+        warnings.warn(
+            f"{self.path}: {len(torn)} rows (ids {torn[0]} to {torn[-1]}) are left out: "
+            "somebody was writing newer ones in their place, and did not finish",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    def _map_side(self, path: Path) -> Arena:
+        access = mmap.ACCESS_COPY if self.mode == "r" else mmap.ACCESS_WRITE
+        with path.open("rb" if self.mode == "r" else "r+b") as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            return _array(mmap.mmap(file.fileno(), nbytes, access=access)) if nbytes else NO_BYTES
+
+    # ------------------------------------------------------------------ opening
+
+    def _open(self) -> Arena:
+        with self.path.open("r+b") as file:
+            self._lock(file, self.path)
+            self._check(file)
+            return _array(mmap.mmap(file.fileno(), self._places.nbytes))
+
+    def _lock(self, file: BinaryIO, path: Path) -> None:
+        """Keep other writers out, as long as the memory lives."""
+        _lock(file, path)
+
+    def _read(self) -> Arena:
+        """The bytes of the file, to be read: those of the file itself, or of a copy.
+
+        While nobody writes, our pages are those of the file until we write to them, which the file
+        does not see. If somebody does, a copy of all of it is made.
+        """
+        with self.path.open("rb") as file:
+            try:
+                _lock(file, self.path, shared=True)
+            except OSError as error:  # beside a writer, or where nothing says that there is none
+                if not isinstance(error, BlockingIOError) and error.errno not in REFUSED:
+                    raise
+                self._check(file)
+                return self._copy(file)
+            self._check(file)
+            nbytes = self._places.nbytes
+            return _array(mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_COPY))
+
+    def _copy(self, file: BinaryIO) -> Arena:
+        """A copy of a file that somebody writes to: the rows that nobody wrote to meanwhile.
+
+        If many rows were lost in this way, it is made again; the more often, the more may be lost.
+        """
+        live = np.frombuffer(
+            mmap.mmap(file.fileno(), self._places.nbytes, access=mmap.ACCESS_READ), np.uint8
+        )
+        state = self.layout.state(live[: self.layout.nbytes])
+        memory = allocate(self._places.nbytes)
+        copied = self.layout.state(memory[: self.layout.nbytes])
+        for attempt in range(TRIES):
+            before, edits = self._header(live), self._edits_in_place(state)
+            memory[:] = live
+            self._memory = memory
+            try:
+                self._copy_sides()
+            except (FileNotFoundError, ValueError):
+                if attempt + 1 == TRIES:
+                    raise
+                time.sleep(PAUSE)  # one of them grew: the newer one is made, the older one is gone
+                continue
+            after = state.copy()
+            same = before[WORD_CLEARS] == after[WORD_CLEARS]
+            begun = max(before[WORD_RESERVED], after[WORD_RESERVED])
+            lost = begun - before[WORD_WRITTEN]
+            is_sound = same and edits % 2 == 0 and edits == self._edits_in_place(state)
+            if is_sound and TRIES * lost <= attempt * self.layout.capacity:
+                copied[:] = before
+                copied[WORD_RESERVED] = begun
+                self._part_of(memory, self._places.lens)[:] = before[-self.layout.n_envs :].view(
+                    np.uint8
+                )
+                self._part_of(memory, self._places.log)[:WORD] = 0
+                self._hide_newest(memory, live, int(before[WORD_WRITTEN]))
+                return memory
+            time.sleep(PAUSE)
+        raise BlockingIOError(
+            f"{self.path}: {WRITES_ELSEWHERE.partition(';')[0]}, and changes its rows faster than "
+            "they can be read"
+        )
+
+    def _header(self, live: Arena) -> NDArray[np.int64]:
+        """A copy of the header of a live file; of an unfinished ``add``, as before that."""
+        return self.layout.state(live[: self.layout.nbytes]).copy()
+
+    def _edits_in_place(self, state: NDArray[np.int64]) -> int:
+        """A word that was raised if rows were edited, in the live file; odd meanwhile."""
+        return int(state[WORD_EDITS])
+
+    def _copy_sides(self) -> None:
+        self._is_copy = True
+        for queue in (queue for asides in self._asides for queue in asides if queue.nbytes):
+            self._sides[queue.name] = self._open_side(
+                queue, lambda path: np.fromfile(path, np.uint8)
+            )
+
+    def _hide_newest(self, memory: Arena, live: Arena, written: int) -> None:
+        """Leave out the newest rows of a copy if what follows them was overwritten meanwhile."""
+        layout = self.layout
+        arena = memory[: layout.nbytes]
+        tag = int(layout.state(arena)[WORD_HANDLE_BASE]) + written
+        for place in self._places.latest:
+            copied, now = (
+                self._part_of(one, place)[: 2 * WORD].view(np.int64) for one in (memory, live)
+            )
+            if written and not ((copied == tag) & (now == tag)).any():
+                copied[:] = -1
+                newest = np.arange(written - layout.n_envs, written)
+                hide(layout, arena, newest)
+                end_before(layout, arena, newest)
+                layout.state(arena)[WORD_EDITS] += 1  # so that ``recover`` counts anew
+                layout.state(arena)[WORD_EDITS] |= 1
+
+    @staticmethod
+    def _part_of(memory: Arena, place: tuple[int, int]) -> Arena:
+        offset, nbytes = place
+        return memory[offset : offset + nbytes]
+
+    def _check(self, file: BinaryIO) -> None:
+        """Raise ``ValueError`` unless an open file is one of a buffer with this layout."""
+        identity, nbytes = self.layout.identity(), os.fstat(file.fileno()).st_size
+        given = file.read(len(identity))
+        version = identity[:VERSION_NBYTES]
+        if not given.startswith(MAGIC):
+            what = "is empty" if nbytes == 0 else "is no file of a buffer"
+            raise ValueError(f"{self.path} {what}")
+        if not given.startswith(version):
+            found = given[:VERSION_NBYTES].decode(errors="replace").rstrip()
+            raise ValueError(f"{self.path}: expected {version.decode().rstrip()!r}, got {found!r}")
+        if given != identity:
+            raise ValueError(
+                f"{self.path} was written by a buffer of other fields, size or n_envs, or other "
+                "options"
+            )
+        if nbytes != self._places.nbytes:
+            raise ValueError(
+                f"{self.path}: expected {self._places.nbytes} bytes, got {nbytes}: it was cut off, "
+                "or something was added to it"
+            )
+
+    # ------------------------------------------------------------------ creating
+
+    def _create(self, mode: str) -> Arena:
+        """Create the file. It is locked, and gets its name in ``publish``."""
+        if mode == "x" and self.path.exists():
+            raise FileExistsError(f"{self.path} exists; mmap_mode='r+' opens it, 'w' replaces it")
+        self._old = _open_locked(self.path)
+        if self._old is not None:
+            self._sweep()
+        self._count_sides()
+        incarnation = secrets.token_bytes(INCARNATION_NBYTES)
+        self._staged = _staging(incarnation)
+        path = self._place(self.path)
+        weakref.finalize(self, _remove, self._unpublished, self._process, self._old)
+        self._unpublished += [path, self._place(self._log_path)]
+        with path.open("xb+") as file:
+            self._lock(file, path)
+            memory = _map_new(file, self._places.nbytes)
+        boot = self._part_of(memory, self._places.boot)
+        boot[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
+        _sign(boot)
+        self._memory = memory
+        for queue in self._queues():
+            room = max(4, 2 * self.layout.n_envs, FIRST_NBYTES // queue.nbytes)
+            side = self._create_side(queue, min(room, FIRST_ROOM))
+            side.complete[:] = COMPLETE
+            self._sides[queue.name] = side
+        identity = self.layout.identity()
+        memory[: len(identity)] = np.frombuffer(identity, np.uint8)
+        return memory
+
+
+def _map_new(file: BinaryIO, nbytes: int) -> Arena:
+    """Map a new file: see ``_reserve``."""
+    _reserve(file, nbytes)
+    return _array(mmap.mmap(file.fileno(), nbytes))
+
+
+def _reserve(file: BinaryIO, nbytes: int) -> None:
+    """Give a new file its size; its disk space is reserved at once where the system can."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+    file.truncate(nbytes)
+
+
+class Room:
+    """Says what to do where a system has no room left: ``MemoryError`` from the system's error.
+
+    No generator does it: the frames of one and of its error would hold each other, and with them
+    the buffer, until the garbage collector runs.
+    """
+
+    def __init__(self, message: Callable[[], str]) -> None:
+        self._message = message
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise MemoryError(self._message()) from error
+
+
+def _disk_for(nbytes: int, path: Path) -> Room:
+    """Say what to do where the disk of the rows is full."""
+    return Room(
+        lambda: (
+            f"{KEPT_ASIDE} needs {nbytes:,} bytes on the disk, and in {path.parent} there are "
+            f"{shutil.disk_usage(path.parent).free:,} left: make room there, and add again"
+            f"{NOTHING_ADDED}"
+        )
+    )
+
+
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """A name for a file until it is complete and gets this one; what has it then is removed."""
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        yield unfinished
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _staging(incarnation: bytes) -> str:
+    """What the names of new files end with before they are published: see ``_sweep``."""
+    return f".{incarnation[:8].hex()}.new"
+
+
+def _remove(paths: list[Path], process: int, old: BinaryIO | None) -> None:
+    """Remove files that were never published, unless this is a forked process.
+
+    The file that they were to replace is closed, and is no longer locked.
+    """
+    if old is not None:
+        old.close()
+    for path in paths if os.getpid() == process else []:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _name(unfinished: Path, path: Path) -> None:
+    """Give a file a name that no other file has; ``FileExistsError`` if one has got it."""
+    try:
+        if sys.platform == "win32":
+            unfinished.rename(path)
+        else:
+            os.link(unfinished, path)
+    except FileExistsError:
+        raise FileExistsError(f"{path} exists: somebody else has just created it") from None
+    except FileNotFoundError:  # the folder was removed, or whoever has the file has swept it
+        raise
+    except OSError:  # a file system without links
+        with path.open("xb"):
+            pass
+        unfinished.replace(path)
+
+
+def _array(pages: mmap.mmap) -> Arena:
+    return np.frombuffer(pages, np.uint8)
+
+
+def _align(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+@functools.cache
+def _boot_id() -> bytes:
+    """What names the time since the machine was started; empty if the system does not tell."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "darwin":
+            import subprocess  # noqa: PLC0415 (nobody else needs it)
+
+            command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            return subprocess.run(command, capture_output=True, check=False).stdout.strip()[:36]
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:BOOT_NBYTES]
+    return b""
+
+
+def _sign(boot: Arena) -> None:
+    boot[:BOOT_NBYTES] = np.frombuffer(_boot_id().ljust(BOOT_NBYTES, b"\0"), np.uint8)
+
+
+def _sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk; also what was written by a memory map."""
+    if path.is_dir():
+        sync_folder(path)
+        return
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_locked(path: Path) -> BinaryIO | None:
+    """The file of this name, locked until it is closed; None if there is none.
+
+    Raises ``BlockingIOError`` if it is in use.
+    """
+    try:
+        file = path.open("r+b")
+    except FileNotFoundError:
+        return None
+    try:
+        _lock(file, path)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _lock(file: BinaryIO, path: Path, *, shared: bool = False) -> None:
+    """Lock an open file for as long as it, or a memory map of it, lives: also beyond a fork.
+
+    The system takes the lock back when the last of them is gone, however the process ended.
+    """
+    try:
+        if sys.platform == "win32":
+            place = file.tell()
+            file.seek(LOCKED_BYTE)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            file.seek(place)
+        else:
+            fcntl.flock(file.fileno(), (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                raise BlockingIOError  # replaced between opening and locking
+    except (BlockingIOError, PermissionError):
+        raise BlockingIOError(f"{path}: {WRITES_ELSEWHERE}") from None
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        raise OSError(error.errno, f"{NO_LOCKS} ({error.strerror})", str(path)) from None

@@ -1,0 +1,236 @@
+"""Fresh arrays whose memory starts at a cache line: those of batches.
+
+So that whoever takes a batch over by DLPack or by its address need not copy it (JAX does unless it
+is aligned to 64 bytes), and rows of a cache line lie in one. A small array owns memory of this
+module, by NumPy's own interface for that (NEP 49). Some of it is kept for the next array of its
+size, for a program draws batches of one size again and again.
+
+Compiled because it is called for each array of each batch. Not here: which memory large arrays of a
+ring are over (``pool``).
+"""
+
+cimport numpy as cnp
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_New
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memmove
+
+from cpprb_like._c.typedefs cimport intp_t
+
+import numpy as np
+
+from cpprb_like._machine.byte_order import native
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    """
+    #ifdef Py_GIL_DISABLED
+    #define CPPRB_KEEPS_MEMORY 0   /* several threads may be here at once */
+    #else
+    #define CPPRB_KEEPS_MEMORY 1
+    #endif
+    """
+    bint KEEPS_MEMORY "CPPRB_KEEPS_MEMORY"
+    int PyTraceMalloc_Track(unsigned int domain, uintptr_t address, size_t nbytes)
+
+cdef extern from "numpy/arrayobject.h":
+    ctypedef struct PyTypeObject:
+        pass
+    PyTypeObject PyArray_Type
+    cnp.ndarray PyArray_NewFromDescr(
+        PyTypeObject* subtype, cnp.PyArray_Descr* descr, int ndim, intp_t* dims, intp_t* strides,
+        void* data, int flags, PyObject* obj
+    )
+    ctypedef struct PyDataMemAllocator:
+        void* ctx
+        void* (*malloc)(void* ctx, size_t nbytes) noexcept nogil
+        void* (*calloc)(void* ctx, size_t n, size_t nbytes) noexcept nogil
+        void* (*realloc)(void* ctx, void* start, size_t nbytes) noexcept nogil
+        void (*free)(void* ctx, void* start, size_t nbytes) noexcept nogil
+    ctypedef struct PyDataMem_Handler:
+        char name[127]
+        uint8_t version
+        PyDataMemAllocator allocator
+    ctypedef struct PyArrayObject_fields:
+        char* data
+        int flags
+        PyObject* mem_handler
+
+cdef enum:
+    LINE = SLACK + 1             # bytes of a cache line
+    PIECES = 8                   # of memory of each size that are kept
+    KEPT_LINES = 64              # arrays of up to 4 kB: 1.1 MB at most
+    TRACED = 389047              # NumPy's number for ``tracemalloc``, which it forgets memory by
+
+cdef struct Kept:                # memory of arrays that are gone, for others of that size
+    intp_t count
+    void* starts[PIECES]
+
+cdef Kept[KEPT_LINES + 1] kept   # by cache lines; whoever holds the interpreter's lock may touch it
+cdef PyDataMem_Handler HANDLER
+HANDLER.name[:] = b"cpprb_like" + bytes(117)
+HANDLER.version = 1
+HANDLER.allocator.ctx = NULL
+HANDLER.allocator.malloc = c_malloc
+HANDLER.allocator.calloc = c_calloc
+HANDLER.allocator.realloc = c_realloc
+HANDLER.allocator.free = c_free
+cdef object capsule = PyCapsule_New(&HANDLER, "mem_handler", NULL)
+cdef PyObject* handler = <PyObject*> capsule
+
+
+def empty(tuple shape not None, cnp.dtype dtype not None):
+    """An uninitialised C-contiguous array, aligned; one of Python objects is filled with None."""
+    cdef intp_t[cnp.NPY_MAXDIMS] dims
+    cdef intp_t k, ndim = len(shape)
+    if dtype.hasobject or ndim > cnp.NPY_MAXDIMS:
+        return np.empty(shape, dtype)
+    for k in range(ndim):
+        dims[k] = shape[k]
+        if dims[k] < 0:
+            raise ValueError(f"shape: expected no negative length, got {shape}")
+    return c_empty(dtype, ndim, dims)
+
+
+def aligned(array):
+    """As ``c_aligned``."""
+    return c_aligned(array)
+
+
+cdef object c_aligned(array):
+    """The array if it is C-contiguous, aligned, of the machine's byte order and may be written to,
+    or else a copy that is.
+
+    What is no array of numbers is given back as it is.
+    """
+    if not cnp.PyArray_CheckExact(array):
+        return array
+    cdef bint is_placed = (
+        cnp.PyArray_IS_C_CONTIGUOUS(array)
+        and cnp.PyArray_ISWRITEABLE(array)
+        and <uintptr_t> cnp.PyArray_DATA(array) % LINE == 0
+    )
+    cdef bint is_structured = cnp.PyArray_TYPE(array) == cnp.NPY_VOID
+    if is_placed and cnp.PyArray_ISNOTSWAPPED(array) and not is_structured:
+        return array
+    kind = native(array.dtype)
+    if kind.hasobject or (is_placed and kind is array.dtype):
+        return array
+    copy = c_empty(kind, cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array))
+    copy[...] = array
+    return copy
+
+
+cdef cnp.ndarray c_numbers(intp_t ndim, intp_t* dims, int typenum):
+    """An uninitialised array of numbers: ``PyArray_SimpleNew``, aligned."""
+    return c_empty(cnp.PyArray_DescrFromType(typenum), ndim, dims)
+
+
+cdef cnp.ndarray c_empty(cnp.dtype kind, intp_t ndim, intp_t* dims):
+    """An uninitialised array of a dtype without Python objects."""
+    cdef intp_t k, nbytes = kind.itemsize
+    cdef void* data
+    cdef cnp.ndarray array
+    cdef PyArrayObject_fields* fields
+    for k in range(ndim):
+        nbytes *= dims[k]
+    if nbytes >= LARGE_NBYTES:
+        memory = c_memory(nbytes)
+        return c_over(kind, ndim, dims, c_start(memory), memory)
+    array = c_wrap(kind, ndim, dims, <void*> LINE)  # refuses what no array can be; nothing is there
+    data = c_malloc(NULL, nbytes)
+    if data == NULL:
+        raise MemoryError(f"no memory left for an array of {nbytes} bytes")
+    PyTraceMalloc_Track(TRACED, <uintptr_t> data, nbytes)
+    fields = <PyArrayObject_fields*> array
+    fields.data, fields.mem_handler = <char*> data, handler
+    fields.flags |= cnp.NPY_ARRAY_OWNDATA
+    Py_INCREF(<object> handler)
+    return array
+
+
+cdef cnp.ndarray c_over(cnp.dtype kind, intp_t ndim, intp_t* dims, void* data, owner):
+    """An array over memory that it keeps the owner of."""
+    array = c_wrap(kind, ndim, dims, data)
+    cnp.set_array_base(array, owner)
+    return array
+
+
+cdef cnp.ndarray c_wrap(cnp.dtype kind, intp_t ndim, intp_t* dims, void* data):
+    Py_INCREF(kind)
+    return PyArray_NewFromDescr(
+        &PyArray_Type, <cnp.PyArray_Descr*> kind, <int> ndim, dims, NULL, data,
+        cnp.NPY_ARRAY_CARRAY, NULL,
+    )
+
+
+cdef cnp.ndarray c_memory(intp_t nbytes):
+    """Bytes of NumPy's, which asks for huge pages, and room to start at a cache line."""
+    nbytes += SLACK
+    return cnp.PyArray_SimpleNew(1, &nbytes, cnp.NPY_UINT8)
+
+
+cdef void* c_start(cnp.ndarray memory) noexcept:
+    """The first cache line in memory of ``c_memory``."""
+    cdef uintptr_t address = <uintptr_t> cnp.PyArray_DATA(memory)
+    return <void*> ((address + SLACK) // LINE * LINE)
+
+
+# Before an array are two bytes: how far behind the start of the allocated memory it is, and nearest
+# to it how many cache lines it has if its memory may be kept, or else 0.
+
+
+cdef void* c_place(char* raw, intp_t lines) noexcept nogil:
+    """The first cache line behind the start of allocated memory."""
+    cdef intp_t ahead = LINE - <intp_t> (<uintptr_t> raw % LINE)
+    raw[ahead - 2] = <char> ahead
+    raw[ahead - 1] = <char> lines
+    return raw + ahead
+
+
+cdef intp_t c_ahead(void* start) noexcept nogil:
+    return (<char*> start - 2)[0]
+
+
+cdef void* c_malloc(void* ctx, size_t nbytes) noexcept nogil:
+    cdef intp_t lines = max(<intp_t> ((nbytes + SLACK) // LINE), 1)
+    cdef bint is_small = lines <= KEPT_LINES
+    if is_small and kept[lines].count:
+        kept[lines].count -= 1
+        return kept[lines].starts[kept[lines].count]
+    cdef char* raw = <char*> malloc((lines + 1) * LINE)
+    return NULL if raw == NULL else c_place(raw, lines if is_small else 0)
+
+
+cdef void* c_calloc(void* ctx, size_t n, size_t nbytes) noexcept nogil:
+    if nbytes and n > (<size_t> -1 - LINE) // nbytes:
+        return NULL
+    cdef char* raw = <char*> calloc(n * nbytes + LINE, 1)
+    return NULL if raw == NULL else c_place(raw, 0)
+
+
+cdef void* c_realloc(void* ctx, void* start, size_t nbytes) noexcept nogil:
+    if start == NULL:
+        return c_malloc(ctx, nbytes)
+    cdef intp_t ahead = c_ahead(start)
+    cdef char* raw = <char*> realloc(<char*> start - ahead, nbytes + LINE)
+    if raw == NULL:
+        return NULL
+    cdef intp_t wanted = LINE - <intp_t> (<uintptr_t> raw % LINE)
+    if wanted != ahead:
+        memmove(raw + wanted, raw + ahead, nbytes)
+    return c_place(raw, 0)
+
+
+cdef void c_free(void* ctx, void* start, size_t nbytes) noexcept nogil:
+    if start == NULL:
+        return
+    cdef intp_t lines = (<char*> start - 1)[0]
+    if KEEPS_MEMORY and lines and kept[lines].count < PIECES:
+        kept[lines].starts[kept[lines].count] = start
+        kept[lines].count += 1
+    else:
+        free(<char*> start - c_ahead(start))

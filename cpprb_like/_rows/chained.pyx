@@ -1,0 +1,565 @@
+"""Fields whose values mostly repeat those of neighbouring rows: next observations, frame stacks.
+
+The next observation of a step usually is the observation of the next step, and a frame stack is the
+previous one shifted by one frame, so little of them is stored. The bytes are compared when rows are
+added; what no neighbouring row holds goes to the ``overflow``. So what was added is what is read,
+wherever episodes end. Compiled
+because it looks at every row. Not here: what is done with the values (``views._rows``), and fields
+that are stored as they are (``_core``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
+
+from cpprb_like._rows.overflow cimport Overflow
+from cpprb_like._rows.column cimport Column
+from cpprb_like._machine.blocks cimport Values, c_gather_values
+from cpprb_like._c.copying cimport c_pick
+from cpprb_like._c.fences cimport c_fence
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+
+import math
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    DEEPEST = 256            # frames of a stack: ``runs`` are bytes
+
+cdef enum:  # where the next value of a row is
+    FOLLOWS = 0              # in the next row
+    KEPT_WHOLE = 1
+    KEPT_FRAME = 2           # it is the row's own stack, moved on by the frame that was kept
+
+
+cdef class Chain:
+    """A field whose values may repeat those of other rows of their stream.
+
+    Parameters
+    ----------
+    name : str
+        Of the field.
+    nbytes : int
+        Of a value.
+    capacity, n_envs : int
+        Of the ring.
+    """
+
+    def __cinit__(self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, *_):
+        self.name = name
+        self.nbytes = nbytes
+        self.capacity = capacity
+        self.n_envs = n_envs
+        self.latest = np.zeros((n_envs, nbytes), np.uint8)
+        self.latest_data = <char*> cnp.PyArray_DATA(self.latest)
+        self.seen = np.zeros(n_envs, np.uint8)
+
+    cdef int c_reserve(self, NewRows* rows) except -1:
+        """Make room in the overflow for the values of these rows, and of the rows before them."""
+        return 0
+
+    cdef void c_write(self, NewRows* rows) noexcept nogil:
+        """Write the values of rows that are being added; ``c_reserve`` has made room."""
+
+    cdef int c_gather(
+        self, const int64_t* rows, intp_t n, int64_t written, char* to
+    ) except -1:
+        """Copy the values of rows in the ring, of which ``written`` were written so far.
+
+        Called with the interpreter lock, and copies without it; the caller has to check whether the
+        rows were overwritten meanwhile.
+        """
+        cdef Values values
+        self.c_open(&values, to, n)
+        held = self.c_held()
+        self.c_aim(rows, NULL, n, written, &values)
+        with nogil:
+            c_gather_values(&values, n)
+        c_close(&values)
+        del held
+        return 0
+
+    cdef int c_open(self, Values* values, char* to, intp_t n) except -1:
+        """Make room to note where n values lie, which are copied to ``to``: see ``c_close``."""
+        return 0
+
+    cdef tuple c_held(self):
+        """The memory of values that are kept aside: it stays as it is while somebody has this."""
+        return ()
+
+    cdef void c_aim(
+        self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
+    ) noexcept:
+        """Note where the values of rows lie, of each for its place among ``values``, or in their order.
+
+        A value that the next row will overwrite is copied at once.
+        """
+
+    cdef bint c_lacks_room(self) noexcept:
+        """Whether a file has not the room that ``c_reserve`` asked for."""
+        cdef Overflow aside
+        for aside in self.asides:
+            if aside.c_lacks_room():
+                return True
+        return False
+
+    cdef bint c_find_promises(self, int64_t tag) noexcept:
+        """Read the newest values where the process that writes had them at ``tag``; false if they are gone."""
+        cdef char* data = <char*> self.tags + 2 * sizeof(int64_t)
+        cdef intp_t size = (self.n_envs * self.nbytes + 7) // 8 * 8
+        self.which = 1 if self.tags[1] == tag else 0
+        self.latest_data = data + self.which * size
+        self.promise = tag
+        self.is_promise_read = False
+        return self.tags[self.which] == tag
+
+    cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
+        """Follow what another process has kept aside for the rows from ``oldest`` to ``written``.
+
+        False if it has to be tried again.
+        """
+        cdef Overflow aside
+        cdef bint complete = True
+        for aside in self.asides:
+            complete = aside.c_follow(base, oldest, written) and complete
+        self.c_find_promises(base + written)
+        return complete
+
+    cdef bint c_promises_hold(self) noexcept:
+        """Whether the newest values that were read were there; of a ring that follows another."""
+        return not self.is_promise_read or self.tags[self.which] == self.promise
+
+    cdef void c_clear(self, int64_t base) noexcept nogil:
+        """Forget all rows; ``base`` rows and more have been written so far."""
+        cdef intp_t stream
+        for stream in range(self.n_envs):
+            (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = False
+
+    cdef const char* c_before(self, NewRows* rows, intp_t k, const char* values) noexcept nogil:
+        """The value of the row before row k in its stream, or NULL; ``values`` are the new ones."""
+        cdef intp_t stream
+        if k >= self.n_envs:
+            return values + (k - self.n_envs) * self.nbytes
+        stream = <intp_t> ((rows.first + k) % self.n_envs)
+        if not (<const uint8_t*> cnp.PyArray_DATA(self.seen))[stream]:
+            return NULL
+        return self.latest_data + stream * self.nbytes
+
+    cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil:
+        """Keep the newest value of each stream."""
+        cdef intp_t k, stream
+        cdef char* to = self.latest_data
+        if self.spare_data != NULL:  # the old values stay until the rows are published
+            to = self.spare_data
+            self.which = 1 - self.which
+            self.tags[self.which] = -1
+            c_fence()
+        for k in range(max(0, rows.n - self.n_envs), rows.n):
+            stream = <intp_t> ((rows.first + k) % self.n_envs)
+            memcpy(to + stream * self.nbytes, values + k * self.nbytes, self.nbytes)
+            (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = True
+        if self.spare_data != NULL:
+            self.spare_data, self.latest_data = self.latest_data, to
+            c_fence()
+            self.tags[self.which] = rows.base + rows.first + rows.n
+
+    @property
+    def overflow_nbytes(self):
+        """Bytes of memory for values that no neighbouring row holds, used or not."""
+        return sum([aside.total_nbytes for aside in self.asides])
+
+    def newest(self):
+        """The value of the newest row of each stream, and whether there is one: fresh arrays."""
+        cdef cnp.ndarray latest = np.empty((self.n_envs, self.nbytes), np.uint8)
+        memcpy(cnp.PyArray_DATA(latest), self.latest_data, self.n_envs * self.nbytes)
+        return latest, self.seen.copy()
+
+    def save(self):
+        """The state besides the memory that was passed to the constructor."""
+        return *self.newest(), [aside.save() for aside in self.asides]
+
+
+cdef void c_close(Values* values) noexcept:
+    """Give back what ``Chain.c_open`` took."""
+    free(values.frames if values.wholes == NULL else values.wholes)
+
+
+def follow_file(Chain chain not None, cnp.ndarray memory not None):
+    """Read the value of the newest row of each stream from memory that another process keeps them in.
+
+    See ``use_file`` for ``memory``. Whoever follows the rows says by ``c_find_promises`` which are the newest.
+    """
+    chain.latest, chain.tags = memory, <int64_t*> cnp.PyArray_DATA(memory)
+    chain.c_find_promises(0)
+
+
+def use_file(Chain chain not None, cnp.ndarray memory not None, int64_t tag, cnp.ndarray seen not None, bint is_new):
+    """Keep the value of the newest row of each stream in a file from now on.
+
+    ``memory`` has two words, and room for these values twice, each padded to words. Which of its two
+    places has the values says ``tag``, the number of rows written so far, those before the last clear
+    included. ``seen`` are the streams whose newest row is there. With ``is_new``
+    the file has nothing yet.
+    """
+    cdef char* data = <char*> cnp.PyArray_DATA(memory)
+    cdef intp_t size = (chain.n_envs * chain.nbytes + 7) // 8 * 8
+    cdef int64_t* tags = <int64_t*> data
+    cdef intp_t which = 1 if tags[1] == tag else 0
+    data += 2 * sizeof(int64_t)
+    if tags[which] != tag or is_new:  # what is on the heap goes into the file
+        memcpy(data + which * size, chain.latest_data, chain.n_envs * chain.nbytes)
+        tags[which] = tag
+    chain.latest, chain.tags, chain.which = memory, tags, which
+    chain.latest_data, chain.spare_data = data + which * size, data + (1 - which) * size
+    chain.seen[...] = seen
+
+
+def load(Chain chain not None, saved):
+    """Restore a state that ``save`` returned; ``ValueError`` if it does not fit."""
+    latest, seen, kept = saved
+    shapes = (chain.n_envs, chain.nbytes), (chain.n_envs,)
+    if (latest.shape, seen.shape) != shapes or (latest.dtype, seen.dtype) != (np.uint8,) * 2:
+        raise ValueError(f"field {chain.name!r}: expected newest values of shape {shapes}")
+    chain.latest[...], chain.seen[...] = latest, seen
+    for aside, values in zip(chain.asides, kept, strict=True):
+        aside.load(values)
+
+
+@cython.final
+cdef class FrameStack(Chain):
+    """A frame stack (Mnih et al., 2015): only the newest frame of each row is stored.
+
+    The older frames of a stack that is not the previous one shifted by a frame go to the overflow.
+
+    Parameters
+    ----------
+    name, nbytes, capacity, n_envs
+        See ``Chain``.
+    shape : tuple of int
+        Of a value.
+    axis : int
+        Axis of the frames, of length ``depth``: 1 to 256. A value has ``outer * depth * inner``
+        bytes.
+    frames : ndarray of uint8, shape ((capacity + (depth - 1) * n_envs) * outer * inner,)
+        Memory; rows that are no longer in the ring lend their frames to those that are.
+    runs : ndarray of uint8, shape (capacity,)
+        Memory.
+    """
+
+    def __cinit__(
+        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, tuple shape, intp_t axis,
+        uint8_t[::1] frames, uint8_t[::1] runs,
+    ):
+        if not 0 <= axis < len(shape) or not 1 <= shape[axis] <= DEEPEST:
+            raise ValueError(f"axis: expected one of 1 to {DEEPEST} frames, got {axis} of {shape}")
+        self.shape = shape
+        self.axis = axis
+        self.depth = depth = shape[axis]
+        self.outer = math.prod(shape[:axis])
+        self.inner = nbytes // max(1, self.outer * depth)
+        self.frame_nbytes = self.outer * self.inner
+        self.n_frames = capacity + (depth - 1) * n_envs
+        if depth * self.frame_nbytes != nbytes:
+            raise ValueError(f"shape: expected one of {nbytes} bytes, got {shape}")
+        if frames.shape[0] != self.n_frames * self.frame_nbytes or runs.shape[0] != capacity:
+            raise ValueError("frames, runs: of a wrong length")
+        self.older = Overflow(nbytes - self.frame_nbytes)
+        self.asides = (self.older,)
+        self.frames = frames
+        self.frame_data = <char*> cnp.PyArray_DATA(np.asarray(frames))  # there may be no bytes
+        self.runs = runs
+
+    cdef int c_reserve(self, NewRows* rows) except -1:
+        cdef const char* values = rows.values[self.place]
+        cdef const char* before
+        cdef intp_t k, count = 0
+        if rows.n == 1:
+            return self.older.c_reserve(1)
+        for k in range(max(0, rows.n - self.n_frames), rows.n):
+            before = self.c_before(rows, k, values)
+            count += before == NULL or not self.c_is_slide(before, values + k * self.nbytes)
+        return self.older.c_reserve(count)
+
+    cdef void c_clear(self, int64_t base) noexcept nogil:
+        Chain.c_clear(self, base)
+        self.older.c_clear(base)
+
+    cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
+        return Chain.c_follow(self, base, written, oldest - (self.depth - 1) * self.n_envs)
+
+    cdef void c_write(self, NewRows* rows) noexcept nogil:
+        cdef const char* values = rows.values[self.place]
+        cdef const char* before
+        cdef const char* value
+        cdef char* kept
+        cdef intp_t k, frame
+        cdef int64_t row, needed = rows.first + rows.n - self.n_frames
+        cdef uint8_t run
+        self.older.c_drop(needed)
+        for k in range(rows.n):
+            row = rows.first + k
+            value = values + k * self.nbytes
+            before = self.c_before(rows, k, values)
+            self.compared += before != NULL
+            if before != NULL and self.c_is_slide(before, value):
+                run = self.runs[(row - self.n_envs) % self.capacity]
+                run = run + 1 if run + 1 < self.depth else run
+            else:
+                run = 0
+                self.apart += before != NULL
+                if row >= needed:
+                    kept = self.older.c_push(row)
+                    for frame in range(self.depth - 1):
+                        self.c_split(value, frame, kept + frame * self.frame_nbytes)
+            self.runs[row % self.capacity] = run
+            self.c_split(value, self.depth - 1, <char*> self.c_frame(row))
+        self.c_keep_latest(rows, values)
+
+    cdef const char* c_frame(self, int64_t row) noexcept nogil:
+        """Where the newest frame of a row is."""
+        return self.frame_data + row % self.n_frames * self.frame_nbytes
+
+    cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil:
+        """Whether the older frames of a value are the newer frames of the one before."""
+        cdef intp_t o, size = self.depth * self.inner, overlap = size - self.inner
+        cdef uint8_t differs = 0
+        cdef const uint8_t* b = <const uint8_t*> before
+        cdef const uint8_t* v = <const uint8_t*> value
+        if size == 4 and self.inner == 1:  # four frames of bytes, frames last
+            for o in range(0, 4 * self.outer, 4):
+                differs |= (b[o + 1] ^ v[o]) | (b[o + 2] ^ v[o + 1]) | (b[o + 3] ^ v[o + 2])
+            return differs == 0
+        for o in range(self.outer):
+            if memcmp(before + o * size + self.inner, value + o * size, overlap):
+                return False
+        return True
+
+    cdef bint c_is_moved_on(self, const char** frames, const char* value) noexcept nogil:
+        """As ``c_is_slide``, for a previous value whose frames are apart in memory."""
+        cdef intp_t frame, o, inner = self.inner, size = self.depth * inner
+        cdef const char* a
+        cdef const char* b
+        cdef bint differs
+        for frame in range(self.depth - 1):
+            a = frames[frame + 1]
+            b = value + frame * inner
+            for o in range(self.outer):
+                if inner == 1:
+                    differs = a[o] != b[o * size]
+                else:
+                    differs = memcmp(a + o * inner, b + o * size, inner) != 0
+                if differs:
+                    return False
+        return True
+
+    cdef void c_split(self, const char* value, intp_t frame, char* to) noexcept nogil:
+        """Copy one frame out of a value."""
+        cdef intp_t o, inner = self.inner, size = self.depth * inner
+        value += frame * inner
+        if inner == 1:
+            c_pick(to, value, size, self.outer)
+        else:
+            for o in range(self.outer):
+                memcpy(to + o * inner, value + o * size, inner)
+
+    cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
+        """Find the frames of the value of a row, oldest first."""
+        cdef intp_t run = self.runs[row % self.capacity], age
+        cdef const char* kept = NULL
+        if run < self.depth - 1:
+            kept = self.older.c_find(row - run * self.n_envs)
+        # Memory that was damaged (a mapped file, say) gives wrong frames, but only those there are.
+        if run * self.n_envs > row:
+            run = <intp_t> (row // self.n_envs)
+        for age in range(self.depth):
+            if age > run and kept != NULL:
+                frames[self.depth - 1 - age] = (
+                    kept + (self.depth - 1 - (age - run)) * self.frame_nbytes
+                )
+            else:
+                frames[self.depth - 1 - age] = self.c_frame(
+                    row - min(age, run) * self.n_envs
+                )
+
+    cdef int c_open(self, Values* values, char* to, intp_t n) except -1:
+        cdef const char** frames = <const char**> malloc((1 + n * self.depth) * sizeof(char*))
+        if frames == NULL:
+            raise MemoryError("no memory left to gather rows")
+        values[0] = Values(to, NULL, frames, self.nbytes, self.depth, self.outer, self.inner)
+        return 0
+
+    cdef tuple c_held(self):
+        return (self.older.values,)
+
+    cdef void c_aim(
+        self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
+    ) noexcept:
+        cdef intp_t k
+        for k in range(n):
+            self.c_point(rows[k], values.frames + (k if places == NULL else places[k]) * self.depth)
+
+
+@cython.final
+cdef class NextOf(Chain):
+    """The next value of a field, such as the next observation: in the next row, or the overflow.
+
+    Of a stack that is that of its own row shifted by a frame, the overflow has this frame only.
+
+    Parameters
+    ----------
+    name, nbytes, capacity, n_envs
+        See ``Chain``.
+    source : Column or FrameStack
+        The field whose next value this is.
+    arena : ndarray of uint8
+        Where a ``Column`` lies.
+    marks : ndarray of uint8, shape (capacity,)
+        Memory.
+    """
+
+    def __cinit__(
+        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, source, uint8_t[::1] arena,
+        uint8_t[::1] marks,
+    ):
+        if marks.shape[0] != capacity:
+            raise ValueError(f"marks: expected {capacity}, got {marks.shape[0]}")
+        self.column = source if isinstance(source, Column) else None
+        self.stack = source if isinstance(source, FrameStack) else None
+        self.whole = Overflow(nbytes)
+        self.newest = Overflow(0 if self.stack is None else self.stack.frame_nbytes)
+        self.asides = (self.whole, self.newest)
+        self.arena = arena
+        self.marks = marks
+
+    cdef intp_t c_source(self) noexcept nogil:
+        return self.stack.place if self.column is None else self.column.place
+
+    cdef bint c_is_kept(self, NewRows* rows, intp_t k) noexcept nogil:
+        """Whether the row before row k stays in the ring, and row k lacks its next value."""
+        cdef int64_t row = rows.first + k - self.n_envs
+        cdef const char* promised = self.c_before(rows, k, rows.values[self.place])
+        if promised == NULL or row < rows.oldest:
+            return False
+        if rows.flags[row % self.capacity * rows.flag_stride] & rows.absent:
+            return False
+        return memcmp(
+            promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
+        ) != 0
+
+    cdef bint c_is_own(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil:
+        """Whether the next value of the row before row k is its own stack shifted by a frame."""
+        cdef const char* frames[DEEPEST]
+        if self.stack is None:
+            return False
+        if k >= self.n_envs:
+            return self.stack.c_is_slide(
+                self.c_before(rows, k, rows.values[self.stack.place]), promised
+            )
+        self.stack.c_point(rows.first + k - self.n_envs, frames)
+        return self.stack.c_is_moved_on(frames, promised)
+
+    cdef int c_reserve(self, NewRows* rows) except -1:
+        cdef const char* values = rows.values[self.place]
+        cdef const char* promised
+        cdef intp_t k, whole = 0, frames = 0
+        if rows.n == 1:
+            whole = frames = 1
+        for k in range(max(0, rows.n - self.capacity), rows.n if rows.n > 1 else 0):
+            promised = self.c_before(rows, k, values)
+            if promised != NULL and memcmp(
+                promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
+            ):
+                if self.c_is_own(rows, k, promised):
+                    frames += 1
+                else:
+                    whole += 1
+        self.whole.c_reserve(whole)
+        return self.newest.c_reserve(frames)
+
+    cdef void c_clear(self, int64_t base) noexcept nogil:
+        Chain.c_clear(self, base)
+        self.whole.c_clear(base)
+        self.newest.c_clear(base)
+
+    cdef void c_write(self, NewRows* rows) noexcept nogil:
+        cdef const char* values = rows.values[self.place]
+        cdef intp_t k
+        self.whole.c_drop(rows.oldest)
+        self.newest.c_drop(rows.oldest)
+        for k in range(rows.n):
+            self.compared += 1
+            if self.c_is_kept(rows, k):
+                self.c_keep(rows, k, self.c_before(rows, k, values))
+            self.marks[(rows.first + k) % self.capacity] = FOLLOWS
+        self.c_keep_latest(rows, values)
+
+    cdef void c_keep(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil:
+        """Put the next value of the row before row k into the overflow, after all stacks."""
+        cdef int64_t row = rows.first + k - self.n_envs
+        if self.c_is_own(rows, k, promised):
+            self.marks[row % self.capacity] = KEPT_FRAME
+            self.stack.c_split(promised, self.stack.depth - 1, self.newest.c_push(row))
+        else:
+            self.marks[row % self.capacity] = KEPT_WHOLE
+            self.apart += 1
+            memcpy(self.whole.c_push(row), promised, self.nbytes)
+
+    cdef const char* c_whole(self, int64_t row) noexcept nogil:
+        """Where the next value of a row is as a whole, or NULL: then ``c_point`` finds its frames."""
+        cdef const char* kept = NULL
+        if self.marks[row % self.capacity] == KEPT_WHOLE:
+            kept = self.whole.c_find(row)
+        if kept != NULL or self.column is None:
+            return kept
+        return <const char*> &self.arena[0] + (
+            self.column.offset + (row + self.n_envs) % self.capacity * self.column.stride
+        )
+
+    cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
+        """Find the frames of the next value of a row, oldest first."""
+        cdef intp_t frame
+        cdef const char* kept = NULL
+        if self.marks[row % self.capacity] == KEPT_FRAME:
+            kept = self.newest.c_find(row)
+        self.stack.c_point(row if kept != NULL else row + self.n_envs, frames)
+        if kept != NULL:
+            for frame in range(self.stack.depth - 1):
+                frames[frame] = frames[frame + 1]
+            frames[self.stack.depth - 1] = kept
+
+    cdef int c_open(self, Values* values, char* to, intp_t n) except -1:
+        cdef intp_t depth = 1 if self.stack is None else self.stack.depth
+        cdef const char** found = <const char**> malloc((1 + n * (1 + depth)) * sizeof(char*))
+        if found == NULL:
+            raise MemoryError("no memory left to gather rows")
+        values[0] = Values(to, found, found + n, self.nbytes, depth, 1, self.nbytes)
+        if self.stack is not None:
+            values.outer, values.inner = self.stack.outer, self.stack.inner
+        return 0
+
+    cdef tuple c_held(self):
+        if self.stack is None:
+            return self.whole.values, self.newest.values
+        return self.whole.values, self.newest.values, self.stack.older.values
+
+    cdef void c_aim(
+        self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
+    ) noexcept:
+        cdef intp_t k, place
+        for k in range(n):
+            place = k if places == NULL else places[k]
+            if rows[k] + self.n_envs >= written:  # the next row will overwrite it
+                self.is_promise_read = True
+                values.wholes[place] = values.out + place * self.nbytes
+                memcpy(values.out + place * self.nbytes, self.c_promised(rows[k]), self.nbytes)
+                continue
+            values.wholes[place] = self.c_whole(rows[k])
+            if values.wholes[place] == NULL:
+                self.c_point(rows[k], values.frames + place * values.depth)
+
+    cdef const char* c_promised(self, int64_t row) noexcept nogil:
+        """The next value of the newest row of a stream."""
+        return self.latest_data + row % self.n_envs * self.nbytes

@@ -1,0 +1,17 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import Ring
+from cpprb_like._rows.chained import Chain
+from cpprb_like._rows.column import Column
+
+def take(
+    ring: Ring,
+    slots: NDArray[np.intp],
+    arrays: list[NDArray[Any]] | None = None,
+    columns: tuple[Column, ...] | None = None,
+) -> dict[str, NDArray[Any]]: ...
+def take_chain(ring: Ring, chain: Chain, slots: NDArray[np.intp], out: NDArray[Any]) -> None: ...
+def new_array(ring: Ring, column: Column, n: int) -> NDArray[Any]: ...

@@ -1,0 +1,258 @@
+"""Gathering: rows of a ring, copied into arrays.
+
+Rows that other threads change meanwhile are copied as they are; who chose the rows checks once,
+after all is read, whether they were all there at the same time (``Ring.holds``).
+
+Compiled because it is most of what drawing a batch costs. Not here: which rows
+(``samplers._uniform_draws``, ``samplers._base``), and fields that are not stored as they are
+(``views._rows``).
+"""
+
+cimport numpy as cnp
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.string cimport memcmp, memcpy
+
+from cpprb_like._machine.aligned cimport LARGE_NBYTES, c_empty, c_numbers, c_over, c_start
+from cpprb_like._c.arrays cimport c_check_array
+from cpprb_like._rows.chained cimport Chain
+from cpprb_like._rows.column cimport Column
+from cpprb_like._machine.blocks cimport Block, c_gather_blocks
+from cpprb_like._c.copying cimport c_gather, c_prefetch_rows
+from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring
+from cpprb_like._machine.pool cimport Lease
+from cpprb_like._c.typedefs cimport int64_t, intp_t
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    READ_CHUNK = 64              # rows whose records are fetched while those before are copied
+    UNLOCKED_NBYTES = 32768      # smaller gathers keep the lock: taking it back costs more
+    BLOCKS = 16                  # columns that are gathered at once
+
+
+def take(Ring ring not None, slots, list arrays=None, tuple columns=None):
+    """The values of columns at the given slots, by name: arrays of shape (n, *shape).
+
+    ``arrays`` are the caller's, one for each column, of the right size, dense and writeable;
+    without them the arrays are fresh. ``columns`` are some of ``stored_columns``, by default
+    all. Raises ``TypeError`` if the slots are no dense 1-d array of intp, ``IndexError`` if one
+    is not in use.
+    """
+    return c_take(ring, slots, arrays, columns)
+
+
+cdef dict c_take(Ring ring, slots, list arrays, tuple columns):
+    """As ``take``."""
+    ring.c_check_slots(slots)
+    cdef intp_t number, n = cnp.PyArray_DIM(slots, 0)
+    if columns is None:
+        columns = ring.stored_columns
+    if arrays is None:
+        arrays = [None] * len(columns)
+        for number in range(len(columns)):
+            arrays[number] = c_new_array(ring, <Column> columns[number], n)
+    else:
+        c_check_arrays(arrays, columns, n)
+    c_fill(ring, arrays, columns, slots)
+    cdef dict batch = {}
+    for number in range(len(arrays)):
+        batch[(<Column> columns[number]).name] = arrays[number]
+    return batch
+
+
+def take_chain(
+    Ring ring not None, Chain chain not None, cnp.ndarray slots not None, cnp.ndarray out not None
+):
+    """Read the values of a chained field at the given slots into a dense array of the right size.
+
+    Raises ``TypeError`` if the slots are no dense 1-d array of intp, ``IndexError`` if one is not
+    in use, ``ValueError`` for an array that does not fit.
+    """
+    ring.c_check_slots(slots)
+    if chain not in ring.chains:
+        raise ValueError(f"field {chain.name!r}: expected one of this ring that is chained")
+    c_check_arrays([out], (ring.c_column(chain.name),), cnp.PyArray_DIM(slots, 0))
+    c_take_chain(ring, chain, slots, out)
+
+
+cdef int c_take_chain(Ring ring, Chain chain, cnp.ndarray slots, cnp.ndarray out) except -1:
+    """As ``take_chain``, into an array that fits."""
+    ring.c_check_slots(slots)
+    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    cdef cnp.ndarray rows = c_numbers(1, &n, cnp.NPY_INT64)
+    cdef int64_t* ids = <int64_t*> cnp.PyArray_DATA(rows)
+    for k in range(n):
+        ids[k] = ring.c_row_at(values[k])
+    return chain.c_gather(ids, n, ring.state[WRITTEN], <char*> cnp.PyArray_DATA(out))
+
+
+cdef int c_check_steps(cnp.ndarray steps, intp_t n, intp_t most) except -1:
+    """Steps of windows: a dense array of intp with a number from 1 to ``most`` for each of n."""
+    c_check_array(steps, "steps", cnp.NPY_INTP, n)
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(steps)
+    cdef intp_t k
+    for k in range(n):
+        if not 1 <= values[k] <= most:
+            raise ValueError(f"steps[{k}]: expected 1 to {most}, got {values[k]}")
+    return 0
+
+
+def new_array(Ring ring not None, Column column not None, intp_t n):
+    """An uninitialised array for n rows of a column."""
+    return c_new_array(ring, column, n)
+
+
+cdef struct Span:               # of the bytes of an array
+    char* start
+    char* stop
+
+
+cdef int c_by_address(const void* one, const void* other) noexcept nogil:
+    """Order of spans, for ``qsort``."""
+    cdef char* first = (<const Span*> one).start
+    cdef char* second = (<const Span*> other).start
+    return (first > second) - (first < second)
+
+
+cdef list c_find_arrays(out, tuple columns, intp_t n):
+    """The arrays of a caller's batch that take n rows of columns; None if some array may not fit.
+
+    Then ``Schema.check_out`` converts them, or raises.
+    """
+    if type(out) is not dict:
+        return None
+    cdef list arrays = []
+    cdef Column column
+    cdef cnp.ndarray array
+    cdef PyObject* found
+    for column in columns:
+        found = PyDict_GetItem(out, column.name)
+        if found == NULL or type(<object> found) is not cnp.ndarray:
+            return None
+        array = <cnp.ndarray> found
+        if (
+            not cnp.PyArray_ISCARRAY(array)
+            or cnp.PyArray_NDIM(array) != 1 + column.ndim
+            or cnp.PyArray_DIM(array, 0) != n
+            or memcmp(cnp.PyArray_DIMS(array) + 1, column.dims, column.ndim * sizeof(intp_t))
+            or not (array.dtype is column.dtype or column.c_same_dtype(found, False))
+        ):
+            return None
+        arrays.append(array)
+    return arrays if c_are_apart(arrays) else None
+
+
+cdef bint c_are_apart(list arrays) except -1:
+    """Whether no two dense arrays share memory."""
+    cdef intp_t k, nbytes, count = 0
+    cdef bint apart = True
+    cdef cnp.ndarray array
+    cdef Span* spans = <Span*> malloc((1 + len(arrays)) * sizeof(Span))
+    if spans == NULL:
+        raise MemoryError("no memory left to compare arrays")
+    for array in arrays:
+        nbytes = cnp.PyArray_NBYTES(array)
+        if nbytes:
+            spans[count].start = <char*> cnp.PyArray_DATA(array)
+            spans[count].stop = spans[count].start + nbytes
+            count += 1
+    qsort(spans, count, sizeof(Span), c_by_address)
+    for k in range(1, count):
+        apart &= spans[k - 1].stop <= spans[k].start
+    free(spans)
+    return apart
+
+
+cdef int c_check_arrays(list arrays, tuple columns, intp_t n) except -1:
+    cdef Column column
+    if len(arrays) != len(columns):
+        raise ValueError(f"expected {len(columns)} arrays, got {len(arrays)}")
+    for column, array in zip(columns, arrays):
+        if not (
+            cnp.PyArray_Check(array)
+            and cnp.PyArray_IS_C_CONTIGUOUS(array)
+            and cnp.PyArray_ISWRITEABLE(array)
+            and cnp.PyArray_NBYTES(array) == n * column.nbytes
+        ):
+            raise ValueError(f"field {column.name!r}: expected a dense array of {n} rows")
+    return 0
+
+
+cdef cnp.ndarray c_new_array(Ring ring, Column column, intp_t n):
+    """An uninitialised array for n rows; a large one over memory of the pool."""
+    cdef intp_t dims[cnp.NPY_MAXDIMS]
+    cdef intp_t ndim = 1 + column.ndim
+    dims[0] = n
+    memcpy(dims + 1, column.dims, column.ndim * sizeof(intp_t))
+    cdef intp_t nbytes = n * column.nbytes
+    cdef Lease lease
+    if nbytes >= LARGE_NBYTES and column.objects is None:
+        lease = ring.pool.c_lease(nbytes)
+        return c_over(column.dtype, ndim, dims, c_start(lease.memory), lease)
+    if ring.pool.spare_nbytes:
+        ring.pool.c_pass()
+    if column.objects is not None:
+        return np.empty((n, *column.shape), column.dtype)
+    return c_empty(column.dtype, ndim, dims)
+
+
+cdef int c_fill(Ring ring, list arrays, tuple columns, cnp.ndarray slots) except -1:
+    """Gather checked slots into dense arrays of the right size, one for each column."""
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    cdef intp_t number, n = cnp.PyArray_DIM(slots, 0)
+    cdef Column column
+    cdef char** outs = <char**> calloc(1 + len(ring.stored_columns), sizeof(char*))
+    if outs == NULL:
+        raise MemoryError("no memory left to gather rows")
+    for number in range(len(arrays)):
+        column = <Column> columns[number]
+        outs[column.place] = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[number])
+    if n * ring.row_nbytes < UNLOCKED_NBYTES:
+        c_gather_rows(ring, outs, values, n)
+    else:
+        with nogil:
+            c_gather_rows(ring, outs, values, n)
+    free(outs)
+    if ring.object_columns:
+        for column, array in zip(columns, arrays):
+            if column.objects is not None:
+                array[...] = column.objects[slots]
+    return 0
+
+
+cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) noexcept nogil:
+    cdef intp_t start = 0, count = min(n, READ_CHUNK), following, number, n_blocks = 0
+    cdef const intp_t* row
+    cdef const char* base = <const char*> &ring.arena[0]
+    cdef const char* records = base + ring.record_offset
+    cdef intp_t size = ring.record_stride
+    cdef Block[BLOCKS] blocks
+    c_prefetch_rows(records, size, size, slots, count)
+    while start < n:
+        following = min(n - start - count, READ_CHUNK)
+        c_prefetch_rows(records, size, size, slots + start + count, following)
+        for number in range(ring.in_record):
+            if outs[number] == NULL:
+                continue
+            row = &ring.table[number, 0]
+            c_gather(
+                outs[number] + start * row[NBYTES],
+                base + row[OFFSET], row[STRIDE], row[NBYTES], slots + start, count,
+            )
+        start += count
+        count = following
+    for number in range(ring.in_record, ring.table.shape[0]):
+        if outs[number] == NULL:
+            continue
+        row = &ring.table[number, 0]
+        blocks[n_blocks] = Block(outs[number], base + row[OFFSET], row[STRIDE], row[NBYTES], slots)
+        n_blocks += 1
+        if n_blocks == BLOCKS:
+            c_gather_blocks(blocks, n_blocks, n)
+            n_blocks = 0
+    c_gather_blocks(blocks, n_blocks, n)

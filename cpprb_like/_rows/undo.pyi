@@ -1,0 +1,23 @@
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from cpprb_like._rows.tracker import Tracker
+
+@final
+class Undo:
+    lens: NDArray[np.int64]
+    tracker: Tracker
+    def __new__(
+        cls,
+        arena: NDArray[np.uint8],
+        lens: NDArray[np.int64],
+        log: NDArray[np.uint8],
+        tracker: Tracker,
+        added_at: NDArray[np.int64] | None = None,
+        times: NDArray[np.int64] | None = None,
+    ) -> Self: ...
+
+def clock() -> int: ...

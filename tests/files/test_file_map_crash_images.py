@@ -1,0 +1,303 @@
+"""Images of crashes of the machine, at any operation of a history, with names as POSIX has them.
+
+Each image is opened as after the crash: what the last ``flush`` promised is there, every row is
+whole, and no window of rows goes over a gap.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from crashing_folder import CrashingFolder
+from file_map_cases import Case, step, twin_rows
+
+from cpprb_like import ReplayBuffer
+from cpprb_like._files import file_maps
+from cpprb_like._rows.gather import take
+from cpprb_like.samplers._prioritized import ByPriority
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="files in use have no other links")
+
+LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
+IMAGES = 5000 if LONG else 180  # of all cases together
+IMAGES_PER_HISTORY = 12
+OPERATIONS = 14
+WHAT = [
+    *["add"] * 3,
+    *["flush"] * 2,
+    "full",
+    "update",
+    "priorities",
+    "end",
+    "delete",
+    "clear",
+    "reopen",
+]
+AROUND = 3  # rows of a window to each side
+
+CASES = [
+    Case("plain", capacity=30, updates=True, deletes=True, clears=True, wide=40),
+    Case("envs", n_envs=3, capacity=30, n_step=3, wide=40),
+    Case("chained", chained=True, capacity=24, clears=True, wide=4),
+    Case("chained-envs", chained=True, n_envs=2, capacity=24, deletes=True, wide=4),
+    Case("prioritized", prioritized=True, capacity=24, updates=True, deletes=True, wide=200),
+    Case("prioritized-steps", prioritized=True, chained=True, n_step=3, capacity=24, wide=4),
+]
+
+
+@dataclass
+class Promise:
+    """What a flush promises, and what has been done to its rows since."""
+
+    rows: dict[tuple[int, int], int] = field(default_factory=dict)  # which are there: mark's sign
+    sure: set[tuple[int, int]] = field(default_factory=set)  # those that have to be there
+    weights: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rb: ReplayBuffer) -> Promise:
+        """What a flush of this buffer would promise."""
+        ring = rb.ring
+        slots = np.flatnonzero(ring.flags() & 8 == 0)
+        names = named(rb, slots)
+        signs = np.sign(values(rb, "mark", slots)[:, 0]).tolist()
+        drawn = ring.present_slots()
+        found = cls(dict(zip(names, signs, strict=True)), set(named(rb, drawn)))
+        if isinstance(rb.sampler, ByPriority):
+            weights = rb.sampler.rows.get(drawn).tolist()
+            found.weights = dict(zip(named(rb, drawn), weights, strict=True))
+        return found
+
+    def spare(self, names: list[tuple[int, int]], reach: int = 0) -> None:
+        """Rows are about to change, so these and their neighbours may be left out."""
+        for t, env in names:
+            self.sure -= {(t + k, env) for k in range(-reach, reach + 1)}
+            self.weights.pop((t, env), None)
+
+
+def values(rb: ReplayBuffer, name: str, slots: Any) -> Any:
+    """The values of a field in some slots of the ring, drawable or not."""
+    columns = tuple(column for column in rb.ring.columns if column.name == name)
+    return take(rb.ring, np.ascontiguousarray(slots, np.intp), columns=columns)[name]
+
+
+def named(rb: ReplayBuffer, slots: Any) -> list[tuple[int, int]]:
+    """Step number and environment of the rows in some slots of the ring."""
+    t, env = values(rb, "t", slots), values(rb, "env", slots)
+    return list(zip(t.tolist(), env.tolist(), strict=True))
+
+
+class Machine:
+    """A machine on which a buffer is written to, and that crashes now and then."""
+
+    def __init__(
+        self, case: Case, folder: Path, chance: random.Random, patch: pytest.MonkeyPatch
+    ) -> None:
+        self.case, self.chance, self.patch = case, chance, patch
+        self.live, beside = folder / "live", folder / "beside"
+        self.live.mkdir()
+        beside.mkdir()
+        self.starts = 0
+        self.start()
+        self.promises: list[Promise] = []  # of the last flush, and of one that is not done
+        self.images: list[tuple[Path, list[Promise]]] = []
+        self.share = 0.1
+        self.folder = CrashingFolder(self.live, beside, patch, self.moment)
+
+    def start(self) -> None:
+        """Start the machine anew."""
+        self.starts += 1
+        name = f"start {self.starts}".encode()
+        self.patch.setattr(file_maps, "_boot_id", lambda: name)
+
+    def moment(self) -> None:
+        """Make an image of a crash, perhaps."""
+        if self.chance.random() < self.share and len(self.images) < IMAGES_PER_HISTORY:
+            to = self.live.parent / f"image {len(self.images)}"
+            to.mkdir()
+            self.folder.crash(to, self.chance, self.chance.choice([512, 4096]))
+            copies = [Promise(dict(p.rows), set(p.sure), dict(p.weights)) for p in self.promises]
+            self.images.append((to, copies))
+
+    def flush(self, rb: ReplayBuffer, call: Callable[[], object]) -> None:
+        """A call that promises what is there now."""
+        self.promises.append(Promise.of(rb))
+        call()
+        self.promises = self.promises[-1:]
+
+    def history(self) -> None:
+        """Do this and that with a buffer, and make images meanwhile."""
+        case, chance = self.case, self.chance
+        rb = case.open(self.live, "x")
+        self.promises, t = [Promise()], 0
+        for _ in range(OPERATIONS):
+            what = chance.choice(WHAT)
+            if what == "add":
+                for _ in range(chance.randint(1, 9)):
+                    self.about_to_add(rb)
+                    rb.add(**step(case, t))
+                    t += 1
+                    if chance.random() < 0.2:
+                        self.folder.note()
+            elif what == "flush":
+                self.flush(rb, rb.flush)
+            elif what == "full":
+                with self.patch.context() as patch:
+                    patch.setattr(file_maps, "_sync", self.full)
+                    with pytest.raises(OSError, match="a test"):
+                        rb.flush()
+            elif what == "update" and case.updates and len(rb):
+                slots = np.array([int(chance.choice(rb.ring.present_slots().tolist()))])
+                self.spare(named(rb, slots))
+                rb.update(rb.ring.public_slots(slots), mark=-values(rb, "mark", slots))
+            elif what == "priorities" and case.prioritized and len(rb):
+                slots = rb.ring.present_slots()[:5]
+                for promise in self.promises:
+                    for name in named(rb, slots):
+                        promise.weights.pop(name, None)
+                rb.update_priorities(
+                    rb.ring.public_slots(slots), [chance.random() * 9] * len(slots)
+                )
+            elif what == "end":
+                rb.on_episode_end()
+            elif what == "delete" and case.deletes and self.has_ended_episode(rb):
+                for promise in self.promises:  # their weights go, and may come back as those of new
+                    promise.weights.clear()
+                rb.episodes.delete(0)
+            elif what == "clear" and case.clears and chance.random() < 0.3:
+                for promise in self.promises:
+                    promise.sure.clear()  # rows that come next take their places
+                    promise.weights.clear()
+                rb.clear()
+            elif what == "reopen":
+                self.flush(rb, rb.flush)  # as it is when it goes out of use
+                del rb
+                rb = case.open(self.live, "r+")
+            self.folder.note()
+            self.moment()
+        self.flush(rb, rb.flush)
+
+    @staticmethod
+    def full(path: Path) -> None:
+        """As ``_sync`` of a disk that has no room."""
+        raise OSError(errno.ENOSPC, f"{path}: no space left (a test)")
+
+    @staticmethod
+    def has_ended_episode(rb: ReplayBuffer) -> bool:
+        """Whether the oldest episode can be deleted."""
+        return len(rb.episodes) > 0 and rb.episodes.list()[0].complete
+
+    def about_to_add(self, rb: ReplayBuffer) -> None:
+        """The oldest rows are about to be overwritten."""
+        ring, k = rb.ring, self.case.n_envs
+        slots = np.arange(ring.written, ring.written + k) % ring.capacity
+        self.spare(named(rb, slots[slots < ring.stored]))
+        if self.case.n_step > 1:  # the oldest rows are left out, and have no weight any more
+            ids = np.sort(ring.row_ids(ring.present_slots()))[: 2 * self.case.n_step * k]
+            for promise in self.promises:
+                for name in named(rb, ids % ring.capacity):
+                    promise.weights.pop(name, None)
+
+    def spare(self, names: list[tuple[int, int]]) -> None:
+        """Rows are about to change."""
+        for promise in self.promises:
+            promise.spare(names, AROUND if self.case.chained else 0)
+
+    def look(self, folder: Path, promises: list[Promise], again: int = 1) -> None:
+        """Open what a crash has left."""
+        self.start()
+        case = self.case
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            try:
+                rb = case.open(folder, "r+")
+            except (OSError, ValueError) as error:
+                if promises or case.name not in str(error):  # else it was not created yet
+                    raise
+                return
+        rb.check()
+        failures = []
+        for promise in promises or [Promise()]:
+            try:
+                self.expect(rb, promise)
+                break
+            except AssertionError as error:
+                failures.append(error)
+        else:
+            raise failures[-1]
+        rb.on_episode_end()  # the environments begin anew
+        for t in range(1000, 1005):
+            rb.add(**step(case, t))
+        rb.check()
+        self.expect_no_gaps(rb)
+        if case.prioritized:
+            rb.sample(20)
+
+    def expect(self, rb: ReplayBuffer, promise: Promise) -> None:
+        """The rows are those of a promise."""
+        drawn = rb.ring.present_slots()
+        names = named(rb, drawn)
+        found = set(names)
+        # With n steps the newest rows wait, and rows that are lost make others complete.
+        sure = promise.sure if self.case.n_step == 1 else set()
+        assert sure <= found, f"lost: {sorted(sure - found)}"
+        assert found <= promise.rows.keys(), f"not flushed: {sorted(found - promise.rows.keys())}"
+        twin_rows(rb.get_all_transitions(), self.case, "an image")
+        signs = np.sign(values(rb, "mark", drawn)[:, 0]).tolist()
+        assert [promise.rows[name] for name in names] == signs
+        self.expect_no_gaps(rb)
+        if isinstance(rb.sampler, ByPriority):
+            weights = rb.sampler.rows.get(drawn)
+            assert (weights > 0).all(), "rows that are never drawn"
+            for name, weight in zip(names, weights.tolist(), strict=True):
+                assert promise.weights.get(name, weight) == weight
+
+    @staticmethod
+    def expect_no_gaps(rb: ReplayBuffer) -> None:
+        """The rows of a window follow one another."""
+        slots = rb.ring.present_slots()
+        rows, counts, _ = rb.ring.windows(slots, AROUND, AROUND, repeat=True)
+        for around, (before, after) in zip(rows, counts.tolist(), strict=True):
+            t = values(rb, "t", around[AROUND - before : AROUND + after + 1])
+            assert (np.diff(t) == 1).all(), f"a window goes over a gap: {t}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_images_of_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+    """What was flushed is there, whole, with its priorities, and what is left out is a gap.
+
+    Names of new files were not put on the disk, so a record of the log could refer to files that
+    a crash took; and episodes went on over rows that were left out.
+    """
+    monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)  # so that files grow
+    monkeypatch.setattr(file_maps, "FIRST_NBYTES", 1)
+    done = 0
+    for seed in range(10**6):
+        if done >= IMAGES / len(CASES):
+            break
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            machine = Machine(case, folder, random.Random(f"{case.name} {seed}"), patch)
+            machine.history()
+        with monkeypatch.context() as patch:
+            machine.patch = patch
+            for number, (image, promises) in enumerate(machine.images):
+                copy = shutil.copytree(image, folder / f"copy {number}")
+                try:
+                    machine.look(image, promises)
+                except BaseException as error:
+                    error.args = (f"seed {seed}, {copy}: {error}",)
+                    raise
+                done += 1
+        shutil.rmtree(folder)

@@ -1,0 +1,379 @@
+"""A crash of the machine: what the last flush wrote is there, and rows that are torn are left out.
+
+The crash is simulated. Of all pages, or sectors, that changed since the flush, some are on the disk
+and others are not; and the machine has been started anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from file_map_cases import Case, step, twin_rows
+
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._files import file_maps, flushes
+
+CASES = [
+    Case("plain", capacity=50, updates=True),
+    Case("one", capacity=1),
+    Case("envs", n_envs=4, capacity=60, n_step=3),
+    Case("chained", chained=True, capacity=50),
+    Case("chained-envs", chained=True, n_envs=3, capacity=60),
+    Case("prioritized", prioritized=True, capacity=50),
+]
+
+
+@pytest.fixture
+def restart(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Call it to start the machine anew."""
+    starts = iter(range(1000))
+
+    def start() -> None:
+        name = f"start {next(starts)}".encode()
+        monkeypatch.setattr(file_maps, "_boot_id", lambda: name)
+
+    start()
+    return start
+
+
+def add(rb: ReplayBuffer, case: Case, first: int, n: int) -> None:
+    """Add time steps."""
+    for t in range(first, first + n):
+        rb.add(**step(case, t))
+
+
+def crash(before: Path, after: Path, folder: Path, rng: np.random.Generator, unit: int) -> None:
+    """Files as they were before, with some of the parts that they have afterwards."""
+    share = rng.random()
+    for path in after.iterdir():
+        new = path.read_bytes()
+        old = (before / path.name).read_bytes() if (before / path.name).exists() else b""
+        old = old.ljust(len(new), b"\0") if not path.name.endswith("flushed.dat") else old
+        parts = bytearray(old)
+        for start in range(0, len(old), unit):
+            if rng.random() < share:
+                parts[start : start + unit] = new[start : start + unit]
+        if path.name.endswith("flushed.dat") and rng.random() < 0.5:
+            parts += new[len(old) : len(old) + int(rng.integers(1, 99))]  # a record that is cut off
+        (folder / path.name).write_bytes(bytes(parts))
+    for path in before.iterdir():
+        if not (folder / path.name).exists():
+            shutil.copy(path, folder / path.name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("unit", [512, 4096])
+@pytest.mark.parametrize("later", [0, 5, 17, 300])
+def test_what_was_flushed_is_there(
+    tmp_path: Path, rng: np.random.Generator, restart: Any, case: Case, unit: int, later: int
+) -> None:
+    """Rows that were flushed and not overwritten are there, and every row there is whole."""
+    live, before = tmp_path / "live", tmp_path / "before"
+    live.mkdir()
+    rb = case.open(live, "x")
+    flushed = int(rng.integers(1, 120))
+    for first, stop in ((0, flushed // 2), (flushed // 2, flushed)):
+        add(rb, case, first, stop - first)
+        if case.updates and first:
+            rows = rb[np.arange(1)]
+            rb.update([0], mark=-rows["mark"])
+        rb.on_episode_end()
+        rb.flush()
+    rows = rb.get_all_transitions()
+    alive = set(zip(rows["t"].tolist(), rows["env"].tolist(), strict=True))
+    shutil.copytree(live, before)
+    add(rb, case, flushed, later)
+    rb.on_episode_end()
+    after = tmp_path / "after"
+    shutil.copytree(live, after)  # nobody has flushed since
+    restart()
+    for attempt in range(3):
+        folder = tmp_path / f"crash {attempt}"
+        folder.mkdir()
+        crash(before, after, folder, rng, unit)
+        for again_so in range(2):  # and the machine crashes again
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                again = case.open(folder, "r+")
+            again.check()
+            batch = again.get_all_transitions()
+            twin_rows(batch, case, f"attempt {attempt}")
+            found = set(zip(batch["t"].tolist(), batch["env"].tolist(), strict=True))
+            overwritten = later * case.n_envs
+            kept = sorted(alive)[overwritten:]
+            # With n steps rows that were left out are there again when newer ones are gone.
+            assert case.n_step > 1 or set(kept) <= found <= alive
+            is_told = len(found) < len(alive) and not again_so
+            assert bool(caught) == is_told or case.n_step > 1
+            if case.prioritized and len(again):
+                again.sample(20)
+            del again
+            restart()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            again = case.open(folder, "r+")
+        add(again, case, flushed, 30)
+        again.check()
+        twin_rows(again.get_all_transitions(), case, "afterwards")
+        del again
+    del rb
+
+
+def test_without_a_crash_nothing_is_lost(tmp_path: Path, restart: Any) -> None:
+    """A buffer that goes out of use is flushed, so a machine that is started anew has all of it."""
+    case = CASES[3]
+    rb = case.open(tmp_path, "x")
+    add(rb, case, 0, 70)
+    expected = rb.get_all_transitions()
+    del rb
+    restart()
+    again = case.open(tmp_path, "r+")
+    for name, values in again.get_all_transitions().items():
+        np.testing.assert_array_equal(values, expected[name])
+    assert again.get_current_episode_len() == 70 % 7
+
+
+def test_a_log_that_is_gone(tmp_path: Path, restart: Any) -> None:
+    """Nothing is known of the rows, so all are left out, with a warning; the file is of use."""
+    case = CASES[0]
+    rb = case.open(tmp_path, "x")
+    add(rb, case, 0, 20)
+    del rb
+    (tmp_path / "plain.flushed.dat").unlink()
+    restart()
+    with pytest.warns(RuntimeWarning, match="all rows are left out"):
+        again = case.open(tmp_path, "r+")
+    assert len(again) == 0
+    add(again, case, 0, 20)
+    again.check()
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=lambda case: case.name)
+def test_the_log_of_flushes_costs_what_changed(
+    tmp_path: Path, restart: Any, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its length does not grow with the flushes, and one of few rows adds little."""
+    rb = case.open(tmp_path, "x")
+    path = tmp_path / f"{case.name}.flushed.dat"
+    add(rb, case, 0, 50)
+    rb.flush()
+    before = path.stat().st_size
+    rb.flush()
+    add(rb, case, 50, 1)
+    rb.flush()
+    assert path.stat().st_size - before < 20000
+    monkeypatch.setattr(file_maps, "LOG_NBYTES", 0)
+    monkeypatch.setattr(file_maps, "LOG_NBYTES_PER_ROW", 64)
+    for t in range(51, 200):
+        add(rb, case, t, 1)
+        rb.flush()
+        assert path.stat().st_size < 30000 + 64 * 50
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for found in tmp_path.glob(f"{case.name}*.dat"):
+        shutil.copy(found, folder)
+    restart()
+    again = case.open(folder, "r+")
+    assert sorted(again.get_all_transitions()["t"].tolist()) == list(range(150, 200))
+    twin_rows(again.get_all_transitions(), case, "after the log was written anew")
+
+
+@pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
+def test_a_flush_costs_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what is kept aside nor the files of the folder: one row took 52 ms, and 360 ms."""
+    fields: dict[str, Any] = {"x": {"shape": 4, "dtype": "i8"}}
+    rb = ReplayBuffer(5000, fields, next_of="x", mmap_prefix=tmp_path / "a")
+    x = np.arange(16000).reshape(4000, 4)
+    rb.add(x=x, next_x=-x - 1)
+    rb.add(x=x[0], next_x=-x[0] - 1)  # the file grows
+    rb.flush()
+    flushed: Any = rb._files
+    assert len(flushed._flushed.kept["0-0"]) == 4000
+    summed: list[Any] = []
+    found = zlib.crc32
+
+    def crc32(*arguments: Any) -> int:
+        summed.append(arguments)
+        return int(found(*arguments))
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a flush looks at all files, or sorts all keys")
+
+    monkeypatch.setattr(zlib, "crc32", crc32)
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(np, "argsort", refuse)
+    rb.add(x=x[0], next_x=-x[0] - 1)
+    rb.flush()
+    assert len(flushed._flushed.kept["0-0"]) == 4001
+    assert len(summed) < 10
+    log = (tmp_path / "a.flushed.dat").read_bytes()
+    *_, (_, arrays, _) = flushes.unpack(log[16:])
+    assert len(arrays["kept 0-0"]) == 1
+
+
+def test_a_disk_that_is_full(tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush that fails says so, what was flushed before holds, and the next one does it all."""
+    case = CASES[0]
+    rb = case.open(tmp_path, "x")
+    add(rb, case, 0, 10)
+    rb.flush()
+
+    def fail(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_maps, "_sync", fail)
+        add(rb, case, 10, 10)
+        with pytest.raises(OSError, match="No space left"):
+            rb.flush()
+    rb.flush()
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in tmp_path.glob("plain*.dat"):
+        shutil.copy(path, folder)
+    restart()
+    assert sorted(case.open(folder, "r+").get_all_transitions()["t"].tolist()) == list(range(20))
+
+
+def crashed(live: Path, folder: Path, restart: Any) -> Path:
+    """A copy of the files, as a crash of the machine leaves them that comes now."""
+    shutil.copytree(live, folder)
+    restart()
+    return folder
+
+
+def test_an_episode_ends_before_rows_that_are_left_out(tmp_path: Path, restart: Any) -> None:
+    """Also before a pause: the end of an episode is lost together with its row.
+
+    Windows of rows, for n-step sums and sequences, joined the steps before and after.
+    """
+    live = tmp_path / "live"
+    live.mkdir()
+    fields: dict[str, Any] = {"t": {"dtype": "i8"}, "done": {"dtype": bool}, "mark": {}}
+    options: dict[str, Any] = {"n_envs": 2}
+    rb = ReplayBuffer(40, fields, mmap_prefix=live / "a", **options)
+    for t in range(12):
+        values = {"t": [t, t], "done": [t == 6, t == 9], "mark": [0, 0]}
+        if t == 5:  # the first environment pauses
+            rb.add_where([False, True], **values)
+        else:
+            rb.add(**values)
+    rb.flush()
+    ends = [12, 19]  # of the first episode of each environment
+    rb.update(ends, mark=[1, 1])
+    folder = crashed(live, tmp_path / "crashed", restart)
+    with pytest.warns(RuntimeWarning, match="2 rows that were overwritten or changed"):
+        rb = ReplayBuffer(40, fields, mmap_prefix=folder / "a", mmap_mode="r+", **options)
+    rb.check()
+    assert not np.isin(ends, rb.ring.present_slots()).any()
+    found = [
+        rb.episodes.read(k)["t"][:, 0].tolist() for k in range(len(rb.episodes))
+    ]  # they are numbered in the order of their first rows
+    assert sorted(found) == [
+        [0, 1, 2, 3, 4],
+        [0, 1, 2, 3, 4, 5, 6, 7, 8],
+        [7, 8, 9, 10, 11],
+        [10, 11],
+    ]
+    ended = [(one.length, one.complete, one.truncated) for one in rb.episodes.list()]
+    assert sorted(ended) == [(2, False, False), (5, False, False), (5, True, True), (9, True, True)]
+    assert [rb.get_current_episode_len(env) for env in range(2)] == [5, 2]
+
+
+def test_the_files_of_the_last_flush_stay_when_the_next_one_fails(
+    tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that grows then does not take away the one that the log on the disk refers to."""
+    monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)
+    monkeypatch.setattr(file_maps, "FIRST_NBYTES", 1)
+    live = tmp_path / "live"
+    live.mkdir()
+    fields: dict[str, Any] = {"x": {"shape": 4, "dtype": "i8"}}
+    rb = ReplayBuffer(100, fields, next_of="x", mmap_prefix=live / "a")
+    x = np.arange(16).reshape(4, 4)
+    rb.add(x=x, next_x=-x - 1)
+    rb.flush()
+
+    def fail(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_maps, "_sync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            rb.flush()
+    for _ in range(5):
+        rb.add(x=x, next_x=-x - 1)
+    folder = crashed(live, tmp_path / "crashed", restart)
+    rb = ReplayBuffer(100, fields, next_of="x", mmap_prefix=folder / "a", mmap_mode="r+")
+    batch = rb.get_all_transitions()
+    assert (batch["x"] == x).all()
+    assert (batch["next_x"] == -x - 1).all()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders are not synchronised there")
+def test_flush_puts_new_names_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is synchronised after a file was made, before the log refers to it.
+
+    The file of the sampler and files that grew had their names in memory only.
+    """
+    monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)
+    monkeypatch.setattr(file_maps, "FIRST_NBYTES", 1)
+    fields: dict[str, Any] = {"x": {"shape": 4, "dtype": "i8"}}
+    done: list[Path] = []
+    sync = file_maps._sync
+
+    def noted(path: Path) -> None:
+        done.append(path)
+        sync(path)
+
+    monkeypatch.setattr(file_maps, "_sync", noted)
+    rb = PrioritizedReplayBuffer(100, fields, next_of="x", mmap_prefix=tmp_path / "a")
+    assert any(path.name.startswith("a.sampler.dat") for path in done)
+    assert done[-1] == tmp_path
+    done.clear()
+    x = np.arange(4)
+    rb.add(x=x, next_x=-x - 1)
+    rb.flush()
+    assert tmp_path / "a.sampler.dat" in done
+    assert tmp_path not in done
+    for _ in range(10):
+        rb.add(x=x, next_x=-x - 1)  # which grows a file
+    rb.flush()
+    assert tmp_path in done
+
+
+def test_a_row_whose_priority_was_taken_away_is_drawn_again(tmp_path: Path, restart: Any) -> None:
+    """Its episode was deleted after the flush, and the file of the sampler had that already.
+
+    The row was there after the crash, with weight 0.
+    """
+    live = tmp_path / "live"
+    live.mkdir()
+    case = Case("weights", prioritized=True, capacity=50, wide=4)
+    rb: Any = case.open(live, "x")
+    add(rb, case, 0, 21)
+    rb.update_priorities(np.arange(21), np.arange(21) + 1.0)
+    rb.flush()
+    rb.episodes.delete(1)
+    rb.sample(1)
+    folder = crashed(live, tmp_path / "crashed", restart)
+    again: Any = case.open(folder, "r+")
+    assert len(again) == 21
+    weights = again.sampler.row_priorities(np.arange(21))
+    expected = np.arange(21) + 1.0
+    expected[7:14] = 21
+    np.testing.assert_allclose(weights, expected, rtol=1e-12)
+
+
+def test_flushing_a_buffer_in_memory() -> None:
+    """There is nothing to do."""
+    ReplayBuffer(5, {"x": {}}).flush()
