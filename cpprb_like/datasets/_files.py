@@ -25,6 +25,7 @@ __all__ = [
     "converted",
     "from_bytes",
     "is_native",
+    "is_plain",
     "need",
     "new_place",
     "warn",
@@ -98,6 +99,11 @@ def _sync(path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- dtypes
+
+
+def is_plain(field: Field) -> bool:
+    """Whether the values are numbers that every format has, and there is at least one in a row."""
+    return is_native(field.dtype) and field.nbytes > 0
 
 
 def can_hold(field: Field) -> bool:

@@ -6,18 +6,37 @@ which formats there are (``_open``), and what a data set is, whatever its format
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from cpprb_like.datasets._model import EpisodeRecord, Header, Rows
+from cpprb_like.datasets._files import can_hold
+from cpprb_like.datasets._model import EpisodeRecord, Field, Header, Rows
 
-__all__ = ["Format", "Reader", "Writer"]
+__all__ = ["BOTH", "CUT", "FINAL", "LACKS", "OPEN", "Format", "Reader", "Writer"]
+
+CUT = "that the first steps of an episode are missing"
+FINAL = "the next observation of the last step of an episode"
+BOTH = "that a step is truncated as well as terminated"
+OPEN = "that an episode before the last one is still open: it counts as truncated"
+LACKS = (
+    "fields of text, times, complex numbers and Python objects",
+    "the environment of each episode",
+    "options of the buffer, such as next_of",
+)
 
 
 class Writer:
-    """Writes a data set, episode by episode."""
+    """Writes a data set, episode by episode.
+
+    Attributes
+    ----------
+    lost : list of str
+        What was in the rows and is not in the files, when it is closed.
+    """
+
+    lost: Sequence[str] = ()
 
     def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
         """Write the rows of an episode, which come in chunks."""
@@ -70,11 +89,18 @@ class Format:
         Whether a data set is one file, and not a folder.
     suffixes : tuple of str
         Of paths, from which it is told what is to be written there.
+    lacks : tuple of str
+        What its files cannot say of a buffer, beside what no format can say (``LACKS``).
     """
 
     name: ClassVar[str]
     is_file: ClassVar[bool] = False
     suffixes: ClassVar[tuple[str, ...]] = ()
+    lacks: ClassVar[tuple[str, ...]] = ()
+
+    def holds(self, field: Field) -> bool:
+        """Whether the values of a field can be written."""
+        return can_hold(field)
 
     def told_by(self, path: Path) -> bool:
         """Whether what is at a path is of this format."""

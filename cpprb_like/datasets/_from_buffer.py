@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like._fields.schema import Field
-from cpprb_like.datasets._files import can_hold, is_native
+from cpprb_like.datasets._files import is_native
 from cpprb_like.datasets._model import Ends, EpisodeRecord, Header, Path, Rows
 
 __all__ = ["Source", "ends_of", "rows_in_chunk"]
@@ -39,22 +39,32 @@ class Source:
     Parameters
     ----------
     buffer : ReplayBuffer
-        Nobody writes to it meanwhile.
+        No other thread writes to it.
+    holds : callable
+        Whether the format can hold a field.
     observation, action, reward : str, iterable of str, optional
         Which fields these are. By default they are told from their names: ``obs``, ``act``,
         ``rew`` and the like, parts as ``obs.position``; if none is called so, each field ``x`` with
         a field ``next_x`` is an observation.
     """
 
-    def __init__(self, buffer: Any, observation: Names, action: Names, reward: str | None) -> None:
+    def __init__(
+        self,
+        buffer: Any,
+        holds: Callable[[Field], bool],
+        observation: Names,
+        action: Names,
+        reward: str | None,
+    ) -> None:
         self._buffer = buffer
         schema = buffer.schema
-        fields = tuple(field for field in schema.fields if can_hold(field))
+        fields = tuple(field for field in schema.fields if holds(field))
         names = [field.name for field in fields]
         plain = [field.name for field in fields if is_native(field.dtype) and field.nbytes]
-        self.left_out = [field for field in schema.fields if not can_hold(field)]
+        self.has_both = False  # ends in one step, as far as `look` has read
+        self.left_out = [field for field in schema.fields if not holds(field)]
         if not any(field.nbytes for field in fields):
-            raise ValueError(f"expected fields of numbers or text, got {list(schema.names)}")
+            raise ValueError(f"expected fields of numbers, got {list(schema.names)}")
         ends = ends_of(schema, names)
         observations = _chosen("observation", observation, plain) or _by_name(plain, OBSERVATIONS)
         observations = observations or {
@@ -114,6 +124,7 @@ class Source:
                         promised[name] = rows[following][-1:].copy()
                 last = done == record.length
                 said = header.ends.flags(rows, n)
+                self.has_both = self.has_both or bool((said[0] & said[1]).any())
                 meant = header.last_flags(rows, n, record, is_last=last)
                 faithful = faithful and bool(said[1][-1] == meant[1][-1])
                 told(sum(values.nbytes for values in rows.values()))

@@ -147,10 +147,10 @@ def check(found: Any, name: str, n: int, field: Field) -> None:
         )
 
 
-def field_of(found: Any, name: str, field: str) -> Field | None:
-    """The field that a data set of somebody else's makes; None if it holds no plain numbers."""
+def field_of(found: Any, name: str, field: str) -> Field | str:
+    """The field that a data set makes, or what it is if it holds no plain numbers."""
     if found.dtype.kind not in "biuf" or found.dtype.itemsize > 8 or found.ndim < 1:
-        return None
+        return f"{found.dtype} of shape {found.shape}"
     check_dataset(found, name)
     return Field(field, native(found.dtype), found.shape[1:])
 

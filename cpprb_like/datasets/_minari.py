@@ -264,7 +264,8 @@ class MinariReader(Reader):
         if leaf is not None and is_packed and len(leaf.shape) + 1 != data.ndim:
             self._jpeg[name] = leaf
             return Field(name, np.dtype(np.uint8), leaf.shape)
-        return _hdf5.field_of(data, place, name)
+        found = _hdf5.field_of(data, place, name)
+        return found if isinstance(found, Field) else None
 
     # ------------------------------------------------------------------ rows
 

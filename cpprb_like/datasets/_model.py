@@ -162,6 +162,26 @@ class Header:
         }
         return tuple(field for field in self.fields if field.name not in placed)
 
+    @property
+    def nexts(self) -> dict[str, str]:
+        """Field of the next value of each observation; none if one of them has no such field."""
+        found = {name: self.following(name) for name in self.observations}
+        nexts = {name: following for name, following in found.items() if following is not None}
+        return nexts if len(nexts) == len(found) else {}
+
+    def extra_keys(self, placed: Container[str], taken: Iterable[str] = ()) -> dict[str, str]:
+        """A key for each field that is not placed and ends no episode; none of them is taken."""
+        keys: dict[str, str] = {}
+        used = set(taken)
+        for name in self.names:
+            if name not in placed and name not in self.ends.names:
+                key = key_of(name)
+                while key in used:
+                    key += "_"
+                used.add(key)
+                keys[name] = key
+        return keys
+
     def following(self, name: str) -> str | None:
         """The field of the next values of an observation, if there is one."""
         following = self.chained.get(name, f"next_{name}")

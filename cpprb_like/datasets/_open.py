@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from cpprb_like._arguments.checks import as_path
 from cpprb_like.checkpoint._progress import Tell, shown
 from cpprb_like.datasets._files import new_place, warn
-from cpprb_like.datasets._format import Format, Reader, Writer
+from cpprb_like.datasets._format import BOTH, CUT, FINAL, LACKS, OPEN, Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import Names, Source
 from cpprb_like.datasets._into_buffer import fill, first_are_cut
 from cpprb_like.datasets._model import EpisodeRecord, Header
@@ -52,6 +52,8 @@ class Description(NamedTuple):
         ``env``, ``length``, ``is_cut``, ``is_open`` and ``seed`` of each.
     left_out : list of str
         What is in the files and would not be in a buffer of all fields.
+    lacks : tuple of str
+        What files of this format cannot say of a buffer.
     about : dict
         What ``export`` takes as ``about``, to write the same metadata again. Of Minari: spaces,
         ``env_spec``, authors and the like; of other formats nothing.
@@ -65,6 +67,7 @@ class Description(NamedTuple):
     n_envs: int
     episodes: tuple[EpisodeRecord, ...]
     left_out: list[str]
+    lacks: tuple[str, ...]
     about: dict[str, Any]
     path: Path
 
@@ -201,6 +204,7 @@ def describe(
             header.n_envs,
             header.episodes,
             left_out,
+            (*LACKS, *_format(name).lacks),
             dict(reader.about),
             place,
         )
@@ -231,15 +235,8 @@ def export(
     if name is None:
         raise ValueError(f"format: expected one of {list(FORMATS)}, as {path} tells none")
     found = _format(name)
-    source = Source(buffer, observation, action, reward)
-    if source.left_out:
-        lost = ", ".join(f"{field.name!r} ({field.dtype})" for field in source.left_out)
-        text = (
-            f"{name}: {len(source.left_out)} fields cannot be held and are left out, of "
-            f"{source.header.rows} rows each: {lost}"
-        )
-        if strict:
-            raise ValueError(text)
+    source = Source(buffer, found.holds, observation, action, reward)
+    _refuse(name, _losses(found, source), strict=strict)
     found.check(source.header)
     if not source.header.rows:
         raise ValueError("expected a buffer with rows, got an empty one")
@@ -247,11 +244,44 @@ def export(
     with shown(progress) as tell:
         count = _Count(tell, 2 * source.header.rows * source.header.row_nbytes)
         header = source.look(count.add)
+        lost = _losses(found, source, header)
+        _refuse(name, lost, strict=strict)
         with new_place(path, is_file=found.is_file) as place:
-            _write(found.open_writer(place, header, entries), source, header, count)
+            writer = found.open_writer(place, header, entries)
+            _write(writer, source, header, count)
+            lost += writer.lost
+            _refuse(name, lost, strict=strict)
         count.finish()
-    if source.left_out:
-        warn(text, DataLossWarning)
+    if lost:
+        warn(f"{name}: {'; '.join(lost)}", DataLossWarning)
+
+
+def _refuse(name: str, lost: Sequence[str], *, strict: bool) -> None:
+    if lost and strict:
+        raise ValueError(f"{name}: {'; '.join(lost)}")
+
+
+def _losses(format: Format, source: Source, header: Header | None = None) -> list[str]:  # noqa: A002
+    """What a buffer has and a format does not hold; some is known when its rows were looked at."""
+    lost = []
+    fields = ", ".join(f"{field.name!r} ({field.dtype})" for field in source.left_out)
+    if fields:
+        lost.append(
+            f"{len(source.left_out)} fields cannot be held and are left out, of "
+            f"{source.header.rows} rows each: {fields}"
+        )
+    episodes = source.header.episodes
+    for what, n in (
+        (CUT, sum(episode.is_cut for episode in episodes)),
+        (OPEN, sum(episode.is_open for episode in episodes[:-1])),
+    ):
+        if n and what in format.lacks:
+            lost.append(f"the files do not say {what} ({n} of {len(episodes)})")
+    if source.has_both and BOTH in format.lacks:
+        lost.append(f"the files do not say {BOTH}")
+    if header is not None and header.chained and FINAL in format.lacks:
+        lost.append(f"the files do not have {FINAL} ({len(header.episodes)} episodes)")
+    return lost
 
 
 def _write(writer: Writer, source: Source, header: Header, count: _Count) -> None:

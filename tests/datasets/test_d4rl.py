@@ -264,7 +264,7 @@ def test_d4rl_reads_ours(tmp_path: Path) -> None:
 
 
 def test_every_data_set_has_a_value_for_each_row(tmp_path: Path) -> None:
-    """D4RL's ``sequence_dataset`` takes one of each: our metadata would end it with IndexError."""
+    """D4RL's ``sequence_dataset`` takes one of each."""
     rb = ReplayBuffer(30, {"obs": {"shape": 2}, "act": {}, "rew": {}, "done": {}, "extra": {}})
     for t in range(20):
         rb.add(obs=[t, t], act=t, rew=t, done=t % 7 == 6, extra=t)
@@ -278,7 +278,45 @@ def test_every_data_set_has_a_value_for_each_row(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "ours.hdf5") as file:
         file.visititems(note)
     assert set(lengths.values()) == {20}, lengths
-    assert "infos/extra" in lengths
+    assert "extra" in lengths
+
+
+def test_fields_have_the_names_that_d4rl_gives_them(tmp_path: Path) -> None:
+    """Extra fields keep their names, but for one that D4RL uses itself."""
+    fields: Any = {"obs": {}, "act": {}, "rew": {}, "info.x": {}, "rewards": {}, "a/b": {}}
+    rb = ReplayBuffer(10, fields, next_of="obs")
+    rb.add(obs=1, act=2, rew=3, next_obs=4, **{"info.x": 5, "rewards": 6, "a/b": 7})
+    rb.export(tmp_path / "x.hdf5", reward="rew")
+    rows = ReplayBuffer.from_dataset(tmp_path / "x.hdf5", strict=True).get_all_transitions()
+    assert {name: values.ravel().tolist() for name, values in rows.items()} == {
+        "obs": [1],
+        "act": [2],
+        "rew": [3],
+        "next_obs": [4],
+        "info.x": [5],
+        "rewards_": [6],
+        "a/b": [7],
+        "terminated": [False],
+        "truncated": [False],
+    }
+
+
+def test_what_d4rl_cannot_say_is_told(tmp_path: Path) -> None:
+    """That an episode is cut, and that one before the last is open; strict writes nothing."""
+    fields: Any = {"obs": {}, "act": {}, "rew": {}}
+    rb = ReplayBuffer(6, fields, next_of="obs", n_envs=2)
+    for t in range(4):
+        rb.add(obs=[t, t], act=[0, 0], rew=[t, t], next_obs=[t + 1, t + 1])
+    said = r"missing \(2 of 2\); .*before the last one is still open.* \(1 of 2\)"
+    with pytest.raises(ValueError, match=said):
+        rb.export(tmp_path / "x.hdf5", strict=True)
+    assert not list(tmp_path.iterdir())
+    with pytest.warns(DataLossWarning, match=said):
+        rb.export(tmp_path / "x.hdf5")
+    found = describe(tmp_path / "x.hdf5")
+    assert [(one.length, one.is_open) for one in found.episodes] == [(3, False), (3, True)]
+    assert any("first steps" in text for text in found.lacks)
+    assert any("still open" in text for text in found.lacks)
 
 
 # ---------------------------------------------------------------------- with D4RL as the judge
@@ -335,10 +373,7 @@ def test_transitions_of_d4rl_are_ours(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_episodes_of_d4rl_are_ours(tmp_path: Path) -> None:
-    """``sequence_dataset`` takes a value for each row from every data set, so each must have one.
-
-    Our metadata were a data set of their own length.
-    """
+    """``sequence_dataset`` takes a value for each row from every data set."""
     d4rl, env = offline(3, 2)
     rb = recorded(5_000)
     rb.export(tmp_path / "ours.hdf5")
@@ -355,7 +390,7 @@ def test_episodes_of_d4rl_are_ours(tmp_path: Path) -> None:
             "next_observations": "next_obs",
             "terminals": "terminated",
             "timeouts": "truncated",
-            "infos/prob": "prob",
+            "prob": "prob",
         }
         for theirs, name in names.items():
             np.testing.assert_array_equal(episode[theirs], rows[name], err_msg=theirs)

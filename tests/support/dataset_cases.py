@@ -1,4 +1,4 @@
-"""Buffers for tests of data sets, and what must be equal when one was written and read again."""
+"""Buffers for tests of data sets, and what of them a format carries to another buffer."""
 
 from __future__ import annotations
 
@@ -162,6 +162,96 @@ def assert_same(expected: ReplayBuffer, got: ReplayBuffer) -> None:
                 assert found[name].tobytes() == values.tobytes(), name
         open_rows = [rb.get_current_episode_len(env) > 0 for rb in (expected, got)]
         assert open_rows[0] == open_rows[1] or not one
+
+
+LOSSLESS = ("minari", "minari-arrow", "rlds", "dreamerv3", "rllib", "lerobot")
+CHAINED: tuple[str, ...] = ()  # one observation more than steps
+SAYS_CUT = ("rlds", "dreamerv3")
+
+
+def name_in(format: str, name: str) -> str:  # noqa: A002 (as the option is called)
+    """The name that an extra field has when it is read."""
+    if format.startswith("minari"):
+        return f"info.{name.removeprefix('info.')}"
+    if format == "dreamerv3":
+        return f"log_{name.removeprefix('log_')}"
+    return name
+
+
+def expected_streams(rb: ReplayBuffer, format: str) -> list[tuple[Any, dict[str, Any]]]:  # noqa: A002
+    """The episodes that must be read of a buffer that was written, in their order.
+
+    Each is its length, whether it is terminated, and whether truncated; and its rows by name.
+    """
+    listed = list(enumerate(rb.episodes.list()))
+    if format == "dreamerv3":  # which has a stream for each environment
+        envs = list(dict.fromkeys(episode.env for _, episode in listed))
+        listed.sort(key=lambda item: envs.index(item[1].env))
+    newest = {episode.env: number for number, episode in listed}
+    found: list[tuple[Any, dict[str, Any]]] = []
+    for k, (number, episode) in enumerate(listed):
+        is_open = newest[episode.env] == number and rb.get_current_episode_len(episode.env) > 0
+        is_open = is_open and not (episode.terminated or episode.truncated)
+        terminated, truncated = episode.terminated, episode.truncated
+        if format in SAYS_CUT:
+            truncated = truncated and not terminated
+        if not terminated and (k < len(listed) - 1 or not is_open):
+            truncated = True
+        rows, n = rb.episodes.read(number), episode.length
+        has_next = any(name.startswith("next_") for name in rows)
+        if format == "lerobot" and has_next and not terminated and not is_broken(rb):
+            n -= 1  # the next observation of its last step is not in the files
+        if n:
+            found.append(((n, terminated, truncated), {k: rows[k][:n] for k in rows}))
+    return found
+
+
+def is_broken(rb: ReplayBuffer) -> bool:
+    """Whether a next observation is not the observation of the row after."""
+    for rows in rb.episodes:
+        for name, values in rows.items():
+            source = name.removeprefix("next_")
+            if source != name and values[:-1].tobytes() != rows[source][1:].tobytes():
+                return True
+    return False
+
+
+def assert_carried(expected: ReplayBuffer, got: ReplayBuffer, format: str) -> None:  # noqa: A002
+    """The episodes, how they ended, their order, and each value that the format has a place for."""
+    if format in LOSSLESS:
+        assert_same(expected, got)
+        return
+    streams = expected_streams(expected, format)
+    listed = got.episodes.list()
+    assert got.n_envs == 1
+    told = [(one.length, one.terminated, one.truncated) for one in listed]
+    assert told == [what for what, _ in streams]
+    if listed and format in SAYS_CUT and expected.n_envs == 1:
+        assert listed[0].complete == expected.episodes.list()[0].complete
+    ends = {"terminated", "truncated", "done"}
+    for number, (what, rows) in enumerate(streams):
+        found = got.episodes.read(number)
+        for name, values in rows.items():
+            if name in ends:
+                continue
+            is_extra = not name.startswith(("obs", "next_obs", "act", "rew"))
+            other = name_in(format, name) if is_extra else name
+            if values.dtype.kind not in "biuf" or not values[:1].size:
+                assert other not in found
+                continue
+            dtype = values.dtype
+            if format == "rlds" and dtype == np.uint32:  # which TensorFlow does not decode
+                dtype = np.dtype(np.int64)
+            assert found[other].dtype == dtype, name
+            is_last_known = format != "lerobot" or not name.startswith("next_") or is_broken(got)
+            n = len(values) if is_last_known else len(values) - what[1]
+            same = found[other][:n].reshape(n, *values.shape[1:])
+            assert same.tobytes() == values[:n].astype(dtype).tobytes(), name
+        is_last = np.arange(what[0]) == what[0] - 1
+        cut_off = format == "lerobot" and not found["terminated"][-1:].any()
+        np.testing.assert_array_equal(found["terminated"].ravel(), is_last & what[1])
+        if not cut_off:
+            np.testing.assert_array_equal(found["truncated"].ravel(), is_last & what[2])
 
 
 def place(folder: Path, format: str) -> Path:  # noqa: A002 (as the option is called)
