@@ -1264,11 +1264,13 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             ``file`` is neither a path nor a file.
         OSError
             It is not there, or cannot be read.
+        MemoryError
+            A part of it unpacks to more than the memory that is free.
 
         Notes
         -----
         No code of the file is run, so it may come from anybody. Cost: in proportion to what it
-        unpacks to, twice; memory for ``size`` rows, twice, whatever the file says.
+        unpacks to; memory: at most three times as much, beside the rows of the buffer.
 
         The open episode ends before the first row and after the last one. In between episodes end
         where they ended when the file was saved. A file of cpprb's does not have that: there one

@@ -43,6 +43,7 @@ OPCODES = re.compile(
 )
 PUTS = ("BINPUT", "LONG_BINPUT", "MEMOIZE")
 GETS = ("BINGET", "LONG_BINGET")
+MOST_STACKED = 1 << 14  # values; a dict comes in lots of a thousand pairs
 MOST_NESTED = 16  # tuples; the state of a dtype has four
 MOST_PARTS = 1000  # of a structured dtype, whose nesting NumPy follows by recursion
 MOST_AXES = 64
@@ -121,6 +122,8 @@ def _screen(data: bytes) -> None:
                     raise ValueError("its tuples are nested too deep")
             elif code.stack_after:
                 stack.append(0)
+        if len(stack) > MOST_STACKED:
+            raise ValueError(f"it has more than {MOST_STACKED} values at a time")
     if stack:
         raise ValueError("values are left when it ends")
 

@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like._machine.byte_order import native
-from cpprb_like._machine.machine_memory import require
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._npz import Archive, read_header
+from cpprb_like.checkpoint._npz import Archive
 from cpprb_like.datasets._files import as_bytes, from_bytes, is_native
 from cpprb_like.datasets._format import Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
@@ -52,14 +51,10 @@ FILE = re.compile(r"([0-9TF]+)-([0-9A-Za-z]+)-([0-9A-Za-z]+)-([0-9]{1,9})\.npz")
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 NOBODY = "0" * 22
 CHUNK_STEPS = 1024
-MOST_KEYS = 10_000
-MOST_RATIO = 1100  # of what zlib unpacks to, and some
-UNCHECKED_NBYTES = 1 << 26  # are read without asking whether there is room
 FLAGS = ("is_first", "is_last", "is_terminal")
 LOG = "log_"
 IDS = ("id", "stepid")  # with which its replay buffers of all versions name a step
 FLAG = np.dtype(np.bool_)
-PLAIN = re.compile(r"[<>|=]?[biuf][0-9]{1,2}")
 
 
 def _keys(header: Header) -> dict[str, str]:
@@ -229,36 +224,19 @@ def _opened(path: Path) -> Iterator[Archive]:
     """The arrays of a file; ``ValueError`` that names it if they are damaged."""
     with Disk(path.parent).open(path.name) as file:
         try:
-            yield Archive(file, most=MOST_KEYS)
+            yield Archive(file)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
 
 def _array(archive: Archive, key: str, length: int) -> Array:
     """An array of ``length`` steps, in the machine's byte order."""
-    member = archive.open(f"{key}.npy")
-    found = read_header(member)
-    if not PLAIN.fullmatch(found.descr) or found.is_fortran:
-        raise ValueError(f"{key!r}: expected numbers in C order, got {found.descr}")
-    dtype = np.dtype(found.descr)
-    if found.shape[:1] != (length,) and not (found.shape and found.shape[0] > length):
+    found: Array = archive.read(f"{key}.npy")
+    if found.dtype.kind not in "biuf" or (found.ndim > 1 and not found.flags.c_contiguous):
+        raise ValueError(f"{key!r}: expected numbers in C order, got {found.dtype}")
+    if found.shape[:1] != (length,) and not (found.ndim and len(found) > length):
         raise ValueError(f"{key!r}: expected {length} steps, got an array of shape {found.shape}")
-    nbytes = dtype.itemsize
-    for axis in found.shape:
-        nbytes *= axis
-    if nbytes != member.nbytes - member.position or len(found.shape) > 32:
-        raise ValueError(f"{key!r}: expected {nbytes} bytes, got {member.nbytes}")
-    if nbytes > MOST_RATIO * member.packed_nbytes:
-        raise ValueError(f"{key!r}: {member.packed_nbytes} bytes cannot unpack to {nbytes}")
-    kept = nbytes // found.shape[0] * length if found.shape[0] else 0
-    if kept > UNCHECKED_NBYTES:  # zlib packs a gigabyte of zeros into a megabyte
-        require(kept, f"{key!r} of {length} steps")
-    values = np.empty((length, *found.shape[1:]), dtype)
-    if values.size:
-        member.read_into(values.reshape(-1).view(np.uint8).data)
-    member.skip(nbytes - kept)
-    member.finish()
-    return values.astype(native(dtype), copy=False)
+    return found[:length].astype(native(found.dtype))
 
 
 class DreamerReader(Reader):

@@ -13,6 +13,7 @@ from optional import need
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._machine import machine_memory
+from cpprb_like.checkpoint import _npz
 from cpprb_like.datasets import _dreamerv3, _tfrecord, describe
 from cpprb_like.errors import DataLossWarning
 
@@ -406,8 +407,8 @@ def test_nothing_is_allocated_because_a_directory_says_so(
     """A few bytes cannot unpack to many times as many."""
     none = [0] * 5000
     chunk(tmp_path, is_first=none, is_last=none, is_terminal=none)
-    monkeypatch.setattr(_dreamerv3, "MOST_RATIO", 2)
-    with pytest.raises(ValueError, match=r"'is_first': \d+ bytes cannot unpack to 5000"):
+    monkeypatch.setattr(_npz, "MOST_RATIO", 2)
+    with pytest.raises(ValueError, match=r"'is_first\.npy': \d+ bytes cannot unpack to 5128"):
         describe(tmp_path)
 
 
@@ -417,9 +418,9 @@ def test_a_chunk_that_the_memory_has_no_room_for_is_refused(
     """Zeros pack to a thousandth, so a small folder may want more than the machine has."""
     none = [0] * 5000
     chunk(tmp_path, is_first=none, is_last=none, is_terminal=none)
-    monkeypatch.setattr(_dreamerv3, "UNCHECKED_NBYTES", 6000)
+    monkeypatch.setattr(_npz, "UNCHECKED_NBYTES", 6000)
     monkeypatch.setattr(machine_memory, "available_nbytes", lambda: 10_000)
-    with pytest.raises(MemoryError, match=r"'vec' of 5000 steps needs 19.5 KiB of memory"):
+    with pytest.raises(MemoryError, match=r"'vec\.npy' needs 19.7 KiB of memory"):
         ReplayBuffer.from_dataset(tmp_path)
 
 
