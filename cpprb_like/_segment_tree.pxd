@@ -1,15 +1,14 @@
 """Attributes and C signatures of ``SumTree`` and the trees over its leaves.
 
-Another compiled module may write leaves itself: between ``c_enter(n)`` and ``c_leave()`` (or, if
-``c_enter`` returned false, with the interpreter lock held) it fills ``c_level(0)`` with weights of
-0.0 (never -0.0) to ``largest`` and calls ``c_sum_above(first, last)`` for the leaves that it
-wrote. Until then the nodes above them are out of date, and no other method may be called.
+Another compiled module may write leaves itself, with the interpreter lock held. It fills
+``c_level(0)`` with weights of 0.0 (never -0.0) to ``largest`` and calls ``c_sum_above(first, last)``
+for the leaves that it wrote. Until then the nodes above them are out of date, and no other method
+may be called.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from numpy.random cimport bitgen_t
 
-from cpprb_like._machine.gate cimport Gate
 from cpprb_like._c.tree_node cimport Shape
 from cpprb_like._c.typedefs cimport float64_t, intp_t
 
@@ -33,14 +32,12 @@ cdef class SideTree:
     cdef float64_t[::1] leaves   # nodes of the sum tree
     cdef Shape shape
     cdef bint greatest           # maximum; if not, minimum
-    cdef Gate gate               # of the sum tree
 
     cdef void c_note(
         self, const intp_t* leaves, const float64_t* weights, intp_t n
     ) noexcept nogil
     cdef void c_settle_above(self, intp_t first, intp_t last) noexcept nogil
     cdef float64_t c_extreme(self) noexcept nogil
-    cdef float64_t c_extreme_now(self) except? -1
 
 
 cdef class MinTree(SideTree):
@@ -58,12 +55,9 @@ cdef class SumTree:
     cdef Shape shape
     cdef MinTree minima              # over the same leaves, or None
     cdef MaxTree maxima              # the same
-    cdef Gate gate
 
     cdef float64_t* c_level(self, intp_t level) noexcept nogil
     cdef float64_t c_total(self) noexcept nogil
-    cdef bint c_enter(self, intp_t n) except -1
-    cdef int c_leave(self) except -1
     cdef void c_clear(self, intp_t first) noexcept nogil
     cdef void c_clear_first(self, intp_t n) noexcept nogil
     cdef void c_rebuild(self) noexcept nogil
@@ -74,7 +68,6 @@ cdef class SumTree:
     cdef void c_write(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil
     cdef void c_sum_above(self, intp_t first, intp_t last) noexcept nogil
     cdef void c_sum_from(self, intp_t level, intp_t first, intp_t last) noexcept nogil
-    cdef void c_get(self, const intp_t* leaves, float64_t* values, intp_t n) noexcept nogil
     cdef bint c_targets_fit(self, const float64_t* targets, intp_t n) noexcept nogil
     cdef tuple c_drawn(self, n, rng, Manner manner)
     cdef intp_t c_draw(

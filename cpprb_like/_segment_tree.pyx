@@ -14,7 +14,6 @@ from numpy.random cimport bitgen_t
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array, c_index
 from cpprb_like._c.copying cimport c_prefetch
-from cpprb_like._machine.gate cimport Gate
 from cpprb_like._c.tree_node cimport (
     CHUNK, SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_measure, c_most,
     c_settle, c_sum_at, c_sum_of, c_sum_range,
@@ -78,7 +77,6 @@ cdef class SideTree:
         self.nodes = nodes
         self.leaves = tree.nodes
         self.shape = tree.shape
-        self.gate = tree.gate
         self.greatest = False
 
     cdef void c_note(
@@ -105,14 +103,6 @@ cdef class SideTree:
             return c_most(True, &self.nodes[0], &self.shape, &self.leaves[0])
         return c_most(False, &self.nodes[0], &self.shape, &self.leaves[0])
 
-    cdef float64_t c_extreme_now(self) except? -1:
-        """As ``c_extreme``, while no other call runs."""
-        cdef bint locked = self.gate.c_enter(1)
-        cdef float64_t extreme = self.c_extreme()
-        if locked:
-            self.gate.c_leave()
-        return extreme
-
 
 @cython.final
 cdef class MinTree(SideTree):
@@ -126,7 +116,7 @@ cdef class MinTree(SideTree):
     @property
     def min(self):
         """The least weight above zero; infinity if there is none."""
-        cdef float64_t least = self.c_extreme_now()
+        cdef float64_t least = self.c_extreme()
         return least if least > 0.0 else INFINITY
 
 
@@ -143,7 +133,7 @@ cdef class MaxTree(SideTree):
     @property
     def max(self):
         """The greatest weight; 0.0 if there is none."""
-        return self.c_extreme_now()
+        return self.c_extreme()
 
 
 @cython.final
@@ -154,7 +144,7 @@ cdef class SumTree:
     one that was never set, is never found and never drawn. A call that raises changes nothing.
     Arrays of indexes and weights must be dense, 1-d, and of dtype intp and float64.
 
-    Thread-safe: each call is atomic.
+    Thread-safe: each call is atomic, as it holds the interpreter lock.
 
     Parameters
     ----------
@@ -173,7 +163,6 @@ cdef class SumTree:
             raise ValueError(f"nodes: expected {self.shape.size}, got {nodes.shape[0]}")
         self.nodes = nodes
         self.capacity = leaves
-        self.gate = Gate.__new__(Gate)
         self.largest = 2.0 ** 1023
         while leaves > 1:
             self.largest /= 2
@@ -182,23 +171,13 @@ cdef class SumTree:
     @property
     def total(self):
         """The sum of all weights."""
-        cdef bint locked = self.c_enter(1)
-        cdef float64_t total = self.c_total()
-        if locked:
-            self.c_leave()
-        return total
+        return self.c_total()
 
     cdef float64_t* c_level(self, intp_t level) noexcept nogil:
         return &self.nodes[0] + self.shape.offset[level]
 
     cdef float64_t c_total(self) noexcept nogil:
         return self.nodes[self.shape.size - 1]
-
-    cdef bint c_enter(self, intp_t n) except -1:
-        return self.gate.c_enter(n)
-
-    cdef int c_leave(self) except -1:
-        return self.gate.c_leave()
 
     # ------------------------------------------------------------------ writing
 
@@ -210,14 +189,11 @@ cdef class SumTree:
         """
         cdef intp_t n = self.c_check_indexes(indexes)
         self.c_check_values(values, n)
-        cdef const intp_t* leaves = <const intp_t*> cnp.PyArray_DATA(indexes)
-        cdef const float64_t* weights = <const float64_t*> cnp.PyArray_DATA(values)
-        if self.c_enter(n):
-            with nogil:
-                self.c_set(leaves, weights, n)
-            self.c_leave()
-        else:
-            self.c_set(leaves, weights, n)
+        self.c_set(
+            <const intp_t*> cnp.PyArray_DATA(indexes),
+            <const float64_t*> cnp.PyArray_DATA(values),
+            n,
+        )
 
     def set_range(self, first, values):
         """Set the weights of consecutive slots, from ``first`` on. Cost: about that of a copy.
@@ -231,18 +207,11 @@ cdef class SumTree:
                 f"range: expected slots from 0 to {self.capacity - 1}, got {n} from {first} on"
             )
         self.c_check_values(values, n)
-        cdef const float64_t* weights = <const float64_t*> cnp.PyArray_DATA(values)
-        cdef bint locked = self.c_enter(0)
-        self.c_set_range(start, weights, n)
-        if locked:
-            self.c_leave()
+        self.c_set_range(start, <const float64_t*> cnp.PyArray_DATA(values), n)
 
     def clear(self):
         """Set all weights to zero."""
-        cdef bint locked = self.c_enter(0)
         self.c_clear(0)
-        if locked:
-            self.c_leave()
 
     cdef void c_clear(self, intp_t first) noexcept nogil:
         """Set the nodes from ``first`` on, and all nodes of the other trees, to zero."""
@@ -271,13 +240,8 @@ cdef class SumTree:
 
         Raises ``ValueError`` if a leaf is no weight.
         """
-        cdef bint locked = self.c_enter(0)
-        try:
-            self.c_check_values(np.asarray(self.nodes)[: self.capacity], self.capacity)
-            self.c_rebuild()
-        finally:
-            if locked:
-                self.c_leave()
+        self.c_check_values(np.asarray(self.nodes)[: self.capacity], self.capacity)
+        self.c_rebuild()
 
     cdef void c_rebuild(self) noexcept nogil:
         cdef intp_t leaf
@@ -394,17 +358,11 @@ cdef class SumTree:
         cdef const intp_t* leaves = <const intp_t*> cnp.PyArray_DATA(indexes)
         cdef cnp.ndarray values = c_numbers(1, &n, cnp.NPY_FLOAT64)
         cdef float64_t* out = <float64_t*> cnp.PyArray_DATA(values)
-        cdef bint locked = self.c_enter(0)
-        self.c_get(leaves, out, n)
-        if locked:
-            self.c_leave()
-        return values
-
-    cdef void c_get(self, const intp_t* leaves, float64_t* values, intp_t n) noexcept nogil:
-        cdef intp_t k
         cdef const float64_t* weights = self.c_level(0)
+        cdef intp_t k
         for k in range(n):
-            values[k] = weights[leaves[k]]
+            out[k] = weights[leaves[k]]
+        return values
 
     def sum(self, start, stop):
         """The sum of the weights of the slots ``start`` to ``stop - 1``; over all slots, ``total``.
@@ -418,11 +376,7 @@ cdef class SumTree:
             raise IndexError(
                 f"range: expected 0 <= start <= stop <= {self.capacity}, got {start} and {stop}"
             )
-        cdef bint locked = self.c_enter(0)
-        cdef float64_t total = c_sum_of(&self.nodes[0], &self.shape, left, right)
-        if locked:
-            self.c_leave()
-        return total
+        return c_sum_of(&self.nodes[0], &self.shape, left, right)
 
     # ------------------------------------------------------------------ drawing
 
@@ -441,25 +395,13 @@ cdef class SumTree:
         cdef const float64_t* wanted = <const float64_t*> cnp.PyArray_DATA(targets)
         cdef cnp.ndarray indexes = c_numbers(1, &n, cnp.NPY_INTP)
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(indexes)
-        cdef float64_t total
-        cdef bint right
-        if self.c_enter(n):
-            with nogil:
-                total = self.c_total()
-                right = self.c_targets_fit(wanted, n)
-                if right:
-                    c_find(&self.nodes[0], &self.shape, wanted, leaves, NULL, n)
-            self.c_leave()
-        else:
-            total = self.c_total()
-            right = self.c_targets_fit(wanted, n)
-            if right:
-                c_find(&self.nodes[0], &self.shape, wanted, leaves, NULL, n)
-        if not right:
-            self._refuse_targets(targets, total)
+        if not self.c_targets_fit(wanted, n):
+            self._refuse_targets(targets)
+        c_find(&self.nodes[0], &self.shape, wanted, leaves, NULL, n)
         return indexes
 
-    def _refuse_targets(self, targets, total):
+    def _refuse_targets(self, targets):
+        total = self.total
         if total == 0.0:
             raise NotEnoughDataError("cannot search: all weights are zero")
         wrong = np.flatnonzero(~((targets >= 0.0) & (targets <= total)))[0]
@@ -515,12 +457,7 @@ cdef class SumTree:
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(indexes)
         cdef float64_t* weights = <float64_t*> cnp.PyArray_DATA(values)
         with bit_generator.lock:
-            if self.c_enter(count):
-                with nogil:
-                    found = self.c_draw(bitgen, manner, leaves, weights, count)
-                self.c_leave()
-            else:
-                found = self.c_draw(bitgen, manner, leaves, weights, count)
+            found = self.c_draw(bitgen, manner, leaves, weights, count)
         c_check_drawn(manner, found, count)
         return indexes, values
 

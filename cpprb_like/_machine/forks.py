@@ -5,7 +5,7 @@ another thread would stay half-done there, and its locks held for ever. So the f
 takes every lock of this package, in the order in which calls take them, and the lock of NumPy's
 global generator, which seeds buffers. Signals are blocked until the hooks of both processes have
 run: an exception of a signal handler would end a hook half-way. Not here: what the locks are for
-(``gate``, ``generators``, ``buffers._replay``, ``processes``).
+(``generators``, ``buffers._replay``, ``processes``).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 
 from numpy.random.mtrand import get_bit_generator
 
-__all__ = ["BUFFER", "EPOCH", "GENERATOR", "TREE", "OneProcess", "tell", "watch"]
+__all__ = ["BUFFER", "EPOCH", "GENERATOR", "INNERMOST", "OneProcess", "tell", "watch"]
 
-EPOCH, BUFFER, GENERATOR, TREE = range(4)  # in the order in which calls take them
+EPOCH, BUFFER, GENERATOR, INNERMOST = range(4)  # in the order in which calls take them
 TIMEOUT = 5.0  # seconds for all locks; one that is held for longer is made anew in the child
 
 

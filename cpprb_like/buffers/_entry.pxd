@@ -41,7 +41,6 @@ cdef class BufferBase:
     cdef object c_add_otherwise(
         self, PyObject** values, PyObject* names, intp_t other, ndarray present, tuple priorities
     )
-    cdef bint c_begin(self, RowWeights weights) except -1
     cdef int c_refuse_counts(self, list values) except -1
     cdef object c_add_resolved(
         self, Ring ring, PyObject** values, PyObject* names, intp_t other, list ordered,

@@ -347,57 +347,39 @@ cdef class BufferBase:
 
         Returns ``LACKS_ROOM``, and has written nothing, if files have to grow first.
         """
-        cdef RowWeights weights = None if priorities is None else priorities[0]
         cdef intp_t number, rows, n
-        cdef bint locked = self.c_begin(weights)
-        try:
-            self.c_check_ring(ring)
-            # From here to the publication no Python code runs that could change a value.
-            if ordered is None:
-                n = self.c_resolve_call(values, names, other)
-            else:
-                n = -1
-                for number in range(self.n_fields):
-                    rows = self.c_resolve(number, c_list_items(<PyObject*> ordered)[number], True)
-                    if rows < 0 or (number > 0 and rows != n):
-                        self.c_refuse_counts(ordered)
-                    n = rows
-            if n < 0:
-                raise RuntimeError("a value changed while it was read")
-            if present is not None and cnp.PyArray_SIZE(present) != n:
-                raise ValueError(
-                    f"expected {'one step' if cnp.PyArray_NDIM(present) == 1 else 'a block'} of "
-                    f"{self.n_streams} environments, {cnp.PyArray_SIZE(present)} rows as in "
-                    f"present, got {n}"
-                )
-            if priorities is not None and len(priorities[1]) != n:
-                raise ValueError(
-                    f"priorities: expected {n}, one for each step, got {len(priorities[1])}"
-                )
-            if ring.grows and ring.c_prepare(<char**> &self.sources[0], n):
-                return LACKS_ROOM
-            return self.c_publish(
-                n,
-                NULL if present is None else <const uint8_t*> cnp.PyArray_DATA(present),
-                priorities,
+        if self._paused:
+            self.c_wait_for_turn()
+        self.c_check_ring(ring)
+        # From here to the publication no Python code runs that could change a value.
+        if ordered is None:
+            n = self.c_resolve_call(values, names, other)
+        else:
+            n = -1
+            for number in range(self.n_fields):
+                rows = self.c_resolve(number, c_list_items(<PyObject*> ordered)[number], True)
+                if rows < 0 or (number > 0 and rows != n):
+                    self.c_refuse_counts(ordered)
+                n = rows
+        if n < 0:
+            raise RuntimeError("a value changed while it was read")
+        if present is not None and cnp.PyArray_SIZE(present) != n:
+            raise ValueError(
+                f"expected {'one step' if cnp.PyArray_NDIM(present) == 1 else 'a block'} of "
+                f"{self.n_streams} environments, {cnp.PyArray_SIZE(present)} rows as in "
+                f"present, got {n}"
             )
-        finally:
-            if locked:
-                weights.tree.c_leave()
-
-    cdef bint c_begin(self, RowWeights weights) except -1:
-        """Wait until rows may be written, and their weights; true if the tree's gate was entered.
-
-        It is entered first, so that nothing interrupts a call between its rows and its weights.
-        """
-        cdef bint locked
-        while True:
-            if self._paused:
-                self.c_wait_for_turn()
-            locked = weights is not None and weights.tree.c_enter(0)
-            if not (locked and self._paused):
-                return locked
-            weights.tree.c_leave()
+        if priorities is not None and len(priorities[1]) != n:
+            raise ValueError(
+                f"priorities: expected {n}, one for each step, got {len(priorities[1])}"
+            )
+        if ring.grows and ring.c_prepare(<char**> &self.sources[0], n):
+            return LACKS_ROOM
+        return self.c_publish(
+            n,
+            NULL if present is None else <const uint8_t*> cnp.PyArray_DATA(present),
+            priorities,
+        )
 
     cdef int c_refuse_counts(self, list values) except -1:
         """Report that the fields of a call disagree."""
@@ -421,7 +403,7 @@ cdef class BufferBase:
         raise ValueError(f"fields disagree on the number of steps: {found}{how}")
 
     cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities):
-        """Write the rows of a call that has been resolved, inside the gate of their weights.
+        """Write the rows of a call that has been resolved, and their weights.
 
         Returns the slot of the first of them; in a buffer with ``Nstep``, that of the first row
         whose n-step window is complete now, or None.

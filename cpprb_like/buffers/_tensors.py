@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.narrow_dtypes import name_of
-from cpprb_like._machine.forks import TREE, watch
+from cpprb_like._machine.forks import INNERMOST, watch
 from cpprb_like.buffers._cuda import CudaCopies
 
 __all__ = ["Conversion", "TensorBatch", "To", "conversion"]
@@ -28,7 +28,7 @@ PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
 WIDE = 8  # bytes of numbers that JAX has only with jax_enable_x64
 
 _registering = threading.RLock()
-watch(_registering, TREE)  # nothing else is taken under it
+watch(_registering, INNERMOST)  # nothing else is taken under it
 
 
 class TensorBatch(dict[str, Any]):

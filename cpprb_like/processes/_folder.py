@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from cpprb_like._files.file_maps import Room
-from cpprb_like._machine.forks import TREE, tell, watch
+from cpprb_like._machine.forks import INNERMOST, tell, watch
 from cpprb_like._machine.waiting import wait_until
 
 if sys.platform == "win32":
@@ -142,7 +142,7 @@ class FileLock:
 
 # A child would keep a lock that was taken while its parent forked, and that is in no object yet.
 _no_fork = threading.RLock()
-watch(_no_fork, TREE)
+watch(_no_fork, INNERMOST)
 
 
 def is_locked(path: Path) -> bool:

@@ -581,11 +581,8 @@ cdef class WeightsTogether:
         self, RowWeights one, const Updates* updates, intp_t first, intp_t stop
     ) except -1:
         """Set the weights of rows of one ring."""
-        cdef bint locked = one.tree.c_enter(0)
-        one.c_sync_entered(one.ring.state[WRITTEN])
+        one.c_sync(one.ring.state[WRITTEN])
         one.c_set(
             updates.slots + first, updates.priorities + first, updates.weights + first, stop - first
         )
-        if locked:
-            one.tree.c_leave()
         return 0

@@ -64,7 +64,7 @@ class RankBased(ByPriority):
     left, and not stratified.
 
     Cost: n times the logarithm of the capacity for a draw or an update of n rows. A draw that sorts
-    costs in proportion to the rows: 50 milliseconds for a million, and 32 bytes a row while it
+    costs in proportion to the rows: 50 milliseconds for a million, and 40 bytes a row while it
     runs. Memory: 17 bytes a row.
 
     Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", section

@@ -10,6 +10,12 @@ cdef struct Entry:               # of a sort
     intp_t slot
 
 
+cdef struct Sorted:
+    intp_t n
+    const Entry* entries         # by falling priority
+    float64_t* weights           # of each entry
+
+
 cdef class Ranks:
     cdef readonly intp_t capacity    # slots
     cdef readonly float64_t alpha
@@ -27,6 +33,7 @@ cdef class Ranks:
     cdef int64_t[::1] tree           # Fenwick tree over these
     cdef intp_t ordered              # slots with a rank at the last sort
     cdef int64_t changes             # of priorities since then
+    cdef int64_t clears              # calls of ``c_clear``
 
     cdef intp_t c_cell(self, int64_t rank) noexcept nogil
     cdef float64_t c_sum(self, int64_t rank) noexcept nogil
@@ -39,6 +46,6 @@ cdef class Ranks:
     cdef void c_clear(self) noexcept nogil
     cdef void c_forget_groups(self) noexcept nogil
     cdef bint c_is_due(self, float64_t total) noexcept nogil
-    cdef void c_sort(self, float64_t* weights, Entry* scratch) noexcept nogil
-    cdef void c_weigh(self, float64_t* weights, const Entry* entries, intp_t n) noexcept nogil
-    cdef void c_group_all(self, const Entry* entries, intp_t n) noexcept nogil
+    cdef int c_sort(self, float64_t* weights) except -1
+    cdef void c_set_changed(self, float64_t* weights, const float64_t* keys, intp_t n) noexcept nogil
+    cdef void c_group_all(self, const float64_t* keys, const Entry* entries, intp_t n) noexcept nogil

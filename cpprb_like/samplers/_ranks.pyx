@@ -17,6 +17,7 @@ cimport cython
 cimport numpy as cnp
 from libc.math cimport INFINITY, NAN, pow
 from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from cpprb_like._c.arrays cimport c_index
@@ -34,6 +35,7 @@ cdef enum:
     DIGITS = 8               # a pass of the sort goes by so many bits: 256 lines stay in the cache
     PASSES = 8
     HASTE = 4                # a sort may come so many times earlier where priorities drift
+    UNLOCKED = 4096          # slots; a shorter sort takes less time than to get the interpreter lock back
 
 cdef float64_t STRAY = 0.25  # of the weight of all ranks: while priorities do not drift, it is below 0.05
 
@@ -57,12 +59,12 @@ cdef class Ranks:
 
     Slots of equal priority have equal weights: the mean of ``rank ** -alpha`` over their ranks.
 
-    Not thread-safe: the owner of the weights makes one call at a time.
+    Thread-safe: each call holds the interpreter lock.
 
     Parameters
     ----------
     keys : ndarray of float64, shape (capacity,)
-        Memory for the priority of each slot; nobody else may write to it.
+        Memory for the priority of each slot. Only this object writes to it.
     alpha : float
         Prioritization exponent: the weight of rank r is ``r ** -alpha``.
     bits : int, default 6
@@ -71,7 +73,7 @@ cdef class Ranks:
     Notes
     -----
     A change costs in proportion to the logarithm of the number of groups, which is about
-    ``64 * log2(capacity / 64)``; a sort is linear in the slots, and takes 32 bytes of memory for
+    ``64 * log2(capacity / 64)``; a sort is linear in the slots, and takes 40 bytes of memory for
     each as long as it lasts.
     """
 
@@ -211,6 +213,7 @@ cdef class Ranks:
 
     cdef void c_clear(self) noexcept nogil:
         """Take all ranks away."""
+        self.clears += 1
         self.known = 0
         self.ordered = 0
         self.changes = 0
@@ -236,41 +239,47 @@ cdef class Ranks:
             total < (1.0 + STRAY) * expected and expected < (1.0 + STRAY) * total
         )
 
-    cdef void c_sort(self, float64_t* weights, Entry* scratch) noexcept nogil:
-        """Give each slot that has one the weight of its exact rank, and divide all into groups.
+    cdef int c_sort(self, float64_t* weights) except -1:
+        """Give each slot that has a rank the weight of its exact rank, and divide all into groups.
 
-        ``scratch`` is memory for twice as many entries as there are slots with a rank.
+        ``weights`` are those of the slots. A sort of many slots works on a copy of the priorities,
+        without the interpreter lock. Priorities that other threads set in that time are ranked after
+        it, as after any sort. Nothing is written if the ranks were cleared in that time.
         """
-        cdef intp_t slot, n = 0
-        cdef uint64_t bits
+        cdef intp_t room = self.known, k
+        cdef Sorted found
+        cdef int64_t clears = self.clears
+        cdef Entry* scratch = <Entry*> malloc(room * (2 * sizeof(Entry) + sizeof(float64_t)))
+        if scratch == NULL:
+            raise MemoryError(f"no memory left to sort {room} priorities")
+        cdef float64_t* keys = <float64_t*> (scratch + 2 * room)
+        memcpy(keys, &self.keys[0], room * sizeof(float64_t))
+        if room < UNLOCKED:
+            found = c_rank_all(keys, room, scratch, self.alpha)
+        else:
+            with nogil:
+                found = c_rank_all(keys, room, scratch, self.alpha)
+        if self.clears == clears:
+            for k in range(found.n):
+                weights[found.entries[k].slot] = found.weights[k]
+            self.c_group_all(keys, found.entries, found.n)
+            self.ordered = found.n
+            self.changes = 0
+            self.c_set_changed(weights, keys, room)
+        free(scratch)
+        return 0
+
+    cdef void c_set_changed(self, float64_t* weights, const float64_t* keys, intp_t n) noexcept nogil:
+        """Rank the slots anew whose priority is not among the first n ``keys``, which were sorted."""
+        cdef intp_t slot
+        cdef float64_t priority, sorted_as
         for slot in range(self.known):
-            if self.keys[slot] == self.keys[slot]:
-                memcpy(&bits, &self.keys[slot], sizeof(bits))
-                scratch[n].key = ~bits
-                scratch[n].slot = slot
-                n += 1
-        cdef const Entry* entries = c_sorted(scratch, scratch + n, n)
-        self.c_weigh(weights, entries, n)
-        self.c_group_all(entries, n)
-        self.ordered = n
-        self.changes = 0
+            priority, sorted_as = self.keys[slot], keys[slot] if slot < n else NAN
+            if priority != sorted_as and (priority == priority or sorted_as == sorted_as):
+                self.keys[slot] = sorted_as
+                weights[slot] = self.c_set(slot, priority)
 
-    cdef void c_weigh(self, float64_t* weights, const Entry* entries, intp_t n) noexcept nogil:
-        """Write the weights of n slots in order: of equal ones, the mean."""
-        cdef intp_t first = 0, stop, k
-        cdef float64_t weight
-        while first < n:
-            stop = first + 1
-            weight = pow(<float64_t> stop, -self.alpha)
-            while stop < n and entries[stop].key == entries[first].key:
-                stop += 1
-                weight += pow(<float64_t> stop, -self.alpha)
-            weight /= stop - first
-            for k in range(first, stop):
-                weights[entries[k].slot] = weight
-            first = stop
-
-    cdef void c_group_all(self, const Entry* entries, intp_t n) noexcept nogil:
+    cdef void c_group_all(self, const float64_t* keys, const Entry* entries, intp_t n) noexcept nogil:
         """Make a group of the slots of each cell; slots of equal priority stay together."""
         cdef intp_t cell, last, group = 0, k
         cdef uint64_t bottom
@@ -282,12 +291,12 @@ cdef class Ranks:
             if group > 0 and entries[last].key == bottom:
                 continue
             bottom = entries[last].key
-            self.bottoms[group] = self.keys[entries[last].slot]
+            self.bottoms[group] = keys[entries[last].slot]
             group += 1
         self.groups = max(group, 1)
         group = 0
         for k in range(n):
-            while group < self.groups - 1 and self.keys[entries[k].slot] < self.bottoms[group]:
+            while group < self.groups - 1 and keys[entries[k].slot] < self.bottoms[group]:
                 group += 1
             self.counts[group] += 1
         for group in range(1, self.groups + 1):
@@ -340,6 +349,40 @@ cdef class Ranks:
         for slot in range(self.known):
             if self.keys[slot] == self.keys[slot]:
                 self.c_count(self.c_group(self.keys[slot]), 1)
+
+
+cdef Sorted c_rank_all(
+    const float64_t* keys, intp_t among, Entry* scratch, float64_t alpha
+) noexcept nogil:
+    """The slots that have a rank, in order, and the weight of each; all in ``scratch``.
+
+    ``scratch`` is memory for twice as many entries as there are slots. Slots of equal priority get
+    the mean of their weights.
+    """
+    cdef intp_t slot, first = 0, stop, k
+    cdef uint64_t bits
+    cdef float64_t weight
+    cdef Sorted found
+    found.n = 0
+    for slot in range(among):
+        if keys[slot] == keys[slot]:
+            memcpy(&bits, &keys[slot], sizeof(bits))
+            scratch[found.n].key = ~bits
+            scratch[found.n].slot = slot
+            found.n += 1
+    found.entries = c_sorted(scratch, scratch + found.n, found.n)
+    found.weights = <float64_t*> (scratch if found.entries != scratch else scratch + found.n)
+    while first < found.n:
+        stop = first + 1
+        weight = pow(<float64_t> stop, -alpha)
+        while stop < found.n and found.entries[stop].key == found.entries[first].key:
+            stop += 1
+            weight += pow(<float64_t> stop, -alpha)
+        weight /= stop - first
+        for k in range(first, stop):
+            found.weights[k] = weight
+        first = stop
+    return found
 
 
 cdef Entry* c_sorted(Entry* entries, Entry* spare, intp_t n) noexcept nogil:

@@ -3,7 +3,7 @@
 from numpy cimport ndarray
 
 from cpprb_like._core cimport Ring
-from cpprb_like.samplers._ranks cimport Entry, Ranks
+from cpprb_like.samplers._ranks cimport Ranks
 from cpprb_like._rows.row_handles cimport RowHandles
 from cpprb_like._segment_tree cimport MaxTree, MinTree, SumTree
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
@@ -35,8 +35,7 @@ cdef class RowWeights:
 
     cdef void c_begin(self) noexcept nogil
     cdef void c_note_down(self) noexcept nogil
-    cdef int c_sync(self, int64_t stop) except -1
-    cdef void c_sync_entered(self, int64_t stop) noexcept nogil
+    cdef void c_sync(self, int64_t stop) noexcept nogil
     cdef void c_sync_to(self, int64_t stop) noexcept nogil
     cdef void c_set_new(
         self, int64_t first, ndarray priorities, ndarray weights, const uint8_t* present
@@ -67,7 +66,6 @@ cdef class RowWeights:
     ) noexcept nogil
     cdef float64_t c_heaviest_held(self) noexcept nogil
     cdef int c_rank(self, intp_t n) except -1
-    cdef void c_rank_entered(self, Entry* scratch) noexcept nogil
     cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1
     cdef int c_check_ranks(self, ndarray leaves, ndarray there, float64_t greatest) except -1
     cdef int c_go_on(self, float64_t[::1] notes, dict held, bint positive) except -1

@@ -13,7 +13,6 @@ cimport cython
 cimport numpy as cnp
 
 from libc.math cimport INFINITY, NAN
-from libc.stdlib cimport free, malloc
 from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
@@ -21,7 +20,7 @@ from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._core cimport ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Ring
-from cpprb_like.samplers._ranks cimport Entry, Ranks
+from cpprb_like.samplers._ranks cimport Ranks
 from cpprb_like._rows.row_handles cimport RowHandles, c_refuse
 from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
@@ -107,7 +106,7 @@ cdef class RowWeights:
         self.newest_weight = self.first
         self.greatest_priority = 1.0
 
-    cdef int c_sync(self, int64_t stop) except -1:
+    cdef void c_sync(self, int64_t stop) noexcept nogil:
         """Bring the tree up to date for the rows before ``stop``."""
         if self.clears == self.ring.state[CLEARS] and self.summed == stop and (
             self.hidden == self.ring.n_hidden
@@ -117,15 +116,7 @@ cdef class RowWeights:
                 and self.kept_from == self.ring.c_first()
             )
         ):
-            return 0
-        cdef bint locked = self.tree.c_enter(0)
-        self.c_sync_entered(stop)
-        if locked:
-            self.tree.c_leave()
-        return 0
-
-    cdef void c_sync_entered(self, int64_t stop) noexcept nogil:
-        """As ``c_sync``, inside the gate of the tree."""
+            return
         self.c_begin()
         self.c_sync_to(stop)
         self.c_note_down()
@@ -335,16 +326,13 @@ cdef class RowWeights:
         ``priorities`` and ``weights`` are dense 1-d arrays of float64 of the same length. Nothing
         happens if the ring was cleared since, so that it counts other ``clears``.
         """
-        cdef bint locked = self.tree.c_enter(0)
         if self.ring.state[CLEARS] == clears:
             self.c_set_new(first, priorities, weights, NULL)
-        if locked:
-            self.tree.c_leave()
 
     cdef void c_set_new(
         self, int64_t first, cnp.ndarray priorities, cnp.ndarray weights, const uint8_t* present
     ) noexcept:
-        """As ``set_new``, inside the gate of the tree, for rows that are still there.
+        """As ``set_new``, for rows that are still there.
 
         ``present`` says which of them hold a step: also of those that the same call has overwritten,
         so their flags are gone. NULL if all do, or if it is not known of the latter.
@@ -391,41 +379,15 @@ cdef class RowWeights:
     # ------------------------------------------------------------------ ranks
 
     cdef int c_rank(self, intp_t n) except -1:
-        """Sort the rows by priority if it is due, unless fewer than n of them can be drawn.
-
-        It is one compiled piece, inside the gate of the tree: whatever interrupts a draw comes
-        before it or after it.
-        """
-        cdef Entry* scratch
-        cdef intp_t room
-        cdef bint locked
+        """Sort the rows by priority if it is due, unless fewer than n of them can be drawn."""
         if self.ranks is None:
             return 0
         self.c_sync(self.ring.state[WRITTEN])
-        if not self.ranks.c_is_due(self.tree.c_total()) or self.ranks.c_before(self.ranks.groups) < n:
-            return 0
-        room = self.ranks.known
-        scratch = <Entry*> malloc(2 * room * sizeof(Entry))
-        if scratch == NULL:
-            raise MemoryError(f"no memory left to sort {room} priorities")
-        try:
-            locked = self.tree.c_enter(room)
-            if self.ranks.known == room:  # otherwise another call has come in between
-                if locked:
-                    with nogil:
-                        self.c_rank_entered(scratch)
-                else:
-                    self.c_rank_entered(scratch)
-            if locked:
-                self.tree.c_leave()
-        finally:
-            free(scratch)
+        if self.ranks.c_is_due(self.tree.c_total()) and self.ranks.c_before(self.ranks.groups) >= n:
+            self.ranks.c_sort(self.tree.c_level(0))
+            if self.ranks.known:  # unless another thread has cleared them
+                self.tree.c_sum_above(0, self.ranks.known - 1)
         return 0
-
-    cdef void c_rank_entered(self, Entry* scratch) noexcept nogil:
-        """Sort all rows, inside the gate of the tree, and sum their weights."""
-        self.ranks.c_sort(self.tree.c_level(0), scratch)
-        self.tree.c_sum_above(0, self.ranks.known - 1)
 
     # ------------------------------------------------------------------ drawing and updating
 
@@ -442,9 +404,8 @@ cdef class RowWeights:
             DISTINCT if not replace else STRATIFIED if stratified else INDEPENDENT
         )
         cdef intp_t count = c_index(n), found = 0
-        cdef int64_t written = 0, stop = 0
+        cdef int64_t stop = 0
         cdef float64_t least = 0.0, total = 0.0
-        cdef bint locked
         cdef const intp_t* passed = NULL
         cdef intp_t n_passed = 0
         cdef cnp.ndarray lifted = None
@@ -462,21 +423,14 @@ cdef class RowWeights:
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(slots)
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(weights)
         with bit_generator.lock:
-            locked = self.tree.c_enter(count)
-            written, stop = self.ring.state[WRITTEN], self.ring.c_stop()
-            self.c_sync_entered(written)
+            stop = self.ring.c_stop()
+            self.c_sync(self.ring.state[WRITTEN])
             if n_passed:
                 self.c_lift(passed, <float64_t*> cnp.PyArray_DATA(lifted), n_passed)
-            if locked:
-                with nogil:
-                    found = self.tree.c_draw(bitgen, manner, leaves, values, count)
-            else:
-                found = self.tree.c_draw(bitgen, manner, leaves, values, count)
+            found = self.tree.c_draw(bitgen, manner, leaves, values, count)
             if n_passed:
                 self.c_put_back(passed, <const float64_t*> cnp.PyArray_DATA(lifted), n_passed)
             least, total = self.c_least(), self.tree.c_total()
-            if locked:
-                self.tree.c_leave()
         c_check_drawn(manner, found, count)
         if count <= FETCHED_ROWS:
             c_prefetch_rows(
@@ -490,7 +444,7 @@ cdef class RowWeights:
     cdef void c_lift(
         self, const intp_t* slots, float64_t* weights, intp_t n
     ) noexcept nogil:
-        """Set the weights of n slots to 0 for a draw, inside the gate; ``weights`` keep what they were."""
+        """Set the weights of n slots to 0 for a draw. ``weights`` get the weights before it."""
         cdef float64_t* leaves = self.tree.c_level(0)
         cdef intp_t k
         for k in range(n):
@@ -514,13 +468,10 @@ cdef class RowWeights:
         cdef Manner manner = INDEPENDENT if replace else DISTINCT
         cdef intp_t count = c_index(n), found
         self.c_sync(self.ring.state[WRITTEN])
-        cdef bint locked = self.tree.c_enter(1)
         if replace:
             found = self.tree.c_total() > 0.0
         else:
             found = c_count(&self.tree.nodes[0], &self.tree.shape, count)
-        if locked:
-            self.tree.c_leave()
         c_check_drawn(manner, found, count)
 
     cdef float64_t c_least(self) noexcept nogil:
@@ -532,7 +483,7 @@ cdef class RowWeights:
     def least(self):
         """The least weight above 0; infinity if there is none."""
         self.c_sync(self.ring.state[WRITTEN])
-        return self.minima.min  # past the gate: bounds are made exact from the leaves
+        return self.minima.min
 
     @property
     def total(self):
@@ -588,8 +539,7 @@ cdef class RowWeights:
         cdef const intp_t* kept = <const intp_t*> cnp.PyArray_DATA(places)
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(priorities)
         cdef float64_t* given = <float64_t*> cnp.PyArray_DATA(weights)
-        cdef bint locked = self.tree.c_enter(0)
-        self.c_sync_entered(self.ring.state[WRITTEN])
+        self.c_sync(self.ring.state[WRITTEN])
         count = self.handles.c_find(
             <const int64_t*> cnp.PyArray_DATA(indexes), n, as_handles, slots, <intp_t*> kept
         )
@@ -599,15 +549,13 @@ cdef class RowWeights:
                 given[k] = given[kept[k]]
         if count > 0:
             self.c_set(slots, values, given, count)
-        if locked:
-            self.tree.c_leave()
         if count < 0:
             c_refuse(self.ring, indexes[-1 - count], -1 - count)
 
     cdef void c_set(
         self, intp_t* slots, const float64_t* priorities, float64_t* weights, intp_t n
     ) noexcept nogil:
-        """Set the weights of rows that are there, inside the gate of the tree, which is up to date.
+        """Set the weights of rows that are there, in a tree that is up to date.
 
         What is in ``slots`` and ``weights`` afterwards is not said.
         """

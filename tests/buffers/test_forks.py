@@ -87,7 +87,7 @@ def test_children_of_a_busy_process_neither_hang_nor_find_half_of_anything(kind:
         rb.add(x=x, wide=np.repeat(x[:, None], 20, axis=1))
 
     def draw() -> None:
-        batch = rb.sample(6000)  # enough to run without the interpreter lock
+        batch = rb.sample(6000)  # its ranks are sorted without the interpreter lock
         if isinstance(rb, PrioritizedReplayBuffer):
             rb.update_priorities(batch["indexes"], 1.0 + batch["x"] % 7)
 

@@ -849,10 +849,7 @@ class Adder:
 @pytest.mark.parametrize(("capacity", "large"), [(40, 50), (20_000, 6000)])
 @pytest.mark.usefixtures("switch_often")
 def test_one_adds_while_two_learn(max_priority: Any, capacity: int, large: int) -> None:
-    """Every batch is whole, every update is sound, and at the end the sums are those of the leaves.
-
-    Batches of 4096 and more are drawn without the interpreter lock.
-    """
+    """Every batch is whole, every update is sound, and in the end the sums are right."""
     rb = prioritized(capacity, fields=WIDE, max_priority=max_priority, check_for_update=True)
     adder = Adder(rb, 4)
     for _ in range(capacity // 4):

@@ -831,3 +831,33 @@ def test_threads_add_draw_update_and_clear() -> None:
     assert failures == []
     rb.update_priorities(np.arange(len(rb)), np.arange(len(rb)))
     assert_draws_by(rb, {slot: float(slot) for slot in range(len(rb))})
+
+
+def test_priorities_that_change_during_a_sort_are_ranked_after_it() -> None:
+    """Rows are sorted in a copy of their priorities while another thread sets others.
+
+    The sort of so many rows lets go of the interpreter lock.
+    """
+    capacity = 20_000
+    rb = PrioritizedReplayBuffer(capacity, {"x": {"shape": ()}}, sampler=RankBased(1.0), seed=0)
+    rb.add(x=np.zeros(capacity), priorities=np.ones(capacity))
+    expected = np.ones(capacity)
+    rng, done = np.random.default_rng(0), threading.Event()
+
+    def update() -> None:
+        while not done.is_set():
+            slots = rng.integers(0, capacity, capacity)
+            expected[slots] = priorities = rng.random(capacity)
+            rb.update_priorities(slots, priorities)
+
+    updating = threading.Thread(target=update)
+    updating.start()
+    try:
+        for _ in range(60):
+            rb.sample(1)
+    finally:
+        done.set()
+        updating.join()
+
+    np.testing.assert_array_equal(expected, rb.sampler.row_priorities(np.arange(capacity)))
+    rb.check()

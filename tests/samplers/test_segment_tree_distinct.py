@@ -182,7 +182,7 @@ def test_nodes_that_contradict_the_leaves_do_not_trap_a_draw() -> None:
 
 @pytest.mark.parametrize("what", ["total", "extremes", "weights"])
 def test_other_threads_never_see_a_draw_under_way(what: str) -> None:
-    """While thousands are drawn without the interpreter lock, nobody reads what is put aside."""
+    """A draw of thousands, which puts weights aside, is one step for other threads."""
     capacity = 2**15
     trees = Trees(capacity, np.ones(capacity))
     trees.sum.set(np.arange(2), floats([0.5, 1.5]))

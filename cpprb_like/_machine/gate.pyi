@@ -1,6 +1,0 @@
-from typing import final
-
-@final
-class Gate:
-    def acquire(self, blocking: bool = True, timeout: float = -1.0) -> bool: ...
-    def release(self) -> None: ...
