@@ -128,7 +128,8 @@ class Source:
                 meant = header.last_flags(rows, n, record, is_last=last)
                 faithful = faithful and bool(said[1][-1] == meant[1][-1])
                 told(sum(values.nbytes for values in rows.values()))
-        return _placed(header, chained, faithful)
+        # A format that makes one next observation of the row after makes all of them so.
+        return _placed(header, chained if len(chained) == len(pairs) else {}, faithful)
 
 
 def _placed(header: Header, chained: dict[str, str], faithful: bool) -> Header:

@@ -32,8 +32,12 @@ class HeaderBuilder:
         Receives each column that makes no field, with the reason.
     makes_next : bool
         Whether next observations are those of the row after, and have no columns.
+    takes_next : bool
+        Whether a column called as a next observation is one nevertheless.
     made : collection of str
         Fields that the reader makes without a column.
+    mark : str
+        Between the parts of a path in messages.
 
     Attributes
     ----------
@@ -48,13 +52,16 @@ class HeaderBuilder:
         left_out: list[str],
         *,
         makes_next: bool,
+        takes_next: bool = False,
         made: Collection[str] = (),
+        mark: str = "/",
     ) -> None:
         self.fields: dict[str, Field] = {}
         self.places: dict[str, Path] = {}
         self._parts: dict[str, dict[str, Path]] = {OBS: {}, ACT: {}}
         self._roles, self._left_out = roles, left_out
-        self._makes_next, self._made = makes_next, made
+        self._makes_next, self._takes_next = makes_next, takes_next
+        self._made, self._mark = made, mark
 
     def add(self, paths: Iterable[Path], field_of: Callable[[Path, str], Field | str]) -> None:
         """Add columns; those of the format's own names come first.
@@ -69,11 +76,11 @@ class HeaderBuilder:
             role = self._roles.get(path[0], path[0])
             name = unquote(".".join((role, *path[1:])))
             if self._is_taken(name):
-                self._left_out.append(f"{'/'.join(path)} (another is {name!r})")
+                self._left_out.append(f"{self._mark.join(path)} (another is {name!r})")
                 continue
             field = field_of(path, name)
             if isinstance(field, str):
-                self._left_out.append(f"{'/'.join(path)} ({field})")
+                self._left_out.append(f"{self._mark.join(path)} ({field})")
                 continue
             self.fields[name], self.places[name] = field, path
             if path[0] in self._roles and role in self._parts:
@@ -81,7 +88,8 @@ class HeaderBuilder:
 
     def _is_taken(self, name: str) -> bool:
         """Whether a field has this name, or a next observation will."""
-        is_next = self._makes_next and name.removeprefix("next_") in self._parts[OBS]
+        is_next = self._makes_next and not self._takes_next
+        is_next = is_next and name.removeprefix("next_") in self._parts[OBS]
         return name in self.fields or name in self._made or is_next
 
     def header(self) -> Header:
@@ -89,7 +97,10 @@ class HeaderBuilder:
         observations, actions = self._parts[OBS], self._parts[ACT]
         fields, chained = dict(self.fields), {}
         if self._makes_next:
-            chained = {name: f"next_{name}" for name in observations}
+            nexts = {name: f"next_{name}" for name in observations}
+            chained = {
+                name: following for name, following in nexts.items() if following not in fields
+            }
         for name, following in chained.items():
             fields[following] = replace(fields[name], name=following)
         for name in self._made:

@@ -1,9 +1,9 @@
 """LeRobot 3.0: a folder of Parquet files with a row for each frame, and ``meta/``.
 
 ``observation.*``, ``action``, ``next.reward``, ``next.done``, ``next.terminated``,
-``next.truncated``; every other field is a feature ``cpprb_like.NAME``. LeRobot has no place for
-final observations: these are in ``meta/cpprb_like.parquet``, a row for each episode, and our
-metadata in ``meta/cpprb_like.json``. Not here: what is in a column (``_lerobot_features``).
+``next.truncated``; every other field is a feature of its name. LeRobot has no place for the
+observation after the last step of an episode. Not here: what is in a column
+(``_lerobot_features``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need
-from cpprb_like.datasets._format import Format, Reader, Writer
+from cpprb_like.datasets._format import CUT, FINAL, Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
+from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._lerobot_features import (
     DEFAULTS,
     DONE,
     NAME,
-    OURS,
     REWARD,
     TERMINATED,
     TRUNCATED,
@@ -33,10 +33,10 @@ from cpprb_like.datasets._lerobot_features import (
     Statistics,
     feature_of,
     features_of,
+    is_held,
 )
 from cpprb_like.datasets._model import (
     Array,
-    Ends,
     EpisodeRecord,
     Field,
     Header,
@@ -52,7 +52,6 @@ __all__ = ["FORMAT", "LerobotReader", "LerobotWriter"]
 VERSION = "v3.0"
 INFO, STATS = "meta/info.json", "meta/stats.json"
 TASKS, EPISODES = "meta/tasks.parquet", "meta/episodes"
-METADATA, FINAL = "meta/cpprb_like.json", "meta/cpprb_like.parquet"
 PIECE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 DATA_PATH = f"data/{PIECE}.parquet"
 VIDEO_PATH = f"videos/{{video_key}}/{PIECE}.mp4"
@@ -66,7 +65,9 @@ BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is writ
 MOST_EPISODES = 256  # whose metadata wait to be written
 MOST_STATISTICS = 256  # numbers of a feature that has statistics of each episode
 ALONE = ("observation", "observation.state", "observation.image")
-NAMES = {
+OBSERVATION = "observation"
+ROLES = {
+    OBSERVATION: "obs",
     "action": "act",
     REWARD: "rew",
     DONE: "done",
@@ -139,15 +140,12 @@ class LerobotWriter(Writer):
             need("PIL.Image", NAME)
         flags = [(DONE, FLAG), (TERMINATED, FLAG), (TRUNCATED, FLAG)]
         defaults = [(name, np.dtype(dtype)) for name, dtype in DEFAULTS.items()]
-        taken = {feature.column for feature in self._features.values()}
         self._beside = {
             column: Feature(column, Field(column, dtype, ()))
             for column, dtype in (*flags, *defaults)
-            if column not in taken
         }
         self._most = rows_in_chunk(header.row_nbytes, BYTES_AS_PARQUET)
         self._file = _File(self._data_path(0), self._most)
-        self._final = _File(path / FINAL, self._most) if header.chained else None
         where = PIECE.format(chunk_index=0, file_index=0)
         self._episodes = _File(path / EPISODES / f"{where}.parquet", MOST_EPISODES)
         self._number = self._row = 0  # of the file, and of all rows
@@ -175,13 +173,10 @@ class LerobotWriter(Writer):
             for feature, values in found:
                 values = values.reshape(n, *feature.field.shape)
                 columns[feature.column] = feature.to_arrow(values)
-                if not feature.column.startswith(f"{OURS}."):
-                    known = statistics.setdefault(feature.column, Statistics())
-                    known.add(feature.samples(values))
+                known = statistics.setdefault(feature.column, Statistics())
+                known.add(feature.samples(values))
             self._file.add(pa.table(columns))
             at += n
-            if at == record.length and self._final is not None:
-                self._final.add(pa.table(self._final_columns(rows)))
         self._episodes.add(self._about_episode(number, record, statistics))
         for column, known in statistics.items():
             self._statistics.setdefault(column, Statistics()).merge(known)
@@ -203,13 +198,6 @@ class LerobotWriter(Writer):
             "episode_index": np.full(n, number, np.int64),
             "index": self._row + frames,
             "task_index": np.zeros(n, np.int64),
-        }
-
-    def _final_columns(self, rows: Rows) -> dict[str, Any]:
-        """The final observation: a copy, so that the rows before it are let go."""
-        return {
-            self._features[name].column: self._features[name].to_arrow(rows[following][-1:].copy())
-            for name, following in self._header.chained.items()
         }
 
     def _about_episode(
@@ -240,8 +228,8 @@ class LerobotWriter(Writer):
 
     def close(self) -> None:
         """Write the last rows, and what says what they are."""
-        for file in self._files():
-            file.close()
+        self._file.close()
+        self._episodes.close()
         info = {
             **self._about,
             "codebase_version": VERSION,
@@ -265,8 +253,7 @@ class LerobotWriter(Writer):
             column: found.to_json(by_column.get(column))
             for column, found in self._statistics.items()
         }
-        documents = {INFO: info, STATS: statistics, METADATA: {OURS: self._header.to_json()}}
-        for name, document in documents.items():
+        for name, document in {INFO: info, STATS: statistics}.items():
             (self._folder / name).write_text(json.dumps(document, indent=1), encoding="utf-8")
         self._write_tasks()
 
@@ -291,53 +278,23 @@ class LerobotWriter(Writer):
         schema = table.schema.with_metadata({"pandas": json.dumps(pandas)})
         parquet.write_table(table.cast(schema), self._folder / TASKS)
 
-    def _files(self) -> list[_File]:
-        return [file for file in (self._file, self._final, self._episodes) if file is not None]
-
     def abandon(self) -> None:
         """Close the files."""
-        for file in self._files():
-            file.abandon()
+        self._file.abandon()
+        self._episodes.abandon()
 
 
 # ---------------------------------------------------------------------- reading
 
 
-class _Opened:
-    """Parquet files, each open while somebody reads it; environments share them."""
-
-    def __init__(self) -> None:
-        self._files: dict[Path, Any] = {}
-        self._readers: dict[Path, int] = {}
-
-    def take(self, path: Path) -> Any:
-        """A file, for one reader more."""
-        if path not in self._files:
-            self._files[path] = _arrow.opened(path)
-        self._readers[path] = self._readers.get(path, 0) + 1
-        return self._files[path]
-
-    def give_back(self, path: Path) -> None:
-        """A file, for one reader less."""
-        self._readers[path] -= 1
-        if not self._readers[path]:
-            self._files.pop(path).close()
-
-
 class _Rows:
-    """Rows of Parquet files that follow one another, from one of them at a time."""
+    """Rows of Parquet files that follow one another, of which one is open at a time."""
 
-    def __init__(
-        self,
-        opened: _Opened,
-        paths: list[Path],
-        starts: Array,
-        columns: list[str],
-        most: int,
-    ) -> None:
-        self._opened, self._paths, self._starts = opened, paths, starts
+    def __init__(self, paths: list[Path], starts: Array, columns: list[str], most: int) -> None:
+        self._paths, self._starts = paths, starts
         self._columns, self._most = columns, most
         self._number = -1
+        self._file: Any = None
         self._cursor: Any = None
 
     def read(self, start: int, stop: int) -> Iterator[tuple[Path, Any]]:
@@ -348,20 +305,19 @@ class _Rows:
             if number != self._number:
                 self.close()
                 path = self._paths[number]
-                file = self._opened.take(path)
-                self._number = number
-                self._cursor = _arrow.Cursor(path, file, self._columns, self._most)
+                self._file, self._number = _arrow.opened(path), number
+                self._cursor = _arrow.Cursor(path, self._file, self._columns, self._most)
             until = min(stop, end)
             for batch in self._cursor.read(start - first, until - first):
                 yield self._paths[number], batch
             start = until
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file."""
         self._cursor = None
-        if self._number >= 0:
-            self._opened.give_back(self._paths[self._number])
-        self._number = -1
+        if self._file is not None:
+            self._file.close()
+        self._file, self._number = None, -1
 
 
 def _starts_of(paths: list[Path]) -> Array:
@@ -383,7 +339,7 @@ class _Clip(NamedTuple):
 
 
 class LerobotReader(Reader):
-    """Reads a folder of LeRobot's, ours or another."""
+    """Reads a folder of LeRobot's."""
 
     header: Header
 
@@ -396,18 +352,14 @@ class LerobotReader(Reader):
         self._starts = _starts_of(self._paths)
         self._pieces: list[tuple[int, int]] = []  # the number and the first row of each episode
         self._clips: dict[str, list[_Clip]] = {}
-        self._follows: dict[str, str] = {}
-        self._opened = _Opened()
-        self._open: dict[int, _Rows] = {}  # by environment
-        self._final: dict[int, _Rows] = {}
-        self._is_ours = (path / METADATA).is_file()
+        self._features: dict[str, Feature] = {}
+        self._rows: _Rows | None = None
         self._videos: dict[str, tuple[Path, Video]] = {}
         try:
-            if self._is_ours:
-                self._read_ours()
-            else:
-                self._read_foreign()
-            self._try_a_row()
+            self.header = self._read_header()
+            self._follows = {following: name for name, following in self.header.chained.items()}
+            self.unknown = tuple(self._follows)
+            self._try_rows()
         except BaseException:
             self.close()
             raise
@@ -425,45 +377,16 @@ class LerobotReader(Reader):
             )
         return info
 
-    def _read_ours(self) -> None:
-        path = self._folder / METADATA
-        found = load_json(path.read_bytes(), str(path))
-        if not isinstance(found, dict):
-            raise ValueError(f"{path}: expected an object, got {found!r}")
-        try:
-            self.header = header = Header.from_json(found.get(OURS))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-        total = int(self._starts[-1])
-        if total != header.rows:
-            raise ValueError(
-                f"{self._folder}: expected {header.rows} rows, as {METADATA} says, got {total}; "
-                "without that file it is read as one of LeRobot's own"
-            )
-        self._features = features_of(header)
-        self._follows = {following: name for name, following in header.chained.items()}
-        lengths = [episode.length for episode in header.episodes]
-        starts = np.cumsum([0, *lengths]).tolist()
-        self._pieces = list(enumerate(starts[:-1]))
-        if self._follows:
-            self._final_path = self._folder / FINAL
-            self._final_starts = _starts_of([self._final_path])
-            if int(self._final_starts[-1]) != len(lengths):
-                raise ValueError(f"{self._final_path}: expected {len(lengths)} rows")
-
-    # ------------------------------------------------------------------ files of others
-
-    def _read_foreign(self) -> None:
+    def _read_header(self) -> Header:
         path = self._folder / INFO
         try:
-            self._read_features()
+            header = self._read_features()
         except (AttributeError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"{path}: expected features: {error!r}") from None
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         episodes: list[EpisodeRecord] = []
-        tables = sorted((self._folder / EPISODES).glob("*/*.parquet"))
-        for place in tables:
+        for place in sorted((self._folder / EPISODES).glob("*/*.parquet")):
             file = _arrow.opened(place)
             try:
                 with _arrow.reading(place):
@@ -472,45 +395,34 @@ class LerobotReader(Reader):
                 file.close()
         if not episodes:
             raise ValueError(f"{self._folder}: expected an episode with rows, got none")
-        self.header = replace(self.header, episodes=tuple(episodes))
+        return replace(header, episodes=tuple(episodes))
 
-    def _read_features(self) -> None:
+    def _read_features(self) -> Header:
         found = self._info["features"]
-        kept = [column for column in found if column not in DEFAULTS]
-        if self._info.get("total_tasks") != 1 and "task_index" in found:
-            kept.append("task_index")
-        parts = [column for column in kept if _is_part(column, "observation")]
+        passed = set(DEFAULTS)
+        if self._info.get("total_tasks") != 1:
+            passed.discard("task_index")
+        if {TERMINATED, TRUNCATED} <= found.keys():
+            passed.add(DONE)  # says the same as both
+        parts = [column for column in found if _is_part(column, OBSERVATION)]
         is_alone = len(parts) == 1 and parts[0] in ALONE
-        self._features = {}
-        groups: dict[str, dict[str, Parts]] = {"observation": {}, "action": {}}
-        for column in kept:
-            name, group = _name_of(column, is_alone=is_alone)
-            while name in self._features:
-                name = f"{NAME}.{name}"
-            feature = feature_of(column, name, found[column])
+        columns = {_path_of(column, is_alone=is_alone): column for column in found}
+        columns = {path: column for path, column in columns.items() if column not in passed}
+
+        def field_of(path: Parts, name: str) -> Field | str:
+            feature = feature_of(columns[path], name, found[columns[path]])
             if feature is None or not self._is_there(feature):
-                self.left_out.append(f"{column} ({_told(found[column]['dtype'])})")
-                continue
+                return _told(found[columns[path]]["dtype"])
             self._features[name] = feature
-            if group:
-                groups[group][name] = tuple(column.split(".")[1:])
+            return feature.field
+
+        builder = HeaderBuilder(ROLES, self.left_out, makes_next=True, takes_next=True, mark=".")
+        builder.add(columns, field_of)
         if not any(feature.field.nbytes for feature in self._features.values()):
-            raise ValueError(f"expected features of numbers or images, got {kept}")
-        fields = {name: feature.field for name, feature in self._features.items()}
-        for name in groups["observation"]:
-            following = f"next_{name}"
-            if following in fields:
-                continue
-            self._follows[following] = name
-            fields[following] = replace(fields[name], name=following)
-        self.unknown = tuple(self._follows)
-        known = [name for name in ("terminated", "done", "truncated") if name in fields]
-        known = [name for name in known if fields[name].can_end]
-        terminated = next((name for name in known if name != "truncated"), None)
-        ends = Ends(terminated, "truncated" if "truncated" in known else None)
-        self.header = Header(
-            tuple(fields.values()), (), 1, groups["observation"], groups["action"], ends=ends
-        )
+            raise ValueError(
+                f"expected features of numbers or images, got {list(columns.values())}"
+            )
+        return builder.header()
 
     def _is_there(self, feature: Feature) -> bool:
         """Whether what reads a feature is installed: frames of videos need PyAV."""
@@ -572,35 +484,43 @@ class LerobotReader(Reader):
         timed = ["timestamp"] if self._clips else []
         return list(dict.fromkeys(["episode_index", *stored, *timed]))
 
-    def _try_a_row(self) -> None:
-        """Read a row, so that sizes that files only claim are known before memory is taken."""
+    def _try_rows(self) -> None:
+        """Read a row, so that sizes that files only claim are known before memory is taken.
+
+        Read the last one too: the newest episode is open if the files mark ends, and none there.
+        """
         for _ in self.rows(0, 1):
             break
-        for cursors in (self._open, self._final):
-            for cursor in cursors.values():
-                cursor.close()
-            cursors.clear()
+        header = self.header
+        if DONE in self._info["features"]:
+            number, last = len(self._pieces) - 1, header.episodes[-1]
+            start = last.length - 1
+            (rows,) = self._read(number, 1, start)
+            if not np.any(header.ends.flags(rows, 1)):
+                episodes = (*header.episodes[:-1], replace(last, is_open=True))
+                self.header = replace(header, episodes=episodes)
+        self.close()
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
-        record = self.header.episodes[number]
-        index, start = self._pieces[number]
-        if record.env not in self._open:
-            self._open[record.env] = _Rows(
-                self._opened, self._paths, self._starts, self._columns(), most
-            )
         held: Rows | None = None  # until the row after the last one is known
-        for path, batch in self._open[record.env].read(start, start + record.length):
-            with _arrow.reading(path):
-                rows = self._values(batch, number, index)
-            if not self._follows:
-                yield rows
-                continue
+        for rows in self._read(number, most):
             if held is not None:
                 yield with_next(held, rows, self._follows)
             held = rows
         if held is not None:
-            yield with_next(held, self._final_of(number, most), self._follows)
+            yield with_next(held, None, self._follows)
+
+    def _read(self, number: int, most: int, skip: int = 0) -> Iterator[Rows]:
+        """The rows of an episode from one on, as far as they have columns."""
+        index, start = self._pieces[number]
+        if self._rows is None:
+            self._rows = _Rows(self._paths, self._starts, self._columns(), most)
+        stop = start + self.header.episodes[number].length
+        for path, batch in self._rows.read(start + skip, stop):
+            with _arrow.reading(path):
+                rows = self._values(batch, number, index)
+            yield rows
 
     def _values(self, batch: Any, number: int, index: int) -> Rows:
         lacking = [name for name in self._columns() if name not in batch.schema.names]
@@ -612,13 +532,11 @@ class LerobotReader(Reader):
         rows: Rows = {}
         for name, feature in self._features.items():
             if feature.kind != "video":
-                values = feature.from_arrow(batch.column(feature.column))
-                rows[name] = values.reshape(len(batch), *self.header[name].shape)
+                rows[name] = feature.from_arrow(batch.column(feature.column))
         for name, clips in self._clips.items():
             times = _arrow.flat(batch.column("timestamp"), "timestamp")[0].astype(np.float64)
             video = self._video(name, clips[number].path)
-            frames = video.frames((times + clips[number].start).tolist())
-            rows[name] = self._features[name].from_images(frames)
+            rows[name] = video.frames((times + clips[number].start).tolist())
         return rows
 
     def _video(self, name: str, path: Path) -> Video:
@@ -632,31 +550,14 @@ class LerobotReader(Reader):
             self._videos[name] = path, Video(path, shape, 0.5 / fps)
         return self._videos[name][1]
 
-    def _final_of(self, number: int, most: int) -> Rows | None:
-        """The final observation of an episode, which only our files have."""
-        if not self._is_ours:
-            return None
-        names = self.header.chained
-        columns = [self._features[name].column for name in names]
-        env = self.header.episodes[number].env
-        if env not in self._final:
-            paths, starts = [self._final_path], self._final_starts
-            self._final[env] = _Rows(self._opened, paths, starts, columns, most)
-        rows: Rows = {}
-        for path, batch in self._final[env].read(number, number + 1):
-            with _arrow.reading(path):
-                rows = {
-                    name: self._features[name].from_arrow(batch.column(self._features[name].column))
-                    for name in names
-                }
-        return rows
-
     def close(self) -> None:
         """Close the files."""
-        for rows in (*self._open.values(), *self._final.values()):
-            rows.close()
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
         for _, video in self._videos.values():
             video.close()
+        self._videos.clear()
 
 
 def _is_part(column: str, role: str) -> bool:
@@ -670,20 +571,24 @@ def _told(dtype: str) -> str:
     return "video of three channels, which needs av: pip install 'cpprb_like[video]'"
 
 
-def _name_of(column: str, *, is_alone: bool) -> tuple[str, str]:
-    """The name of a field, and the group that it is of: observation, action, or none."""
-    rest = ".".join(column.split(".")[1:])
-    if _is_part(column, "observation"):
-        return ("obs" if is_alone or not rest else f"obs.{rest}"), "observation"
-    if _is_part(column, "action"):
-        return (f"act.{rest}" if rest else "act"), "action"
-    return NAMES.get(column, column), ""
+def _path_of(column: str, *, is_alone: bool) -> Parts:
+    """The path of a column, whose first part is one of ``ROLES`` or the whole column."""
+    for role in (OBSERVATION, "action"):
+        if _is_part(column, role):
+            is_whole = is_alone and role == OBSERVATION
+            return (role,) if is_whole else tuple(column.split("."))
+    return (column,)
 
 
 class LeRobot(Format):
     """See ``Format``."""
 
     name = NAME
+    lacks = (CUT, FINAL)
+
+    def holds(self, field: Field) -> bool:
+        """Whether the values of a field can be written."""
+        return is_held(field)
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""

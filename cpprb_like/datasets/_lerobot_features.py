@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like.datasets import _arrow
-from cpprb_like.datasets._files import converted, from_bytes, is_native, need
+from cpprb_like.datasets._files import converted, is_native, is_plain, need
 from cpprb_like.datasets._images import COLORS, decoded, encoded
 from cpprb_like.datasets._model import Array, Field, Header, key_of
 from cpprb_like.datasets._model import Path as Parts
@@ -21,7 +21,6 @@ __all__ = [
     "DEFAULTS",
     "DONE",
     "NAME",
-    "OURS",
     "REWARD",
     "TERMINATED",
     "TRUNCATED",
@@ -29,10 +28,10 @@ __all__ = [
     "Statistics",
     "feature_of",
     "features_of",
+    "is_held",
 ]
 
 NAME = "lerobot"
-OURS = "cpprb_like"
 DEFAULTS = {
     "timestamp": "float32",
     "frame_index": "int64",
@@ -42,6 +41,7 @@ DEFAULTS = {
 }
 REWARD, DONE = "next.reward", "next.done"
 TERMINATED, TRUNCATED = "next.terminated", "next.truncated"
+TAKEN = {*DEFAULTS, REWARD, DONE, TERMINATED, TRUNCATED, "task"}
 MOST_AXES = 5  # of LeRobot's arrays
 PIECE = 1 << 18  # numbers that are float64 at a time
 
@@ -52,7 +52,7 @@ class Feature(NamedTuple):
     column: str
     field: Field
     kind: str = "numbers"  # or "image", or "video", which has no column
-    channels_first: bool = False  # in the buffer; LeRobot's files have them last
+    channels_first: bool = False  # in the buffer that is written; files have them last
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -63,15 +63,8 @@ class Feature(NamedTuple):
 
     @property
     def numbers(self) -> Field:
-        """What the lists hold: LeRobot has neither uint64 nor more than five axes."""
-        dtype, shape = self.field.dtype, self.field.shape
-        if not is_native(dtype):
-            dtype, shape = np.dtype(np.uint8), (*shape, dtype.itemsize)
-        elif dtype == np.uint64:
-            dtype = np.dtype(np.int64)
-        if len(shape) > MOST_AXES:
-            shape = (math.prod(shape),)
-        return Field(self.column, dtype, shape or (1,))
+        """What the lists hold: a single number is a list of one."""
+        return Field(self.column, self.field.dtype, self.field.shape or (1,))
 
     def to_json(self) -> dict[str, Any]:
         """What ``info.json`` says of it."""
@@ -90,10 +83,8 @@ class Feature(NamedTuple):
             data = pa.array([encoded(image, NAME) for image in self._images(values)], pa.binary())
             paths = pa.nulls(len(values), pa.string())
             return pa.StructArray.from_arrays([data, paths], names=["bytes", "path"])
-        numbers = self.numbers
-        dtype, shape = numbers.dtype, numbers.shape
-        stored = _arrow.stored(values)
-        made = pa.array(np.ascontiguousarray(stored.reshape(-1)).view(dtype))
+        shape = self.numbers.shape
+        made = pa.array(np.ascontiguousarray(values).reshape(-1))
         if shape == (1,):
             return made
         if len(shape) == 1:
@@ -120,11 +111,7 @@ class Feature(NamedTuple):
             )
         if values.dtype != field.dtype:
             values = converted(values, numbers.dtype, self.column)
-        values = np.ascontiguousarray(values)
-        if not is_native(field.dtype):
-            data = values.reshape(n, *field.shape, field.dtype.itemsize)
-            return from_bytes(data, field.dtype)
-        whole: Array = values.view(field.dtype).reshape(n, *field.shape)
+        whole: Array = np.ascontiguousarray(values).reshape(n, *field.shape)
         return whole
 
     def _images(self, values: Array) -> Array:
@@ -137,29 +124,16 @@ class Feature(NamedTuple):
     def _from_images(self, found: Any) -> Array:
         data = _arrow.part(found, ("bytes",), self.column)
         images = [decoded(value.as_py(), self.image_shape, self.column, NAME) for value in data]
-        whole = np.stack(images) if images else np.zeros((0, *self.image_shape), np.uint8)
-        return self.from_images(whole)
-
-    def from_images(self, images: Array) -> Array:
-        """Images of shape (n, height, width, channels) as values of the field."""
-        if self.channels_first:
-            images = np.moveaxis(images, -1, 1)
-        whole: Array = np.ascontiguousarray(images).reshape(len(images), *self.field.shape)
-        return whole
+        return np.stack(images) if images else np.zeros((0, *self.image_shape), np.uint8)
 
     def samples(self, values: Array) -> Array:
         """What statistics are of: numbers, or the channels of each pixel."""
         if self.kind == "image":
-            whole: Array = self._images(values).reshape(-1, self.image_shape[2])
-        else:
-            numbers = self.numbers
-            dtype, shape = numbers.dtype, numbers.shape
-            stored = np.ascontiguousarray(_arrow.stored(values))
-            whole = stored.reshape(-1).view(dtype).reshape(len(values), *shape)
-        return whole
+            return self._images(values).reshape(-1, self.image_shape[2])
+        return values.reshape(len(values), *self.numbers.shape)
 
 
-# ---------------------------------------------------------------------- our fields
+# ---------------------------------------------------------------------- fields as features
 
 
 def _made(column: str, field: Field) -> Feature:
@@ -175,29 +149,33 @@ def _made(column: str, field: Field) -> Feature:
 
 
 def features_of(header: Header) -> dict[str, Feature]:
-    """The feature of each field, but for next values that are the observation after."""
+    """The feature of each field, but for next observations of the row after, and flags of ends."""
     columns: dict[str, str] = {}
     for name, path in header.observations.items():
         is_image = _made("", header[name]).kind == "image"
-        columns[name] = ".".join(("observation", *_observation(path, is_image=is_image)))
+        column = ".".join(("observation", *_observation(path, is_image=is_image)))
+        while column in columns.values():
+            column += "_"
+        columns[name] = column
     for name, path in header.actions.items():
         columns[name] = ".".join(("action", *map(key_of, path)))
-    places = (header.reward, REWARD), (header.terminated, TERMINATED), (header.truncated, TRUNCATED)
-    columns |= {name: column for name, column in places if name is not None}
-    columns |= {
-        field.name: f"{OURS}.{key_of(field.name)}" for field in header.extras if field.nbytes
-    }
-    taken: set[str] = set()
-    features = {}
-    for name, wanted in columns.items():
-        column = f"{OURS}.{key_of(name)}" if wanted in taken else wanted
-        taken.add(column)
-        features[name] = (
+    if header.reward is not None:
+        columns[header.reward] = REWARD
+    placed = {*columns, *header.chained.values()}
+    columns |= header.extra_keys(placed, TAKEN)
+    return {
+        name: (
             Feature(column, header[name])
             if name in header.actions
             else _made(column, header.stored(name))
         )
-    return features
+        for name, column in columns.items()
+    }
+
+
+def is_held(field: Field) -> bool:
+    """Whether LeRobot has such values: neither uint64 nor more than five axes."""
+    return is_plain(field) and field.dtype != np.uint64 and len(field.shape) <= MOST_AXES
 
 
 def _observation(path: Parts, *, is_image: bool) -> Parts:
@@ -208,7 +186,7 @@ def _observation(path: Parts, *, is_image: bool) -> Parts:
     return ("images", *parts) if is_image and parts[0] not in ("image", "images") else parts
 
 
-# ---------------------------------------------------------------------- those of others
+# ---------------------------------------------------------------------- features as fields
 
 
 def feature_of(column: str, name: str, found: Mapping[str, Any]) -> Feature | None:

@@ -1,17 +1,15 @@
 """RLlib: Parquet with a row for each step, in the columns that ``OfflineData`` reads.
 
 ``eps_id``, ``t``, ``obs``, ``actions``, ``rewards``, ``new_obs``, ``terminateds``, ``truncateds``;
-parts of an observation or action are the fields of a struct. Every other column is one of an extra
-field, which RLlib takes for an output of the model. Our metadata are in the schema of the file. Of
-others a folder of such files is read too, as RLlib records them. Not here: which rows are of one
-episode (``_rllib_episodes``).
+parts of an observation or action are the fields of a struct. An extra field is a column of its
+name, which RLlib takes for an output of the model. A folder of such files is read too, as RLlib
+records them. Not here: which rows are of one episode (``_rllib_episodes``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +18,17 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _arrow, _arrow_tensors
-from cpprb_like.datasets._files import begins_with, need
-from cpprb_like.datasets._format import Format, Reader, Writer
+from cpprb_like.datasets._files import begins_with, is_plain, need
+from cpprb_like.datasets._format import CUT, Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
+from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._model import (
-    Ends,
+    Array,
     EpisodeRecord,
     Field,
     Header,
     Rows,
-    is_taken,
     key_of,
-    load_json,
     only_newest_open,
     with_next,
 )
@@ -51,7 +48,6 @@ __all__ = ["FORMAT", "RllibReader", "RllibWriter"]
 
 NAME = "rllib"
 MAGIC = b"PAR1"
-OURS = "cpprb_like"
 PATTERNS = ("*.parquet", "run-*/*.parquet", "*/run-*/*.parquet")  # of a folder, and of recorders
 WHOLE = "item"  # the column in which RLlib packs episodes
 COLUMNS = {
@@ -63,6 +59,7 @@ COLUMNS = {
     "truncateds": "truncated",
 }
 GROUPS = ("obs", "actions", "new_obs")  # which may have parts
+FLAGS = ("terminateds", "truncateds")
 RESERVED = {*COLUMNS, EPISODE, TIME, AGENT, "module_id", "infos", "dones", "unroll_id"}
 BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
 
@@ -71,25 +68,17 @@ Place = tuple[str, Parts]  # a column, and the path in it
 
 
 def _places(header: Header) -> dict[str, Place]:
-    """Where each field is."""
+    """The column of each field, except of those that end episodes."""
     places: dict[str, Place] = {}
-    nexts = {name: header.following(name) for name in header.observations}
     for name, path in header.observations.items():
         places[name] = "obs", tuple(map(key_of, path))
-        following = nexts[name]
-        if following is not None and None not in nexts.values():
-            places[following] = "new_obs", tuple(map(key_of, path))
+        if name in header.nexts:
+            places[header.nexts[name]] = "new_obs", tuple(map(key_of, path))
     for name, path in header.actions.items():
         places[name] = "actions", tuple(map(key_of, path))
-    columns = {"rewards": header.reward, "terminateds": header.terminated}
-    columns["truncateds"] = header.truncated
-    places |= {name: (column, ()) for column, name in columns.items() if name is not None}
-    for field in header.fields:
-        if field.nbytes and field.name not in places:
-            key = key_of(field.name)
-            is_taken = key in RESERVED or key.startswith(f"{OURS}.")
-            places[field.name] = f"{OURS}.{key}" if is_taken else key, ()
-    return places
+    if header.reward is not None:
+        places[header.reward] = "rewards", ()
+    return places | {name: (key, ()) for name, key in header.extra_keys(places, RESERVED).items()}
 
 
 class RllibWriter(Writer):
@@ -100,7 +89,7 @@ class RllibWriter(Writer):
         self._path, self._header = path, header
         self._places = _places(header)
         self._most = rows_in_chunk(header.row_nbytes, BYTES_AS_PARQUET)
-        self._waiting: list[Rows] = []
+        self._waiting: list[dict[Place, Array]] = []
         self._n = 0
         self._writer: Any = None
         self._about = {str(key): str(value) for key, value in about.items()}
@@ -111,14 +100,12 @@ class RllibWriter(Writer):
         for rows in chunks:
             n = len(next(iter(rows.values())))
             flags = self._header.last_flags(rows, n, record, is_last=at + n == record.length)
-            steps = {
-                name: _arrow.stored(rows[name].reshape(n, *self._header.stored(name).shape))
-                for name in self._places
+            steps: dict[Place, Array] = {
+                place: rows[name].reshape(n, *self._header.stored(name).shape)
+                for name, place in self._places.items()
             }
-            for k, column in enumerate(("terminateds", "truncateds")):
-                steps[f"{OURS}:{column}"] = flags[k]
-            steps[f"{OURS}:{EPISODE}"] = np.full(n, number)
-            steps[f"{OURS}:{TIME}"] = np.arange(at, at + n)
+            steps |= {(column, ()): values for column, values in zip(FLAGS, flags, strict=True)}
+            steps |= {(EPISODE, ()): np.full(n, number), (TIME, ()): np.arange(at, at + n)}
             self._waiting.append(steps)
             self._n += n
             at += n
@@ -129,24 +116,20 @@ class RllibWriter(Writer):
         """Write what waits as one group of rows."""
         pa = need("pyarrow", NAME)
         rows = {
-            name: np.concatenate([steps[name] for steps in self._waiting])
-            for name in self._waiting[0]
+            place: np.concatenate([steps[place] for steps in self._waiting])
+            for place in self._waiting[0]
         }
         self._waiting, self._n = [], 0
-        columns: dict[str, dict[Parts, Any]] = {}
-        for name, (column, path) in self._places.items():
-            columns.setdefault(column, {})[path] = _arrow_tensors.column(rows[name])
-        arrays = {
-            EPISODE: pa.array([str(number) for number in rows[f"{OURS}:{EPISODE}"].tolist()]),
-            TIME: pa.array(rows[f"{OURS}:{TIME}"]),
-            **{column: _arrow.struct(found) for column, found in columns.items()},
+        columns: dict[str, dict[Parts, Any]] = {
+            EPISODE: {(): pa.array([str(number) for number in rows.pop((EPISODE, ())).tolist()])}
         }
-        for column in ("terminateds", "truncateds"):
-            arrays.setdefault(column, pa.array(rows[f"{OURS}:{column}"]))
-        table = pa.Table.from_pydict(arrays)
+        for (column, path), values in rows.items():
+            columns.setdefault(column, {})[path] = _arrow_tensors.column(values)
+        table = pa.Table.from_pydict(
+            {column: _arrow.struct(found) for column, found in columns.items()}
+        )
         if self._writer is None:
-            metadata = {**self._about, OURS: json.dumps(self._header.to_json())}
-            schema = table.schema.with_metadata(metadata)
+            schema = table.schema.with_metadata(self._about)
             parquet = need("pyarrow.parquet", NAME)
             self._writer = parquet.ParquetWriter(
                 self._path, schema, use_dictionary=[EPISODE], write_statistics=False
@@ -166,7 +149,7 @@ class RllibWriter(Writer):
 
 
 class RllibReader(Reader):
-    """Reads a Parquet file, ours or another, or a folder of them."""
+    """Reads a Parquet file, or a folder of them."""
 
     header: Header
 
@@ -177,20 +160,15 @@ class RllibReader(Reader):
         if not self._paths:
             raise ValueError(f"{path}: expected files that end in .parquet, got none")
         self._open: tuple[int, Any] | None = None  # one at a time, as there may be thousands
-        self._cursors: dict[tuple[int, int], _arrow.Cursor] = {}
-        self._follows: dict[str, str] = {}
+        self._cursor: tuple[int, _arrow.Cursor] | None = None  # of one file
         self._pieces: list[list[Piece]] = []  # of each episode
         try:
-            metadata = self._file(0).schema_arrow.metadata or {}
-            is_ours = OURS.encode() in metadata and len(self._paths) == 1
             with _arrow.reading(self._paths[0]):
-                if is_ours:
-                    self._read_ours(metadata[OURS.encode()])
-                else:
-                    self._read_foreign()
-            if not is_ours:
-                episodes = only_newest_open(self._episodes(), self.left_out)
-                self.header = replace(self.header, episodes=episodes)
+                self.header = self._read_header()
+            self._follows = {following: name for name, following in self.header.chained.items()}
+            self.unknown = tuple(self._follows)
+            episodes = only_newest_open(self._episodes(), self.left_out)
+            self.header = replace(self.header, episodes=episodes)
         except BaseException:
             self.close()
             raise
@@ -202,68 +180,40 @@ class RllibReader(Reader):
             self._open = number, _arrow.opened(self._paths[number])
         return self._open[1]
 
-    def _read_ours(self, data: bytes) -> None:
-        self.header = header = Header.from_json(load_json(data, OURS))
-        self._places = _places(header)
-        rows = self._file(0).metadata.num_rows
-        if rows != header.rows:
-            raise ValueError(f"expected {header.rows} rows, as the metadata say, got {rows}")
-        lengths = [episode.length for episode in header.episodes]
-        starts = np.cumsum([0, *lengths]).tolist()
-        self._pieces = [[Piece(0, *rows)] for rows in itertools.pairwise(starts)]
-
-    # ------------------------------------------------------------------ files of others
-
-    def _read_foreign(self) -> None:
+    def _read_header(self) -> Header:
+        """The fields, from the first row of the first file."""
         first = next(self._file(0).iter_batches(1), None)
         if first is None or len(first) == 0:
             raise ValueError("expected rows, got none")
         _check_recorded(first)
-        fields: dict[str, Field] = {}
-        self._places = {}
-        groups: dict[str, dict[str, Parts]] = {column: {} for column in GROUPS}
-        for column in sorted(first.schema.names, key=lambda name: name not in COLUMNS):
-            if column == TIME:  # where a row stands in its episode
-                continue
-            described, whole = first.schema.field(column), first.column(column)
-            is_told = column in COLUMNS or groups["new_obs"]
-            following = {} if is_told else groups["obs"]
-            for path in _arrow_tensors.parts(described):
-                name = ".".join((COLUMNS.get(column, column), *path))
-                if is_taken(name, fields, following):
-                    self.left_out.append(f"{'.'.join((column, *path))} (another is {name!r})")
-                    continue
-                found = _arrow_tensors.part(described, whole, path)
-                field = None if isinstance(found, str) else _arrow.field_of(found, name)
-                if field is None:
-                    kind = found if isinstance(found, str) else str(whole.type)
-                    self._leave_out(column, path, kind)
-                    continue
-                fields[name] = field
-                self._places[name] = column, path
-                if column in groups:
-                    groups[column][name] = path
-        if not groups["new_obs"]:
-            for name in groups["obs"]:
-                self._follows[f"next_{name}"] = name
-                fields[f"next_{name}"] = replace(fields[name], name=f"next_{name}")
-            self.unknown = tuple(self._follows)
-        known = [name for name in ("terminated", "truncated") if name in fields]
-        ends = {name: name for name in known if fields[name].can_end}
-        self.header = Header(
-            tuple(fields.values()), (), 1, groups["obs"], groups["actions"], ends=Ends(**ends)
-        )
+        paths = [
+            (column, *path)
+            for column in first.schema.names
+            for path in _arrow_tensors.parts(first.schema.field(column))
+            if column != TIME  # where a row stands in its episode
+            and str(first.schema.field(column).type) != "null"
+        ]
 
-    def _leave_out(self, column: str, path: Parts, kind: str) -> None:
-        """Tell that values of others have no place, unless there are none or these are needed."""
-        if kind == "null":
-            return
-        if column in GROUPS and not path:
-            raise ValueError(
-                f"{column}: expected numbers, got {kind}: what RLlib pickles is not read; record "
-                "with output_compress_columns=[] and arrays of numbers of one shape"
-            )
-        self.left_out.append(f"{column} ({kind})")
+        def field_of(place: Parts, name: str) -> Field | str:
+            column, *path = place
+            whole = first.column(column)
+            found = _arrow_tensors.part(first.schema.field(column), whole, tuple(path))
+            field = None if isinstance(found, str) else _arrow.field_of(found, name)
+            kind = found if isinstance(found, str) else str(whole.type)
+            if field is not None:
+                return field
+            if column in GROUPS and not path:
+                raise ValueError(
+                    f"{column}: expected numbers, got {kind}: what RLlib pickles is not read; "
+                    "record with output_compress_columns=[] and arrays of numbers of one shape"
+                )
+            return kind
+
+        has_next = any(path[0] == "new_obs" for path in paths)
+        builder = HeaderBuilder(COLUMNS, self.left_out, makes_next=not has_next)
+        builder.add(paths, field_of)
+        self._places = {name: (path[0], path[1:]) for name, path in builder.places.items()}
+        return builder.header()
 
     def _episodes(self) -> list[EpisodeRecord]:
         """Where the rows say that episodes begin; those are open that nothing ends."""
@@ -283,6 +233,9 @@ class RllibReader(Reader):
                 if file.metadata.num_rows != at:
                     raise ValueError(f"expected {file.metadata.num_rows} rows, got {at}")
         self._pieces = episodes.pieces
+        if all(key[:1] == (str(number),) for number, key in enumerate(episodes.keys)):
+            # Names that only count the episodes say nothing that a buffer lacks.
+            self.left_out = [text for text in self.left_out if not text.startswith(f"{EPISODE} (")]
         return episodes.records()
 
     def _marks(self, file: Any, linking: list[str]) -> Iterator[list[Mark]]:
@@ -319,20 +272,18 @@ class RllibReader(Reader):
 
     # ------------------------------------------------------------------ rows
 
-    def _cursor(self, env: int, file: int, most: int) -> _arrow.Cursor:
-        if (env, file) not in self._cursors:
+    def _cursor_of(self, file: int, most: int) -> _arrow.Cursor:
+        if self._cursor is None or self._cursor[0] != file:
             columns = list(dict.fromkeys(column for column, _ in self._places.values()))
-            self._cursors = {key: kept for key, kept in self._cursors.items() if key[0] != env}
-            path, opened = self._paths[file], self._file(file)
-            self._cursors[env, file] = _arrow.Cursor(path, opened, columns, most)
-        return self._cursors[env, file]
+            cursor = _arrow.Cursor(self._paths[file], self._file(file), columns, most)
+            self._cursor = file, cursor
+        return self._cursor[1]
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
-        record = self.header.episodes[number]
         held: Rows | None = None  # until the row after the last one is known
         for piece in self._pieces[number]:
-            cursor = self._cursor(record.env, piece.file, most)
+            cursor = self._cursor_of(piece.file, most)
             for batch in cursor.read(piece.start, piece.stop):
                 with _arrow.reading(self._paths[piece.file]):
                     rows = self._values(batch, self._places)
@@ -355,12 +306,12 @@ class RllibReader(Reader):
             found = _arrow_tensors.part(batch.schema.field(column), batch.column(column), path)
             if isinstance(found, str):
                 raise ValueError(f"{column}: expected numbers, got {found}")
-            values = _arrow.values_of(found, column, self.header.stored(name))
-            rows[name] = values.reshape(len(batch), *self.header[name].shape)
+            rows[name] = _arrow.values_of(found, column, self.header[name])
         return rows
 
     def close(self) -> None:
         """Close the file."""
+        self._cursor = None
         if self._open is not None:
             self._open[1].close()
             self._open = None
@@ -394,6 +345,11 @@ class Rllib(Format):
     name = NAME
     is_file = True
     suffixes = (".parquet",)
+    lacks = (CUT,)
+
+    def holds(self, field: Field) -> bool:
+        """Whether the values of a field can be written."""
+        return is_plain(field)
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""

@@ -156,10 +156,11 @@ class ByObservation(_Order):
 
 
 class Episodes:
-    """The rows of each episode, gathered row by row."""
+    """The rows of each episode, gathered row by row, and what tells it from others."""
 
     def __init__(self, order: ByTime | ByObservation) -> None:
         self.pieces: list[list[Piece]] = []
+        self.keys: list[Key] = []
         self._order = order
         self._have_ended: list[bool] = []
 
@@ -170,6 +171,7 @@ class Episodes:
             if number is None:
                 number = len(self.pieces)
                 self.pieces.append([])
+                self.keys.append(mark.key)
                 self._have_ended.append(False)
             pieces = self.pieces[number]
             if pieces and pieces[-1].file == file and pieces[-1].stop == row:
