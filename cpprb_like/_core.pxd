@@ -29,7 +29,6 @@ cdef enum:  # bits of the flag byte of a row
     TRUNCATED = 4
     ABSENT = 8
     LEFT_OUT = 32    # absent in a ring that follows another process; its episode goes on all the same
-    DONE = 16        # never stored: a lone ``done`` terminates unless the step is truncated as well
 
 
 cdef enum:  # columns of Ring.table
@@ -56,7 +55,7 @@ cdef class Ring:
     cdef uint8_t[::1] arena
     cdef int64_t[::1] state          # words of the header, see above
     cdef intp_t[:, ::1] table        # offset, stride, nbytes of each column that lies in the arena
-    cdef intp_t[:, ::1] ends         # place, byte of the sign, flag bits of each end field
+    cdef intp_t[:, ::1] ends         # place, byte of the sign, bits set, bits cleared, of each end field
     cdef tuple object_columns                 # the columns that hold Python objects
     cdef intp_t in_record            # so many rows of the table lie in the record
     cdef intp_t record_offset

@@ -36,7 +36,8 @@ cnp.import_array()
 cdef enum:  # columns of Ring.ends
     END_PLACE = 0
     END_SIGN_BYTE = 1
-    END_FLAGS = 2
+    END_SETS = 2
+    END_CLEARS = 3
 
 cdef uint64_t ALL_BITS = ~<uint64_t> 0
 
@@ -57,7 +58,6 @@ WORD_HANDLE_BASE = HANDLE_BASE
 WORD_RESERVED = RESERVED
 FLAG_TERMINATED = END | TERMINATED
 FLAG_TRUNCATED = END | TRUNCATED
-FLAG_DONE = DONE
 FLAG_END = END
 FLAG_ABSENT = ABSENT
 STOPS = {
@@ -88,9 +88,9 @@ cdef class Ring:
         Words of the header of the arena, see ``_core.pxd``.
     record : tuple of int
         Offset and stride of the records; the last byte of a record holds the flags of its row.
-    ends : sequence of (int, int, int)
-        For each end field: number of its column, its byte with the sign bit (-1 for none), and its
-        flag bits.
+    ends : sequence of (int, int, int, int)
+        End fields, see ``Schema.end_fields``: number of the column, byte with the sign bit (-1 for
+        none), bits that a value sets, and bits of the fields before it that it clears.
     capacity, n_envs : int
         Slots in memory, and number of streams: row i belongs to stream ``i % n_envs``.
     chains : sequence of Chain
@@ -155,9 +155,9 @@ cdef class Ring:
             if column.name in chained:
                 (<Chain> chained[column.name]).place = place
         self.ends = np.array(
-            [((<Column> self.columns[number]).place, byte, bits) for number, byte, bits in ends],
+            [((<Column> self.columns[number]).place, *meaning) for number, *meaning in ends],
             np.intp,
-        ).reshape(len(ends), 3)
+        ).reshape(len(ends), 4)
         self.in_record = sum(map(self._in_record, plain))
         self.table = np.array(
             [(column.offset, column.stride, column.nbytes) for column in plain], np.intp
@@ -641,34 +641,28 @@ cdef class Ring:
 
         Rows that are not present are absent whatever these say. Returns the flags that some row may have.
         """
-        cdef uint8_t bits, meaning, any_flag = 0
+        cdef uint8_t bits, sets, keeps, any_flag = 0
         cdef intp_t end, row, byte, nbytes
         cdef const uint8_t* value
         cdef const intp_t* spec
         memset(flags, 0, n)
         for end in range(self.ends.shape[0]):
             spec = &self.ends[end, 0]
-            meaning = <uint8_t> spec[END_FLAGS]
+            sets, keeps = <uint8_t> spec[END_SETS], <uint8_t> ~spec[END_CLEARS]
             nbytes = self.table[spec[END_PLACE], NBYTES]
             value = <const uint8_t*> rows[spec[END_PLACE]] + start * nbytes
             if nbytes == 1:
                 for row in range(n):
-                    flags[row] |= meaning if value[row] else 0
+                    flags[row] = (flags[row] & keeps) | sets if value[row] else flags[row]
                 continue
             for row in range(n):
                 bits = 0
                 for byte in range(nbytes):
                     bits |= value[byte] & (0x7F if byte == spec[END_SIGN_BYTE] else 0xFF)
-                flags[row] |= meaning if bits else 0
+                flags[row] = (flags[row] & keeps) | sets if bits else flags[row]
                 value += nbytes
         for row in range(n):
             any_flag |= flags[row]
-        if any_flag & DONE:
-            any_flag |= END | TERMINATED
-            for row in range(n):
-                if flags[row] & DONE:
-                    flags[row] ^= DONE
-                    flags[row] |= END if flags[row] & TRUNCATED else END | TERMINATED
         if present != NULL:
             any_flag |= ABSENT
             for row in range(n):

@@ -192,7 +192,7 @@ def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
             f"Nstep: field {field.name!r} ends no episode, so that n-step returns would run on "
             f"into the next one; {remedy}"
         )
-    ends = [schema.names[number] for number, _, _ in schema.end_fields()]
+    ends = [schema.names[number] for number, *_ in schema.end_fields()]
     summed = [name for name in ends if name in rewards]
     if summed:
         raise ValueError(f"Nstep['rew']: {summed} end episodes; expected rewards")
@@ -241,7 +241,7 @@ def check_nstep_fields(nstep: NStepReturns | None, schema: Schema) -> None:
 def _rewards(schema: Schema) -> list[str]:
     """The default of ``Nstep['rew']``: the only field with the name of a reward."""
     found = [name for name in schema.names if name in REWARD_NAMES]
-    ends = [number for number, _, _ in schema.end_fields()]
+    ends = [number for number, *_ in schema.end_fields()]
     floats = [
         field
         for number, field in enumerate(schema.fields)

@@ -22,7 +22,6 @@ from numpy.typing import DTypeLike, NDArray
 from cpprb_like._arguments.foreign_arrays import as_out
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._core import (
-    FLAG_DONE,
     FLAG_END,
     FLAG_TERMINATED,
     FLAG_TRUNCATED,
@@ -331,25 +330,26 @@ class Schema:
         fields = [field for field in self.fields if names is None or field.name in names]
         return check_out(out, n, {field.name: (field.dtype, field.shape) for field in fields})
 
-    def end_fields(self) -> list[tuple[int, int, int]]:
-        """The end flags: number of the field, byte of its sign (-1 for none), and what it sets.
+    def end_fields(self) -> list[tuple[int, int, int, int]]:
+        """The fields that end episodes, in the order in which their values change the flags.
 
-        ``terminated`` terminates, ``truncated`` truncates. A ``done`` beside ``terminated`` merely
-        ends the episode; alone it terminates, unless the step is truncated as well. Fields of these
-        names that are no bool, integer or float of up to 8 bytes have no such meaning; one that was
-        named explicitly raises ``ValueError`` then.
+        Of each: number of the field, byte of its sign (-1 for none), bits that a value other than 0
+        sets, and bits that it clears before. ``terminated`` terminates, ``truncated`` truncates. A
+        ``done`` beside ``terminated`` only ends the episode. A ``done`` without it terminates, so
+        ``truncated`` clears that. Fields of these names that are no bool, integer or float of up to
+        8 bytes end nothing; one that was named explicitly raises ``ValueError`` then.
         """
-        found = []
+        found: list[tuple[int, int, int, int]] = []
         terminated = self._end_field(self.terminated, "terminated")
         done = None if self.terminated is not None else self._end_field(None, "done")
         truncated = self._end_field(self.truncated, "truncated")
         if terminated is not None:
-            found.append((*terminated, FLAG_TERMINATED))
+            found.append((*terminated, FLAG_TERMINATED, 0))
         if done is not None:
-            meaning = FLAG_TERMINATED if truncated is None else FLAG_DONE
-            found.append((*done, meaning if terminated is None else FLAG_END))
+            found.append((*done, FLAG_TERMINATED if terminated is None else FLAG_END, 0))
         if truncated is not None:
-            found.append((*truncated, FLAG_TRUNCATED))
+            is_lone = done is not None and terminated is None
+            found.append((*truncated, FLAG_TRUNCATED, FLAG_TERMINATED if is_lone else 0))
         return found
 
     def near_ends(self) -> list[tuple[str, Field]]:
@@ -359,10 +359,10 @@ class Schema:
         no near-miss.
         """
         found = []
-        meanings = [flags for _, _, flags in self.end_fields()]
+        meanings = [flags for _, _, flags, _ in self.end_fields()]
         known = {
             "terminated": any(flags & FLAG_TERMINATED & ~FLAG_END for flags in meanings)
-            or any(flags in (FLAG_DONE, FLAG_END) for flags in meanings),
+            or FLAG_END in meanings,
             "truncated": any(flags & FLAG_TRUNCATED & ~FLAG_END for flags in meanings),
         }
         for option, words in NEAR_NAMES.items():
@@ -593,7 +593,7 @@ class Layout:
             )
         )
         digest = hashlib.sha256(description.encode()).digest()
-        return b"cpprb_like ring, version 2".ljust(IDENTITY_NBYTES - len(digest)) + digest
+        return b"cpprb_like ring, version 3".ljust(IDENTITY_NBYTES - len(digest)) + digest
 
     def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
         """A table of the fields and their bytes.

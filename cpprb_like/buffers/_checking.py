@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.checks import expect
 from cpprb_like._core import (
     FLAG_ABSENT,
-    FLAG_DONE,
     FLAG_END,
     FLAG_TERMINATED,
     FLAG_TRUNCATED,
@@ -33,7 +32,6 @@ from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import Field, Layout
 from cpprb_like._files.recovery import MOST, open_steps
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf
-from cpprb_like._rows.end_flags import count_absent
 from cpprb_like._rows.gather import new_array
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._rows import RowReader, read_rows
@@ -42,7 +40,7 @@ __all__ = ["IdFields", "check_memory", "check_rows"]
 
 Array = NDArray[Any]
 CHUNK = 4096  # rows that are read at once
-FLAGS = 1 << 16  # rows whose flags are
+FLAGS = 1 << 13  # rows whose flags are compared at once: their records stay in the cache
 
 
 def check_rows(
@@ -76,12 +74,10 @@ def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = N
     are not stored as they are keep with the rows, too. Cost: proportional to the rows.
     """
     try:
-        _check_words(layout, arena)
+        flags = _check_header(layout, arena)
         extent = _Extent(layout, arena)
-        if _count_absent(layout, arena) != layout.state(arena)[WORD_ABSENT_ROWS]:
-            flags = _check_header(layout, arena)  # says what is wrong, or else the next line does
-            for first in range(0, len(flags), FLAGS):
-                _check_flags_of(layout, arena, first, flags[first : first + FLAGS])
+        for first in range(0, len(flags), FLAGS):
+            _check_flags_of(layout, arena, first, flags[first : first + FLAGS])
         for stream in range(layout.n_envs):
             _check_length(layout, arena, stream)
         for chain in () if ring is None else ring.chains:
@@ -162,17 +158,6 @@ class _Timeline(_Extent):
 # ---------------------------------------------------------------------- memory
 
 
-def _count_absent(layout: Layout, arena: NDArray[np.uint8]) -> int:
-    """How many rows are absent; -1 if flags of rows are not what they can be."""
-    offset, stride = layout.record
-    ends = []
-    for number, sign, meaning in layout.schema.end_fields():
-        nbytes = layout.schema.fields[number].dtype.itemsize
-        ends.append((layout.offsets[number], layout.strides[number], nbytes, sign, meaning))
-    stored = min(int(layout.state(arena)[WORD_WRITTEN]), layout.capacity)
-    return count_absent(arena, offset + stride - 1, stride, stored, ends)
-
-
 def _check_words(layout: Layout, arena: NDArray[np.uint8]) -> None:
     """Raise unless the words of the header are sound by themselves."""
     words = layout.state(arena).tolist()
@@ -210,7 +195,7 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]
 def _check_flags(timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]) -> None:
     """The flags say what the fields that end episodes say, or that the episode was cut off."""
     fields = layout.schema.fields
-    for number, _, _ in layout.schema.end_fields():
+    for number, *_ in layout.schema.end_fields():
         if fields[number].dtype.kind == "b":
             stored = layout.rows(arena, number)[timeline.slots]
             is_bool = np.asarray((stored <= 1).all(axis=1))
@@ -224,19 +209,14 @@ def _check_flags(timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]) 
 def _flags_by_fields(layout: Layout, arena: NDArray[np.uint8], slots: Any) -> NDArray[np.uint8]:
     """The flags of rows that hold a step, as the fields that end episodes have them."""
     expected = np.zeros(len(layout.flags(arena)[slots]), np.uint8)
-    meanings = 0
-    for number, _, meaning in layout.schema.end_fields():
-        stored = np.ascontiguousarray(layout.rows(arena, number)[slots])
+    for number, _, sets, clears in layout.schema.end_fields():
+        stored = layout.rows(arena, number)[slots]
         kind = layout.schema.fields[number].dtype
-        kind = np.dtype(np.uint8) if kind.kind == "b" else kind  # whatever stands in the byte
-        is_set = stored.view(kind).reshape(-1) != 0  # it is one number
-        expected |= is_set.view(np.uint8) * np.uint8(meaning)
-        meanings |= meaning
-    if meanings & FLAG_DONE:
-        done = expected & FLAG_DONE != 0
-        expected &= ~np.uint8(FLAG_DONE)
-        expected[done & (expected & FLAG_TRUNCATED == 0)] |= FLAG_TERMINATED
-        expected[done] |= FLAG_END
+        kind = np.dtype(np.uint8) if kind.kind == "b" else kind  # any byte but 0 is true
+        is_set = (stored.view(kind)[:, 0] != 0).view(np.uint8)  # each value is one number
+        if clears:
+            expected &= ~(is_set * np.uint8(clears))
+        expected |= is_set * np.uint8(sets)
     return expected
 
 

@@ -41,8 +41,8 @@ def warn_of_short_windows(nstep: NStepReturns, schema: Schema, *, says_discount:
     ``says_discount`` is whether the options ask for the column, or say that it is not wanted.
     """
     ends = schema.end_fields()
-    names = [schema.names[number] for number, _, sets in ends if sets == FLAG_TRUNCATED]
-    ending = {schema.names[number] for number, _, _ in ends}
+    names = [schema.names[number] for number, _, sets, _ in ends if sets == FLAG_TRUNCATED]
+    ending = {schema.names[number] for number, *_ in ends}
     bootstraps = nstep.size > 1 and not ending.issuperset(nstep.last_step_fields)
     if names and bootstraps and not says_discount:
         warn(

@@ -280,7 +280,7 @@ def _nodes(root: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _ends(schema: Schema) -> list[str]:
-    return [schema.fields[number].name for number, _, _ in schema.end_fields()]
+    return [schema.fields[number].name for number, *_ in schema.end_fields()]
 
 
 def _nbytes(schema: Schema, layout: dict[str, Any]) -> int:

@@ -75,7 +75,7 @@ def schema_of(ring: dict[str, Any], names: Sequence[str] | None = None) -> Schem
     next_of = tuple((str(name), str(source)) for name, source in saved["next_of"])
     stacks = tuple(Stack(str(name), int(axis), int(depth)) for name, axis, depth in saved["stacks"])
     schema = Schema(fields, saved["terminated"], saved["truncated"], next_of, stacks)
-    ends = {fields[number].name for number, _, _ in schema.end_fields()}
+    ends = {fields[number].name for number, *_ in schema.end_fields()}
     if names is None:
         return schema
     known = list(schema.names)

@@ -77,7 +77,7 @@ class Outcome:
         the loop reads. Only where the transition lacks one of them ``result`` is read, which
         ``env.step`` returned, and which ``Outcome.of`` may refuse.
         """
-        names = {schema.names[number] for number, _, _ in schema.end_fields()} & transition.keys()
+        names = {schema.names[number] for number, *_ in schema.end_fields()} & transition.keys()
         has = {"obs": "next_obs" in transition, "rew": "rew" in transition, "ends": bool(names)}
         if all(has[what] for what in reads):
             given = cls(None, 0.0, False, _is_truncated(result), True)
