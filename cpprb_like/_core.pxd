@@ -60,6 +60,7 @@ cdef class Ring:
     cdef intp_t in_record            # so many rows of the table lie in the record
     cdef intp_t record_offset
     cdef intp_t record_stride
+    cdef intp_t flag_byte            # of a record: the flags of its row
     cdef uint8_t* flag_data          # flag byte of slot 0, ...
     cdef intp_t flag_stride          # ... and from slot to slot
     cdef ndarray own_flags           # where these are if not in the records: of a ring that follows another

@@ -87,7 +87,7 @@ cdef class Ring:
     state : ndarray of int64, shape (6 + n_envs,)
         Words of the header of the arena, see ``_core.pxd``.
     record : tuple of int
-        Offset and stride of the records; the last byte of a record holds the flags of its row.
+        Offset and stride of the records, and the byte of a record that holds the flags of its row.
     ends : sequence of (int, int, int, int)
         End fields, see ``Schema.end_fields``: number of the column, byte with the sign bit (-1 for
         none), bits that a value sets, and bits of the fields before it that it clears.
@@ -125,14 +125,14 @@ cdef class Ring:
             )
         self.span = self.size if n_envs == 1 else capacity
         self.columns = tuple(columns)
-        self.record_offset, self.record_stride = record
+        self.record_offset, self.record_stride, self.flag_byte = record
         self.arena = arena
         self.state = state
         self.undo = undo
         self.lens_before = NULL if undo is None else &undo.lens[0]
         self.frozen = frozen
         self.flag_stride = self.record_stride
-        self.flag_data = self.c_record(0) + self.record_stride - 1
+        self.flag_data = self.c_record(0) + self.flag_byte
         if flags is not None:
             c_check_array(flags, "flags", cnp.NPY_UINT8, capacity)
             self.own_flags, self.flag_stride = flags, 1
@@ -972,8 +972,8 @@ cdef class Ring:
         """The flags of all slots: a view."""
         if self.own_flags is not None:
             return self.own_flags
-        last = self.record_offset + self.record_stride - 1
-        return np.asarray(self.arena)[last :: self.record_stride][: self.capacity]
+        first = self.record_offset + self.flag_byte
+        return np.asarray(self.arena)[first :: self.record_stride][: self.capacity]
 
     def flags_at(self, cnp.ndarray slots):
         """The flags of the given slots, which are in use; see ``flags``."""

@@ -418,7 +418,7 @@ class Layout:
     n_envs: int
     offsets: tuple[int, ...]  # of row 0 of each field in the arena; -1: not stored as it is
     strides: tuple[int, ...]
-    record: tuple[int, int]  # offset and stride
+    record: tuple[int, int, int]  # offset, stride, and the byte of the flags, behind the fields
     nbytes: int  # of the arena
     sampler_nbytes: int  # bytes that the sampler allocates
     blocks: tuple[tuple[str, int, int], ...]  # of chained fields: (name, offset, bytes)
@@ -471,7 +471,7 @@ class Layout:
             n_envs=n_envs,
             offsets=tuple(offset for offset, _ in ordered),
             strides=tuple(stride for _, stride in ordered),
-            record=(record_offset, stride),
+            record=(record_offset, stride, used),
             nbytes=end,
             sampler_nbytes=sampler_nbytes,
             blocks=tuple(blocks),
@@ -566,19 +566,18 @@ class Layout:
 
     def records(self, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The bytes of the records, shape ``(capacity, stride)``, without a copy."""
-        offset, stride = self.record
+        offset, stride, _ = self.record
         end = offset + self.capacity * stride
         return arena[offset:end].reshape(self.capacity, stride)
 
     def in_record(self, number: int) -> bool:
         """Whether a field lies in the records."""
-        offset, stride = self.record
+        offset, stride, _ = self.record
         return 0 <= self.offsets[number] - offset < stride
 
     def flags(self, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The flag byte of each slot, without a copy."""
-        offset, stride = self.record
-        return arena[offset + stride - 1 : offset + self.capacity * stride : stride]
+        return self.records(arena)[:, self.record[2]]
 
     def identity(self) -> bytes:
         """Bytes that identify this layout, at the start of a file."""

@@ -182,8 +182,8 @@ class Flushed:
     def _sums(self, arena: Arena, slots: NDArray[np.int64]) -> list[int]:
         """Checksums of the bytes of rows, but for those that are in the log themselves."""
         layout, memory = self.layout, arena.data
-        offset, stride = layout.record
-        found = _checksums(memory, offset + slots * stride, stride - 1, [0] * len(slots))
+        offset, stride, nbytes = layout.record
+        found = _checksums(memory, offset + slots * stride, nbytes, [0] * len(slots))
         for number, (place, nbytes) in enumerate(zip(layout.offsets, layout.strides, strict=True)):
             if place >= 0 and not layout.in_record(number):
                 found = _checksums(memory, place + slots * nbytes, nbytes, found)

@@ -218,7 +218,7 @@ class RingReader:
         gone = np.ones(self.written - low, np.bool_)
         name = part.name
         dtype = self._file_dtype(part)
-        put = part.memory if dtype == part.dtype and not part.is_padded else None
+        put = part.memory if dtype == part.dtype else None
         for segment in self.saved["segments"]:
             if name not in segment["parts"]:
                 continue

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._c.records import pack, spread
 from cpprb_like._core import Moment, Ring
 from cpprb_like._fields.schema import Layout
 from cpprb_like._rows.tracker import Tracker
@@ -38,29 +37,15 @@ class Part(NamedTuple):
     memory: Bytes  # (slots, bytes)
     before: int = 0  # rows older than the oldest one that are needed as well
     is_index: bool = False  # changes with later rows, so it is copied when a save begins
-    is_padded: bool = False  # in memory, between the bytes of the fields and the flags
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a row in the file."""
-        return self.dtype.itemsize if self.is_padded else int(self.memory.shape[1])
+        """Bytes of a row."""
+        return int(self.memory.shape[1])
 
-    def put(self, slots: slice | NDArray[np.int64], entries: Bytes) -> None:
+    def put(self, slots: slice, entries: Bytes) -> None:
         """Set the rows in these slots to entries of a file."""
-        if not self.is_padded:
-            self.memory[slots] = entries
-            return
-        rows = self.memory[slots]  # a copy, unless it is a slice
-        spread(entries, rows)
-        if not isinstance(slots, slice):
-            self.memory[slots] = rows
-
-    def _take(self, slots: slice | NDArray[np.int64], out: Bytes) -> None:
-        """The rows in these slots as entries of a file."""
-        if self.is_padded:
-            pack(self.memory[slots], out)
-        else:
-            out[...] = self.memory[slots]
+        _whole(self.memory)[slots] = _whole(entries)
 
     def range(self, first: int, stop: int, oldest: int) -> tuple[int, int]:
         """The rows from ``first`` to ``stop`` that a state with this oldest row needs."""
@@ -76,7 +61,7 @@ class Part(NamedTuple):
     def frozen(self, low: int, high: int) -> Part:
         """The part with memory of its own, for the rows from ``low`` to ``high``."""
         own = np.roll(self.copy(low, high), low % (high - low), axis=0)
-        return self._replace(memory=own, is_padded=False)
+        return self._replace(memory=own)
 
     def _copy_to(self, out: Bytes, low: int) -> None:
         slots = len(self.memory)
@@ -84,7 +69,7 @@ class Part(NamedTuple):
         while done < len(out):
             slot = (low + done) % slots
             n = min(len(out) - done, slots - slot)
-            self._take(slice(slot, slot + n), out[done : done + n])
+            _whole(out)[done : done + n] = _whole(self.memory)[slot : slot + n]
             done += n
 
     def pieces(self, low: int, high: int, index: Index) -> Iterator[Bytes]:
@@ -98,6 +83,12 @@ class Part(NamedTuple):
             yield piece.reshape(-1)
 
 
+def _whole(rows: Bytes) -> NDArray[Any]:
+    """Rows of bytes as one value each, which NumPy copies faster where they are apart in memory."""
+    nbytes = rows.shape[1]
+    return rows.view(f"V{nbytes}")[:, 0] if nbytes and len(rows) else rows
+
+
 def flags_name(names: tuple[str, ...]) -> str:
     """The name of the flags in a record: ``flags``, unless a field is called so."""
     name = "flags"
@@ -108,7 +99,7 @@ def flags_name(names: tuple[str, ...]) -> str:
 
 def record_dtype(layout: Layout) -> np.dtype[Any]:
     """The records in a file as a structured dtype: fields under their names, and the flags."""
-    offset, _ = layout.record
+    offset, _, used = layout.record
     names, formats, offsets = [], [], []
     in_record = [number for number in range(len(layout.offsets)) if layout.in_record(number)]
     fields = layout.schema.fields
@@ -121,27 +112,16 @@ def record_dtype(layout: Layout) -> np.dtype[Any]:
         offsets.append(layout.offsets[number] - offset)
     names.append(flags_name(layout.schema.names))
     formats.append((BYTE, ()))
-    used = _used(layout)
     offsets.append(used)
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": used + 1})
-
-
-def _used(layout: Layout) -> int:
-    """Bytes of a record, without its flags and without what it is padded by."""
-    ends = [
-        layout.offsets[number] + field.nbytes
-        for number, field in enumerate(layout.schema.fields)
-        if layout.in_record(number)
-    ]
-    return max(ends, default=layout.record[0]) - layout.record[0]
 
 
 def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
     """The parts of a layout's rows; records first."""
     schema, capacity = layout.schema, layout.capacity
-    dtype, records = record_dtype(layout), layout.records(arena)
-    is_padded = dtype.itemsize < records.shape[1]
-    parts = [Part("records", dtype, (), records, is_padded=is_padded)]
+    dtype = record_dtype(layout)
+    records = layout.records(arena)[:, : dtype.itemsize]  # without their padding
+    parts = [Part("records", dtype, (), records)]
     for number, field in enumerate(schema.fields):
         is_stored = field.name not in schema.chained and not field.dtype.hasobject
         if is_stored and not layout.in_record(number):

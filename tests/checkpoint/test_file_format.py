@@ -15,8 +15,10 @@ from combinations import Cell, build
 from saved_cases import add, digest, digest_of_copy, make, update
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._fields.schema import Layout
 from cpprb_like.checkpoint import _arrays, _manifest, _segments, verify
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._segments import record_dtype
 from cpprb_like.checkpoint._values import dtype_from_json, dtype_to_json
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "file-format.md"
@@ -100,7 +102,20 @@ def test_small_rows_take_their_bytes_and_flags(fields: dict[str, Any], tmp_path:
 
     records = loaded._layout.records(loaded._arena)
     np.testing.assert_array_equal(records, rb._layout.records(rb._arena))
-    assert not records[:, declared:-1].any()
+    assert not records[:, declared + 1 :].any()
+
+
+def padded_dtype(layout: Layout) -> np.dtype[Any]:
+    """The records in a file as they are in memory."""
+    fields: Any = record_dtype(layout).fields
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [dtype for dtype, _ in fields.values()],
+            "offsets": [offset for _, offset in fields.values()],
+            "itemsize": layout.record[1],
+        }
+    )
 
 
 @pytest.mark.parametrize("kind", ["plain", "prioritized", "next_of+stacks+n_envs", "Nstep"])
@@ -111,7 +126,7 @@ def test_a_folder_with_padding_is_read_and_gone_on_with(
     rb = make(kind, 60)
     with monkeypatch.context() as patch:
         patch.setattr(_segments, "SEGMENT_NBYTES", 1 << 11)
-        patch.setattr(_segments, "_used", lambda layout: layout.record[1] - 1)
+        patch.setattr(_segments, "record_dtype", padded_dtype)
         add(rb, 70)
         rb.save(tmp_path)
         update(rb, 3)
