@@ -89,6 +89,8 @@ class Format:
         Whether a data set is one file, and not a folder.
     suffixes : tuple of str
         Of paths, from which it is told what is to be written there.
+    keys : tuple of str or None
+        Entries of the format's own metadata that ``export`` takes as ``about``; None for any.
     lacks : tuple of str
         What its files cannot say of a buffer, beside what no format can say (``LACKS``).
     """
@@ -96,6 +98,7 @@ class Format:
     name: ClassVar[str]
     is_file: ClassVar[bool] = False
     suffixes: ClassVar[tuple[str, ...]] = ()
+    keys: ClassVar[tuple[str, ...] | None] = None
     lacks: ClassVar[tuple[str, ...]] = ()
 
     def holds(self, field: Field) -> bool:
@@ -123,6 +126,10 @@ class Format:
 
         Raises ``ValueError`` if ``about`` has others than the format can hold.
         """
+        unknown = sorted(about.keys() - set(about if self.keys is None else self.keys))
+        if unknown:
+            places = f"some of {list(self.keys)}" if self.keys else "none"
+            raise ValueError(f"about: expected {places} with format {self.name!r}, got {unknown}")
         return dict(about)
 
     def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> Writer:

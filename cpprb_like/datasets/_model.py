@@ -27,6 +27,8 @@ __all__ = [
     "Header",
     "Path",
     "Rows",
+    "as_one_stream",
+    "check_chained",
     "check_steps",
     "is_taken",
     "key_of",
@@ -419,6 +421,33 @@ def only_newest_open(
         )
     ended = (replace(episode, is_open=False) for episode in episodes[:-1])
     return (*ended, *episodes[-1:])
+
+
+def as_one_stream(
+    episodes: Sequence[EpisodeRecord], left_out: list[str]
+) -> tuple[EpisodeRecord, ...]:
+    """Episodes as a buffer of one environment has them: the oldest may be cut, the newest open.
+
+    What is cut or open in others is appended to ``left_out``.
+    """
+    cut = sum(episode.is_cut for episode in episodes[1:])
+    if cut:
+        left_out.append(f"that the first steps of {cut} episodes are lacking")
+    whole = (replace(episode, is_cut=False) for episode in episodes[1:])
+    return only_newest_open((*episodes[:1], *whole), left_out)
+
+
+def check_chained(header: Header, format: str) -> None:  # noqa: A002 (the word that users know)
+    """Raise ``ValueError`` unless next observations are the observations of the rows after.
+
+    For formats with one observation more than there are steps.
+    """
+    if header.chained.keys() != header.observations.keys():
+        raise ValueError(
+            f"{format}: expected next observations that are the observations of the rows after, as "
+            f"each step has one observation; {list(header.nexts.values())} differ somewhere; "
+            "formats 'd4rl', 'rllib' and 'lerobot' hold both"
+        )
 
 
 def check_steps(header: Header, format: str) -> None:  # noqa: A002 (the word that users know)

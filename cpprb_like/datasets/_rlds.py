@@ -3,9 +3,9 @@
 ``steps`` has ``observation``, ``action``, ``reward``, ``is_first``, ``is_last``, ``is_terminal``
 and ``discount``; the last step of an episode has its final observation, and zeros in the place of
 the rest. Values are written as their bytes (``encoding: bytes``), as lists of floats would make
-float32 of float64. Extra fields are in ``steps/cpprb_like``, our metadata in ``cpprb_like.json``.
-An episode is one record, so it takes its memory. Images of others, as PNG or JPEG, are read; ours
-are numbers. Not here: records and messages (``_tfrecord``), and images (``_images``).
+float32 of float64. An extra field is a feature of its name. An episode is one record, so it takes
+its memory. Images as PNG or JPEG are read, and not written. Not here: records and messages
+(``_tfrecord``), and images (``_images``).
 """
 
 from __future__ import annotations
@@ -20,34 +20,36 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like.datasets import _tfrecord
-from cpprb_like.datasets._files import as_bytes, converted, from_bytes, is_native, need
-from cpprb_like.datasets._format import Format, Reader, Writer
+from cpprb_like.datasets._files import converted, is_native, is_plain, need
+from cpprb_like.datasets._format import BOTH, Format, Reader, Writer
+from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._images import COLORS, decoded
-from cpprb_like.datasets._minari import foreign_header
 from cpprb_like.datasets._model import (
     Array,
     EpisodeRecord,
     Field,
     Header,
     Rows,
+    as_one_stream,
+    check_chained,
     check_steps,
-    is_taken,
     key_of,
     load_json,
     nest,
-    only_newest_open,
 )
 from cpprb_like.datasets._model import Path as Parts
 
 __all__ = ["FORMAT", "RldsReader", "RldsWriter"]
 
 NAME = "rlds"
-FEATURES, INFO, METADATA = "features.json", "dataset_info.json", "cpprb_like.json"
+FEATURES, INFO = "features.json", "dataset_info.json"
 DATASET, SPLIT, VERSION = "cpprb_like", "train", "1.0.0"
-OURS = "cpprb_like"
 CORE = "tensorflow_datasets.core.features."
 FLAGS = ("is_first", "is_last", "is_terminal")
 SHARD = re.compile(r"(?:.*-)?(\w+)\.tfrecord-[0-9]+(?:-of-[0-9]+)?")
+ROLES = {"observation": "obs", "action": "act", "reward": "rew"}
+DISCOUNT = "discount"
+ENDS = ("terminated", "truncated")
 FLAG = np.dtype(np.bool_)
 IMAGE = "image"  # the encoding of what Pillow reads
 FLOAT = np.dtype(np.float32)
@@ -60,10 +62,15 @@ def _places(header: Header) -> dict[str, Parts]:
         places |= {name: (place, *map(key_of, path)) for name, path in found.items()}
     if header.reward is not None:
         places[header.reward] = ("reward",)
-    beside = [field.name for field in header.extras if field.nbytes]
-    if header.truncated is not None:  # is_last cannot tell it of a step that is terminal too
-        beside.append(header.truncated)
-    return places | {name: (OURS, key_of(name)) for name in beside}
+    if DISCOUNT in header.extra_keys(places) and header[DISCOUNT].is_single:
+        places[DISCOUNT] = (DISCOUNT,)
+    placed, taken = {*places, *header.chained.values()}, {*ROLES, *FLAGS, DISCOUNT}
+    return places | {name: (key,) for name, key in header.extra_keys(placed, taken).items()}
+
+
+def _dtype(field: Field) -> np.dtype[Any]:
+    """The dtype of a feature: TensorFlow decodes no uint32."""
+    return np.dtype(np.int64) if field.dtype == np.uint32 else field.dtype
 
 
 # ---------------------------------------------------------------------- writing
@@ -95,13 +102,12 @@ def _features(header: Header) -> dict[str, Any]:
         field = header.stored(name)
         if path == ("reward",) and field.dtype == FLOAT:
             leaf = _tensor("float32", (), "none")
-        elif _is_tensor(field.dtype):
-            leaf = _tensor(str(field.dtype), field.shape, "bytes")
         else:
-            leaf = _tensor("uint8", (*field.shape, field.dtype.itemsize), "bytes")
+            leaf = _tensor(str(_dtype(field)), field.shape, "bytes")
         leaves.append((path, leaf))
     leaves += [((name,), _tensor("bool", (), "none")) for name in FLAGS]
-    leaves.append((("discount",), _tensor("float32", (), "none")))
+    if (DISCOUNT,) not in dict(leaves):
+        leaves.append(((DISCOUNT,), _tensor("float32", (), "none")))
     steps = {
         "pythonClassName": CORE + "dataset_feature.Dataset",
         "sequence": {"feature": _dict(nest(leaves)), "length": "-1"},
@@ -109,15 +115,11 @@ def _features(header: Header) -> dict[str, Any]:
     return _dict({"steps": steps, "episode_id": _tensor("int64", (), "bytes")})
 
 
-def _is_tensor(dtype: np.dtype[Any]) -> bool:
-    """Whether TensorFlow has such values; it decodes no uint32, so these are bytes to it."""
-    return is_native(dtype) and dtype != np.uint32
-
-
 class RldsWriter(Writer):
     """Writes a folder of TensorFlow Datasets."""
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
+        check_chained(header, NAME)
         self._folder, self._header, self._about = path, header, dict(about)
         self._places = _places(header)
         self._features = _features(header)
@@ -139,24 +141,26 @@ class RldsWriter(Writer):
             for found, values in zip(flags, ends, strict=True):
                 found.append(values)
             for name, pieces in columns.items():
-                pieces.append(_flat(rows[name]))
+                pieces.append(_flat(rows[name].astype(_dtype(header[name]), copy=False)))
             last = {name: values[-1:] for name, values in rows.items()}
         steps: Rows = {}
         for name, path in self._places.items():
-            following = header.following(name) if path[0] == "observation" else None
+            following = header.chained.get(name)
             final = np.zeros_like(last[name]) if following is None else last[following]
+            final = final.astype(_dtype(header[name]), copy=False)
             values = np.concatenate([*columns[name], _flat(final)])
             if path == ("reward",) and header[name].dtype == FLOAT:
                 values = values.view(FLOAT).reshape(-1)
             steps["/".join(("steps", *path))] = values
         terminated, truncated = (np.concatenate(found) for found in flags)
         is_first, is_last, is_terminal = (np.zeros(n + 1, FLAG) for _ in FLAGS)
-        is_first[0], is_last[n] = True, terminated[-1] or truncated[-1]
+        is_first[0], is_last[n] = not record.is_cut, terminated[-1] or truncated[-1]
         is_terminal[n] = terminated[-1]
         marks = (is_first, is_last, is_terminal)
         steps |= {f"steps/{name}": found for name, found in zip(FLAGS, marks, strict=True)}
-        steps["steps/discount"] = 1 - np.append(terminated, terminated[-1]).astype(FLOAT)
-        steps["episode_id"] = as_bytes(np.array([number], np.int64))
+        discount = 1 - np.append(terminated, terminated[-1]).astype(FLOAT)
+        steps.setdefault(f"steps/{DISCOUNT}", discount)
+        steps["episode_id"] = _flat(np.array([number], np.int64))
         data = _tfrecord.dump_example(steps)
         _tfrecord.write(self._file, data)
         self._nbytes += len(data)
@@ -169,7 +173,7 @@ class RldsWriter(Writer):
             "version": VERSION,
             "fileFormat": "tfrecord",
             "description": "Steps of a replay buffer.",
-            "moduleName": f"{OURS}.datasets",
+            "moduleName": "cpprb_like.datasets",
             "splits": [
                 {
                     "name": SPLIT,
@@ -179,9 +183,7 @@ class RldsWriter(Writer):
                 }
             ],
         }
-        metadata = {**self._about, OURS: self._header.to_json()}
-        documents = {FEATURES: self._features, INFO: info, METADATA: metadata}
-        for name, document in documents.items():
+        for name, document in {FEATURES: self._features, INFO: {**info, **self._about}}.items():
             (self._folder / name).write_text(json.dumps(document, indent=1), encoding="utf-8")
 
     def abandon(self) -> None:
@@ -191,7 +193,7 @@ class RldsWriter(Writer):
 
 def _flat(values: Array) -> Array:
     """The bytes of each value: uint8 of shape (n, k)."""
-    return as_bytes(values).reshape(len(values), -1)
+    return np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
 
 
 # ---------------------------------------------------------------------- reading
@@ -205,7 +207,7 @@ class _Leaf(NamedTuple):
 
 
 class RldsReader(Reader):
-    """Reads a folder of TensorFlow Datasets, ours or another: all of it, or one split."""
+    """Reads a folder of TensorFlow Datasets: all of it, or one split."""
 
     header: Header
 
@@ -215,25 +217,7 @@ class RldsReader(Reader):
         self._leaves = dict(self._read_features())
         files = _files(path, split)
         self._records = [record for found in files for record in _tfrecord.records(found)]
-        metadata = path / METADATA
-        if metadata.is_file():
-            found = load_json(metadata.read_bytes(), str(metadata))
-            try:
-                self.header = Header.from_json(found[OURS])
-                self._places = _places(self.header)
-                self._check_ours()
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{metadata}: expected our metadata: {error}") from None
-        else:
-            self._read_foreign()
-
-    def _check_ours(self) -> None:
-        if len(self._records) != len(self.header.episodes):
-            raise ValueError(f"{len(self.header.episodes)} episodes, got {len(self._records)}")
-        expected = _features(self.header)
-        found = load_json((self._folder / FEATURES).read_bytes(), FEATURES)
-        if found != expected:
-            raise ValueError(f"other features than those of {FEATURES}")
+        self.header = self._read_header()
 
     def _read_features(self) -> Iterator[tuple[Parts, _Leaf]]:
         """The features of a step that have numbers of a known shape."""
@@ -252,36 +236,25 @@ class RldsReader(Reader):
         except (AttributeError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"{path}: expected features with steps: {error!r}") from None
 
-    def _read_foreign(self) -> None:
-        fields: dict[str, Field] = {}
-        parts: dict[str, dict[str, Parts]] = {"observation": {}, "action": {}}
-        self._places = {}
-        roles = {"observation": "obs", "action": "act", "reward": "rew"}
-        made = {"terminated", "truncated"}
-        for place, leaf in sorted(self._leaves.items(), key=lambda item: item[0][0] not in roles):
-            if place[0] in FLAGS:
-                continue
-            name = ".".join((roles.get(place[0], place[0]), *place[1:]))
-            if is_taken(name, made | fields.keys(), parts["observation"]):
-                self.left_out.append(f"{'/'.join(place)} (another feature is {name!r})")
-                continue
-            fields[name] = replace(leaf.field, name=name)
-            self._places[name] = place
-            if place[0] in parts:
-                parts[place[0]][name] = place[1:]
-        fields |= {name: Field(name, FLAG, ()) for name in ("terminated", "truncated")}
-        header = foreign_header(fields, parts["observation"], parts["action"])
-        header = replace(header, terminated="terminated", truncated="truncated")
+    def _read_header(self) -> Header:
+        builder = HeaderBuilder(ROLES, self.left_out, makes_next=True, made=ENDS)
+        paths = [path for path in self._leaves if path[0] not in FLAGS]
+        builder.add(paths, lambda path, name: replace(self._leaves[path].field, name=name))
+        self._places = builder.places
+        marks: list[Parts] = [("is_last",)]
+        marks += [path for path in [("is_first",)] if path in self._leaves]
         episodes, records = [], []
         for record in self._records:
-            is_last = self._steps(record, [("is_last",)])[("is_last",)]
-            if len(is_last) > 1:
-                episodes.append(EpisodeRecord(0, len(is_last) - 1, is_open=not is_last[-1]))
+            is_last, *is_first = self._steps(record, marks).values()
+            n = len(is_last) - 1
+            if n > 0:
+                is_cut = bool(is_first and not is_first[0][:1].any())
+                episodes.append(EpisodeRecord(0, n, is_cut=is_cut, is_open=not is_last[-1]))
                 records.append(record)
         if not episodes:
             raise ValueError(f"{self._folder}: expected an episode with rows, got none")
         self._records = records
-        self.header = replace(header, episodes=only_newest_open(episodes, self.left_out))
+        return replace(builder.header(), episodes=as_one_stream(episodes, self.left_out))
 
     def _steps(self, record: _tfrecord.Record, places: list[Parts]) -> dict[Parts, Array]:
         """Some features of all steps of an episode."""
@@ -322,22 +295,17 @@ class RldsReader(Reader):
         if {len(values) for values in steps.values()} != {n + 1}:
             raise ValueError(f"{self._folder}: episode {number}: expected {n + 1} steps")
         is_last, is_terminal = (steps[place].reshape(n + 1) != 0 for place in flags)
-        ends = {header.terminated: is_terminal, header.truncated: is_last & ~is_terminal}
+        truncated = is_last & ~is_terminal
         for start in range(0, n, most):
             stop = min(start + most, n)
             rows: Rows = {}
             for name, place in self._places.items():
-                field, values = header[name], steps[place]
-                if not _is_tensor(field.dtype):
-                    values = from_bytes(values[start : stop + 1], field.dtype)
-                else:
-                    values = values[start : stop + 1].reshape(-1, *field.shape)
+                values = steps[place][start : stop + 1]
                 rows[name] = values[:-1]
                 if name in header.chained:
                     rows[header.chained[name]] = values[1:]
-            for flag, found in ends.items():
-                if flag is not None and flag not in self._places:
-                    rows[flag] = found[start + 1 : stop + 1].reshape(-1, *header[flag].shape)
+            for flag, found in zip(ENDS, (is_terminal, truncated), strict=True):
+                rows[flag] = found[start + 1 : stop + 1]
             yield rows
 
 
@@ -394,6 +362,12 @@ class Rlds(Format):
     """See ``Format``."""
 
     name = NAME
+    keys = ("description", "citation")
+    lacks = (BOTH,)
+
+    def holds(self, field: Field) -> bool:
+        """Whether the values of a field can be written."""
+        return is_plain(field)
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""

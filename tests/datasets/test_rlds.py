@@ -104,11 +104,43 @@ def test_tensorflow_datasets_reads_ours(tmp_path: Path) -> None:
             if k < n:
                 np.testing.assert_array_equal(step["action"], rows["act"][k])
                 assert step["reward"] == rows["rew"][k]
-                assert step["cpprb_like"]["logp"] == rows["logp"][k]
+                assert step["logp"] == rows["logp"][k]
         assert [step["is_first"] for step in steps] == [True] + [False] * n
         ended = bool(rows["terminated"][-1] or rows["truncated"][-1])
         assert [step["is_last"] for step in steps] == [False] * n + [ended]
         assert bool(steps[-1]["is_terminal"]) == bool(rows["terminated"][-1])
+
+
+def test_what_an_episode_of_rlds_says_is_read(tmp_path: Path) -> None:
+    """Whether it is cut and open, and the discount of each step; uint32 becomes int64."""
+    fields: Any = {"obs": {}, "act": {}, "rew": {}, "n": {"dtype": "u4"}}
+    rb = ReplayBuffer(4, fields, next_of="obs")
+    for t in range(6):
+        rb.add(obs=t, act=0, rew=t, next_obs=t + 1, n=2**32 - 1)
+    rb.export(tmp_path / "x", "rlds", strict=True)
+    (episode,) = describe(tmp_path / "x").episodes
+    assert (episode.length, episode.is_cut, episode.is_open) == (4, True, True)
+    read = ReplayBuffer.from_dataset(tmp_path / "x", strict=True)
+    assert not read.episodes.list()[0].complete
+    assert read.get_all_transitions()["n"].ravel().tolist() == [2**32 - 1] * 4
+    read.update([1], discount=[0.5])
+    read.export(tmp_path / "y", "rlds", strict=True)
+    again = ReplayBuffer.from_dataset(tmp_path / "y", strict=True).get_all_transitions()
+    assert again["discount"].tolist() == [1, 0.5, 1, 1]
+    with pytest.raises(ValueError, match=r"about: expected some of \['description', 'cit.*'who'"):
+        rb.export(tmp_path / "z", "rlds", about={"who": "us"})
+
+
+def test_that_a_step_is_truncated_too_is_told(tmp_path: Path) -> None:
+    """RLDS has one mark for an end that is terminal and one for any end."""
+    flag: Any = {"shape": (), "dtype": bool}
+    fields: Any = {"obs": {}, "act": {}, "rew": {}, "terminated": flag, "truncated": flag}
+    rb = ReplayBuffer(4, fields, next_of="obs")
+    rb.add(obs=1, act=0, rew=0, next_obs=2, terminated=True, truncated=True)
+    with pytest.warns(UserWarning, match="do not say that a step is truncated as well"):
+        rb.export(tmp_path / "x", "rlds")
+    rows = ReplayBuffer.from_dataset(tmp_path / "x", strict=True).get_all_transitions()
+    assert (rows["terminated"].tolist(), rows["truncated"].tolist()) == ([True], [False])
 
 
 def test_ours_reads_what_tensorflow_datasets_wrote(tmp_path: Path) -> None:
