@@ -173,3 +173,23 @@ def test_ours_reads_what_dreamerv3_wrote(embodied: Any, tmp_path: Path) -> None:
         assert bool(rows["terminated"][-1]) == (ended and worker == 0)
         assert not rows["terminated"][:-1].any()
         assert not rows["truncated"][:-1].any()
+
+
+def test_fields_have_the_keys_of_dreamerv3(tmp_path: Path) -> None:
+    """Parts of actions and observations keep their names; an extra field is one of the log."""
+    fields: Any = {"obs.0": {}, "obs.action": {}, "act.0": {}, "act.a": {}, "rew": {}, "prob": {}}
+    rb = ReplayBuffer(4, {**fields, "log_x": {}}, next_of=["obs.0", "obs.action"])
+    rows: dict[str, Any] = {name: k for k, name in enumerate(rb.fields)}
+    rb.add(**rows)
+    rb.export(tmp_path / "x", "dreamerv3", strict=True)
+    (episode,) = describe(tmp_path / "x").episodes
+    assert (episode.length, episode.is_cut, episode.is_open) == (1, False, True)
+    found = ReplayBuffer.from_dataset(tmp_path / "x", strict=True).get_all_transitions()
+    rows["log_prob"] = rows.pop("prob")
+    assert {name: values.item() for name, values in found.items()} == {
+        **rows,
+        "terminated": False,
+        "truncated": False,
+    }
+    with pytest.raises(ValueError, match=r"about: expected none with format 'dreamerv3'"):
+        rb.export(tmp_path / "y", "dreamerv3", about={"author": "us"})
