@@ -17,7 +17,7 @@ from data import BETA, game, random_steps
 from measure import Work, statement
 from numpy.typing import NDArray
 
-from cpprb_like import Hindsight, ReplayBuffer, ReplayMemory
+from cpprb_like import Hindsight, ReplayBuffer
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, Sampler
 from cpprb_like.typing import FieldSpec
@@ -81,15 +81,6 @@ def add_stacks(*, frames_first: bool) -> Work:
     return adding_stacks(stacked(STACKS, frames_first), steps)
 
 
-def memory(call: str) -> Work:
-    """Calls a full memory of Python objects. All are the same one: none is made, none dies."""
-    transition = (np.zeros(4), 1, 0.5, np.zeros(4), False)
-    objects = ReplayMemory(ROWS)
-    for _ in range(ROWS):
-        objects.append(transition)
-    return statement(call, memory=objects, transition=transition)
-
-
 def no_reward(achieved: Column, goal: Column, rows: Mapping[str, Column]) -> Column:
     """A reward that takes next to nothing to compute."""
     del goal, rows
@@ -141,8 +132,6 @@ PATHS: dict[str, SetUp] = {
     "stacked pairs, frames last: add 1 step": lambda: add_stacks(frames_first=False),
     "stacked pairs, frames first: add 1 step": lambda: add_stacks(frames_first=True),
     "sequences, 64 x 80": work("sequences", rows=ROWS, n=64, length=80),
-    "ReplayMemory: append": lambda: memory("memory.append(transition)"),
-    "ReplayMemory: sample(32)": lambda: memory("batch = memory.sample(32)"),
     "Hindsight: sample(256)": hindsight,
     "shared: add 1 step, NumPy scalars": lambda: shared(ADD),
     "shared: sample(256) of 4 shards": lambda: shared(f"learner.sample({BATCH})", writers=4),

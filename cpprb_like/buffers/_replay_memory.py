@@ -7,25 +7,30 @@ take less memory, and are drawn faster, in a ``ReplayBuffer``.
 from __future__ import annotations
 
 import copy as copying
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator
+from math import prod
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
+from cpprb_like._machine import forks
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.machine_memory import require
-from cpprb_like._rows.object_ring import ObjectRing, appending
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.checkpoint._held import HoldsObjects
+from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["ReplayMemory"]
 
 REFERENCE_NBYTES = 8
+OWN = ("_max_size", "_rng", "_copies", "_items", "_oldest", "_free")
+CHECKED_OBJECTS = 1 << 25  # batches from here on are compared with the free memory
 
 
-@appending
-class ReplayMemory(ObjectRing, Checkpointed, HoldsObjects):
+class ReplayMemory(Checkpointed, HoldsObjects):
     """Ring buffer of the newest ``max_size`` Python objects, sampled uniformly with replacement.
 
     Parameters
@@ -43,7 +48,7 @@ class ReplayMemory(ObjectRing, Checkpointed, HoldsObjects):
     Attributes
     ----------
     buffer : ndarray of object, shape (max_size,)
-        The objects by slot, ``None`` in a slot that was never used; a view of the memory itself.
+        A read-only copy of the objects by slot, ``None`` in a slot that was never used.
     max_size, index, size : int
         Capacity, slot of the next object, and number of objects.
     rng : numpy.random.Generator or None
@@ -64,7 +69,7 @@ class ReplayMemory(ObjectRing, Checkpointed, HoldsObjects):
     and copies include the generator; ``copy.copy`` has the same objects, ``copy.deepcopy`` copies
     of them.
 
-    Memory: 8 bytes for each of ``max_size`` references, plus the objects.
+    Memory: about 8 bytes for each reference, plus the objects.
 
     Examples
     --------
@@ -81,10 +86,139 @@ class ReplayMemory(ObjectRing, Checkpointed, HoldsObjects):
 
     OBJECTS = ("objects",)
 
+    # The objects by slot. The list grows up to `max_size`, and is replaced by `clear` and `hold`.
+    # Between two calls of Python code no other thread runs: `append` calls nothing before its last
+    # statement, so that threads and finalizers never see half of it.
+    _items: list[Any]
+    _oldest: int  # slot of the oldest object; 0 until the memory is full
+    _free: int  # objects that can be added until the memory is full
+
     def __init__(self, max_size: int, *, seed: Seed = None, copy: bool = False) -> None:
         places = as_int("max_size", max_size, 1)
         require(places * REFERENCE_NBYTES, f"a ReplayMemory of {places} objects")
-        super().__init__(places, None if seed is None else generator(seed), copy)
+        self._start(places, None if seed is None else generator(seed), copy)
+
+    def _start(self, max_size: int, rng: np.random.Generator | None, copies: bool) -> None:
+        if rng is not None:
+            lock: Any = rng.bit_generator.lock
+            forks.watch(lock, forks.GENERATOR)
+        self._max_size, self._rng, self._copies = max_size, rng, copies
+        self.clear()
+
+    @property
+    def max_size(self) -> int:
+        """Capacity in objects."""
+        return self._max_size
+
+    @property
+    def size(self) -> int:
+        """Number of objects."""
+        return len(self._items)
+
+    @property
+    def index(self) -> int:
+        """Slot of the next object."""
+        return len(self._items) if self._free else self._oldest
+
+    @property
+    def rng(self) -> np.random.Generator | None:
+        """The generator of the draws; None without a seed."""
+        return self._rng
+
+    @property
+    def buffer(self) -> NDArray[Any]:
+        """A read-only copy of the objects by slot, ``None`` in a slot that was never used."""
+        items = self._items[:]
+        found = np.full(self._max_size, None, object)
+        found[: len(items)] = np.fromiter(items, object, len(items))
+        found.flags.writeable = False
+        return found
+
+    def append(self, obj: Any, /) -> None:
+        """Store a reference to an object, in place of the oldest one when the memory is full.
+
+        Parameters
+        ----------
+        obj : object
+            Any object. Without ``copy=True`` later changes to it are visible in the memory.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayMemory
+        >>> memory = ReplayMemory(2)
+        >>> for x in "abc":
+        ...     memory.append(x)
+        >>> list(memory)
+        ['b', 'c']
+        """
+        if self._copies:
+            obj = copying.deepcopy(obj)
+        items, free = self._items, self._free
+        if free:
+            self._free = free - 1
+            items.append(obj)
+        else:
+            place = self._oldest
+            self._oldest = place + 1 if place + 1 < self._max_size else 0
+            items[place] = obj  # the old object dies here, and may run any code
+
+    def sample(self, batch_size: int | tuple[int, ...] | list[int]) -> NDArray[Any]:
+        """Draw objects, each with the same probability; an object may come more than once.
+
+        Parameters
+        ----------
+        batch_size : int or tuple of int
+            Number of objects, or the shape of the result.
+
+        Returns
+        -------
+        ndarray of object, shape (batch_size,) or the given one
+            The objects themselves, by reference.
+
+        Raises
+        ------
+        NotEnoughDataError
+            The memory is empty. It is a ``ValueError``.
+        TypeError, ValueError
+            ``batch_size`` is neither of the two, or below 0.
+        MemoryError
+            The batch does not fit into memory.
+
+        Notes
+        -----
+        Cost proportional to the number of objects drawn. Without a seed their slots are those of
+        ``np.random.randint(memory.size, size=batch_size)``, which reads NumPy's global state and
+        leaves it behind the draw.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cpprb_like import ReplayMemory
+        >>> memory = ReplayMemory(1000)
+        >>> for i in range(10):
+        ...     memory.append((i, str(i)))
+        >>> np.random.seed(0)
+        >>> memory.sample(3).tolist()
+        [(5, '5'), (0, '0'), (3, '3')]
+        >>> memory.sample((2, 3)).shape
+        (2, 3)
+        """
+        if isinstance(batch_size, (tuple, list)):
+            shape = [as_int("batch_size", length, 0) for length in batch_size]
+            return self.sample(prod(shape)).reshape(shape)
+        n = as_int("batch_size", batch_size, 0)
+        if n >= CHECKED_OBJECTS:
+            if n > sys.maxsize:
+                raise ValueError(f"batch_size: expected 0 to {sys.maxsize}, got {n}")
+            require(n * REFERENCE_NBYTES, f"a batch of {n} objects")
+        items, rng = self._items, self._rng
+        if not items:
+            raise NotEnoughDataError("cannot sample: the memory is empty")
+        if rng is None:
+            slots = np.random.randint(len(items), size=n)
+        else:
+            slots = rng.integers(len(items), size=n)
+        return np.fromiter(map(items.__getitem__, slots.tolist()), object, n)
 
     def sample_columns(self, batch_size: int) -> tuple[NDArray[Any], ...]:
         """Draw transitions as ``sample`` does, and return one array for each of their fields.
@@ -130,6 +264,64 @@ class ReplayMemory(ObjectRing, Checkpointed, HoldsObjects):
             _column(number, values) for number, values in enumerate(zip(*drawn, strict=True))
         )
 
+    def clear(self) -> None:
+        """Remove all objects, at a cost for each of them. The generator keeps its state."""
+        self._put([], 0)
+
+    def hold(self, objects: Iterable[Any], index: int) -> None:
+        """Hold the given objects, oldest first; the next one goes to slot ``index``."""
+        given, most = list(objects), self._max_size
+        n = len(given)
+        if n > most or not (0 <= index < most if n == most else index == n):
+            raise ValueError(f"expected at most {most} objects, got {n} up to {index}")
+        oldest = index if n == most else 0
+        self._put(given[n - oldest :] + given[: n - oldest], oldest)
+
+    def _put(self, items: list[Any], oldest: int) -> None:
+        """Replace all objects; the old ones die when the new ones are in place."""
+        old, free = getattr(self, "_items", None), self._max_size - len(items)
+        self._items, self._oldest, self._free = items, oldest, free
+        del old
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: Any) -> Any:
+        """The object at a place, or a list of those of a slice.
+
+        Places count from the oldest object, negative ones from the newest.
+        """
+        try:
+            items, oldest, n = self._items, self._oldest, len(self._items)
+            if 0 <= index < n:
+                return items[index + oldest - n]
+            if -n <= index < 0:
+                return items[index + oldest]
+        except TypeError:
+            if not isinstance(index, slice):
+                raise TypeError(f"index: expected an integer or a slice, got {index!r}") from None
+            return self._by_age()[index]
+        expected = f"{-n} to {n - 1}" if n else "an object to be there"
+        raise IndexError(f"index: expected {expected}, got {index}")
+
+    def __iter__(self) -> Iterator[Any]:
+        """The objects that are there now, oldest first."""
+        return iter(self._by_age())
+
+    def _by_age(self) -> list[Any]:
+        """The objects that are there now, oldest first."""
+        found: list[Any] = []
+        oldest = -1
+        while oldest != self._oldest:  # a new list may run the garbage collector, and that anything
+            items, oldest = self._items, self._oldest
+            found = items[oldest:]
+            found += items[:oldest]
+        return found
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max_size={self.max_size}, size={self.size})"
 
@@ -149,15 +341,16 @@ class ReplayMemory(ObjectRing, Checkpointed, HoldsObjects):
             "index": self.index,
             "objects": self[:],
             "rng": self.rng,
-            "copies": self.copies,
-            "attributes": self.__dict__,
+            "copies": self._copies,
+            "attributes": {k: v for k, v in self.__dict__.items() if k not in OWN},
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         try:
-            ObjectRing.__init__(self, state["max_size"], state["rng"], state["copies"])
-            self.hold(state["objects"], state["index"])
-        except (KeyError, TypeError, OverflowError) as error:
+            max_size, rng, copies = state["max_size"], state["rng"], state["copies"]
+            self._start(as_int("max_size", max_size, 1), rng, bool(copies))
+            self.hold(state["objects"], as_int("index", state["index"], 0))
+        except (AttributeError, KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"the pickled memory is damaged: {error!r}") from error
         self.__dict__.update(state["attributes"])
 
