@@ -1,9 +1,33 @@
-"""Attributes and C signatures of ``Followers``."""
+"""Attributes and C signatures of ``Follower`` and ``Followers``."""
 
 from numpy cimport ndarray
 
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport Ring
-from cpprb_like._c.typedefs cimport int64_t, intp_t
+
+
+cdef enum:  # what ``Follower.sync`` says
+    BUSY = 1                 # rows are being edited
+
+
+cdef class Follower:
+    cdef readonly Ring ring              # over the same rows, with a header and flags of its own
+    cdef int64_t left_out                # rows before this one are left out already
+    cdef const volatile int64_t* live    # header of the process that writes
+    cdef const uint8_t* live_flags       # its flags: that of slot 0
+    cdef intp_t live_stride              # ... and from slot to slot
+    cdef ndarray memory                  # of these, kept
+    cdef ndarray changes_memory
+    cdef readonly object reopen          # called when the files beside the rows may be others
+    cdef bint is_inside                  # a call is under way
+
+    cdef bint c_is_behind(self) noexcept nogil
+    cdef int c_sync(self) except -1
+    cdef int c_try(self) except -1
+    cdef int c_forget(self, int64_t clears, int64_t base) except -1
+    cdef void c_follow_ends(self) noexcept
+    cdef int c_follow_rows(self, int64_t written) except -1
+    cdef int c_reread(self, int64_t written) except -1
 
 
 cdef struct Span:                # the rows of a ring
@@ -25,11 +49,19 @@ cdef class Followers:
     cdef list members                # Follower or None
     cdef list rings                  # their rings, or None
     cdef list usable                 # whether rows of each may be drawn
+    cdef readonly intp_t late        # a ring that had lost a row in the last ``attempt`` without a batch
     cdef Span* spans                 # of each ring, as they are during a call
 
     cdef Ring c_ring(self, intp_t number)
     cdef bint c_is_usable(self, intp_t number) noexcept
     cdef list c_follow(self)
+    cdef list c_parts(self, ndarray rows, intp_t* places)
+    cdef dict c_read_parts(
+        self, ndarray rows, list readers, names, bint located, dict arrays, intp_t* late
+    )
+    cdef dict c_join(
+        self, list parts, const intp_t* rows, const intp_t* places, intp_t n, dict arrays
+    )
     cdef dict c_read(self, ndarray rows, tuple columns, list arrays, intp_t* late)
     cdef void c_look(self) noexcept
     cdef ndarray c_handles(self, ndarray rows)

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -7,9 +7,36 @@ from typing_extensions import Self
 
 from cpprb_like._core import Ring
 from cpprb_like._rows.column import Column
-from cpprb_like.processes._follower import Follower
+from cpprb_like.processes._draws import Draws
+from cpprb_like.schedules import Schedule
 
 _Rows = TypeVar("_Rows", np.intp, np.int64)
+
+def read_header(state: NDArray[np.int64]) -> NDArray[np.int64] | None: ...
+
+@final
+class Follower:
+    ring: Ring
+    def __new__(
+        cls,
+        ring: Ring,
+        state: NDArray[np.int64],
+        flags: NDArray[np.uint8],
+        changes: NDArray[np.int64],
+        reopen: Callable[[int, int, int], None],
+    ) -> Self: ...
+    @property
+    def reopen(self) -> Callable[[int, int, int], None]: ...
+    def sync(self) -> int: ...
+    @property
+    def written(self) -> int: ...
+    @property
+    def bound(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def is_busy(self) -> bool: ...
+    def leave_out(self, row: int) -> None: ...
 
 def places_by_label(labels: NDArray[np.integer[Any]]) -> list[tuple[int, NDArray[np.intp]]]: ...
 
@@ -17,6 +44,7 @@ def places_by_label(labels: NDArray[np.integer[Any]]) -> list[tuple[int, NDArray
 class Followers:
     width: int
     bits: int
+    late: int
     def __new__(cls, width: int) -> Self: ...
     def put(self, number: int, follower: Follower) -> None: ...
     def follow(self) -> list[int]: ...
@@ -35,3 +63,20 @@ class Followers:
         arrays: list[NDArray[Any]] | None = None,
     ) -> tuple[int, dict[str, NDArray[Any]]]: ...
     def handles(self, rows: NDArray[np.intp]) -> NDArray[np.int64]: ...
+
+def attempt(
+    group: Followers,
+    follow: Callable[[], None] | None,
+    look: Callable[[list[int]], None],
+    choose: Callable[[np.random.Generator, bool, float | Schedule | None, int], Any],
+    rng: np.random.Generator,
+    replace: bool,
+    beta: float | Schedule | None,
+    n: int,
+    columns: tuple[Column, ...] | None,
+    readers: Sequence[Any],
+    names: tuple[str, ...] | None,
+    arrays: dict[str, NDArray[Any]] | None,
+    named: bool,
+    draws: Draws | None,
+) -> dict[str, NDArray[Any]] | None: ...

@@ -1,25 +1,36 @@
-"""``Followers``: several rings that other processes write to, read as one.
+"""Rows that other processes write: followed, and read as those of one ring.
 
-A row of one of them has a number: its slot, and in the low bits which ring it is in. A batch whose
-rows lie in several rings is copied in one pass, each row to its place, so it costs what one of a
-single ring does. Compiled because that is most of what a learner does. Not here: following one ring
-(``follower``), which rows are drawn (``processes._together``), and n-step returns (``views._rows``, of
-each ring).
+The rows are shared; what is derived of them is not. A ring that follows has a header, flags and an
+index of its own. ``Follower.sync`` moves these on, as if the new rows had been added in this process.
+Between two calls nothing changes but bytes of rows, and ``Ring.holds`` says whether those that were
+read were still there: a row may be read until the other process reserves its place for a newer one.
+Nothing is written to the shared memory, and no call waits for the writer.
+
+``Followers`` are several of them. A row has a number: its slot, and in the low bits which ring it is
+in. Stored values of several rings are copied in one pass, each row to its place. What is computed of
+the rows around each is read ring by ring, and then put in its places.
+
+Compiled because every draw of a learner follows, reads and checks. Not here: where the memory is from
+(``_shards``), what the writer does for its followers (``_core``), which rows are drawn
+(``_together``), and further tries when rows were written over while they were read (``_sharded``).
 """
 
 cimport cython
 cimport numpy as cnp
 from libc.stdlib cimport calloc, free, malloc
 
-from cpprb_like._machine.aligned cimport c_numbers
+from cpprb_like._machine.aligned cimport c_aligned, c_empty, c_numbers
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._machine.blocks cimport Values, c_gather_values_beside_actors
-from cpprb_like._c.copying cimport c_gather_at, c_prefetch_rows
-from cpprb_like._c.typedefs cimport int64_t, intp_t
-from cpprb_like._core cimport CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring
+from cpprb_like._c.copying cimport c_gather_at, c_move, c_prefetch_rows
+from cpprb_like._c.fences cimport c_read_fence
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._core cimport (
+    ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, HANDLE_BASE, LEFT_OUT, NBYTES, OFFSET,
+    RESERVED, STRIDE, WRITTEN, Ring,
+)
 from cpprb_like._rows.chained cimport Chain, c_close
 from cpprb_like._rows.column cimport Column
-from cpprb_like.processes._follower cimport BUSY, Follower
 from cpprb_like._rows.gather cimport c_check_arrays, c_new_array
 
 import numpy as np
@@ -27,8 +38,278 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
+    CHUNK = 32               # rows that are followed at once
+    TRIES = 16               # to read words of a header that belong together
+    HEADER_TRIES = 4096      # ... and all words of it
     READ_CHUNK = 32          # rows whose records are fetched while those before are copied
     UNLOCKED_NBYTES = 32768  # smaller gathers keep the lock: taking it back costs more
+
+
+def read_header(cnp.ndarray state not None):
+    """The words of a header that another process writes, as they were at one time: a copy.
+
+    None if they changed again and again while they were read.
+    """
+    c_check_array(state, "state", cnp.NPY_INT64, -1)
+    cdef const volatile int64_t* live = <const volatile int64_t*> cnp.PyArray_DATA(state)
+    cdef intp_t k, n = cnp.PyArray_DIM(state, 0)
+    cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INT64)
+    cdef int64_t* words = <int64_t*> cnp.PyArray_DATA(found)
+    cdef int _
+    for _ in range(HEADER_TRIES):
+        for k in range(n):
+            words[k] = live[k]
+        c_read_fence()
+        for k in range(n):
+            if words[k] != live[k]:
+                break
+        else:
+            return found
+        c_read_fence()
+    return None
+
+
+@cython.final
+cdef class Follower:
+    """Has a ring follow the one that another process writes to, over the same memory.
+
+    Parameters
+    ----------
+    ring : Ring
+        Empty, made with ``flags`` and a ``state`` of its own.
+    state : ndarray of int64
+        The header of the other one, in shared memory.
+    flags : ndarray of uint8, shape (capacity,)
+        The flags of the other one: a view of its records.
+    changes : ndarray of int64, shape (1,)
+        A word that the other one raises by two when it did what nobody can follow row by row: it hid
+        rows, or set right what another process left half-done, or keeps values in other files. The
+        word is odd meanwhile.
+    reopen : callable
+        ``reopen(base, oldest, stop)`` opens the files beside the rows anew.
+    """
+
+    def __cinit__(
+        self, Ring ring not None, cnp.ndarray state not None, cnp.ndarray flags not None,
+        cnp.ndarray changes not None, reopen,
+    ):
+        c_check_array(state, "state", cnp.NPY_INT64, EPISODE_LENS + ring.n_envs)
+        c_check_array(changes, "changes", cnp.NPY_INT64, 1)
+        if ring.own_flags is None or ring.live != NULL or ring.state[WRITTEN]:
+            raise ValueError("ring: expected an empty one with flags of its own")
+        if cnp.PyArray_TYPE(flags) != cnp.NPY_UINT8 or flags.shape[0] != ring.capacity:
+            raise ValueError(f"flags: expected {ring.capacity} bytes")
+        self.ring = ring
+        self.memory = flags
+        self.live = <const volatile int64_t*> cnp.PyArray_DATA(state)
+        self.live_flags = <const uint8_t*> cnp.PyArray_DATA(flags)
+        self.live_stride = cnp.PyArray_STRIDE(flags, 0)
+        self.changes_memory = changes
+        self.reopen = reopen
+        ring.changes = <const volatile int64_t*> cnp.PyArray_DATA(changes)
+        ring.seen = -1
+        ring.live, ring.live_state = self.live, state
+        ring.live_edits = -1
+
+    cdef bint c_is_behind(self) noexcept nogil:
+        """Whether anything has happened since the last ``sync``."""
+        return (
+            self.live[WRITTEN] != self.ring.state[WRITTEN]
+            or self.live[EDITS] != self.ring.live_edits
+            or self.ring.changes[0] != self.ring.seen
+        )
+
+    def sync(self):
+        """Follow what has happened since; see ``c_sync`` for what is returned."""
+        return self.c_sync()
+
+    @property
+    def written(self):
+        """Rows that the other process has written since its last clear."""
+        return self.live[WRITTEN]
+
+    @property
+    def bound(self):
+        """The oldest row that the other process does not write over."""
+        return self.ring.c_bound()
+
+    @property
+    def first(self):
+        """The oldest row that is not left out."""
+        return max(self.ring.c_first(), self.left_out)
+
+    @property
+    def is_busy(self):
+        """Whether the other process is editing rows; so it was, if it is dead."""
+        return (self.live[EDITS] | self.ring.changes[0]) & 1 != 0
+
+    cdef int c_sync(self) except -1:
+        """Follow what has happened since.
+
+        Returns 0; or ``BUSY``, and what was followed is older, while rows are being edited. Cost: in
+        proportion to the rows that came; to all rows after an edit that cannot be followed row by row.
+        """
+        cdef intp_t _
+        cdef int found = BUSY
+        if self.is_inside:  # a thread that opens files
+            return BUSY
+        if not self.c_is_behind():
+            return 0
+        self.is_inside = True
+        try:
+            for _ in range(TRIES):
+                found = self.c_try()
+                if found != BUSY:
+                    break
+        finally:
+            self.is_inside = False
+        return found
+
+    cdef int c_try(self) except -1:
+        """As ``c_sync``, once."""
+        cdef Ring ring = self.ring
+        cdef Chain chain
+        cdef int64_t changes = ring.changes[0], edits, written, clears, base
+        c_read_fence()
+        edits = self.live[EDITS]
+        c_read_fence()
+        written, clears, base = self.live[WRITTEN], self.live[CLEARS], self.live[HANDLE_BASE]
+        c_read_fence()
+        if (edits | changes) & 1 or self.live[EDITS] != edits or ring.changes[0] != changes:
+            return BUSY
+        cdef bint anew = changes != ring.seen, complete = True
+        if clears != ring.state[CLEARS] or written < ring.state[WRITTEN]:
+            self.c_forget(clears, base)
+        elif edits != ring.live_edits and not anew:
+            self.c_follow_ends()
+        ring.live_edits = edits
+        cdef bint lapped = written - ring.state[WRITTEN] >= ring.capacity
+        if anew or lapped:
+            self.c_reread(written)
+        else:
+            self.c_follow_rows(written)
+        if anew or lapped and ring.chains:  # a queue that has gone around is read anew, too
+            ring.seen = -1  # if it raises, the next try looks at all rows, and reads it anew
+            self.reopen(base, ring.c_bound(), written)
+        ring.seen = changes
+        for chain in ring.chains:
+            complete = chain.c_follow(base, written, ring.c_bound()) and complete
+        return 0 if complete else BUSY
+
+    cdef int c_forget(self, int64_t clears, int64_t base) except -1:
+        """The other process has forgotten all rows."""
+        cdef Ring ring = self.ring
+        self.left_out = 0
+        if ring.out.count:
+            ring.out.c_forget(ring.out.c_allocate())
+        ring.state[CLEARS], ring.state[HANDLE_BASE] = clears, base
+        ring.state[WRITTEN] = ring.state[RESERVED] = ring.state[ABSENT_ROWS] = 0
+        ring.state[EPISODE_LENS:] = 0
+        ring.kept_from = ring.n_open = 0
+        ring.counts[:] = 0
+        return 0
+
+    cdef void c_follow_ends(self) noexcept:
+        """Rows were edited: the newest of each stream, which we know, may be the last of its episode.
+
+        No other flag changes without ``changes``.
+        """
+        cdef Ring ring = self.ring
+        cdef intp_t stream, slot
+        cdef int64_t row
+        cdef uint8_t flags
+        ring.c_begin_edit()
+        for stream in range(ring.n_envs):
+            row = ring.c_newest_of(stream)
+            if row < 0:
+                continue
+            slot = <intp_t> (row % ring.capacity)
+            flags = self.live_flags[slot * self.live_stride]
+            if row < ring.c_bound() or flags == ring.c_flags(slot)[0]:
+                continue
+            ring.c_flags(slot)[0] = flags
+            if flags & END:
+                while ring.counts[stream]:
+                    ring.c_complete(stream)
+                ring.state[EPISODE_LENS + stream] = 0
+        if ring.lookahead:
+            ring.c_drop(ring.state[WRITTEN])
+        ring.c_end_edit()
+
+    cdef int c_follow_rows(self, int64_t written) except -1:
+        """Follow the rows before ``written``: as ``Ring.c_write_records``, whose flags are there."""
+        cdef Ring ring = self.ring
+        cdef uint8_t[CHUNK] flags
+        cdef uint8_t any_flag
+        cdef int64_t first = ring.state[WRITTEN]
+        cdef intp_t slot = <intp_t> (first % ring.capacity), n = <intp_t> (written - first)
+        cdef intp_t start = 0, count, k, stored = ring.c_stored()
+        while start < n:
+            count = min(min(n - start, CHUNK), ring.capacity - slot)
+            any_flag = 0
+            for k in range(count):
+                flags[k] = self.live_flags[(slot + k) * self.live_stride]
+                any_flag |= flags[k]
+            if any_flag & ABSENT:
+                ring.c_expect_absent()
+            ring.c_count_steps(flags, start, count, any_flag)
+            if ring.lookahead:
+                for k in range(count):
+                    ring.c_follow(first + start + k, slot + k, flags[k])
+            if any_flag & ABSENT or ring.state[ABSENT_ROWS]:
+                ring.c_count_absent(flags, slot, count, stored)
+            c_move(<char*> ring.c_flags(slot), ring.flag_stride, <char*> flags, 1, 1, count)
+            for k in range(count if any_flag & ABSENT else 0):
+                if flags[k] & ABSENT:
+                    ring.c_join_run(first + start + k, True)
+            slot = slot + count if slot + count < ring.capacity else 0
+            start += count
+        ring.state[WRITTEN] = ring.state[RESERVED] = written
+        return 0
+
+    cdef int c_reread(self, int64_t written) except -1:
+        """Look at all rows: as if a buffer with them had been opened."""
+        cdef Ring ring = self.ring
+        cdef intp_t slot
+        ring.c_begin_edit()
+        ring.state[WRITTEN] = ring.state[RESERVED] = written
+        ring.own_flags[...] = self.memory
+        self.left_out = 0
+        ring.state[ABSENT_ROWS] = 0
+        for slot in range(ring.c_stored()):
+            ring.state[ABSENT_ROWS] += (ring.c_flags(slot)[0] & ABSENT) != 0
+        for slot in range(ring.n_envs):
+            ring.state[EPISODE_LENS + slot] = self.live[EPISODE_LENS + slot]
+        ring.c_rebuild()
+        ring.c_end_edit()
+        return 0
+
+    def leave_out(self, int64_t row):
+        """Leave out the rows before this one, as if they were absent.
+
+        For rows that another process is about to write over, after a read of them came too late.
+        """
+        cdef Ring ring = self.ring
+        cdef int64_t first = max(ring.state[WRITTEN] - ring.c_stored(), self.left_out), other
+        cdef intp_t slot
+        row = min(row, ring.state[WRITTEN])
+        if ring.lookahead:
+            while ring.kept_from < row:
+                ring.c_drop_oldest()
+            return
+        ring.c_expect_absent()
+        ring.c_begin_edit()
+        for other in range(first, row):
+            slot = <intp_t> (other % ring.capacity)
+            if not ring.c_is_absent(slot):
+                ring.c_join_run(other, False)
+                # Other bits may be those of a newer row, which had begun to take the place of this.
+                ring.c_flags(slot)[0] = ABSENT | LEFT_OUT
+                ring.state[ABSENT_ROWS] += 1
+                ring.out.c_add(slot)
+        ring.c_log_hidden(first, row - 1, 1)
+        self.left_out = max(self.left_out, row)
+        ring.c_end_edit()
 
 
 def places_by_label(cnp.ndarray labels not None):
@@ -149,6 +430,35 @@ cdef class Followers:
             for number, places in places_by_label(rows & self.mask)
         ]
 
+    cdef list c_parts(self, cnp.ndarray rows, intp_t* places):
+        """Rows that were checked, ring by ring: a list of the number of a ring, and its slots.
+
+        ``places[k]`` becomes the place of ``rows[k]`` among the rows in this order.
+        """
+        cdef intp_t k, number, start = 0, n = cnp.PyArray_DIM(rows, 0)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
+        cdef cnp.ndarray ordered = c_numbers(1, &n, cnp.NPY_INTP)
+        cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(ordered)
+        cdef intp_t* stops = <intp_t*> calloc(self.mask + 2, sizeof(intp_t))
+        cdef list found = []
+        if stops == NULL:
+            raise MemoryError("no memory left to gather rows")
+        for k in range(n):
+            stops[(values[k] & self.mask) + 1] += 1
+        for number in range(self.mask):
+            stops[number + 1] += stops[number]
+        for k in range(n):
+            number = values[k] & self.mask
+            places[k] = stops[number]
+            slots[stops[number]] = values[k] >> self.bits
+            stops[number] += 1
+        for number in range(self.width):  # now each is where the rows of its ring stop
+            if stops[number] > start:
+                found.append((number, ordered[start:stops[number]]))
+            start = stops[number]
+        free(stops)
+        return found
+
     cdef void c_look(self) noexcept:
         """Note where the rows of each ring are now."""
         cdef intp_t number
@@ -223,20 +533,20 @@ cdef class Followers:
     # ------------------------------------------------------------------ reading
 
     def read(self, cnp.ndarray rows not None, tuple columns not None, list arrays=None):
-        """The values of columns at the given rows, and whether they are as they were when followed.
-
-        ``columns`` are those of any of the rings: all have the same layout. ``arrays`` are the
-        caller's, one for each column, as in ``gather.take``; by default they are fresh.
-
-        Returns the number of a ring of which one of the rows has been written over since it was
-        followed, or -1; and the values by name.
-        """
+        """As ``c_read``: the number of a ring that has lost a row, or -1, and the values by name."""
         cdef intp_t late = -1
         cdef dict batch = self.c_read(rows, columns, arrays, &late)
         return late, batch
 
     cdef dict c_read(self, cnp.ndarray rows, tuple columns, list arrays, intp_t* late):
-        """As ``read``; ``late`` becomes the number of a ring, or -1."""
+        """The values of columns at the given rows, by name.
+
+        ``columns`` are those of any of the rings: all have the same layout. ``arrays`` are the
+        caller's, one for each column, as in ``gather.take``; by default they are fresh.
+
+        ``late`` becomes the number of a ring of which one of the rows has been written over since it
+        was followed, or -1.
+        """
         cdef intp_t k, n = cnp.PyArray_SIZE(rows)
         cdef Ring ring
         cdef const char** records = <const char**> malloc((1 + 2 * n) * sizeof(char*))
@@ -259,6 +569,83 @@ cdef class Followers:
         for k in range(len(arrays)):
             batch[(<Column> columns[k]).name] = arrays[k]
         late[0] = self.c_overtaken(<const intp_t*> cnp.PyArray_DATA(rows), n)
+        return batch
+
+    cdef dict c_read_parts(
+        self, cnp.ndarray rows, list readers, names, bint located, dict arrays, intp_t* late
+    ):
+        """A batch of rows; those in slots of one ring are ``reader.read(slots, names, located)``.
+
+        That is a dict; or None, if a row was seen to be written over. The batch of no rows is empty.
+        ``arrays`` are the caller's, by column. ``late`` is as in ``c_read``.
+        """
+        self.c_check_rows(rows, NULL)
+        cdef intp_t n = cnp.PyArray_DIM(rows, 0)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
+        cdef dict batch
+        cdef list parts = []
+        if n == 0:
+            return {}
+        cdef intp_t* places = <intp_t*> malloc(n * sizeof(intp_t))
+        if places == NULL:
+            raise MemoryError("no memory left to gather rows")
+        try:
+            for number, slots in self.c_parts(rows, places):
+                part = readers[number].read(slots, names, located)
+                if part is None:
+                    late[0] = number
+                    return None
+                parts.append((number, part))
+            batch = self.c_join(parts, values, places, n, arrays)
+        except (ValueError, IndexError):
+            late[0] = self.c_overtaken(values, n)
+            if late[0] < 0:  # the rows that were read are there, so the error is theirs
+                raise
+            return None
+        finally:
+            free(places)
+        late[0] = self.c_overtaken(values, n)
+        return batch
+
+    cdef dict c_join(
+        self, list parts, const intp_t* rows, const intp_t* places, intp_t n, dict arrays
+    ):
+        """A batch of the columns of its parts, each row in its place; see ``c_parts``."""
+        cdef dict first = parts[0][1], batch = {}, part
+        cdef cnp.ndarray out, values
+        cdef intp_t k, number, start, nbytes
+        cdef const char** bases
+        cdef const char** wholes
+        if len(parts) == 1 and arrays is None:
+            return first  # the rows of one ring are in their order
+        bases = <const char**> malloc((self.mask + 1 + n) * sizeof(char*))
+        if bases == NULL:
+            raise MemoryError("no memory left to gather rows")
+        wholes = bases + self.mask + 1
+        try:
+            for name in first:
+                values = first[name]
+                out = None if arrays is None else arrays.get(name)
+                if out is None:
+                    out = c_like(values, n)
+                nbytes = cnp.PyArray_NBYTES(values) // cnp.PyArray_DIM(values, 0)
+                start = 0
+                for number, part in parts:
+                    values = part[name]
+                    if not cnp.PyArray_IS_C_CONTIGUOUS(values) or values.dtype != out.dtype:
+                        values = part[name] = np.ascontiguousarray(values, out.dtype)
+                    bases[number] = cnp.PyArray_BYTES(values) - start * nbytes
+                    start += cnp.PyArray_DIM(values, 0)
+                for k in range(n):
+                    wholes[k] = bases[rows[k] & self.mask] + places[k] * nbytes
+                if n * nbytes < UNLOCKED_NBYTES:
+                    c_gather_at(cnp.PyArray_BYTES(out), wholes, 0, nbytes, n)
+                else:
+                    with nogil:
+                        c_gather_at(cnp.PyArray_BYTES(out), wholes, 0, nbytes, n)
+                batch[name] = out
+        finally:
+            free(bases)
         return batch
 
     cdef int c_fill(
@@ -362,7 +749,7 @@ cdef class Followers:
                 continue
             ring = self.c_ring(number)
             span.bound = ring.c_bound()
-            any_bound |= span.bound > ring.state[WRITTEN] - span.stored
+            any_bound |= span.bound > span.start + span.head - span.stored
         for k in range(n if any_bound else 0):
             if self.c_row(rows[k]) < self.spans[rows[k] & self.mask].bound:
                 found = rows[k] & self.mask
@@ -408,3 +795,76 @@ cdef inline void c_fetch_records(
     cdef intp_t k, zero = 0
     for k in range(n):
         c_prefetch_rows(records[k] + first, size, size, &zero, 1)
+
+
+cdef cnp.ndarray c_like(cnp.ndarray values, intp_t n):
+    """A fresh array for n rows of the kind of these."""
+    cdef intp_t[cnp.NPY_MAXDIMS] dims
+    cdef intp_t k, ndim = cnp.PyArray_NDIM(values)
+    for k in range(ndim):
+        dims[k] = cnp.PyArray_DIM(values, k)
+    dims[0] = n
+    return c_empty(values.dtype, ndim, dims)
+
+
+def attempt(
+    Followers group not None, follow, look, choose, rng, replace, beta, intp_t n,
+    tuple columns, list readers, names, dict arrays, bint named, draws,
+):
+    """A batch of all rings as they are now; None if some of its rows were written over meanwhile.
+
+    Then ``group.late`` is the number of a ring that has lost a row.
+
+    Parameters
+    ----------
+    group : Followers
+        The rings.
+    follow, look : callable
+        ``follow()`` takes in new rows. If it is None, ``Followers.follow`` does, and ``look(busy)``
+        waits for the rings whose numbers that gave.
+    choose : callable
+        ``choose(rng, replace, beta, n)`` chooses n rows, and gives further columns.
+    rng, replace, beta, n
+        Its arguments; n is a number of rows.
+    columns : tuple of Column, optional
+        The columns to read, where rows are read as they are stored; otherwise None.
+    readers, names
+        What reads the rows of each ring, and the names of fields: see ``Followers.c_read_parts``.
+    arrays : dict of ndarray, optional
+        Those of the caller, by column, in the order of the columns.
+    named : bool
+        Whether the batch has a column ``indexes`` with any sampler, and the readers locate rows.
+    draws : Draws, optional
+        Whose state is put back if there is no batch; None if a draw changes none.
+    """
+    cdef intp_t late = -1
+    cdef dict batch = None
+    cdef list busy
+    if follow is None:
+        busy = group.c_follow()
+        if busy:
+            look(busy)
+    else:
+        follow()
+    noted = None if draws is None else draws.noted()
+    try:
+        rows, extra = choose(rng, replace, beta, n)
+        if named and "indexes" not in extra:
+            extra = {**extra, "indexes": group.handles(rows)}
+        if columns is not None:
+            batch = group.c_read(
+                rows, columns, None if arrays is None else list(arrays.values()), &late
+            )
+        else:
+            batch = group.c_read_parts(rows, readers, names, named, arrays, &late)
+        if late >= 0:
+            batch = None
+    finally:
+        if batch is None and noted is not None:
+            draws.put_back(noted)
+    if batch is None:
+        group.late = late
+        return None
+    for name, values in extra.items():
+        batch[name] = c_aligned(values)
+    return batch

@@ -26,7 +26,7 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._load import Options, State, Target, decoded
 from cpprb_like.checkpoint._progress import Progress
 from cpprb_like.processes._folder import IDENTITY
-from cpprb_like.processes._follower import read_header
+from cpprb_like.processes._followers import read_header
 from cpprb_like.processes._shards import (
     ROWS,
     Actor,

@@ -48,7 +48,7 @@ from cpprb_like.processes._folder import (
     room_for,
     said_by,
 )
-from cpprb_like.processes._follower import Follower
+from cpprb_like.processes._followers import Follower
 from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.samplers._starts import Starts

@@ -1,4 +1,4 @@
-"""Attributes and C signatures of ``WeightsTogether``."""
+"""Attributes and C signatures of ``StartsTogether`` and ``WeightsTogether``."""
 
 from numpy cimport ndarray
 from numpy.random cimport bitgen_t
@@ -26,6 +26,13 @@ cdef struct Updates:         # rows whose weights are set, ring by ring
     intp_t* slots
     float64_t* priorities
     float64_t* weights
+
+
+cdef class StartsTogether:
+    cdef readonly Followers ring
+    cdef list members                # Starts of each ring, or None
+
+    cdef list c_counts(self)
 
 
 cdef class WeightsTogether:

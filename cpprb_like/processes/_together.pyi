@@ -1,4 +1,4 @@
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,10 +6,24 @@ from typing_extensions import Self
 
 from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers._row_weights import RowWeights
+from cpprb_like.samplers._starts import Starts
 
 def draw_uniform_together(
     group: Followers, rng: np.random.Generator, replace: bool, beta: object, n: int
 ) -> tuple[NDArray[np.intp], dict[str, NDArray[Any]]]: ...
+
+@final
+class StartsTogether:
+    ring: Followers
+    def __new__(cls, ring: Followers) -> Self: ...
+    def put(self, number: int, starts: Starts) -> None: ...
+    @property
+    def count(self) -> int: ...
+    def tell(self, rows: NDArray[np.intp]) -> NDArray[np.int8]: ...
+    def slots(self) -> NDArray[np.intp]: ...
+    def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
+    def refuse(self, distinct: int | None = None) -> NoReturn: ...
 
 @final
 class WeightsTogether:

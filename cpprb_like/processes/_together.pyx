@@ -1,4 +1,4 @@
-"""Draws from several rings as from one: uniform ones, and by weight.
+"""Draws from several rings as from one: uniform ones, of starts, and by weight.
 
 Each ring keeps the weights of its rows in a tree of its own. A draw by weight looks for each target
 in the ring that holds that part of the sum of all, so rows have the probabilities, and a batch the
@@ -10,7 +10,7 @@ priorities mean (``_prioritized``).
 cimport cython
 cimport numpy as cnp
 from libc.math cimport INFINITY, nextafter
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
@@ -202,6 +202,128 @@ cdef intp_t c_draw_otherwise(Ring ring, const Part* part, intp_t place, Bits* bi
         slot = <intp_t> ((part.oldest + <intp_t> c_bounded(bits, width)) % part.capacity)
         if ring.c_can_draw(slot):
             return slot
+
+
+# ---------------------------------------------------------------------- of starts
+
+
+@cython.final
+cdef class StartsTogether:
+    """The rows of several rings at which the items of a view can start.
+
+    It is for several rings what ``Starts`` is for one: the same methods, of numbers of rows.
+
+    Parameters
+    ----------
+    ring : Followers
+        The rings.
+    """
+
+    def __cinit__(self, Followers ring not None):
+        self.ring = ring
+        self.members = [None] * ring.width
+
+    def put(self, intp_t number, starts):
+        """The starts of a ring."""
+        self.members[number] = starts
+
+    cdef list c_counts(self):
+        """The starts of each ring; none of one that is not usable."""
+        cdef intp_t number
+        return [
+            0 if self.members[number] is None or not self.ring.c_is_usable(number)
+            else self.members[number].count
+            for number in range(self.ring.width)
+        ]
+
+    @property
+    def count(self):
+        """How many starts there are."""
+        return sum(self.c_counts())
+
+    def tell(self, rows):
+        """See ``Starts.tell``."""
+        found = np.full(len(rows), -1, np.int8)
+        for number, places, slots in self.ring.parts(rows):
+            if self.ring.c_is_usable(number):
+                found[places] = self.members[number].tell(slots)
+        return found
+
+    def slots(self):
+        """All of them: see ``Starts.slots``."""
+        return np.concatenate([np.empty(0, np.intp), *[
+            self.ring.number(number, self.members[number].slots())
+            for number, count in enumerate(self.c_counts()) if count
+        ]])
+
+    def draw(self, intp_t n, rng):
+        """Draw n of them, each with the same probability: see ``Starts.draw``."""
+        cdef list counts = self.c_counts(), drawn = [None] * self.ring.width
+        cdef intp_t k, number, found, total = sum(counts), width = self.ring.width
+        if total == 0:
+            self.refuse()
+        cdef cnp.ndarray numbers = c_numbers(1, &n, cnp.NPY_INTP)
+        cdef intp_t* rows = <intp_t*> cnp.PyArray_DATA(numbers)
+        bit_generator = rng.bit_generator
+        cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
+        cdef intp_t* stops = <intp_t*> calloc(3 * width, sizeof(intp_t))
+        cdef intp_t* taken = stops + width
+        cdef const intp_t** slots = <const intp_t**> (taken + width)
+        if stops == NULL:
+            raise MemoryError("no memory left to draw rows")
+        try:
+            found = 0
+            for number in range(width):
+                found += <intp_t> counts[number]
+                stops[number] = found
+            lock = bit_generator.lock
+            lock.acquire()  # nothing is allocated and nothing raised meanwhile
+            c_bounded_each(&bits, total, rows, n)
+            lock.release()
+            for k in range(n):
+                number = 0
+                while rows[k] >= stops[number]:
+                    number += 1
+                rows[k] = number
+                taken[number] += 1
+            for number in range(width):
+                if taken[number]:
+                    drawn[number] = self.members[number].draw(taken[number], rng)
+                    slots[number] = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray?> drawn[number])
+            for k in range(n):
+                number = rows[k]
+                rows[k] = slots[number][0] << self.ring.bits | number
+                slots[number] += 1
+        finally:
+            free(stops)
+        return numbers
+
+    def draw_distinct(self, intp_t n, rng):
+        """As ``draw``, n different ones: see ``Starts.draw_distinct``."""
+        counts = self.c_counts()
+        if n > sum(counts):
+            self.refuse(n)
+        drawn = [np.empty(0, np.intp)]
+        left = sum(counts)
+        wanted = n
+        for number, count in enumerate(counts):
+            left -= count
+            own = rng.hypergeometric(count, left, wanted) if count else 0
+            wanted -= own
+            if own:
+                drawn.append(self.ring.number(number, self.members[number].draw_distinct(own, rng)))
+        return rng.permutation(np.concatenate(drawn))
+
+    def refuse(self, distinct=None):
+        """Raise ``NotEnoughDataError``: see ``Starts.refuse``."""
+        rings = [one for one, _ in self.ring.usable_rings if self.members[one] is not None]
+        for number in rings:
+            if distinct is None or len(rings) == 1:
+                self.members[number].refuse(distinct)
+        wanted = "" if distinct is None else f" {distinct} distinct rows"
+        raise NotEnoughDataError(
+            f"cannot sample{wanted}: of {len(self.ring)} rows {self.count} can be drawn"
+        )
 
 
 # ---------------------------------------------------------------------- by weight
