@@ -1,6 +1,7 @@
-"""How a learner's draws are divided among shards: by rows, or by weight.
+"""Draws of a learner from the rows of all its shards, by one sampler.
 
-Not here: which rows a sampler draws (``samplers``), and reading them (``_learner``).
+Not here: which rows of several rings are drawn (``_together``, ``samplers``), and reading them
+(``_sharded``).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, NoReturn
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,23 +17,20 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._core import Ring
 from cpprb_like._machine.drawn_ahead import States, state_before
 from cpprb_like.processes._followers import Followers
-from cpprb_like.processes._starts_together import StartsTogether
-from cpprb_like.processes._together import WeightsTogether, draw_uniform_together
+from cpprb_like.processes._together import StartsTogether, WeightsTogether, draw_uniform_together
 from cpprb_like.samplers._base import Extra, Sampler
 from cpprb_like.samplers._prioritized import ByPriority, Prioritized
 from cpprb_like.samplers._rank_based import RankBased
-from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.schedules import Schedule
 
-__all__ = ["DrawRows", "Draws", "RowNumbers", "check_sampler", "copied", "draws_of"]
+__all__ = ["Beta", "DrawRows", "Draws", "RowNumbers", "check_sampler", "copied"]
 
 Beta = float | Schedule | None
 RowNumbers = NDArray[np.intp]
 Rng = np.random.Generator
 Drawn = tuple[RowNumbers, Extra]  # and further columns of a batch
 DrawRows = Callable[[Rng, bool, Beta, int], Drawn]
-StartsOf = Mapping[int, Starts] | None  # of each ring, where not every row is one
 
 
 class Draws:
@@ -41,60 +39,81 @@ class Draws:
     Parameters
     ----------
     sampler : Sampler
-        The one of the learner.
+        That of the learner; see ``check_sampler``.
     group : Followers
         The shards.
-    """
 
-    changes: ClassVar[bool] = True
-    """Whether a draw changes anything but the generator: see ``states``."""
+    Attributes
+    ----------
+    changes : bool
+        Whether a draw changes anything but the generator: see ``states``.
+    """
 
     def __init__(self, sampler: Sampler, group: Followers) -> None:
         self.sampler = sampler
         self.group = group
+        self._by_weight = sampler if isinstance(sampler, ByPriority) else None
+        self._saved: dict[int, Any] = {}
+        if self._by_weight is not None:
+            self._weights = WeightsTogether(group, self._by_weight.BY_ROWS)
+            self._by_weight.open_together(self._weights)
+        self.changes = self._by_weight is not None
 
     def opened(self, number: int, ring: Ring) -> None:
-        """A shard has come."""
+        """Draw from a further shard."""
+        if self._by_weight is not None:
+            self._weights.put(number, self._by_weight.weights_of(ring))
 
-    def draw(self, rng: Rng, replace: bool, beta: Beta, n: int, starts: StartsOf = None) -> Drawn:
-        """Draw n rows, or n of the ``starts``."""
-        raise NotImplementedError
+    def among(self, starts: StartsTogether | None = None) -> DrawRows:
+        """The function that draws rows: any, or only ``starts``."""
+        if starts is not None:
+            return partial(self._draw_starts, starts)
+        if self._by_weight is not None:
+            return self._draw
+        return partial(draw_uniform_together, self.group)  # without a Python frame
 
-    def of_all_rows(self) -> DrawRows:
-        """What draws rows, whatever starts there."""
-        return self.draw
+    def _draw(self, rng: Rng, replace: bool, beta: Beta, n: int) -> Drawn:
+        assert self._by_weight is not None
+        ring = cast("Ring", self.group)
+        return self._by_weight.draw(ring, n, rng, replace=replace, beta=beta)
+
+    def _draw_starts(
+        self, starts: StartsTogether, rng: Rng, replace: bool, beta: Beta, n: int
+    ) -> Drawn:
+        options: dict[str, Any] = {} if self._by_weight is None else {"beta": beta}
+        return self.sampler.draw_starts(cast("Any", starts), n, rng, replace=replace, **options)
 
     def check(self, n: int, *, replace: bool, beta: Beta) -> None:
-        """Raise what a draw would raise, as far as it is known."""
+        """Raise what a draw would raise, as far as that is known."""
+        if self._by_weight is not None:
+            self._by_weight.check_draw(n, replace=replace, beta=beta)
 
-    def update(
-        self,
-        indexes: ArrayLike,  # noqa: ARG002
-        priorities: ArrayLike,  # noqa: ARG002
-    ) -> None:
+    # ------------------------------------------------------------------ priorities
+
+    @property
+    def priorities(self) -> ByPriority:
+        """The sampler, which has priorities; ``TypeError`` if it has none."""
+        if self._by_weight is None:
+            raise TypeError("there are no priorities")
+        return self._by_weight
+
+    def update(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows."""
-        self._refuse()
+        self.priorities.update_priorities(indexes, priorities)
 
     def wrong(
-        self,
-        indexes: NDArray[np.int64],  # noqa: ARG002
-        priorities: NDArray[np.float64],  # noqa: ARG002
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> NDArray[np.intp]:
-        """Which of the indexes ``update`` would refuse; it raises for the priorities."""
-        self._refuse()
-
-    def get_max_priority(self) -> float:
-        """The priority that new rows get."""
-        self._refuse()
-
-    @staticmethod
-    def _refuse() -> NoReturn:
-        raise TypeError("there are no priorities")
+        """Positions of the indexes that ``update`` would refuse; raise for the priorities."""
+        self.priorities.read_priorities(priorities)
+        return self._weights.without_row(np.ascontiguousarray(indexes))
 
     @property
     def updated(self) -> tuple[int, int]:
-        """How many priorities were given, and how many came too late: their row was gone."""
-        return 0, 0
+        """How many priorities were given, and how many of them came after their row was gone."""
+        return self._weights.given, self._weights.late
+
+    # ------------------------------------------------------------------ state
 
     def states(self) -> States:
         """What a draw changes."""
@@ -103,100 +122,28 @@ class Draws:
             yield self.sampler, state
 
     def noted(self) -> list[tuple[object, dict[str, Any]]]:
-        """What the next draw changes: see ``put_back``."""
+        """What the next draw changes: the argument of ``put_back``."""
         return list(self.states())
 
     @staticmethod
     def put_back(noted: list[tuple[object, dict[str, Any]]]) -> None:
-        """Forget a draw whose rows could not be read: it was none. Random numbers stay used."""
+        """Forget a draw whose rows could not be read. Its random numbers stay used."""
         for element, state in noted:
             vars(element).update(state)
 
     def save(self) -> dict[int, Any]:
-        """What is kept for the rows of each shard, by number: what ``go_on`` takes."""
-        return {}
-
-    def go_on(self, saved: Mapping[int, Any]) -> None:
-        """Go on where others over the same rows were saved; before a shard has come."""
-
-    def resume(self, number: int) -> None:
-        """The rows of a shard have been followed for the first time."""
-
-
-class UniformDraws(Draws):
-    """Each row with the same probability."""
-
-    changes = False
-
-    def draw(self, rng: Rng, replace: bool, beta: Beta, n: int, starts: StartsOf = None) -> Drawn:
-        """See ``Draws.draw``."""
-        if starts is None:
-            return self.of_all_rows()(rng, replace, beta, n)
-        among = StartsTogether(self.group, starts)
-        return among.draw(n, rng) if replace else among.draw_distinct(n, rng), {}
-
-    def of_all_rows(self) -> DrawRows:
-        """See ``Draws.of_all_rows``: without a Python frame."""
-        return partial(draw_uniform_together, self.group)
-
-
-class WeightedDraws(Draws):
-    """By weights of rows, which one sampler keeps for all shards."""
-
-    sampler: ByPriority
-
-    def __init__(self, sampler: ByPriority, group: Followers) -> None:
-        super().__init__(sampler, group)
-        self._weights = WeightsTogether(group, sampler.BY_ROWS)
-        sampler.open_together(self._weights)
-        self._saved: dict[int, Any] = {}
-
-    def opened(self, number: int, ring: Ring) -> None:
-        """See ``Draws.opened``: its rows get weights."""
-        self._weights.put(number, self.sampler.weights_of(ring))
-
-    def draw(self, rng: Rng, replace: bool, beta: Beta, n: int, starts: StartsOf = None) -> Drawn:
-        """See ``Draws.draw``."""
-        if starts is None:
-            return self.sampler.draw(self.group, n, rng, replace=replace, beta=beta)
-        among = StartsTogether(self.group, starts)
-        return self.sampler.draw_starts(among, n, rng, replace=replace, beta=beta)
-
-    def check(self, n: int, *, replace: bool, beta: Beta) -> None:
-        """See ``Draws.check``."""
-        self.sampler.check_draw(n, replace=replace, beta=beta)
-
-    def update(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """See ``Draws.update``."""
-        self.sampler.update_priorities(indexes, priorities)
-
-    def wrong(
-        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
-    ) -> NDArray[np.intp]:
-        """See ``Draws.wrong``."""
-        self.sampler.read_priorities(priorities)
-        return self._weights.without_row(np.ascontiguousarray(indexes))
-
-    def get_max_priority(self) -> float:
-        """See ``Draws.get_max_priority``."""
-        return self.sampler.get_max_priority()
-
-    @property
-    def updated(self) -> tuple[int, int]:
-        """See ``Draws.updated``."""
-        return self._weights.given, self._weights.late
-
-    def save(self) -> dict[int, Any]:
-        """See ``Draws.save``: priorities."""
+        """The priorities of the rows of each shard, by number: the argument of ``go_on``."""
+        if self._by_weight is None:
+            return {}
         found = enumerate(self._weights.save_rings())
         return {number: one for number, one in found if one is not None}
 
     def go_on(self, saved: Mapping[int, Any]) -> None:
-        """See ``Draws.go_on``."""
+        """Go on with priorities that were saved; called before the first shard is opened."""
         self._saved = dict(saved)
 
     def resume(self, number: int) -> None:
-        """See ``Draws.resume``."""
+        """Take the saved priorities of a shard whose rows were followed for the first time."""
         if number in self._saved:
             self._weights.weights_of(number).resume(self._saved[number])
             del self._saved[number]  # last: after an interrupt the next call resumes once more
@@ -219,10 +166,3 @@ def check_sampler(sampler: Sampler) -> None:
             "sampler: a SharedReplay draws with Uniform, Prioritized or RankBased, and with no "
             f"subclass of these; got {sampler!r}"
         )
-
-
-def draws_of(sampler: Sampler, group: Followers) -> Draws:
-    """How the rows of all shards are drawn by a sampler, which was checked."""
-    if isinstance(sampler, ByPriority):
-        return WeightedDraws(sampler, group)
-    return UniformDraws(sampler, group)

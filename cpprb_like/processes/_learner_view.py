@@ -1,30 +1,28 @@
 """``LearnerView``: the rows of a learner's shards, read by layers.
 
 Each shard has a view of its own, as a buffer would have; which rows are read is drawn from all. Not
-here: what layers do (``views``, ``buffers._view``).
+here: what layers do (``views``, ``buffers._view``), and batches (``_sharded``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._machine.drawn_ahead import States
-from cpprb_like.buffers._source import Batch, ColumnSpec
+from cpprb_like.buffers._epochs import EpochOrder
+from cpprb_like.buffers._source import Batch
 from cpprb_like.buffers._view import View
-from cpprb_like.processes._draws import RowNumbers
+from cpprb_like.processes._draws import Beta, Drawn
 from cpprb_like.processes._sharded import Names, Sharded
 from cpprb_like.processes._shards import Reader
-from cpprb_like.samplers._base import Extra, Slots
-from cpprb_like.samplers._starts import Starts
-from cpprb_like.schedules import Schedule
+from cpprb_like.processes._together import StartsTogether
+from cpprb_like.samplers._base import Slots
 from cpprb_like.views._layer import Layer
-
-if TYPE_CHECKING:
-    from cpprb_like.processes._learner import Learner
+from cpprb_like.views._sequences import ROW_INDEXES
 
 __all__ = ["LearnerView"]
 
@@ -44,111 +42,69 @@ class LearnerView(Sharded):
         Batches drawn so far: the time of a schedule of a layer.
     """
 
-    def __init__(self, learner: Learner, layers: Iterable[Layer]) -> None:
+    learner: Sharded
+
+    def __init__(
+        self,
+        learner: Sharded,
+        model_of: Callable[[int], Any],
+        layers: Iterable[Layer],
+    ) -> None:
+        super().__init__(learner._shards, learner.sampler, learner._counts)
         self.learner = learner
         self.layers = tuple(layers)
         self.draws = 0
-        self._views: dict[int, View] = {}
-        size, n_envs = learner._options["size"], learner._options["n_envs"]
-        few = min(size, FEW_STEPS * n_envs)
+        self._parts: list[ShardView | None] = [None] * len(self._shards.paths)
+        options = self._shards.options
+        few = min(options["size"], FEW_STEPS * options["n_envs"])
         try:
-            self._model_view = View(learner._model_of(few), self.layers)
+            self._model = View(model_of(few), self.layers)
         except ValueError:
-            if few == size:
+            if few == options["size"]:
                 raise
-            self._model_view = View(learner._model_of(size), self.layers)  # long sequences
+            self._model = View(model_of(options["size"]), self.layers)  # long sequences
+        self._starts: StartsTogether | None = None
+        if self._model._now.starts is not None:
+            self._starts = StartsTogether(self._shards.group)
+        self._draw_among = self._shards.draws.among(self._starts)
+        self._choose = self._draw_parts
 
-    @property
-    def _learner(self) -> Learner:
-        return self.learner
+    def _draw_parts(self, rng: np.random.Generator, replace: bool, beta: Beta, n: int) -> Drawn:
+        if None in self._parts:
+            self._open_parts()
+        return self._draw_among(rng, replace, beta, n)
 
-    def _view(self, number: int) -> View:
-        """The view of a shard that is there."""
-        if number not in self._views:
-            self._views[number] = View(self.learner._reader(number), self.layers)
-        return self._views[number]
+    def _open_parts(self) -> None:
+        """Open the views of the shards that have come."""
+        for number, reader in enumerate(self._shards.readers):
+            if reader is not None and self._parts[number] is None:
+                part = ShardView(self, number, reader)
+                if self._starts is not None and part.starts is not None:
+                    self._starts.put(number, part.starts)
+                self._parts[number] = part
 
-    def _draw_rows(
-        self, replace: bool, beta: float | Schedule | None, n: int
-    ) -> tuple[RowNumbers, Extra]:
-        learner = self.learner
-        return learner._draws.draw(learner.rng, replace, beta, n, self._starts())
-
-    def _draw(
-        self,
-        replace: bool,
-        beta: float | Schedule | None,
-        n: int,
-        names: Names,
-        arrays: Batch | None,
-        indexes: bool,
-    ) -> Batch:
-        return self.learner._allow(n, super()._draw, replace, beta, n, names, arrays, indexes)
-
-    def _starts(self) -> Mapping[int, Starts] | None:
-        """The rows of each shard that an item can start at, where that is not every one."""
-        if self._model_view._now.starts is None:
-            return None
-        found = {}
-        for number, ring in self.learner._group.usable_rings:
-            starts = self._view(number)._now.starts
-            if len(ring) and starts is not None:
-                found[number] = starts
-        return found
-
-    def _read_part(
-        self, number: int, reader: Reader, slots: Slots, names: Names, located: bool
-    ) -> Batch | None:
-        view = self._view(number)
-        view.draws = self.draws
-
-        def read() -> Batch | None:
-            return view.read_at(slots, names, located=located)
-
-        starts = view._now.starts
-        batch = reader.attempt(slots, read)
-        if batch is None or starts is None or starts.before == 0:
-            return batch
-        return batch if reader.has_before(starts, slots) else None
-
-    def _epoch_of(
-        self, number: int, reader: Reader, rng: np.random.Generator | None
-    ) -> tuple[int, Callable[[int], Slots]]:
-        now = self._view(number)._now
-        size = len(reader.ring) if now.starts is None else now.starts.count
-        return size, now.epoch(rng)
-
-    def _there(self, number: int, slots: Slots) -> NDArray[np.bool_]:
-        return np.isin(slots, self._view(number)._now.drawable(slots))
+    def _begin_epoch(
+        self, fields: Names, shuffle: bool, rng: np.random.Generator | None
+    ) -> EpochOrder | None:
+        with self._shards.lock:
+            self._shards.follow()
+            self._open_parts()
+            return super()._begin_epoch(fields, shuffle, rng)
 
     def _count(self) -> None:
         self.draws += 1
 
     def _can_draw(self) -> bool:
-        with self.learner._lock:
+        with self._shards.lock:
             found = len(self)
-            starts = self._starts()
-            return found > 0 and (starts is None or any(one.count for one in starts.values()))
-
-    def _read_batch_size(
-        self, batch_size: int, fields: str | Iterable[str] | None = None
-    ) -> tuple[int, Names]:
-        return self._model_view._read_batch_size(batch_size, fields)
+            if self._starts is None:
+                return found > 0
+            self._open_parts()
+            return found > 0 and self._starts.count > 0
 
     def _draw_states(self) -> States:
         yield self, {"draws": self.draws}
         yield from self.learner._draw_states()
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the fields."""
-        return self.learner.fields
-
-    def _field_specs(self, names: Names) -> dict[str, ColumnSpec]:
-        return self._model_view._field_specs(names)
-
-    def _further_specs(self) -> dict[str, ColumnSpec]:
-        return {**self._model_view._further_specs(), **self.learner.sampler.columns}
 
     def __repr__(self) -> str:
         layers = ", ".join(map(repr, self.layers))
@@ -156,3 +112,38 @@ class LearnerView(Sharded):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a view of a learner belongs to its process; hand on the SharedReplay")
+
+
+class ShardView:
+    """The part of a view of a learner that reads one shard: see ``Reader``."""
+
+    def __init__(self, view: LearnerView, number: int, reader: Reader) -> None:
+        self._view = view
+        self._number = number
+        self._bits = view._shards.group.bits
+        self._reader = reader
+        self._own = View(reader, view.layers)
+        self._now = self._own._now
+        self.starts = self._now.starts
+
+    def read(self, slots: Slots, names: Names, located: bool) -> Batch | None:
+        """See ``Reader.read``."""
+        self._own.draws = self._view.draws
+        batch = self._own.read_at(slots, names, located=located)
+        if batch is None:
+            return None
+        if located and ROW_INDEXES in batch:
+            found = batch[ROW_INDEXES]
+            batch[ROW_INDEXES] = np.where(found < 0, -1, found << self._bits | self._number)
+        if self.starts is None or not self.starts.before:
+            return batch
+        return batch if self._reader.has_before(self.starts, slots) else None
+
+    def order(self, rng: np.random.Generator | None) -> tuple[int, Callable[[int], Slots]]:
+        """See ``Reader.order``."""
+        size = len(self._reader) if self.starts is None else self.starts.count
+        return size, self._now.epoch(rng)
+
+    def can_draw(self, slots: Slots) -> NDArray[np.bool_]:
+        """See ``Reader.can_draw``."""
+        return np.isin(slots, self._now.drawable(slots))

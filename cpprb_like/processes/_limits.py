@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cpprb_like.buffers._source import Batch
 from cpprb_like.limiters._gates import (
     InsertGate,
     LimiterStats,
@@ -32,12 +31,9 @@ from cpprb_like.limiters._gates import (
 from cpprb_like.limiters._policies import Backlog, MinSize, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes._folder import FileLock, is_locked, is_there, said_by
-from cpprb_like.processes._learner import Learner
-from cpprb_like.processes._sharded import Names
 from cpprb_like.processes._shards import Actor
-from cpprb_like.schedules import Schedule
 
-__all__ = ["LimitedActor", "LimitedLearner", "Limits", "limiter_from_json", "limiter_to_json"]
+__all__ = ["LimitedActor", "Limits", "limiter_from_json", "limiter_to_json"]
 
 FILE = "limiter"
 KINDS = {kind.__name__: kind for kind in (MinSize, SampleToInsertRatio, Backlog)}
@@ -180,32 +176,3 @@ class LimitedActor(Actor):
         """Forget the rows of this actor; to the limiter they are deleted."""
         super().clear()
         self._inserts.count_rows()
-
-
-class LimitedLearner(Learner):
-    """A learner of a replay that has a limiter: ``sample`` waits until it is allowed.
-
-    So do its batches; an ``epoch`` does not, and does not count. ``sample`` raises
-    ``RateLimitTimeoutError`` if that takes longer than the limiter's time-out: see ``RateLimited``.
-    """
-
-    _samples: SampleGate
-
-    def limit(self, limits: Limits) -> None:
-        """Wait for this limiter from now on."""
-        self._samples = limits.samples(self.number)
-
-    def _draw(
-        self,
-        replace: bool,
-        beta: float | Schedule | None,
-        n: int,
-        names: Names,
-        arrays: Batch | None,
-        indexes: bool,
-    ) -> Batch:
-        return self._allow(n, super()._draw, replace, beta, n, names, arrays, indexes)
-
-    def _allow(self, n: int, draw: Callable[..., Batch], *arguments: Any) -> Batch:
-        self._in_parent.check()
-        return self._samples.run(n, draw, *arguments)

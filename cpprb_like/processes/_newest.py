@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,14 +20,109 @@ from cpprb_like._fields.schema import read_columns
 from cpprb_like._rows.gather import take
 from cpprb_like._rows.row_handles import RowHandles, without_row
 from cpprb_like.buffers._source import Batch
+from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._learner import Learner
-from cpprb_like.processes._sharded import Limits, Names, Sharded
+from cpprb_like.processes._sharded import Limits, Names
 from cpprb_like.processes._shards import TIMES, WORD, Reader
-from cpprb_like.samplers._base import Extra, Slots
+from cpprb_like.samplers._base import Slots
 
 __all__ = ["NewestLearner"]
 
 FILE = "cleared"  # words for each shard: rows before it are cleared; whether it was ever taken
+
+
+class NewestShards(FollowedShards):
+    """Shards without the rows that are cleared, and without those that are too old."""
+
+    def __init__(self, folder: Path, paths: list[Path], *options: Any) -> None:
+        super().__init__(folder, paths, *options)
+        self._size: int | None = None
+        self._said_in: str | None = None
+        self.cleared, self._taken = _mapped(folder / FILE).reshape(2, -1)
+        self._seen, self._known = self.cleared.tobytes(), b""
+        self._read_until = [0] * len(paths)
+        self._starts = [0] * len(paths)
+        self._times: dict[int, NDArray[np.int64]] = {}
+
+    def keep(self, size: int | None, priorities: str | None) -> None:
+        """See ``NewestLearner.keep``."""
+        self._size, self._said_in = size, priorities
+
+    @property
+    def is_cleared(self) -> bool:
+        """See ``NewestLearner.is_cleared``."""
+        return self.cleared.tobytes() != self._seen
+
+    def look_at(self, edited: list[int]) -> None:
+        """See ``FollowedShards.look_at``; ``follow`` always has more to do."""
+        super().look_at(edited)
+        self.follow_fully = self.follow
+
+    def follow(self) -> None:
+        """Take in new rows, and leave out those that are too old."""
+        super().follow()
+        for number, cleared in enumerate(self.cleared.tolist()):
+            if self.readers[number] is not None:
+                self._leave_out(number, max(cleared, self._starts[number]))
+        while self._size is not None and (excess := len(self.group) - self._size) > 0:
+            counts = self._oldest(excess).tolist()
+            for number, count in enumerate(counts):
+                if count:
+                    self._leave_out(number, self.reader(number).follower.first + count)
+        if self._said_in is not None:
+            for number, reader in enumerate(self.readers):
+                if reader is not None and reader.ring.written > self._read_until[number]:
+                    self._hear(number, reader, self._said_in)
+
+    def _open_readers(self) -> None:
+        taken = self._taken.tobytes()
+        if taken != self._known:  # a look at the files of all shards takes 5 us each
+            super()._open_readers()
+            self._known = taken
+
+    def _leave_out(self, number: int, row: int) -> None:
+        """Leave out the rows of a shard before this one, for good."""
+        self._starts[number] = row
+        reader = self.reader(number)
+        if row > reader.follower.first:
+            reader.follower.leave_out(row)
+
+    def times_of(self, number: int, slots: Slots) -> NDArray[np.int64]:
+        """When the rows in these slots of a shard were added, in nanoseconds."""
+        if number not in self._times:
+            self._times[number] = _mapped(self.paths[number] / TIMES)
+        return self._times[number][slots]
+
+    def _oldest(self, n: int) -> NDArray[np.intp]:
+        """How many rows of each shard are among the n oldest of all; some may be absent."""
+        owners, times = [], []
+        for number, ring in self.group.usable_rings:
+            follower = self.reader(number).follower
+            rows = np.arange(follower.first, min(follower.first + n, ring.stop))
+            if not len(rows):  # perhaps its actor was killed before there was room for times
+                continue
+            found = self.times_of(number, rows % ring.capacity)
+            found[rows < follower.bound] = 0  # their slots have times of newer rows
+            owners.append(np.full(len(rows), number))
+            times.append(found)
+        oldest = np.argsort(np.concatenate(times), kind="stable")[:n]
+        return np.bincount(np.concatenate(owners)[oldest], minlength=len(self.paths))
+
+    def _hear(self, number: int, reader: Reader, field: str) -> None:
+        """Read the priorities that came with new rows, and with those that wait for more steps."""
+        ring, follower, moment = reader.ring, reader.follower, reader.ring.now()
+        first = max(self._read_until[number], follower.bound, follower.first)
+        rows = np.arange(first, ring.written)
+        slots = rows % ring.capacity
+        found = take(ring, slots, columns=read_columns(field, ring.columns))[field]
+        there = rows >= follower.bound  # the others are written over, and are not drawn
+        said = there & ~np.isnan(found) & (ring.flags_at(slots) & FLAG_ABSENT == 0)
+        if not ring.holds(moment, slots[:0]):
+            return  # the shard is edited, so a draw from it begins again, and this does too
+        if said.any():
+            given = self.group.handles(self.group.number(number, slots[said]))
+            self.draws.update(given, found[said])
+        self._read_until[number] = ring.written  # last: after an interrupt they are read again
 
 
 class NewestLearner(Learner):
@@ -36,15 +132,8 @@ class NewestLearner(Learner):
     when a learner looks. A field may hold first priorities: see ``keep``.
     """
 
-    _size: int | None
-    _said_in: str | None
-    _cleared: NDArray[np.int64]
-    _taken: NDArray[np.int64]
-    _seen: bytes
-    _known: bytes
-    _heard: list[int]
-    _starts: list[int]
-    _times: dict[int, NDArray[np.int64]]
+    _shards: NewestShards
+    FOLLOWED = NewestShards
 
     @staticmethod
     def make(folder: Path, shards: Sequence[Path]) -> None:
@@ -66,13 +155,7 @@ class NewestLearner(Learner):
 
         A field holds the first priorities of rows, or NaN.
         """
-        self._size = size
-        self._said_in = priorities
-        self._heard = [0] * len(self._shards)
-        self._times = {}
-        self._starts = [0] * len(self._shards)
-        self._cleared, self._taken = _mapped(self._folder.path / FILE).reshape(2, -1)
-        self._seen, self._known = self._cleared.tobytes(), b""
+        self._shards.keep(size, priorities)
 
     @property
     def is_cleared(self) -> bool:
@@ -80,25 +163,31 @@ class NewestLearner(Learner):
 
         Then its greatest priority is that of rows that are gone: another learner begins again.
         """
-        return self._cleared.tobytes() != self._seen
+        return self._shards.is_cleared
 
     def clear_all(self) -> None:
         """Have all learners leave out the rows that there are now."""
-        with self._lock:
-            self._follow()
-            for number, reader in enumerate(self._readers):
+        shards = self._shards
+        with shards.lock:
+            shards.follow()
+            for number, reader in enumerate(shards.readers):
                 if reader is not None:
-                    self._cleared[number] = max(self._cleared[number], reader.ring.written)
+                    shards.cleared[number] = max(shards.cleared[number], reader.ring.written)
 
     def next_index(self) -> int:
         """Rows since the last clear that can be drawn, or could."""
-        with self._lock:
-            self._follow()
+        shards = self._shards
+        with shards.lock:
+            shards.follow()
             return sum(
                 max(0, reader.ring.stop - cleared)
-                for reader, cleared in zip(self._readers, self._cleared.tolist(), strict=True)
+                for reader, cleared in zip(shards.readers, shards.cleared.tolist(), strict=True)
                 if reader is not None
             )
+
+    def times_of(self, number: int, slots: Slots) -> NDArray[np.int64]:
+        """When the rows in these slots of a shard were added, in nanoseconds."""
+        return self._shards.times_of(number, slots)
 
     def rows_at(self, indexes: ArrayLike, fields: Names) -> Batch:
         """The rows that ``indexes`` of batches name, or that stand at these places of all rows.
@@ -108,24 +197,25 @@ class NewestLearner(Learner):
         given = np.atleast_1d(np.asarray(indexes))
         if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
             raise TypeError(f"idx: expected integers, got {indexes!r}")
+        shards, group = self._shards, self._shards.group
 
-        def choose(_: Limits) -> tuple[NDArray[np.intp], Extra]:
-            rings = [(number, ring) for number, ring in self._group.usable_rings if len(ring)]
+        def choose(_: Limits) -> NDArray[np.intp]:
+            rings = [(number, ring) for number, ring in group.usable_rings if len(ring)]
             stops = np.cumsum([0, *(len(ring) for _, ring in rings)])
             rows = np.full(len(given), -1, np.intp)
             for place, (number, ring) in enumerate(rings):
                 own = np.flatnonzero((given >= stops[place]) & (given < stops[place + 1]))
                 slots = ring.ordered_at(given[own].astype(np.intp) - stops[place])
-                rows[own] = self._group.number(number, slots)
+                rows[own] = group.number(number, slots)
             named = np.flatnonzero(given >= stops[-1])
-            for number, places, handles in self._group.parts(given[named].astype(np.int64)):
-                if number < len(self._readers) and self._readers[number] is not None:
-                    ring = self._reader(number).ring
+            for number, places, handles in group.parts(given[named].astype(np.int64)):
+                if number < len(shards.readers) and shards.readers[number] is not None:
+                    ring = shards.reader(number).ring
                     known = np.delete(places, without_row(ring, handles, True))
                     handles = np.delete(handles, without_row(ring, handles, True))
                     slots, there = RowHandles(ring).find(handles, True)
                     can_draw = ~ring.absent_at(slots)
-                    found = self._group.number(number, slots[can_draw])
+                    found = group.number(number, slots[can_draw])
                     rows[named[known[there[can_draw]]]] = found
             lost = np.flatnonzero(rows < 0)
             if len(lost):
@@ -133,77 +223,9 @@ class NewestLearner(Learner):
                     f"idx[{lost[0]}]: expected 0 to {stops[-1] - 1}, or an index of a batch whose "
                     f"row is still there, got {given[lost[0]]}"
                 )
-            return rows, {}
+            return rows
 
-        with self._lock:
-            return self._read(choose, fields, None, False)
-
-    def times_of(self, number: int, slots: Slots) -> NDArray[np.int64]:
-        """When the rows in these slots of a shard were added, in nanoseconds."""
-        if number not in self._times:
-            self._times[number] = _mapped(self._shards[number] / TIMES)
-        return self._times[number][slots]
-
-    _draw = Sharded._draw  # as ``_follow`` has more to do
-
-    def _follow(self) -> None:
-        """Take in the rows that have come since, without those that are too old."""
-        super()._follow()
-        for number, cleared in enumerate(self._cleared.tolist()):
-            if self._readers[number] is not None:
-                self._leave_out(number, max(cleared, self._starts[number]))
-        while self._size is not None and (excess := len(self._group) - self._size) > 0:
-            counts = self._oldest(excess).tolist()
-            for number, count in enumerate(counts):
-                if count:
-                    self._leave_out(number, self._reader(number).follower.first + count)
-        if self._said_in is not None:
-            for number, reader in enumerate(self._readers):
-                if reader is not None and reader.ring.written > self._heard[number]:
-                    self._hear(number, reader, self._said_in)
-
-    def _open_readers(self) -> None:
-        taken = self._taken.tobytes()
-        if taken != self._known:  # a look at the files of all shards takes 5 us each
-            super()._open_readers()
-            self._known = taken
-
-    def _leave_out(self, number: int, row: int) -> None:
-        """Leave out the rows of a shard before this one, for good."""
-        self._starts[number] = row
-        reader = self._reader(number)
-        if row > reader.follower.first:
-            reader.follower.leave_out(row)
-
-    def _oldest(self, n: int) -> NDArray[np.intp]:
-        """How many rows of each shard are among the n oldest of all; some may be absent."""
-        owners, times = [], []
-        for number, ring in self._group.usable_rings:
-            follower = self._reader(number).follower
-            rows = np.arange(follower.first, min(follower.first + n, ring.stop))
-            if not len(rows):  # perhaps its actor was killed before there was room for times
-                continue
-            found = self.times_of(number, rows % ring.capacity)
-            found[rows < follower.bound] = 0  # their slots have times of newer rows
-            owners.append(np.full(len(rows), number))
-            times.append(found)
-        oldest = np.argsort(np.concatenate(times), kind="stable")[:n]
-        return np.bincount(np.concatenate(owners)[oldest], minlength=len(self._shards))
-
-    def _hear(self, number: int, reader: Reader, field: str) -> None:
-        """Read the priorities that came with new rows, and with those that wait for more steps."""
-        ring, follower, moment = reader.ring, reader.follower, reader.ring.now()
-        rows = np.arange(max(self._heard[number], follower.bound, follower.first), ring.written)
-        slots = rows % ring.capacity
-        found = take(ring, slots, columns=read_columns(field, ring.columns))[field]
-        there = rows >= follower.bound  # the others are written over, and are not drawn
-        said = there & ~np.isnan(found) & (ring.flags_at(slots) & FLAG_ABSENT == 0)
-        if not ring.holds(moment, slots[:0]):
-            return  # the shard is edited, so a draw from it begins again, and this does too
-        if said.any():
-            given = self._group.handles(self._group.number(number, slots[said]))
-            self._draws.update(given, found[said])
-        self._heard[number] = ring.written  # last: after an interrupt they are read again
+        return self._read_chosen(choose, fields)
 
 
 def _mapped(path: Path) -> NDArray[np.int64]:

@@ -41,7 +41,6 @@ from cpprb_like.processes._folder import (
 from cpprb_like.processes._learner import Learner
 from cpprb_like.processes._limits import (
     LimitedActor,
-    LimitedLearner,
     Limits,
     limiter_from_json,
     limiter_to_json,
@@ -425,10 +424,9 @@ class SharedReplay:
         """
         self._folder.check_open()
         chosen = Uniform() if sampler is None else sampler
-        if self._limits is None:
-            return self._learner_of(Learner, chosen, seed)
-        learner = self._learner_of(LimitedLearner, chosen, seed)
-        learner.limit(self._limits)
+        learner = self._learner_of(Learner, chosen, seed)
+        if self._limits is not None:
+            learner._shards.gate = self._limits.samples(learner.number)
         return learner
 
     def restore_learner(
@@ -500,12 +498,7 @@ class SharedReplay:
                 )
         found = saved.learner(name)
         learner = self.learner(found.sampler, seed=found.rng)
-        learner._draws.go_on(found.rows)
-        if (
-            learner._first_heard is not None
-            and saved.identity == self._folder.description()[IDENTITY]
-        ):
-            learner._first_heard = np.array(getattr(found, "heard", ()), np.int64).tobytes()
+        learner._go_on(found, heard=saved.identity == self._folder.description()[IDENTITY])
         return learner
 
     def _origin(self) -> dict[str, Any]:

@@ -1,82 +1,74 @@
 """``Sharded``: batches from the rows of several shards, as from those of one buffer.
 
-What a learner and its views have in common: rows are chosen, read, and chosen anew if an actor has
-written over one of them meanwhile; and epochs, which pass through all shards. Not here: which rows
-are drawn (``_draws``), and one shard (``_shards``).
+What a learner and its views have in common: rows are chosen, read, and chosen again if an actor has
+written over one of them in between; and epochs, which pass through all shards. Not here: which rows
+are drawn (``_draws``), following (``_followed``), and one shard (``_shards``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._core import Ring
-from cpprb_like._fields.schema import check_out
-from cpprb_like._machine.aligned import aligned, empty
+from cpprb_like._fields.schema import check_out, read_columns
+from cpprb_like._machine.aligned import empty
+from cpprb_like._rows.column import Column
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import (
     Batch,
+    ColumnSpec,
     Source,
     if_prioritized,
     order_generator,
 )
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._draws import RowNumbers
-from cpprb_like.processes._followers import places_by_label
-from cpprb_like.processes._shards import TOO_FAST, Reader, tries
-from cpprb_like.samplers._base import Extra, Slots
+from cpprb_like.processes._draws import Beta, Drawn, DrawRows, RowNumbers
+from cpprb_like.processes._followed import FollowedShards
+from cpprb_like.processes._followers import attempt, places_by_label
+from cpprb_like.processes._shards import TOO_FAST, tries
+from cpprb_like.processes._update_counts import UpdateCounts
+from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.schedules import Schedule
 
-if TYPE_CHECKING:
-    from cpprb_like.processes._learner import Learner
-
-__all__ = ["Sharded"]
+__all__ = ["Limits", "Names", "Sharded"]
 
 Limits = Mapping[int, int]  # of shards: the oldest row that a try reads; of the others all
-Choose = Callable[[Limits], tuple[RowNumbers, Extra]]
 Names = tuple[str, ...] | None
 Clears = list[tuple[int, Ring, int]]  # a writer, its ring, and how often that had been cleared
 MOST_DRAWN = 64  # times the rows of a batch, in a try that leaves out some
-WHOLE, LOST = -1, -2  # instead of a shard that has lost a row: none has, or nothing was read
-ROW_NAMES = ("indexes", "row_indexes")  # columns that name rows
 
 
 class Sharded(Source):
-    """A source of the rows of a learner's shards."""
+    """A source of the rows of several shards.
 
-    @property
-    def _learner(self) -> Learner:
-        """Whose shards these are."""
-        raise NotImplementedError
+    Parameters
+    ----------
+    shards : FollowedShards
+        The shards.
+    sampler : Sampler
+        Which rows are drawn.
+    counts : UpdateCounts
+        What the learner has drawn and updated.
+    """
 
-    def _draw_rows(
-        self, replace: bool, beta: float | Schedule | None, n: int
-    ) -> tuple[RowNumbers, Extra]:
-        """Draw n rows, or rows that an item can start at, of all shards as they are now."""
-        raise NotImplementedError
+    _model: Source  # as each part is, without rows
+    _parts: list[Any]  # of each shard that exists, what reads it: a Reader, or what has its methods
+    _choose: DrawRows
+    _columns: tuple[Column, ...] | None = None  # where rows are read as they are stored
 
-    def _read_part(
-        self, number: int, reader: Reader, slots: Slots, names: Names, located: bool
-    ) -> Batch | None:
-        """What there is of the rows of one shard; None if some were written over meanwhile."""
-        raise NotImplementedError
-
-    def _epoch_of(
-        self, number: int, reader: Reader, rng: np.random.Generator | None
-    ) -> tuple[int, Callable[[int], Slots]]:
-        """How many rows of a shard an epoch has, and what gives so many of them at a time."""
-        raise NotImplementedError
-
-    def _there(self, number: int, slots: Slots) -> NDArray[np.bool_]:
-        """Which rows of a shard can be drawn now."""
-        raise NotImplementedError
+    def __init__(self, shards: FollowedShards, sampler: Sampler, counts: UpdateCounts) -> None:
+        self._shards = shards
+        self.sampler = sampler
+        self._counts = counts
+        self._changing = shards.draws if shards.draws.changes else None
 
     def _count(self) -> None:
-        """A batch was drawn."""
+        """Count a batch that was drawn."""
 
     # ------------------------------------------------------------------ sampling
 
@@ -124,188 +116,176 @@ class Sharded(Source):
         the time of a schedule; the random numbers of the others are used up.
 
         Cost: that of one buffer, and a look at each shard. N-step returns and views are read shard
-        by shard, and copied once more.
+        by shard, and copied once more; on top of that each shard costs a few microseconds.
         """
         n, names = self._read_batch_size(batch_size, fields)
         if beta is not None:
             self._check_beta(beta)
         if indexes and "indexes" in self.fields:
             raise ValueError("indexes: there is a field of this name")
-        arrays = None if out is None else self._check_out(out, n, names)
+        arrays = None
+        if out is not None:
+            wanted = self._field_specs(names)
+            arrays = dict(zip(wanted, check_out(out, n, wanted), strict=True))
         try:
-            batch = self._draw(replace, beta, n, names, arrays, indexes)
+            if self._shards.gate is None:
+                batch = self._draw(n, replace, beta, names, arrays, indexes)
+            else:
+                self._shards.check_process()
+                batch = self._shards.gate.run(
+                    n, self._draw, n, replace, beta, names, arrays, indexes
+                )
         except NotEnoughDataError as error:
-            raise self._learner._explained(error) from None
+            raise self._shards.explained(error) from None
         if out is None or arrays is None:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})
         return out
 
     def _draw(
+        self, n: int, replace: bool, beta: Beta, names: Names, arrays: Batch | None, indexes: bool
+    ) -> Batch:
+        """A batch, drawn by one thread at a time."""
+        shards, columns = self._shards, self._columns
+        if columns is not None and names is not None:
+            columns = read_columns(names, columns)
+        with shards.lock:
+            follow = shards.follow_fully
+            if shards.heard is not None and shards.has_priorities_to_hear():
+                follow = shards.follow
+            batch = attempt(
+                shards.group, follow, shards.look_at, self._choose, shards.rng, replace, beta, n,
+                columns, self._parts, names, arrays, indexes, self._changing,
+            )  # fmt: skip
+            if batch is None:
+                late = shards.group.late
+                margins = {late: shards.reader(late).margin_after(0)}
+                batch = self._retry(
+                    self._choosing, margins, replace, beta, n, names, arrays, indexes
+                )
+            self._count()
+        self._counts.drew(n)
+        return batch if n else {**self._no_rows(names), **batch}
+
+    def _no_rows(self, names: Names) -> Batch:
+        """A batch of no rows, without the columns of the sampler."""
+        known = {**self._field_specs(names), **self._model._further_specs()}
+        return {name: empty((0, *one.shape), one.dtype) for name, one in known.items()}
+
+    # ------------------------------------------------------------------ further tries
+
+    def _retry(
         self,
+        choosing: Callable[[Limits], DrawRows],
+        margins: dict[int, int],
         replace: bool,
-        beta: float | Schedule | None,
+        beta: Beta,
         n: int,
         names: Names,
         arrays: Batch | None,
         indexes: bool,
     ) -> Batch:
-        """A batch, drawn by one thread at a time."""
-        learner = self._learner
+        """Attempts whose rows are chosen by ``choosing(limits)``, until one reads all of them.
 
-        def choose(limits: Limits) -> tuple[RowNumbers, Extra]:
-            draw = partial(self._draw_beyond, limits) if limits else self._draw_rows
-            rows, extra = draw(replace, beta, n)
-            if indexes and "indexes" not in extra:
-                extra = {**extra, "indexes": learner._group.handles(rows)}
-            return rows, extra
+        ``margins`` are those of shards that have lost a row in earlier ones.
+        """
+        shards, group, columns = self._shards, self._shards.group, self._columns
+        if columns is not None and names is not None:
+            columns = read_columns(names, columns)
+        for _ in tries():
+            shards.follow()
+            choose = choosing(shards.oldest_of(margins))
+            try:
+                batch = attempt(
+                    group, shards.follow, shards.look_at, choose, shards.rng, replace, beta, n,
+                    columns, self._parts, names, arrays, indexes, self._changing,
+                )  # fmt: skip
+            except NotEnoughDataError:
+                if not margins:
+                    raise
+                margins.clear()  # all known rows were written over: newer ones are there
+                continue
+            if batch is not None:
+                return batch
+            late = group.late
+            margins[late] = shards.reader(late).margin_after(margins.get(late, 0))
+        raise RuntimeError(TOO_FAST)
 
-        with learner._lock:
-            batch = self._read(choose, names, arrays, indexes)
-            self._count()
-        return batch
+    def _choosing(self, limits: Limits) -> DrawRows:
+        """The draw of a try that passes over rows older than the limits."""
+        return partial(self._draw_beyond, limits) if limits else self._choose
 
     def _draw_beyond(
-        self, limits: Limits, replace: bool, beta: float | Schedule | None, n: int
-    ) -> tuple[RowNumbers, Extra]:
-        """As ``_draw_rows``, of rows that are not older than the limits: more are drawn than n.
+        self, limits: Limits, rng: np.random.Generator, replace: bool, beta: Beta, n: int
+    ) -> Drawn:
+        """Draw more rows than n, and leave those out that are older than the limits.
 
         Older rows are not hidden, as they can be drawn again when the actors pause.
         """
-        learner = self._learner
-        total = len(learner._group)
+        shards = self._shards
+        total = len(shards.group)
         most = MOST_DRAWN * n if replace else total
-        old = sum(
-            limit - learner._reader(number).follower.first for number, limit in limits.items()
-        )
+        old = sum(limit - shards.reader(number).follower.first for number, limit in limits.items())
         drawn = min(most, max(n, 2 * n * total // max(1, total - old)))
-        noted = learner._draws.noted()
+        noted = shards.draws.noted()
         while True:
-            rows, extra = self._draw_rows(replace, beta, drawn)
-            beyond = np.flatnonzero(self._are_beyond(limits, rows))
+            rows, extra = self._choose(rng, replace, beta, drawn)
+            beyond = np.flatnonzero(shards.are_beyond(limits, rows))
             if len(beyond) >= n:
                 break
             if drawn >= most:
                 raise NotEnoughDataError(f"cannot sample {n} rows: others are written over")
-            learner._draws.put_back(noted)
+            shards.draws.put_back(noted)
             drawn = min(2 * drawn, most)
         if len(beyond) > n:
-            beyond = learner.rng.choice(beyond, n, replace=False)
+            beyond = rng.choice(beyond, n, replace=False)
         return rows[beyond], {name: values[beyond] for name, values in extra.items()}
 
-    def _are_beyond(self, limits: Limits, rows: RowNumbers) -> NDArray[np.bool_]:
-        """Which rows are not older than the limits of their shards."""
-        found = np.full(len(rows), True)
-        for number, places, slots in self._learner._group.parts(rows):
-            if number in limits:
-                ids = self._learner._reader(number).ring.row_ids(slots)
-                found[places] = ids >= limits[number]
-        return found
+    def _read_chosen(self, choose: Callable[[Limits], RowNumbers], names: Names) -> Batch:
+        """The rows that ``choose`` chooses beyond limits, all of one moment."""
 
-    def _check_out(self, out: dict[str, Any], n: int, names: Names) -> Batch:
-        """The arrays of the caller, by field."""
-        wanted = self._field_specs(names)
-        return dict(zip(wanted, check_out(out, n, wanted), strict=True))
+        def choosing(limits: Limits) -> DrawRows:
+            return lambda *_: (choose(limits), {})
 
-    def _read(self, choose: Choose, names: Names, arrays: Batch | None, located: bool) -> Batch:
-        """The rows that ``choose`` chooses, all of one moment."""
-        learner = self._learner
-        margins: dict[int, int] = {}
-        for _ in tries():
-            learner._follow()
-            limits = {}
-            for number, margin in margins.items():
-                reader = learner._reader(number)
-                reader.leave_out()
-                limits[number] = reader.oldest_beyond(margin)
-            noted, late = learner._draws.noted(), LOST
-            try:
-                rows, extra = choose(limits)
-                late, batch = self._take(rows, names, arrays, located)
-            except NotEnoughDataError:
-                if not margins:
-                    raise
-                margins.clear()  # all that it knew of was written over: newer rows are there
-                continue
-            finally:
-                if late != WHOLE:
-                    learner._draws.put_back(noted)
-            if late == WHOLE:
-                batch.update({name: aligned(values) for name, values in extra.items()})
-                return batch
-            margins[late] = learner._reader(late).margin_after(margins.get(late, 0))
-        raise RuntimeError(TOO_FAST)
-
-    def _take(
-        self, rows: RowNumbers, names: Names, arrays: Batch | None, located: bool
-    ) -> tuple[int, Batch]:
-        """A batch of these rows, read shard by shard; or the shard that has lost one of them."""
-        group = self._learner._group
-        batch: Batch = {} if arrays is None else dict(arrays)
-        n = len(rows)
-        if n == 0:
-            known = self._field_specs(names)
-            drawn = self._learner.sampler.columns
-            known |= {name: one for name, one in self._further_specs().items() if name not in drawn}
-            return WHOLE, {name: empty((0, *one.shape), one.dtype) for name, one in known.items()}
-        for number, places, slots in group.parts(rows):
-            reader = self._learner._reader(number)
-            part = self._read_part(number, reader, slots, names, located)
-            if part is None:
-                return number, {}
-            for name, values in part.items():
-                own = values
-                if name in ROW_NAMES:
-                    own = np.where(values < 0, -1, values << group.bits | number)
-                if name not in batch and len(places) == n:
-                    batch[name] = own
-                    continue
-                if name not in batch:
-                    batch[name] = empty((n, *own.shape[1:]), own.dtype)
-                batch[name][places] = own
-        return WHOLE, batch
+        with self._shards.lock:
+            batch = self._retry(choosing, {}, True, None, 0, names, None, False)
+        return batch or self._no_rows(names)
 
     # ------------------------------------------------------------------ epochs
 
     def _begin_epoch(
         self, fields: Names, shuffle: bool, rng: np.random.Generator | None
     ) -> EpochOrder | None:
-        learner = self._learner
-        with learner._lock:
-            generator = order_generator(shuffle, rng, learner.rng)
-            learner._follow()
-            rings = [(number, ring) for number, ring in learner._group.usable_rings if len(ring)]
-            found = {
-                number: self._epoch_of(number, learner._reader(number), generator)
-                for number, _ in rings
-            }
+        shards = self._shards
+        with shards.lock:
+            generator = order_generator(shuffle, rng, shards.rng)
+            shards.follow()
+            rings = [(number, ring) for number, ring in shards.group.usable_rings if len(ring)]
+            found = {number: self._parts[number].order(generator) for number, _ in rings}
             clears = [(number, ring, ring.clears) for number, ring in rings]
-            order = _Interleaved(learner._group.number, found, generator)
+            order = _Interleaved(shards.group.number, found, generator)
 
         def take(n: int) -> RowNumbers:
-            with learner._lock:
+            with shards.lock:
                 return order.take(n)
 
         def read(rows: RowNumbers) -> Batch:
-            with learner._lock:
-                choose = partial(self._still_there, rows, clears)
-                batch = self._read(choose, fields, None, False)
+            with shards.lock:
+                batch = self._read_chosen(partial(self._still_there, rows, clears), fields)
                 self._count()
             return batch
 
         return EpochOrder(take, read, lambda: _cleared(clears) is not None)
 
-    def _still_there(
-        self, rows: RowNumbers, clears: Clears, limits: Limits
-    ) -> tuple[RowNumbers, Extra]:
+    def _still_there(self, rows: RowNumbers, clears: Clears, limits: Limits) -> RowNumbers:
         """Those of the rows that can be drawn now."""
         cleared = _cleared(clears)
         if cleared is not None:
             raise RuntimeError(f"writer {cleared} cleared its rows while they were read")
-        there = self._are_beyond(limits, rows)
-        for number, places, slots in self._learner._group.parts(rows):
-            there[places] &= self._there(number, slots)
-        return rows[there], {}
+        there = self._shards.are_beyond(limits, rows)
+        for number, places, slots in self._shards.group.parts(rows):
+            there[places] &= self._parts[number].can_draw(slots)
+        return rows[there]
 
     # ------------------------------------------------------------------ priorities and state
 
@@ -338,39 +318,56 @@ class Sharded(Source):
         -----
         Cost: that of ``PrioritizedReplayBuffer.update_priorities``, and a look at each shard.
         """
-        learner = self._learner
-        with learner._lock:
-            learner._follow()
-            learner._draws.update(indexes, priorities)
-            learner._counts.tell(*learner._draws.updated)
+        shards = self._shards
+        with shards.lock:
+            shards.follow()
+            shards.draws.update(indexes, priorities)
+            self._counts.tell(*shards.draws.updated)
 
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> NDArray[np.intp]:
-        with self._learner._lock:
-            self._learner._follow()
-            return self._learner._draws.wrong(indexes, priorities)
+        with self._shards.lock:
+            self._shards.follow()
+            return self._shards.draws.wrong(indexes, priorities)
 
     def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
-        with self._learner._lock:
+        with self._shards.lock:
             found = len(self)
             if not replace and n > found:
-                raise self._learner._explained(
+                raise self._shards.explained(
                     NotEnoughDataError(f"cannot sample {n} distinct rows: the shards hold {found}")
                 )
-            self._learner._draws.check(n, replace=replace, beta=beta)
+            self._shards.draws.check(n, replace=replace, beta=beta)
+
+    # ------------------------------------------------------------------ state
 
     @property
     def has_priorities(self) -> bool:
         """Whether rows are drawn by priority: then batches have ``weights`` and ``indexes``."""
-        return self._learner.sampler.has_priorities
+        return self.sampler.has_priorities
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return self._model.fields
+
+    def _read_batch_size(
+        self, batch_size: int, fields: str | Iterable[str] | None = None
+    ) -> tuple[int, Names]:
+        return self._model._read_batch_size(batch_size, fields)
+
+    def _field_specs(self, names: Names) -> dict[str, ColumnSpec]:
+        return self._model._field_specs(names)
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        return {**self._model._further_specs(), **self.sampler.columns}
 
     def __len__(self) -> int:
         """Rows of all shards that can be drawn, whatever a view needs besides."""
-        learner = self._learner
-        with learner._lock:
-            learner._follow()
-            return len(learner._group)
+        with self._shards.lock:
+            self._shards.follow()
+            return len(self._shards.group)
 
 
 def _cleared(clears: Clears) -> int | None:

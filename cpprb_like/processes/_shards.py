@@ -13,9 +13,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,7 +31,6 @@ from cpprb_like._files import file_maps
 from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._rows import chained, overflow
-from cpprb_like._rows.gather import take
 from cpprb_like._rows.row_handles import handles
 from cpprb_like._rows.tracker import Tracker
 from cpprb_like._rows.undo import Undo, clock
@@ -50,6 +48,7 @@ from cpprb_like.processes._folder import (
 )
 from cpprb_like.processes._followers import Follower
 from cpprb_like.samplers._base import Sampler, Slots
+from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
@@ -59,8 +58,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Actor", "Reader", "ShardFiles"]
 
-Found = TypeVar("Found")
-
 ROWS = "rows"  # prefix of the files of a shard
 ADDED = "rows.added"  # file with the time of its last row
 TIMES = "rows.times"  # file with the time of each row, where somebody has made one
@@ -69,7 +66,6 @@ READ_ONLY = "this is the learner's end of a shared replay: it reads rows, and ac
 CLOSED = "the actor was closed: its shard belongs to whoever takes it next"
 FORKED = "the actor belongs to the parent process; take one in this process: replay.actor()"
 WORD = 8
-BUSY = 1  # see ``Follower.sync``
 TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
     "many rows a second, or the process that edits them was stopped"
@@ -360,7 +356,7 @@ def check_room(nbytes: int, folder: Path) -> None:
 class Reader(ReplayBuffer):
     """The rows of a shard, followed while another process writes them.
 
-    It is a buffer that nobody can write to: what is new comes by ``follow``.
+    It is a buffer without writers: new rows come by its follower.
     """
 
     def __init__(
@@ -388,36 +384,22 @@ class Reader(ReplayBuffer):
             lambda base, oldest, stop: files.follow_sides(ring, base, oldest, stop),
         )
 
-    def follow(self) -> bool:
-        """Have the rows that have come since; false while what there is of them is being edited."""
-        return self.follower.sync() != BUSY
+    def read(self, slots: Slots, names: tuple[str, ...] | None, located: bool) -> Batch:  # noqa: ARG002
+        """The rows in these slots; ``located`` adds the places of rows of a sequence."""
+        columns = None if names is None else self._columns(names)
+        return self._rows.take(slots, None, None, columns)
 
-    def attempt(self, slots: Slots, read: Callable[[], Found | None]) -> Found | None:
-        """What ``read`` gives; None if rows in these slots were written over meanwhile."""
-        moment = self.ring.now()
-        try:
-            found = read()
-        except (ValueError, IndexError):
-            if self.ring.holds(moment, slots):
-                raise
-            return None
-        return found if self.ring.holds(moment, slots) else None
+    def order(self, rng: np.random.Generator | None) -> tuple[int, Callable[[int], Slots]]:
+        """How many rows an epoch has, and the function that gives so many of them at a time."""
+        return len(self.ring), Epoch(self.ring, rng).take
 
-    def read_at(self, slots: Slots, fields: tuple[str, ...] | None) -> Batch | None:
-        """The rows in these slots; None if some were written over meanwhile."""
-        columns = self._columns(fields)
-        read = self._reading(columns) or partial(take, self.ring, columns=columns)
-        return self.attempt(slots, partial(read, slots))
+    def can_draw(self, slots: Slots) -> NDArray[np.bool_]:
+        """Which rows can be drawn now."""
+        return ~self.ring.absent_at(slots)
 
     def has_before(self, starts: Starts, slots: Slots) -> bool:
         """Whether the rows before these, which were read too, have not been written over either."""
-        moment = self.ring.now()
-        self.follow()
         self.leave_out()
-        came = self.ring.written - moment.written
-        ages = (slots - moment.written) % self.ring.capacity
-        if self.ring.clears != moment.clears or (ages < came).any():
-            return False
         return bool((starts.tell(slots) == 1).all())
 
     def leave_out(self) -> None:
@@ -438,16 +420,6 @@ class Reader(ReplayBuffer):
         """The margin of the next try, after rows were written over in spite of this one."""
         progress = max(self.follower.bound - self.ring.first, 1)
         return min(2 * margin + progress, self.ring.capacity)
-
-    def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
-        """Read rows again that were written over meanwhile: newer ones, as no writer waits."""
-        for _ in tries():
-            self.follow()
-            self.leave_out()
-            found = attempt()
-            if found is not None:
-                return found
-        raise RuntimeError(TOO_FAST)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a learner's rows belong to its process; hand on the SharedReplay instead")

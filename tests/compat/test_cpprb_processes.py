@@ -678,18 +678,17 @@ def assert_newest(rb: Any, size: int) -> None:
     """While no explorer adds: the rows are the newest of all that are in memory, by their times."""
     newest, every = rb._here().learner, rb._replay.learner()
 
-    def choose(_: Any) -> tuple[Any, dict[str, Any]]:
+    def choose(_: Any) -> Any:
         """Rows of each try, as the one that an explorer was writing over is left out after one."""
         rows: list[tuple[int, int]] = []
-        for number, ring in every._group.usable_rings:
+        for number, ring in every._shards.group.usable_rings:
             slots = ring.newest_slots(len(ring))
-            numbers = every._group.number(number, slots).tolist()
+            numbers = every._shards.group.number(number, slots).tolist()
             rows += zip(newest.times_of(number, slots).tolist(), numbers, strict=True)
         rows.sort(key=lambda row: row[0])
-        return np.array([row for _, row in rows[-size:]], np.intp), {}
+        return np.array([row for _, row in rows[-size:]], np.intp)
 
-    with every._lock:
-        expected = every._read(choose, ("t",), None, False)["t"]
+    expected = every._read_chosen(choose, ("t",))["t"]
     found = rb.get_all_transitions()
     assert torn(found, N_STEPS) is None
     assert sorted(found["t"].tolist()) == sorted(expected.tolist())

@@ -255,7 +255,7 @@ def test_a_learner_waits_for_a_shard_that_is_set_right(
     replay: SharedReplay, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not count as empty, although that takes longer than an edit."""
-    monkeypatch.setattr("cpprb_like.processes._learner.PATIENCE", 20.0)  # on a busy machine, too
+    monkeypatch.setattr("cpprb_like.processes._followed.PATIENCE", 20.0)  # on a busy machine, too
     child = Child("writer", stopping(replay, options, ADDING[0], signal.SIGKILL, 30))
     with ended([child]):
         assert child.end() == -signal.SIGKILL
@@ -277,9 +277,10 @@ def test_a_shard_is_edited_as_long_as_it_was_not_followed(
             actor.add(**step(options, t))
     learner = replay.learner(seed=0)
     learner.sample(1)
-    learner._group = SimpleNamespace(follow=lambda: [0])  # type: ignore[assignment]
-    assert not learner._reader(0).follower.is_busy  # a moment later it has ended
-    assert learner._wait_for({0}) == {0}
+    shards = learner._shards
+    shards.group = SimpleNamespace(follow=lambda: [0])  # type: ignore[assignment]
+    assert not shards.reader(0).follower.is_busy  # a moment later it has ended
+    assert shards._wait_for({0}) == {0}
 
 
 HELD: dict[str, Any] = {name: shared_rows.FIELDS[name] for name in ("id", "rew", "done")}

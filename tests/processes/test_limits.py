@@ -142,7 +142,7 @@ def test_a_learner_that_is_killed_holds_nobody(when: str) -> None:
         learner: Any = replay.learner(seed=0)
         learner.sample(1)
         if when == "draws":
-            announce(learner._samples, 3)
+            announce(learner._shards.gate, 3)
             die()
         learner.sample(4)
 

@@ -32,7 +32,7 @@ from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.processes._newest import NewestLearner
 from cpprb_like.processes._sharded import Limits
 from cpprb_like.samplers import Prioritized, Uniform
-from cpprb_like.samplers._base import Extra, Sampler
+from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.schedules import Schedule
 from cpprb_like.typing import FieldSpec, RowOptions, SharedOptions
@@ -314,7 +314,7 @@ class MPReplayBuffer:
         if rows is not None:
             return rows
         _, names = learner._read_batch_size(0, self._visible(None))
-        return learner._take(np.empty(0, np.intp), names, None, False)[1]
+        return learner._no_rows(names)
 
     def clear(self) -> None:
         """Forget all rows, of all explorers, and the greatest priority; those that add go on."""
@@ -495,27 +495,27 @@ class _Transitions:
     def _all_by_age(self) -> tuple[Batch, NDArray[np.bool_]]:
         """All rows, episode by episode in the order of their ends, and which rows end one."""
         learner = self._shared._here().learner
+        shards = learner._shards
         ends = np.zeros(0, np.bool_)
 
-        def choose(limits: Limits) -> tuple[NDArray[np.intp], Extra]:
+        def choose(limits: Limits) -> NDArray[np.intp]:
             nonlocal ends
             found: list[tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.int64]]] = []
-            for number, ring in learner._group.usable_rings:
+            for number, ring in shards.group.usable_rings:
                 slots, last = slots_by_age(ring)
                 times = learner.times_of(number, slots[last])
                 times = np.repeat(times, np.diff(np.flatnonzero(last), prepend=-1))
-                found.append((learner._group.number(number, slots), last, times))
+                found.append((shards.group.number(number, slots), last, times))
             if not found:
-                return np.zeros(0, np.intp), {}
+                return np.zeros(0, np.intp)
             rows, lasts, times = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
             order = np.argsort(times, kind="stable")
-            order = order[learner._are_beyond(limits, rows[order])]
+            order = order[shards.are_beyond(limits, rows[order])]
             ends = lasts[order]
-            return rows[order], {}
+            return rows[order]
 
         _, names = learner._read_batch_size(0, self._shared._visible(None))
-        with learner._lock:
-            batch = learner._read(choose, names, None, False)
+        batch = learner._read_chosen(choose, names)
         return batch, ends
 
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
