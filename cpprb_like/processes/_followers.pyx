@@ -532,12 +532,6 @@ cdef class Followers:
 
     # ------------------------------------------------------------------ reading
 
-    def read(self, cnp.ndarray rows not None, tuple columns not None, list arrays=None):
-        """As ``c_read``: the number of a ring that has lost a row, or -1, and the values by name."""
-        cdef intp_t late = -1
-        cdef dict batch = self.c_read(rows, columns, arrays, &late)
-        return late, batch
-
     cdef dict c_read(self, cnp.ndarray rows, tuple columns, list arrays, intp_t* late):
         """The values of columns at the given rows, by name.
 

@@ -1,1 +1,0 @@
-"""Nothing of ``_attempt`` is called from C."""
