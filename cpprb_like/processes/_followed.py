@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cpprb_like._machine.forks import BUFFER, OneProcess, tell, watch
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.limiters._gates import SampleGate
-from cpprb_like.processes._draws import Draws
+from cpprb_like.processes._draws import Draws, RowNumbers
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import said_by
 from cpprb_like.processes._followers import Followers
@@ -221,8 +222,8 @@ class FollowedShards:
             limits[number] = reader.oldest_beyond(margin)
         return limits
 
-    def are_beyond(self, limits: Mapping[int, int], rows: Any) -> Any:
-        """Which rows are not older than the limits of their shards: an array of bool."""
+    def are_beyond(self, limits: Mapping[int, int], rows: RowNumbers) -> NDArray[np.bool_]:
+        """Which rows are not older than the limits of their shards."""
         found = np.full(len(rows), True)
         for number, places, slots in self.group.parts(rows):
             if number in limits:
