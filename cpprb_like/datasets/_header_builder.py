@@ -44,6 +44,8 @@ class HeaderBuilder:
     fields : dict of str to Field
     places : dict of str to tuple of str
         Path of the column of each field.
+    seen : set of tuple of str
+        Paths of all columns, also of those that make no field.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class HeaderBuilder:
     ) -> None:
         self.fields: dict[str, Field] = {}
         self.places: dict[str, Path] = {}
+        self.seen: set[Path] = set()
         self._parts: dict[str, dict[str, Path]] = {OBS: {}, ACT: {}}
         self._roles, self._left_out = roles, left_out
         self._makes_next, self._takes_next = makes_next, takes_next
@@ -73,6 +76,7 @@ class HeaderBuilder:
             Makes the field of a path and a name, or returns the reason why it makes none.
         """
         for path in sorted(paths, key=lambda path: path[0] not in self._roles):
+            self.seen.add(path)
             role = self._roles.get(path[0], path[0])
             name = unquote(".".join((role, *path[1:])))
             if self._is_taken(name):

@@ -30,11 +30,16 @@ def encoded(image: Array, format: str) -> bytes:  # noqa: A002 (of the data set,
     return out.getvalue()
 
 
-def _size_of(data: bytes | None, name: str, format: str) -> tuple[int, int]:  # noqa: A002
+def _size_of(
+    data: bytes | None,
+    name: str,
+    format: str,  # noqa: A002
+    kinds: tuple[str, ...],
+) -> tuple[int, int]:
     """The height and width of an image, without its pixels."""
     module = need("PIL.Image", format)
     try:
-        with module.open(io.BytesIO(data or b""), formats=("PNG", "JPEG")) as image:
+        with module.open(io.BytesIO(data or b""), formats=kinds) as image:
             return int(image.size[1]), int(image.size[0])
     except (OSError, ValueError, SyntaxError, struct.error, zlib.error) as error:
         raise ValueError(f"{name}: expected an image: {error}") from None
@@ -47,17 +52,20 @@ def decoded(
     shape: tuple[int, ...],
     name: str,
     format: str,  # noqa: A002
+    kinds: tuple[str, ...] = ("PNG", "JPEG"),
 ) -> Array:
-    """An image of PNG, or of JPEG, of this shape."""
-    height, width = _size_of(data, name, format)
+    """An image of this shape, of one of these kinds of files."""
+    height, width = _size_of(data, name, format, kinds)
     if (height, width) != shape[:2]:
         raise ValueError(f"{name}: expected an image of {shape[:2]}, got {(height, width)}")
     module = need("PIL.Image", format)
     try:
-        with module.open(io.BytesIO(data or b""), formats=("PNG", "JPEG")) as image:
+        with module.open(io.BytesIO(data or b""), formats=kinds) as image:
             if image.mode[0] in "IF":
                 raise ValueError(f"expected 8 bits a channel, got {image.mode}")
-            mode = COLORS[shape[2]]
+            mode = COLORS.get((*shape, 1)[2])
+            if mode is None:
+                raise ValueError(f"expected 1, 3 or 4 channels, as of no image of shape {shape}")
             plain = image if image.mode == mode else image.convert(mode)
             return np.asarray(plain, np.uint8).reshape(shape)
     except (OSError, ValueError, SyntaxError, struct.error, zlib.error) as error:

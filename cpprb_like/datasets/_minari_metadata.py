@@ -1,8 +1,8 @@
-"""``metadata.json`` of a Minari data set: its storage, name, spaces and environment, and ours.
+"""``metadata.json`` of a Minari data set: its storage, name, spaces and environment.
 
 A buffer knows dtypes and shapes, not bounds: spaces are as wide as the dtype unless the caller
 gives them. They are written as ``minari.serialization`` reads them. Not here: the rows
-(``_minari``, ``_minari_arrow``).
+(``_minari_storage``).
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like.datasets._files import is_native, need, warn
-from cpprb_like.datasets._model import Array, Field, Header, key_of, load_json, nest
+from cpprb_like.datasets._files import need, warn
+from cpprb_like.datasets._model import Field, Header, load_json, nest
 from cpprb_like.datasets._model import Path as Parts
 
 __all__ = [
-    "INFOS",
     "METADATA",
+    "SPACES",
     "Leaf",
     "about_of",
     "data_folder",
     "find",
-    "info_of_reset",
-    "infos",
+    "is_tuple",
     "leaves",
     "of_new",
     "read",
@@ -38,12 +37,10 @@ __all__ = [
 ]
 
 METADATA = "metadata.json"
-OURS = "cpprb_like"
 VERSION = "0.5.4"  # of Minari, whose layout this is
 ROOT = "MINARI_DATASETS_PATH"
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v[0-9]+")
 IMAGE_LEAST = 32  # less is no image to Minari
-INFOS, INFO = "infos", "info."
 SPACES = "observation_space", "action_space"
 ENVIRONMENTS = ("env_spec", "eval_env_spec")
 OWN = {  # keys of which export knows the values
@@ -53,7 +50,6 @@ OWN = {  # keys of which export knows the values
     "data_format",
     "jpeg_encoding",
     "dataset_size",
-    OURS,
 }
 
 
@@ -155,26 +151,6 @@ def _spec(spec: Any, key: str) -> str:
     return str(spec.to_json())
 
 
-def infos(header: Header) -> dict[str, Parts]:
-    """Fields ``info.x`` that have a place in ``infos``, and the path of each there."""
-    found = {}
-    for field in header.extras:
-        path = tuple(map(key_of, field.name.removeprefix(INFO).split(".")))
-        if field.name.startswith(INFO) and field.nbytes and is_native(field.dtype) and all(path):
-            found[field.name] = path
-    try:
-        nest((path, name) for name, path in found.items())
-    except ValueError:  # one is a part of another
-        return {}
-    return found
-
-
-def info_of_reset(field: Field) -> Array:
-    """What stands for the info of a reset, which no buffer has: NaN, or 0 where there is none."""
-    value = math.nan if field.dtype.kind == "f" else 0
-    return np.full((1, *field.shape), value, field.dtype)
-
-
 def write(
     folder: Path, header: Header, storage: str, nbytes: int, about: Mapping[str, Any]
 ) -> None:
@@ -187,7 +163,6 @@ def write(
         "jpeg_encoding": False,
         "dataset_size": round(nbytes / 1e6, 1),
         **about,
-        OURS: header.to_json(),
     }
     (folder / METADATA).write_text(json.dumps(found), encoding="utf-8")
 
@@ -264,18 +239,13 @@ def _leaf(field: Field) -> dict[str, Any]:
     }
 
 
-def read(folder: Path) -> tuple[dict[str, Any], Header | None]:
-    """What the file says, and our own metadata if it has them."""
+def read(folder: Path) -> dict[str, Any]:
+    """The entries of the file."""
     path = folder / METADATA
     found = load_json(path.read_bytes(), str(path))
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected a JSON object, got {type(found).__name__}")
-    if OURS not in found:
-        return found, None
-    try:
-        return found, Header.from_json(found[OURS])
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    return found
 
 
 class Leaf:

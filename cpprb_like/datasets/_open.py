@@ -22,15 +22,15 @@ from cpprb_like.errors import DataLossWarning
 
 __all__ = ["FORMATS", "Description", "describe", "detect_format", "export", "from_dataset"]
 
-# In the order in which a path is tried.
+# Modules and their objects, in the order in which a path is tried.
 MODULES = {
-    "minari": "_minari",
-    "minari-arrow": "_minari_arrow",
-    "d4rl": "_d4rl",
-    "rlds": "_rlds",
-    "lerobot": "_lerobot",
-    "dreamerv3": "_dreamerv3",
-    "rllib": "_rllib",
+    "minari": ("_minari", "HDF5"),
+    "minari-arrow": ("_minari", "ARROW"),
+    "d4rl": ("_d4rl", "FORMAT"),
+    "rlds": ("_rlds", "FORMAT"),
+    "lerobot": ("_lerobot", "FORMAT"),
+    "dreamerv3": ("_dreamerv3", "FORMAT"),
+    "rllib": ("_rllib", "FORMAT"),
 }
 FORMATS = tuple(MODULES)
 
@@ -75,7 +75,8 @@ class Description(NamedTuple):
 def _format(name: str) -> Format:
     if name not in MODULES:
         raise ValueError(f"format: expected one of {list(FORMATS)}, got {name!r}")
-    found: Format = importlib.import_module(f"cpprb_like.datasets.{MODULES[name]}").FORMAT
+    module, attribute = MODULES[name]
+    found: Format = getattr(importlib.import_module(f"cpprb_like.datasets.{module}"), attribute)
     return found
 
 

@@ -166,18 +166,15 @@ def test_seeds_are_kept(format: str, tmp_path: Path) -> None:  # noqa: A002 (as 
     assert rb.get_all_transitions()["seed"].tolist() == [100] * 3 + [101] * 3 + [-1] * 3
     rb.export(tmp_path / "y", format)
     assert [one.seed for one in describe(tmp_path / "y").episodes] == [100, 101, None]
-    (tmp_path / "z").mkdir()
-    shutil.copytree(tmp_path / "y" / "data", tmp_path / "z" / "data")
-    metadata = tmp_path / "z" / "data" / "metadata.json"
-    found = json.loads(metadata.read_text())
-    del found["cpprb_like"]
-    metadata.write_text(json.dumps(found))
-    assert [one.seed for one in describe(tmp_path / "z").episodes] == [100, 101, None]
-    again = ReplayBuffer.from_dataset(tmp_path / "y")
+    again = ReplayBuffer.from_dataset(tmp_path / "y", strict=True)
     assert again.get_all_transitions()["seed"].tolist() == [100] * 3 + [101] * 3 + [-1] * 3
     rb.update(range(9), seed=range(9))
-    rb.export(tmp_path / "w", format)
+    with pytest.warns(DataLossWarning, match="the seeds of 3 episodes, which"):
+        rb.export(tmp_path / "w", format)
     assert [one.seed for one in describe(tmp_path / "w").episodes] == [None] * 3
+    with pytest.raises(ValueError, match="the seeds of 3 episodes, which"):
+        rb.export(tmp_path / "v", format, strict=True)
+    assert not (tmp_path / "v").exists()
 
 
 @pytest.mark.parametrize("seed", [-3, 2**63])
