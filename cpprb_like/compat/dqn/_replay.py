@@ -59,13 +59,12 @@ class Batch(NamedTuple):
     done_mask: NDArray[np.float32]  #: 1 where the episode ended by the action, else 0
 
 
-# What came after a frame; it is stored with the next frame, when that comes. Action, reward, done;
-# whether the next frame is of another episode; whether a transition starts at the frame.
+# The effect of a frame, which is stored in the row of the next frame: action, reward, done, whether
+# the next frame begins an episode, and whether a transition starts at the frame.
 Effect = tuple[int, float, bool, bool, bool]
-Pending = tuple[int, Effect, Effect]
 EFFECT = ("last_action", "last_reward", "last_done", "is_first", "is_known")
 NOT_KNOWN: Effect = (0, 0.0, False, False, False)
-CUT_OFF: Effect = (0, 0.0, False, True, False)  # of the frame behind an episode that was truncated
+CUT_OFF: Effect = (0, 0.0, False, True, False)  # effect of the final frame of a truncated episode
 
 
 class ReplayBuffer(Checkpointed):
@@ -144,10 +143,10 @@ class ReplayBuffer(Checkpointed):
         self._rng = None if seed is None else generator(seed)
         self._rows: cpprb_like.ReplayBuffer | None = None
         self._frame_shape: tuple[int, ...] = ()
-        # The number of the newest frame, its effect, and that of the next one if that is there: so
-        # what is true follows from the rows, and nothing has to be set right when they are written.
-        self._pending: Pending = (-1, NOT_KNOWN, NOT_KNOWN)
-        # Numbers of frames that no transition may start at: the rows say which of them are such.
+        # Effects that are in no row yet, by the number of their frame: that of the newest frame,
+        # and that of a final frame, which is set before the frame is stored.
+        self._pending: dict[int, Effect] = {}
+        # Numbers of frames at which a transition may not start; `is_known` of the next row decides.
         self._suspects: set[int] = set()
 
     # ------------------------------------------------------------------ storing
@@ -173,20 +172,13 @@ class ReplayBuffer(Checkpointed):
         MemoryError
             There is no memory for ``size`` such frames.
         """
-        rows, (at, effect, following) = self._rows, self._pending
-        number = 0 if rows is None else rows.ring.written
-        if at != number - 1 or following is not NOT_KNOWN:
-            effect = self._effect(number - 1)
-            self._pending = (number - 1, effect, NOT_KNOWN)
+        number = self._stored
+        effect = self._pending.get(number - 1, NOT_KNOWN)
+        self._pending = {number - 1: effect}
         return self._store(frame, number, effect)
 
-    def _effect(self, number: int, pending: Pending | None = None) -> Effect:
-        """What is known of a frame, if it is the newest."""
-        at, effect, following = self._pending if pending is None else pending
-        return effect if at == number else following if at == number - 1 else NOT_KNOWN
-
     def _store(self, frame: ArrayLike, number: int, effect: Effect) -> int:
-        """Store a frame, which has this number, and the effect of the one before it."""
+        """Store the frame of this number, with the effect of the one before it."""
         value = frame if type(frame) is np.ndarray else as_numbers("frame", frame)
         rows = self._rows
         if rows is None:
@@ -211,7 +203,7 @@ class ReplayBuffer(Checkpointed):
             raise
         if number == 0:
             self._frame_shape = value.shape
-            self._rows = rows  # last: it says that there is a frame, whose shape is known
+            self._rows = rows  # last: other threads take it for the sign of a first frame
         if self._suspects:
             self._suspects.discard(number - self.size)
         return slot  # type: ignore[return-value]  # a row was added
@@ -256,7 +248,7 @@ class ReplayBuffer(Checkpointed):
             changed.
         """
         rows = self._rows
-        if (  # what programs do at each step, in half the time of all the questions below
+        if (  # the usual call, in half the time of all checks below
             rows is not None
             and type(action) is int
             and type(reward) is float
@@ -268,7 +260,7 @@ class ReplayBuffer(Checkpointed):
             and truncated is False
             and final_frame is None
         ):
-            self._pending = (newest, (action, reward, done, done, True), NOT_KNOWN)
+            self._pending = {newest: (action, reward, done, done, True)}
             return
         slot = as_int("idx", idx)
         if rows is None or not 0 <= slot < self.num_in_buffer:
@@ -279,27 +271,26 @@ class ReplayBuffer(Checkpointed):
         if final_frame is not None and not (is_cut and is_newest):
             raise ValueError("final_frame: expected for the newest frame only, if it is truncated")
         is_last = is_done or (is_cut and final_frame is None)
-        effect = (_action(action), _reward(reward), is_done, is_last, is_done or not is_last)
+        number = as_int("action", action, -INT32_MAX - 1, INT32_MAX)
+        effect = (number, _reward(reward), is_done, is_last, is_done or not is_last)
         if not is_newest:
-            self._replace(rows, slot, effect)
+            self._replace(rows, newest - (newest - slot) % self.size, effect)
         elif final_frame is None:
-            self._pending = (newest, effect, NOT_KNOWN)
+            self._pending = {newest: effect}
         else:
             before = self._pending
-            self._pending = (newest, self._effect(newest), CUT_OFF)
+            self._pending = {newest: before.get(newest, NOT_KNOWN), newest + 1: CUT_OFF}
             try:
                 self._store(final_frame, newest + 1, effect)
             except ValueError:
                 self._pending = before
                 raise
 
-    def _replace(self, rows: cpprb_like.ReplayBuffer, slot: int, effect: Effect) -> None:
+    def _replace(self, rows: cpprb_like.ReplayBuffer, number: int, effect: Effect) -> None:
         """Store the effect of a frame that is not the newest."""
-        newest = self._stored - 1
-        number = newest - (newest - slot) % self.size
         if not effect[-1]:
             self._suspects.add(number)
-        rows.update((slot + 1) % self.size, **dict(zip(EFFECT, effect, strict=True)))
+        rows.update((number + 1) % self.size, **dict(zip(EFFECT, effect, strict=True)))
         if effect[-1]:
             self._suspects.discard(number)
 
@@ -316,9 +307,9 @@ class ReplayBuffer(Checkpointed):
                 "is_first": {"shape": (), "dtype": np.bool_},
                 "is_known": {"shape": (), "dtype": np.bool_},
             },
-            terminated=False,  # an episode ends where the next frame says so
+            terminated=False,  # `is_first` of the next row marks the end of an episode
             truncated=False,
-            seed=0,  # never used: the draws are our own
+            seed=0,  # not used: this class draws for itself
         )
 
     # ------------------------------------------------------------------ reading
@@ -365,7 +356,7 @@ class ReplayBuffer(Checkpointed):
         return n <= most
 
     def _count(self, rows: cpprb_like.ReplayBuffer) -> tuple[Ints, int]:
-        """How many transitions there are."""
+        """The number of transitions."""
         number = rows.ring.written
         return np.empty(0, np.intp), min(number, self.size) - len(self._without_next(rows, number))
 
@@ -404,7 +395,7 @@ class ReplayBuffer(Checkpointed):
         return batch
 
     def _sample(self, rows: cpprb_like.ReplayBuffer, n: int) -> tuple[Ints, Batch]:
-        """Slots of a batch, and the batch, of rows that nobody changes meanwhile."""
+        """The slots of a batch, and the batch."""
         number = rows.ring.written
         among = min(number, self.size)
         without = self._without_next(rows, number)
@@ -425,7 +416,7 @@ class ReplayBuffer(Checkpointed):
         return windows[windows >= 0], batch
 
     def _draw(self, n: int, among: int, without: list[int]) -> Ints:
-        """Different frames that a transition starts at, by age: the oldest has 0."""
+        """Ages of different frames at which a transition starts; the oldest frame has age 0."""
         integers = np.random.randint if self._rng is None else self._rng.integers
         if 2 * (n + len(without)) > among:
             there = np.setdiff1d(np.arange(among), without)
@@ -438,20 +429,17 @@ class ReplayBuffer(Checkpointed):
         return np.fromiter(found, np.intp, len(found))[len(without) :]
 
     def _without_next(self, rows: cpprb_like.ReplayBuffer, number: int) -> list[int]:
-        """The frames that no transition starts at, by age, when ``number`` frames were stored."""
+        """Ages of the frames at which no transition starts, after ``number`` frames."""
         newest, oldest = number - 1, max(0, number - self.size)
         suspects = [k for k in sorted(self._suspects) if oldest <= k < newest]
         if suspects:
-            told = np.array([suspects]) + 1
-            is_known = rows.stack("is_known", told % self.size)[0].tolist()
+            following = np.array([suspects]) + 1
+            is_known = rows.stack("is_known", following % self.size)[0].tolist()
             suspects = [k for k, known in zip(suspects, is_known, strict=True) if not known]
         return [k - oldest for k in (newest, *suspects)]
 
     def _windows(self, rows: cpprb_like.ReplayBuffer, numbers: Ints) -> Ints:
-        """The slots of the frames of each view, oldest first; -1 for what is not there.
-
-        ``numbers`` are those of the newest frames.
-        """
+        """The slots of the views whose newest frames have these numbers; -1 for padding."""
         depth = self.frame_history_len if len(self._frame_shape) > 1 else 1
         windows, _, _ = rows.ring.windows(
             numbers % self.size, depth - 1, 0, starts="is_first", repeat=False
@@ -472,7 +460,7 @@ class ReplayBuffer(Checkpointed):
 
     @property
     def _stored(self) -> int:
-        """Frames so far."""
+        """Frames stored so far."""
         return 0 if self._rows is None else self._rows.ring.written
 
     @property
@@ -525,14 +513,14 @@ class ReplayBuffer(Checkpointed):
     def _effects_at(
         self, rows: cpprb_like.ReplayBuffer, name: str, slots: Ints
     ) -> tuple[Ints, Array]:
-        """What came after the frames in these slots; the newest's before it is written."""
-        pending = self._pending  # first: it may be of an older frame then, but of no newer one
+        """The effects of the frames in these slots."""
+        pending = self._pending  # read first: it has no effect of a frame that is not in the rows
         number = rows.ring.written
         newest = (number - 1) % self.size
         older = (slots < min(number, self.size)) & (slots != newest)
         following = np.where(older, (slots + 1) % self.size, -1)
         values = rows.stack(name, following[:, np.newaxis]).reshape(-1)
-        values[slots == newest] = self._effect(number - 1, pending)[EFFECT.index(name)]
+        values[slots == newest] = pending.get(number - 1, NOT_KNOWN)[EFFECT.index(name)]
         return following[older], values
 
     def __repr__(self) -> str:
@@ -601,13 +589,6 @@ def _flag(name: str, value: object) -> bool:
     if np.ndim(value) or value not in (0, 1):  # type: ignore[arg-type]
         raise ValueError(f"{name}: expected True or False, got {value!r}")
     return bool(value)
-
-
-def _action(value: int) -> int:
-    action = as_int("action", value)
-    if not -INT32_MAX - 1 <= action <= INT32_MAX:
-        raise ValueError(f"action: expected an integer that int32 can hold, got {action}")
-    return action
 
 
 def _reward(value: float) -> float:
