@@ -28,6 +28,7 @@ from cpprb_like._machine.drawn_ahead import (
     state_before,
 )
 from cpprb_like._machine.generators import Seed, generator
+from cpprb_like.buffers._parts import Parts
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._prioritized import read_indexes, read_priorities
@@ -320,8 +321,8 @@ class Mixture(Source):
             if "weights" in extra:
                 extra["weights"][start:stop] = part.get("weights", 1.0)
             if "indexes" in extra:
-                index = part.get("indexes", 0) * len(self._sources)
-                extra["indexes"][start:stop] = index + number
+                own = part.get("indexes", np.zeros(stop - start, np.int64))
+                extra["indexes"][start:stop] = self._names.name(number, own)
             known = {*OWN_NAMES, *wanted}
             others[name] = {column: part[column] for column in part if column not in known}
         further = _join(others)
@@ -378,8 +379,8 @@ class Mixture(Source):
 
         Notes
         -----
-        An index is ``index in its buffer * len(buffers) + source``. Cost: that of the buffers'
-        updates.
+        The low bits of an index are the number of the source, one bit for two sources, two for up
+        to four; above them is the index in the source. Cost: that of the buffers' updates.
 
         Examples
         --------
@@ -398,32 +399,31 @@ class Mixture(Source):
         given = read_indexes(indexes, len(values))
         wrong = self._check_update(given, values)
         if len(wrong):
-            _, number = np.divmod(given[wrong[0]], len(self._sources))
-            name = list(self._sources)[number]
+            ((number, _, _),) = self._names.split(given[wrong[:1]])
+            what = "a source"
+            if number < len(self._sources):
+                name = list(self._sources)[number]
+                what = f"source {name!r}, which holds {len(self._sources[name])}"
             raise IndexError(
-                f"indexes[{wrong[0]}]: expected that of a row of source {name!r}, which "
-                f"holds {len(self._sources[name])}; got {given[wrong[0]]}"
+                f"indexes[{wrong[0]}]: expected that of a row of {what}; got {given[wrong[0]]}"
             )
-        for name, places, index in self._parts_of(given):
-            with _named(name):
-                self._sources[name].update_priorities(index, values[places])
-
-    def _parts_of(
-        self, indexes: NDArray[np.int64]
-    ) -> Iterator[tuple[str, NDArray[np.intp], NDArray[np.int64]]]:
-        """The name of each source with priorities, the places of its indexes, and its own ones."""
-        index, source = np.divmod(indexes, len(self._sources))
-        for number, (name, one) in enumerate(self._sources.items()):
-            if one.has_priorities:
-                places = np.flatnonzero(source == number)
-                yield name, places, index[places]
+        names = list(self._sources)
+        for number, places, own in self._names.split(given):
+            source = self._sources[names[number]]
+            if source.has_priorities:
+                with _named(names[number]):
+                    source.update_priorities(own, values[places])
 
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> NDArray[np.intp]:
         wrong = [np.empty(0, np.intp)]
-        for name, places, index in self._parts_of(indexes):
-            wrong.append(places[self._sources[name]._check_update(index, priorities[places])])
+        sources = list(self._sources.values())
+        for number, places, own in self._names.split(indexes):
+            if number >= len(sources):
+                wrong.append(places)
+            elif sources[number].has_priorities:
+                wrong.append(places[sources[number]._check_update(own, priorities[places])])
         return np.concatenate(wrong)
 
     def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
@@ -484,6 +484,11 @@ class Mixture(Source):
             found["weights"] = ColumnSpec(self._weights_dtype, ())
             found["indexes"] = ColumnSpec(np.dtype(np.int64), ())
         return found
+
+    @property
+    def _names(self) -> Parts:
+        """The names of rows, by source."""
+        return Parts(len(self._sources))
 
     @property
     def _weights_dtype(self) -> np.dtype[Any]:

@@ -225,7 +225,7 @@ class FollowedShards:
     def are_beyond(self, limits: Mapping[int, int], rows: RowNumbers) -> NDArray[np.bool_]:
         """Which rows are not older than the limits of their shards."""
         found = np.full(len(rows), True)
-        for number, places, slots in self.group.parts(rows):
+        for number, places, slots in self.group.names.split(rows):
             if number in limits:
                 found[places] = self.reader(number).ring.row_ids(slots) >= limits[number]
         return found

@@ -44,6 +44,7 @@ cdef struct Span:                # the rows of a ring
 
 cdef class Followers:
     cdef readonly intp_t width       # rings, at most
+    cdef readonly object names       # Parts: numbers of rows, split by ring
     cdef readonly int bits           # of a row's number that say which ring it is in
     cdef intp_t mask                 # the same bits
     cdef list members                # Follower or None

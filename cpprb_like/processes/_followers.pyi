@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,10 +7,9 @@ from typing_extensions import Self
 
 from cpprb_like._core import Ring
 from cpprb_like._rows.column import Column
+from cpprb_like.buffers._parts import Parts
 from cpprb_like.processes._draws import Draws
 from cpprb_like.schedules import Schedule
-
-_Rows = TypeVar("_Rows", np.intp, np.int64)
 
 def read_header(state: NDArray[np.int64]) -> NDArray[np.int64] | None: ...
 
@@ -38,11 +37,10 @@ class Follower:
     def is_busy(self) -> bool: ...
     def leave_out(self, row: int) -> None: ...
 
-def places_by_label(labels: NDArray[np.integer[Any]]) -> list[tuple[int, NDArray[np.intp]]]: ...
-
 @final
 class Followers:
     width: int
+    names: Parts
     bits: int
     late: int
     def __new__(cls, width: int) -> Self: ...
@@ -54,8 +52,6 @@ class Followers:
     def __len__(self) -> int: ...
     @property
     def stored(self) -> int: ...
-    def number(self, number: int, slots: NDArray[np.intp]) -> NDArray[np.intp]: ...
-    def parts(self, rows: NDArray[_Rows]) -> list[tuple[int, NDArray[np.intp], NDArray[_Rows]]]: ...
     def handles(self, rows: NDArray[np.intp]) -> NDArray[np.int64]: ...
 
 def attempt(

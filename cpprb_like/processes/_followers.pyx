@@ -35,6 +35,8 @@ from cpprb_like._rows.gather cimport c_check_arrays, c_new_array
 
 import numpy as np
 
+from cpprb_like.buffers._parts import Parts
+
 cnp.import_array()
 
 cdef enum:
@@ -312,17 +314,6 @@ cdef class Follower:
         ring.c_end_edit()
 
 
-def places_by_label(cnp.ndarray labels not None):
-    """Where each label stands: a list of labels, ascending, with the places that have it.
-
-    ``labels`` are integers from 0 on, such as numbers of rings, so few that an array of them is small.
-    """
-    return [
-        (label, np.flatnonzero(labels == label))
-        for label in np.flatnonzero(np.bincount(labels)).tolist()
-    ]
-
-
 @cython.final
 cdef class Followers:
     """The rings of several ``Follower`` objects, as one.
@@ -339,9 +330,8 @@ cdef class Followers:
         if width < 1:
             raise ValueError(f"width: expected at least 1, got {width}")
         self.width = width
-        self.bits = 0
-        while <intp_t> 1 << self.bits < width:
-            self.bits += 1
+        self.names = Parts(width)
+        self.bits = self.names.bits
         self.mask = (<intp_t> 1 << self.bits) - 1
         self.members = [None] * width
         self.rings = [None] * width
@@ -414,21 +404,6 @@ cdef class Followers:
             if self.c_is_usable(number):
                 count += self.c_ring(number).c_stored()
         return count
-
-    def number(self, intp_t number, slots):
-        """The numbers of rows in slots of one ring."""
-        return slots << self.bits | number
-
-    def parts(self, rows):
-        """These numbers of rows, ring by ring: a list of the number of a ring, the places of its rows
-        among those given, and their slots.
-
-        Handles of rows have a ring in the same bits: of these it gives the handles in their rings.
-        """
-        return [
-            (number, places, rows[places] >> self.bits)
-            for number, places in places_by_label(rows & self.mask)
-        ]
 
     cdef list c_parts(self, cnp.ndarray rows, intp_t* places):
         """Rows that were checked, ring by ring: a list of the number of a ring, and its slots.

@@ -19,6 +19,7 @@ from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.aligned import empty
 from cpprb_like._rows.column import Column
 from cpprb_like.buffers._epochs import EpochOrder
+from cpprb_like.buffers._parts import places_by_label
 from cpprb_like.buffers._source import (
     Batch,
     ColumnSpec,
@@ -29,7 +30,7 @@ from cpprb_like.buffers._source import (
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import Beta, Drawn, DrawRows, RowNumbers
 from cpprb_like.processes._followed import FollowedShards
-from cpprb_like.processes._followers import attempt, places_by_label
+from cpprb_like.processes._followers import attempt
 from cpprb_like.processes._shards import TOO_FAST, tries
 from cpprb_like.processes._update_counts import UpdateCounts
 from cpprb_like.samplers._base import Sampler, Slots
@@ -263,7 +264,7 @@ class Sharded(Source):
             rings = [(number, ring) for number, ring in shards.group.usable_rings if len(ring)]
             found = {number: self._parts[number].order(generator) for number, _ in rings}
             clears = [(number, ring, ring.clears) for number, ring in rings]
-            order = _Interleaved(shards.group.number, found, generator)
+            order = _Interleaved(shards.group.names.name, found, generator)
 
         def take(n: int) -> RowNumbers:
             with shards.lock:
@@ -283,7 +284,7 @@ class Sharded(Source):
         if cleared is not None:
             raise RuntimeError(f"writer {cleared} cleared its rows while they were read")
         there = self._shards.are_beyond(limits, rows)
-        for number, places, slots in self._shards.group.parts(rows):
+        for number, places, slots in self._shards.group.names.split(rows):
             there[places] &= self._parts[number].can_draw(slots)
         return rows[there]
 

@@ -244,7 +244,7 @@ cdef class StartsTogether:
     def tell(self, rows):
         """See ``Starts.tell``."""
         found = np.full(len(rows), -1, np.int8)
-        for number, places, slots in self.ring.parts(rows):
+        for number, places, slots in self.ring.names.split(rows):
             if self.ring.c_is_usable(number):
                 found[places] = self.members[number].tell(slots)
         return found
@@ -252,7 +252,7 @@ cdef class StartsTogether:
     def slots(self):
         """All of them: see ``Starts.slots``."""
         return np.concatenate([np.empty(0, np.intp), *[
-            self.ring.number(number, self.members[number].slots())
+            self.ring.names.name(number, self.members[number].slots())
             for number, count in enumerate(self.c_counts()) if count
         ]])
 
@@ -311,7 +311,7 @@ cdef class StartsTogether:
             own = rng.hypergeometric(count, left, wanted) if count else 0
             wanted -= own
             if own:
-                drawn.append(self.ring.number(number, self.members[number].draw_distinct(own, rng)))
+                drawn.append(self.ring.names.name(number, self.members[number].draw_distinct(own, rng)))
         return rng.permutation(np.concatenate(drawn))
 
     def refuse(self, distinct=None):
@@ -563,7 +563,7 @@ cdef class WeightsTogether:
         if passed + n > 0 and self.count(passed + n) == passed + n:  # otherwise refused, and not sorted
             self.c_rank()
         others = {} if without is None else {
-            number: slots for number, _, slots in self.ring.parts(without)
+            number: slots for number, _, slots in self.ring.names.split(without)
         }
         for number, mass, total in self._parts():
             one = self.c_member(number)
@@ -575,7 +575,7 @@ cdef class WeightsTogether:
             if own is not None:
                 total -= one.get(own).sum()
             left = np.maximum(total - np.concatenate([np.zeros(1), weights.cumsum()])[:count], weights)
-            drawn.append(self.ring.number(number, slots))
+            drawn.append(self.ring.names.name(number, slots))
             masses.append(weights * scale)
             times.append((rng.exponential(size=count) / (left * scale)).cumsum())
         found = sum([len(rows) for rows in drawn])
@@ -599,7 +599,7 @@ cdef class WeightsTogether:
         scales = {number: mass / total for number, mass, total in self._parts()}
         self.ring.c_check_rows(rows, NULL)
         found = np.zeros(len(rows))
-        for number, places, slots in self.ring.parts(rows):
+        for number, places, slots in self.ring.names.split(rows):
             if number in scales:
                 found[places] = self.c_member(number).get(slots) * scales[number]
         return found

@@ -94,7 +94,7 @@ def test_indexes_are_slots_where_cpprb_has_slots() -> None:
 
 
 def test_indexes_of_a_mixture_say_which_buffer_too() -> None:
-    """``divmod(index, number of buffers)`` is the index in its buffer, and the buffer."""
+    """The low bits of an index are the number of its buffer; above them is the index in that."""
     a, b = wrapped(check_for_update=True), wrapped(check_for_update=True)
     batch = Mixture({"a": a, "b": b}, {"a": 1, "b": 1}).sample(50)
     index, source = np.divmod(batch["indexes"], 2)
