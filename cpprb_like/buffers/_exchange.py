@@ -38,10 +38,10 @@ class Exchanged:
     ) -> None:
         """Write all rows as a data set of another library.
 
-        What ``from_dataset`` reads of it is equal byte for byte: rows, episodes and how they ended,
-        final observations, environments, which episode is open, and whether the oldest is cut. Not
-        in a data set: priorities and the generator, which ``save`` keeps. Rows are those that were
-        added, single steps: a view is exported by its buffer.
+        A data set is for exchange: values of numbers and bools, episodes in their order and how
+        they ended, and what else the format has a place for. A lossless copy is what ``save``
+        writes.
+        Rows are those that were added, single steps: a view is exported by its buffer.
 
         Parameters
         ----------
@@ -65,7 +65,8 @@ class Exchanged:
         Warns
         -----
         DataLossWarning
-            The format cannot hold something, such as a field of Python objects; it is left out.
+            The format cannot hold something, such as a field of Python objects; it is left out, and
+            the message says how much. ``describe(path).lacks`` lists what a format cannot hold.
         UserWarning
             A data set of Minari is written without the spaces of its environment.
 
@@ -73,7 +74,9 @@ class Exchanged:
         ------
         ValueError
             There is no such format, it needs a field that the buffer has not, there are no rows,
-            ``about`` does not fit the fields, or something cannot be held and ``strict`` is true.
+            ``about`` does not fit the fields or the format, next observations are not those of the
+            rows after and the format has no place for them, or something cannot be held and
+            ``strict`` is true.
         FileExistsError
             There is something of this name.
         ImportError
@@ -125,13 +128,12 @@ class Exchanged:
         format: str | None = None,  # noqa: A002 (the word that users know)
         split: str | None = None,
         capacity: float | None = None,
-        n_envs: int | None = None,
         env_dict: Mapping[str, FieldSpec] | None = None,
         strict: bool = False,
         progress: Tell = None,
         **options: Unpack[DataSetOptions],
     ) -> Self:
-        """A buffer with the rows of a data set, of this or of another library.
+        """A buffer with the rows of a data set.
 
         Parameters
         ----------
@@ -144,9 +146,6 @@ class Exchanged:
         capacity : int, optional
             Rows that the buffer holds; by default those of the data set. If it is less, the newest
             are there.
-        n_envs : int, optional
-            Environments: those that the data set says, or 1, with the episodes of all one after
-            another, each ended. 1 is refused if any but the oldest lacks its first rows.
         env_dict : dict, optional
             The fields that are read, each with its ``shape`` and ``dtype`` if these are not those
             of the data set; all. Numbers are converted, or refused, as by ``add``.
@@ -156,15 +155,14 @@ class Exchanged:
         progress : callable or bool, optional
             As for ``save``.
         **options
-            Of the constructor, such as ``Nstep`` and ``seed``. A data set that ``export`` wrote
-            says ``next_of``, ``stack_compress``, ``terminated`` and ``truncated`` itself, and what
-            is given here has precedence.
+            Of the constructor, such as ``next_of``, ``Nstep`` and ``seed``.
 
         Returns
         -------
         ReplayBuffer
-            Of this class. Data of other libraries has the fields ``obs``, ``act``, ``rew``,
-            ``next_obs``, ``terminated`` and ``truncated``, with parts such as ``obs.position``.
+            Of this class and one environment, with the episodes one after another. It has the
+            fields ``obs``, ``act``, ``rew``, ``next_obs``, ``terminated`` and ``truncated``, with
+            parts such as ``obs.position``, and others by name.
             The last step of an episode is left out if its next observation is not in the files,
             unless it is terminated or ``env_dict`` names no field of next values.
 
@@ -186,7 +184,7 @@ class Exchanged:
         Notes
         -----
         No code in the files is run, and nothing is unpickled. Cost: that of reading and ``add``;
-        memory of some megabytes for each environment beside the buffer.
+        memory of some megabytes beside the buffer.
 
         Examples
         --------
@@ -213,7 +211,6 @@ class Exchanged:
             format,
             split=split,
             capacity=capacity,
-            n_envs=n_envs,
             env_dict=env_dict,
             strict=strict,
             progress=progress,

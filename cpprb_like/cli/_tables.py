@@ -91,7 +91,6 @@ def _head_of_dataset(document: dict[str, Any]) -> Pairs:
         ("format", document["format"]),
         ("files", f"{plural(document['files'], 'file')}, {amount(document['nbytes'])}"),
         ("rows", plural(document["rows"], "row")),
-        ("environments", str(document["n_envs"])),
         ("episodes", "; ".join(parts)),
         ("their length", _spread(episodes["length"], "rows")),
     ]

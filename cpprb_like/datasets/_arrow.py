@@ -1,7 +1,6 @@
 """What the formats of Arrow share: fields as columns, and the rows of Parquet files in any order.
 
-A value of shape ``(2, 3)`` is a fixed-size list of fixed-size lists. What Arrow has no numbers for
-is a list of the bytes of each value.
+A value of shape ``(2, 3)`` is a fixed-size list of fixed-size lists.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like.datasets._files import as_bytes, from_bytes, is_native, need
+from cpprb_like.datasets._files import is_native, need
 from cpprb_like.datasets._model import Array, Field
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "part",
     "parts",
     "reading",
-    "stored",
     "struct",
     "values_of",
 ]
@@ -49,18 +47,12 @@ def reading(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: expected a sound file of Arrow: {error}") from error
 
 
-def stored(values: Array) -> Array:
-    """Values as Arrow has them: numbers, or their bytes."""
-    return values if is_native(values.dtype) else as_bytes(values)
-
-
 def column(values: Array, *, is_flat: bool = False) -> Any:
     """Values as an array of Arrow: numbers, or fixed-size lists of them.
 
     With ``is_flat`` each value is one list, of length 1 for a single number.
     """
     pa = need("pyarrow", "arrow")
-    values = stored(values)
     n, shape = len(values), values.shape[1:]
     if is_flat:
         shape = (int(np.prod(shape)),)
@@ -105,15 +97,12 @@ def values_of(found: Any, name: str, field: Field, *, is_flat: bool = False) -> 
     """The values of a field, as ``column`` wrote them; ``ValueError`` if they are others."""
     values, shape = flat(found, name)
     dtype, expected = field.dtype, field.shape
-    if not is_native(dtype):
-        dtype, expected = np.dtype(np.uint8), (*expected, dtype.itemsize)
     size = int(np.prod(expected, dtype=np.int64))
     if values.dtype != dtype or (shape != expected and not (is_flat and shape == (size,))):
         raise ValueError(
             f"{name}: expected {dtype} of shape {expected}, got {values.dtype} of shape {shape}"
         )
-    values = values.reshape(len(found), *expected)
-    return values if is_native(field.dtype) else from_bytes(values, field.dtype)
+    return values.reshape(len(found), *expected)
 
 
 def field_of(found: Any, name: str) -> Field | None:

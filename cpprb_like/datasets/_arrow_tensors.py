@@ -52,7 +52,6 @@ def _type_of_ray() -> Any:
 def column(values: Array) -> Any:
     """Values as an array of Arrow: numbers, or tensors of Ray."""
     pa = need("pyarrow", "arrow")
-    values = _arrow.stored(values)
     n, shape = len(values), values.shape[1:]
     if not shape:
         return _arrow.column(values)

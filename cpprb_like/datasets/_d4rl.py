@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _hdf5
-from cpprb_like.datasets._files import begins_with, is_plain, warn
+from cpprb_like.datasets._files import begins_with, warn
 from cpprb_like.datasets._format import CUT, OPEN, Format, Reader, Writer
 from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._model import (
@@ -123,8 +123,7 @@ class D4rlReader(Reader):
         except BaseException:
             self._file.close()
             raise
-        self._follows = {following: name for name, following in self.header.chained.items()}
-        self.unknown = tuple(self._follows)
+        self.unknown = tuple(self.header.chained.values())
         lengths = [episode.length for episode in self.header.episodes]
         self._starts = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
 
@@ -165,26 +164,25 @@ class D4rlReader(Reader):
             flags = {name: self._columns[name][at:stop] for name in header.ends.names}
             terminated, truncated = header.ends.flags(flags, stop - at)
             for last in np.flatnonzero(terminated | truncated).tolist():
-                yield EpisodeRecord(0, at + last + 1 - start)
+                yield EpisodeRecord(at + last + 1 - start)
                 start = at + last + 1
         if start < rows:
-            yield EpisodeRecord(0, rows - start, is_open=True)
+            yield EpisodeRecord(rows - start, is_open=True)
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
+        return with_next(self._read(number, most), self.header.chained)
+
+    def _read(self, number: int, most: int) -> Iterator[Rows]:
         first, last = self._starts[number], self._starts[number + 1]
         for start in range(first, last, most):
             stop = min(start + most, last)
-            rows: Rows = {}
-            after: Rows | None = {} if stop < last else None
             with _hdf5.reading(self._path):
-                for name, column in self._columns.items():
-                    until = stop + (after is not None and name in self._follows.values())
-                    values = _hdf5.read(column, start, until, self.header[name])
-                    rows[name] = values[: stop - start]
-                    if after is not None:
-                        after[name] = values[stop - start :]
-            yield with_next(rows, after, self._follows)
+                rows = {
+                    name: _hdf5.read(column, start, stop, self.header[name])
+                    for name, column in self._columns.items()
+                }
+            yield rows
 
     def close(self) -> None:
         """Close the file."""
@@ -198,10 +196,6 @@ class D4rl(Format):
     is_file = True
     suffixes = (".hdf5", ".h5")
     lacks = (CUT, OPEN)
-
-    def holds(self, field: Field) -> bool:
-        """Whether the values of a field can be written."""
-        return is_plain(field)
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""

@@ -25,7 +25,6 @@ import numpy as np
 from cpprb_like._machine.byte_order import native
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._npz import Archive
-from cpprb_like.datasets._files import is_plain
 from cpprb_like.datasets._format import BOTH, Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._header_builder import HeaderBuilder
@@ -108,7 +107,9 @@ class DreamerWriter(Writer):
         self._folder, self._header = path, header
         self._keys = _keys(header)
         nbytes = sum(header[name].nbytes for name in self._keys)
-        self._size = min(CHUNK_STEPS, rows_in_chunk(nbytes, header.n_envs))
+        self._size = min(
+            CHUNK_STEPS, rows_in_chunk(nbytes, len({one.env for one in header.episodes}))
+        )
         self._streams: dict[int, _Stream] = {}
         self._time = datetime.now()
 
@@ -297,7 +298,7 @@ class DreamerReader(Reader):
             builder.add(paths, field_of)
         self._keys = {name: paths[path] for name, path in builder.places.items()}
         self._spans = [span for span, _, _ in spans]
-        episodes = [EpisodeRecord(0, span.length, *marks) for span, *marks in spans]
+        episodes = [EpisodeRecord(span.length, *marks) for span, *marks in spans]
         return replace(builder.header(), episodes=as_one_stream(episodes, self.left_out))
 
     # ------------------------------------------------------------------ rows
@@ -388,10 +389,6 @@ class DreamerV3(Format):
     name = NAME
     keys = ()
     lacks = (BOTH,)
-
-    def holds(self, field: Field) -> bool:
-        """Whether the values of a field can be written."""
-        return is_plain(field)
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""

@@ -19,11 +19,8 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array, Field
 
 __all__ = [
-    "as_bytes",
     "begins_with",
-    "can_hold",
     "converted",
-    "from_bytes",
     "is_native",
     "is_plain",
     "need",
@@ -106,33 +103,9 @@ def is_plain(field: Field) -> bool:
     return is_native(field.dtype) and field.nbytes > 0
 
 
-def can_hold(field: Field) -> bool:
-    """Whether the values are bytes in the array, with a dtype that has a short name."""
-    dtype = field.dtype
-    is_named = dtype.isbuiltin == 2  # by another package, such as ml_dtypes, and not by its ``str``
-    return (
-        not (dtype.hasobject or is_named) and dtype.names is None and np.dtype(dtype.str) == dtype
-    )
-
-
 def is_native(dtype: np.dtype[Any]) -> bool:
-    """Whether every format has numbers of this kind; others are written as their bytes.
-
-    Numbers in foreign byte order, which no buffer has, are read from such bytes.
-    """
+    """Whether every format has numbers of this kind, in the byte order of the machine."""
     return dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.isnative
-
-
-def as_bytes(values: Array) -> Array:
-    """Values as their bytes: uint8 of shape ``(*shape, itemsize)``."""
-    whole = np.ascontiguousarray(values).reshape(*values.shape, 1)
-    return whole.view(np.uint8)
-
-
-def from_bytes(data: Array, dtype: np.dtype[Any]) -> Array:
-    """The inverse of ``as_bytes``."""
-    whole: Array = np.ascontiguousarray(data, np.uint8)
-    return whole.view(dtype).reshape(data.shape[:-1])
 
 
 def converted(values: Array, dtype: np.dtype[Any], name: str) -> Array:

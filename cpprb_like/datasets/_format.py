@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from cpprb_like.datasets._files import can_hold
+from cpprb_like.datasets._files import is_plain
 from cpprb_like.datasets._model import EpisodeRecord, Field, Header, Rows
 
 __all__ = ["BOTH", "CUT", "FINAL", "LACKS", "OPEN", "Format", "Reader", "Writer"]
@@ -60,7 +60,7 @@ class Reader:
         What is in the files and cannot be in a buffer.
     unknown : tuple of str
         Fields of next values that are not in the files at the last step of an episode; there the
-        rows repeat the value of the step itself. Only data sets of one environment have any.
+        rows repeat the value of the step itself.
     about : dict
         Entries of the format's own metadata that ``Format.metadata`` takes.
     """
@@ -103,7 +103,7 @@ class Format:
 
     def holds(self, field: Field) -> bool:
         """Whether the values of a field can be written."""
-        return can_hold(field)
+        return is_plain(field)
 
     def told_by(self, path: Path) -> bool:
         """Whether what is at a path is of this format."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cpprb_like._fields.schema import Field
-from cpprb_like.datasets._files import is_native
 from cpprb_like.datasets._model import Ends, EpisodeRecord, Header, Path, Rows
 
 __all__ = ["Source", "ends_of", "rows_in_chunk"]
@@ -60,34 +60,29 @@ class Source:
         schema = buffer.schema
         fields = tuple(field for field in schema.fields if holds(field))
         names = [field.name for field in fields]
-        plain = [field.name for field in fields if is_native(field.dtype) and field.nbytes]
         self.has_both = False  # ends in one step, as far as `look` has read
         self.left_out = [field for field in schema.fields if not holds(field)]
-        if not any(field.nbytes for field in fields):
+        if not fields:
             raise ValueError(f"expected fields of numbers, got {list(schema.names)}")
         ends = ends_of(schema, names)
-        observations = _chosen("observation", observation, plain) or _by_name(plain, OBSERVATIONS)
+        observations = _chosen("observation", observation, names) or _by_name(names, OBSERVATIONS)
         observations = observations or {
-            name: (name,) for name in plain if NEXT + name in names and name not in ends.names
+            name: (name,) for name in names if NEXT + name in names and name not in ends.names
         }
-        actions = _chosen("action", action, plain) or _by_name(plain, ACTIONS)
-        rewards = [reward] if reward is not None else [name for name in REWARDS if name in plain]
+        actions = _chosen("action", action, names) or _by_name(names, ACTIONS)
+        rewards = [reward] if reward is not None else [name for name in REWARDS if name in names]
         if reward is not None and (
-            reward not in plain or not fields[names.index(reward)].is_single
+            reward not in names or not fields[names.index(reward)].is_single
         ):
             raise ValueError(f"reward: expected a field of one number a row, got {reward!r}")
         self.header = Header(
             fields,
             tuple(_episodes_of(buffer)),
-            buffer.n_envs,
             observations,
             actions,
             next((name for name in rewards if fields[names.index(name)].is_single), None),
             ends=ends,
-            options=_options_of(schema, names),
         )
-        if not names:
-            raise ValueError(f"expected a field that a format can hold, got {list(schema.names)}")
 
     def chunks(self, number: int, fields: Iterable[str] | None = None) -> Iterator[Rows]:
         """The rows of an episode."""
@@ -98,10 +93,10 @@ class Source:
             stop = min(start + step, length)
             yield self._buffer.episodes.read(number, fields=names, start=start, stop=stop)
 
-    def look(self, told: Callable[[int], None]) -> Header:
-        """The header, with what only the rows tell: which next values are those of the row after.
+    def look(self, on_read: Callable[[int], None]) -> Header:
+        """The header, with what only the rows say: whether next values are those of the row after.
 
-        Reads observations and end flags once; ``told`` is called with their bytes.
+        Reads observations and end flags once; ``on_read`` is called with their bytes.
         """
         header = self.header
         pairs = {
@@ -109,40 +104,22 @@ class Source:
             for name in header.observations
             if NEXT + name in header.names and _alike(header[name], header[NEXT + name])
         }
-        chained, faithful = dict(pairs), True
+        chained = dict(pairs)
         names = [*chained, *chained.values(), *header.ends.names]
-        for number, record in enumerate(header.episodes if names else ()):
+        for number in range(len(header.episodes) if names else 0):
             promised: Rows = {}
-            done = 0
             for rows in self.chunks(number, names):
                 n = len(next(iter(rows.values())))
-                done += n
                 for name, following in list(chained.items()):
                     if not _follows(rows[name], rows[following], promised.get(name)):
                         del chained[name]
                     else:
                         promised[name] = rows[following][-1:].copy()
-                last = done == record.length
-                said = header.ends.flags(rows, n)
-                self.has_both = self.has_both or bool((said[0] & said[1]).any())
-                meant = header.last_flags(rows, n, record, is_last=last)
-                faithful = faithful and bool(said[1][-1] == meant[1][-1])
-                told(sum(values.nbytes for values in rows.values()))
+                terminated, truncated = header.ends.flags(rows, n)
+                self.has_both = self.has_both or bool((terminated & truncated).any())
+                on_read(sum(values.nbytes for values in rows.values()))
         # A format that makes one next observation of the row after makes all of them so.
-        return _placed(header, chained if len(chained) == len(pairs) else {}, faithful)
-
-
-def _placed(header: Header, chained: dict[str, str], faithful: bool) -> Header:
-    """The header, with the flags that a format's own columns hold as they are."""
-    ends = header.ends
-    places = {"terminated": ends.terminated, "truncated": ends.truncated if faithful else None}
-    if ends.is_done:
-        places["terminated"] = None
-    for place, name in places.items():
-        if name is not None and (header[name].dtype != np.bool_ or not header[name].is_single):
-            places[place] = None
-    values = {key: getattr(header, key) for key in header.__dataclass_fields__}
-    return Header(**{**values, **places, "chained": chained})
+        return replace(header, chained=chained if len(chained) == len(pairs) else {})
 
 
 def _follows(values: Any, following: Any, promised: Any) -> bool:
@@ -169,20 +146,6 @@ def ends_of(schema: Any, names: list[str]) -> Ends:
     if truncated is None:
         truncated = "truncated" if "truncated" in known else None
     return Ends(terminated or None, truncated or None)
-
-
-def _options_of(schema: Any, names: list[str]) -> dict[str, Any]:
-    """The options of the constructor that say what the fields are."""
-    options: dict[str, Any] = {}
-    for option in ("terminated", "truncated"):
-        value = getattr(schema, option)
-        if value is False or value in names:
-            options[option] = value
-    if schema.next_of:
-        options["next_of"] = [source for _, source in schema.next_of]
-    if schema.stacks:
-        options["stack_compress"] = {stack.name: stack.axis for stack in schema.stacks}
-    return options
 
 
 def _chosen(role: str, given: Names, names: list[str]) -> dict[str, Path]:
@@ -231,4 +194,4 @@ def _episodes_of(buffer: Any) -> Iterator[EpisodeRecord]:
         else:
             is_cut = not episode.complete
         seen.add(episode.env)
-        yield EpisodeRecord(episode.env, episode.length, is_cut, is_open)
+        yield EpisodeRecord(episode.length, is_cut, is_open, env=episode.env)

@@ -11,16 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cpprb_like._machine.byte_order import native
-from cpprb_like.datasets._files import as_bytes, from_bytes, is_native, need
+from cpprb_like.datasets._files import need
 from cpprb_like.datasets._model import Array, Field
 
 __all__ = [
     "check",
     "check_dataset",
-    "create",
     "field_of",
     "is_group",
     "member",
@@ -28,7 +25,6 @@ __all__ = [
     "opened",
     "read",
     "reading",
-    "write",
 ]
 
 HDF5 = "hdf5"
@@ -122,28 +118,14 @@ def check_dataset(found: Any, name: str) -> None:
         )
 
 
-def create(group: Any, name: str, n: int, field: Field) -> Any:
-    """A data set for n values of a field."""
-    if is_native(field.dtype):
-        return group.create_dataset(name, (n, *field.shape), field.dtype)
-    return group.create_dataset(name, (n, *field.shape, field.dtype.itemsize), np.uint8)
-
-
-def write(dataset: Any, start: int, values: Array) -> None:
-    """Write rows from ``start`` on."""
-    values = values if is_native(values.dtype) else as_bytes(values)
-    dataset[start : start + len(values)] = values
-
-
 def check(found: Any, name: str, n: int, field: Field) -> None:
     """Raise ``ValueError`` unless a data set has n values of a field, numbers in any byte order."""
     check_dataset(found, name)
-    dtype, shape = field.dtype, (n, *field.shape)
-    if not is_native(dtype):
-        dtype, shape = np.dtype(np.uint8), (*shape, field.dtype.itemsize)
-    if native(found.dtype) != dtype or found.shape != shape:
+    shape = n, *field.shape
+    if native(found.dtype) != field.dtype or found.shape != shape:
         raise ValueError(
-            f"{name}: expected {dtype} of shape {shape}, got {found.dtype} of shape {found.shape}"
+            f"{name}: expected {field.dtype} of shape {shape}, got {found.dtype} of shape "
+            f"{found.shape}"
         )
 
 
@@ -158,6 +140,4 @@ def field_of(found: Any, name: str, field: str) -> Field | str:
 def read(dataset: Any, start: int, stop: int, field: Field) -> Array:
     """The values of some rows; ``check`` has been called."""
     values: Array = dataset[start:stop]
-    if is_native(field.dtype):
-        return values.astype(field.dtype, copy=False)
-    return from_bytes(values, field.dtype)
+    return values.astype(field.dtype, copy=False)

@@ -357,8 +357,7 @@ class LerobotReader(Reader):
         self._videos: dict[str, tuple[Path, Video]] = {}
         try:
             self.header = self._read_header()
-            self._follows = {following: name for name, following in self.header.chained.items()}
-            self.unknown = tuple(self._follows)
+            self.unknown = tuple(self.header.chained.values())
             self._try_rows()
         except BaseException:
             self.close()
@@ -474,7 +473,7 @@ class LerobotReader(Reader):
                         file_index=found[piece][k],
                     )
                     self._clips[name].append(_Clip(path, float(found[when][k])))
-                yield EpisodeRecord(0, stop - start)
+                yield EpisodeRecord(stop - start)
 
     # ------------------------------------------------------------------ rows
 
@@ -503,13 +502,7 @@ class LerobotReader(Reader):
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
-        held: Rows | None = None  # until the row after the last one is known
-        for rows in self._read(number, most):
-            if held is not None:
-                yield with_next(held, rows, self._follows)
-            held = rows
-        if held is not None:
-            yield with_next(held, None, self._follows)
+        return with_next(self._read(number, most), self.header.chained)
 
     def _read(self, number: int, most: int, skip: int = 0) -> Iterator[Rows]:
         """The rows of an episode from one on, as far as they have columns."""

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cpprb_like.datasets import _arrow, _hdf5, _minari_metadata
-from cpprb_like.datasets._files import is_plain
 from cpprb_like.datasets._format import CUT, Format, Reader
 from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._minari_arrow import ArrowStorage, ArrowWriter
@@ -34,9 +33,9 @@ from cpprb_like.datasets._model import (
     Field,
     Header,
     Rows,
+    as_one_stream,
     check_chained,
     check_steps,
-    only_newest_open,
 )
 from cpprb_like.datasets._model import Path as Parts
 
@@ -88,7 +87,7 @@ class MinariReader(Reader):
             one = self._storage.episode(number)
             if one.length > 0:
                 is_open = not any(one.is_set((name,)) for name in ENDS)
-                episodes.append(EpisodeRecord(0, one.length, is_open=is_open, seed=one.seed))
+                episodes.append(EpisodeRecord(one.length, is_open=is_open, seed=one.seed))
                 self._numbers.append(number)
                 paths.update(one.paths())
                 told |= set(one.told_at_reset())
@@ -102,7 +101,7 @@ class MinariReader(Reader):
         self._add_seeds(builder, episodes)
         later = {path: n for path, n in paths.items() if path not in known}
         self.left_out += [f"{'/'.join(path)} of {n} episodes" for path, n in later.items()]
-        return replace(builder.header(), episodes=only_newest_open(episodes, self.left_out))
+        return replace(builder.header(), episodes=as_one_stream(episodes, self.left_out))
 
     def _read_fields(self, first: StoredEpisode, metadata: Mapping[str, Any]) -> HeaderBuilder:
         spaces = {
@@ -162,10 +161,6 @@ class Minari(Format):
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)
     writer: ClassVar[type[MinariWriter]] = Hdf5Writer
     name = "minari"
-
-    def holds(self, field: Field) -> bool:
-        """Whether the values of a field can be written."""
-        return is_plain(field)
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""

@@ -110,7 +110,8 @@ class Hdf5Storage(Storage):
         self.place = folder / FILE
         self.has_jpeg = bool(metadata.get("jpeg_encoding", True))
         self._file = _hdf5.opened(self.place, NAME, "r")
-        self.count = len(self._file)
+        with _hdf5.reading(self.place):
+            self.count = len(self._file)
 
     def episode(self, number: int) -> StoredEpisode:
         """The group of an episode."""

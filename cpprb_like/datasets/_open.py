@@ -16,7 +16,7 @@ from cpprb_like.checkpoint._progress import Tell, shown
 from cpprb_like.datasets._files import new_place, warn
 from cpprb_like.datasets._format import BOTH, CUT, FINAL, LACKS, OPEN, Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import Names, Source
-from cpprb_like.datasets._into_buffer import fill, first_are_cut
+from cpprb_like.datasets._into_buffer import fill
 from cpprb_like.datasets._model import EpisodeRecord, Header
 from cpprb_like.errors import DataLossWarning
 
@@ -46,10 +46,8 @@ class Description(NamedTuple):
         Steps of all episodes.
     fields : dict of str to (dtype, shape)
         Those that a buffer of it has; the shape is that of a row.
-    n_envs : int
-        Environments that stepped together.
     episodes : tuple of EpisodeRecord
-        ``env``, ``length``, ``is_cut``, ``is_open`` and ``seed`` of each.
+        ``length``, ``is_cut``, ``is_open`` and ``seed`` of each.
     left_out : list of str
         What is in the files and would not be in a buffer of all fields.
     lacks : tuple of str
@@ -64,7 +62,6 @@ class Description(NamedTuple):
     format: str
     rows: int
     fields: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
-    n_envs: int
     episodes: tuple[EpisodeRecord, ...]
     left_out: list[str]
     lacks: tuple[str, ...]
@@ -202,7 +199,6 @@ def describe(
             name,
             header.rows,
             fields,
-            header.n_envs,
             header.episodes,
             left_out,
             (*LACKS, *_format(name).lacks),
@@ -330,13 +326,17 @@ def from_dataset(
     *,
     split: str | None,
     capacity: float | None,
-    n_envs: int | None,
     env_dict: Mapping[str, Any] | None,
     strict: bool,
     progress: Tell,
     options: Mapping[str, Any],
 ) -> Any:
     """A buffer with the rows of a data set: see ``ReplayBuffer.from_dataset``."""
+    n_envs = options.get("n_envs", 1)
+    if n_envs != 1:
+        raise ValueError(
+            f"n_envs: expected 1, as no data set says the environment of an episode; got {n_envs!r}"
+        )
     with _reading(path, format, split) as (_, _, reader):
         header = reader.header
         lost = []
@@ -348,18 +348,8 @@ def from_dataset(
             if strict:
                 raise ValueError(f"{path}: {lost[0]}")
         fields = _fields(header, env_dict, str(path))
-        streams = header.n_envs if n_envs is None else n_envs
-        if streams not in (1, header.n_envs):
-            raise ValueError(f"n_envs: expected 1 or {header.n_envs}, got {n_envs}")
-        cut = sum(episode.is_cut for episode in header.episodes[1:])
-        if streams != header.n_envs and cut:
-            raise ValueError(
-                f"n_envs: expected {header.n_envs}, as {cut} episodes but the oldest lack their "
-                "first rows, and with one environment they would count as complete; got 1"
-            )
-        size = _capacity(header, streams) if capacity is None else capacity
-        given = _options(header, fields, options)
-        buffer = make(size, fields, n_envs=streams, **given)
+        size = max(1, header.rows) if capacity is None else capacity
+        buffer = make(size, fields, **options)
         with shown(progress) as tell:
             count = _Count(tell, header.rows * header.row_nbytes)
             steps = fill(buffer, reader, count.add)
@@ -388,28 +378,3 @@ def _fields(
     if unknown:
         raise ValueError(f"env_dict: {path} has the fields {list(found)}, and not {unknown}")
     return {name: {**found[name], **spec} for name, spec in env_dict.items()}
-
-
-def _capacity(header: Header, streams: int) -> int:
-    """Room for all rows; and for a step before them that tells whole episodes from cut ones."""
-    if streams == 1:
-        return max(1, header.rows)
-    lengths = [0] * streams
-    for episode in header.episodes:
-        lengths[episode.env] += episode.length
-    are_cut = first_are_cut(header)
-    return (max(1, *lengths) + (any(are_cut) and not all(are_cut))) * streams
-
-
-def _options(header: Header, fields: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the buffer: what the data set says, and the caller does not."""
-    options: dict[str, Any] = {}
-    for option, value in header.options.items():
-        if option == "next_of":
-            value = [name for name in value if name in fields and f"next_{name}" in fields]
-        elif option == "stack_compress":
-            value = {name: axis for name, axis in value.items() if name in fields}
-        elif value is not False and value not in fields:
-            continue
-        options[option] = value
-    return {**options, **given}

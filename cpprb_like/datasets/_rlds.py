@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like.datasets import _tfrecord
-from cpprb_like.datasets._files import converted, is_native, is_plain, need
+from cpprb_like.datasets._files import converted, is_native, need
 from cpprb_like.datasets._format import BOTH, Format, Reader, Writer
 from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._images import COLORS, decoded
@@ -249,7 +249,7 @@ class RldsReader(Reader):
             n = len(is_last) - 1
             if n > 0:
                 is_cut = bool(is_first and not is_first[0][:1].any())
-                episodes.append(EpisodeRecord(0, n, is_cut=is_cut, is_open=not is_last[-1]))
+                episodes.append(EpisodeRecord(n, is_cut=is_cut, is_open=not is_last[-1]))
                 records.append(record)
         if not episodes:
             raise ValueError(f"{self._folder}: expected an episode with rows, got none")
@@ -364,10 +364,6 @@ class Rlds(Format):
     name = NAME
     keys = ("description", "citation")
     lacks = (BOTH,)
-
-    def holds(self, field: Field) -> bool:
-        """Whether the values of a field can be written."""
-        return is_plain(field)
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _arrow, _arrow_tensors
-from cpprb_like.datasets._files import begins_with, is_plain, need
+from cpprb_like.datasets._files import begins_with, need
 from cpprb_like.datasets._format import CUT, Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._header_builder import HeaderBuilder
@@ -28,8 +28,8 @@ from cpprb_like.datasets._model import (
     Field,
     Header,
     Rows,
+    as_one_stream,
     key_of,
-    only_newest_open,
     with_next,
 )
 from cpprb_like.datasets._model import Path as Parts
@@ -165,9 +165,8 @@ class RllibReader(Reader):
         try:
             with _arrow.reading(self._paths[0]):
                 self.header = self._read_header()
-            self._follows = {following: name for name, following in self.header.chained.items()}
-            self.unknown = tuple(self._follows)
-            episodes = only_newest_open(self._episodes(), self.left_out)
+            self.unknown = tuple(self.header.chained.values())
+            episodes = as_one_stream(self._episodes(), self.left_out)
             self.header = replace(self.header, episodes=episodes)
         except BaseException:
             self.close()
@@ -281,20 +280,15 @@ class RllibReader(Reader):
 
     def rows(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
-        held: Rows | None = None  # until the row after the last one is known
+        return with_next(self._read(number, most), self.header.chained)
+
+    def _read(self, number: int, most: int) -> Iterator[Rows]:
         for piece in self._pieces[number]:
             cursor = self._cursor_of(piece.file, most)
             for batch in cursor.read(piece.start, piece.stop):
                 with _arrow.reading(self._paths[piece.file]):
                     rows = self._values(batch, self._places)
-                if not self._follows:
-                    yield rows
-                    continue
-                if held is not None:
-                    yield with_next(held, rows, self._follows)
-                held = rows
-        if held is not None:
-            yield with_next(held, None, self._follows)
+                yield rows
 
     def _values(self, batch: Any, names: Iterable[str]) -> Rows:
         """The values of fields."""
@@ -346,10 +340,6 @@ class Rllib(Format):
     is_file = True
     suffixes = (".parquet",)
     lacks = (CUT,)
-
-    def holds(self, field: Field) -> bool:
-        """Whether the values of a field can be written."""
-        return is_plain(field)
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""

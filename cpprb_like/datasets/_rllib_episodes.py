@@ -184,6 +184,6 @@ class Episodes:
     def records(self) -> list[EpisodeRecord]:
         """Those are open that nothing ended."""
         return [
-            EpisodeRecord(0, sum(piece.stop - piece.start for piece in pieces), is_open=not ended)
+            EpisodeRecord(sum(piece.stop - piece.start for piece in pieces), is_open=not ended)
             for pieces, ended in zip(self.pieces, self._have_ended, strict=True)
         ]

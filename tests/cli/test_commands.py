@@ -520,7 +520,6 @@ def test_a_split_of_a_data_set_is_converted(tmp_path: Path) -> None:
     for t in range(30):
         rb.add(obs=[t] * 3, act=t, rew=1, next_obs=[t + 1] * 3, done=t % 10 == 9)
     rb.export(tmp_path / "rlds", "rlds")
-    (tmp_path / "rlds" / "cpprb_like.json").unlink()
     files = sorted((tmp_path / "rlds").glob("*.tfrecord*"))
     for file in files:
         other = file.name.replace("train", "test")
@@ -698,12 +697,8 @@ def test_a_data_set_is_inspected(tmp_path: Path) -> None:
     assert text[-1].split()[-3:] == ["30", "900", "B"]
 
     found = described(tmp_path / "rows.hdf5", "--reward", "rew")
-    assert (found["kind"], found["format"], found["rows"], found["n_envs"]) == (
-        "data set",
-        "d4rl",
-        30,
-        1,
-    )
+    assert (found["kind"], found["format"], found["rows"]) == ("data set", "d4rl", 30)
+    assert "the environment of each episode" in found["lacks"]
     assert found["nbytes"] == (tmp_path / "rows.hdf5").stat().st_size
     assert found["returns"] == {"mean": 10.0, "min": 10.0, "max": 10.0}
     assert found["episodes"]["number"] == 3

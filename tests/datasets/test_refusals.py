@@ -104,6 +104,18 @@ def test_a_format_is_known_or_told(tmp_path: Path) -> None:
         ReplayBuffer(10, FIELDS, next_of="obs").export(tmp_path / "y.hdf5")
 
 
+@every_format
+def test_a_data_set_has_one_environment(format: str, tmp_path: Path) -> None:  # noqa: A002
+    """No format says of which environment an episode is, so others than 1 are refused."""
+    filled().export(place(tmp_path, format), format)
+    options: Any = {"n_envs": 2}
+    with pytest.raises(ValueError, match=r"n_envs: expected 1, as no data set says .*; got 2"):
+        ReplayBuffer.from_dataset(place(tmp_path, format), **options)
+    found = describe(place(tmp_path, format))
+    assert "the environment of each episode" in found.lacks
+    assert len(set(found.lacks)) == len(found.lacks)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_name_of_a_file_does_not_matter(format: str, tmp_path: Path) -> None:  # noqa: A002
     """What was exported to any name is known again, also where its format has a suffix."""

@@ -137,33 +137,6 @@ def made(case: Case) -> ReplayBuffer:
     return rb
 
 
-def streams(rb: ReplayBuffer) -> list[list[tuple[Any, dict[str, Any]]]]:
-    """What must come back: the episodes of each environment, and their rows."""
-    found: list[list[tuple[Any, dict[str, Any]]]] = [[] for _ in range(rb.n_envs)]
-    for number, episode in enumerate(rb.episodes.list()):
-        rows = rb.episodes.read(number)
-        what = (episode.length, episode.terminated, episode.truncated, episode.complete)
-        found[episode.env].append((what, rows))
-    return found
-
-
-def assert_same(expected: ReplayBuffer, got: ReplayBuffer) -> None:
-    """The same fields, episodes and rows, byte for byte."""
-    assert got.schema == expected.schema
-    assert got.n_envs == expected.n_envs
-    ours, theirs = streams(expected), streams(got)
-    for env, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-        assert [what for what, _ in one] == [what for what, _ in other], env
-        for (_, rows), (_, found) in zip(one, other, strict=True):
-            assert rows.keys() == found.keys()
-            for name, values in rows.items():
-                assert found[name].dtype == values.dtype
-                assert found[name].shape == values.shape
-                assert found[name].tobytes() == values.tobytes(), name
-        open_rows = [rb.get_current_episode_len(env) > 0 for rb in (expected, got)]
-        assert open_rows[0] == open_rows[1] or not one
-
-
 CHAINED = ("minari", "minari-arrow", "rlds", "dreamerv3")  # one observation more than steps
 SAYS_CUT = ("rlds", "dreamerv3")
 
