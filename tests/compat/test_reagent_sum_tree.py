@@ -38,21 +38,28 @@ wholes = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=70).filter(
 
 
 @given(leaves=wholes, seed=st.integers(0, 999), n=st.integers(0, 40))
-def test_draws_take_the_same_random_numbers_as_reagent(
+def test_draws_are_repeated_by_a_seed_and_stratified(
     leaves: list[float], seed: int, n: int
 ) -> None:
-    """``sample`` asks for one number, ``stratified_sample`` for one from each part, in order."""
+    """``random.seed`` decides; the k-th slot of a stratified draw comes from the k-th part."""
     tree, total = filled(leaves), sum(leaves)
     random.seed(seed)
-    drawn = [tree.sample(), *tree.stratified_sample(n), tree.sample()]
+    drawn = tree.stratified_sample(n)
+    last = tree.sample()
     random.seed(seed)
-    bounds = np.linspace(0.0, 1.0, n + 1)
-    expected = [found(leaves, random.random() * total)]
-    for part in range(n):
-        query = random.uniform(float(bounds[part]), float(bounds[part + 1]))
-        expected.append(found(leaves, query * total))
-    assert drawn == [*expected, found(leaves, random.random() * total)]
-    assert all(type(slot) is int for slot in drawn)
+    assert tree.stratified_sample(n) == drawn
+    assert tree.sample() == last == found(leaves, last_number(seed, n) * total)
+    for part, slot in enumerate(drawn):
+        first, end = (tree.sample((part + k) / n) for k in (0, 1))
+        assert first <= slot <= end
+    assert all(type(slot) is int for slot in [*drawn, last])
+
+
+def last_number(seed: int, n: int) -> float:
+    """The number that ``random.random`` gives after a stratified draw."""
+    random.seed(seed)
+    random.randbytes(8 * n)
+    return random.random()
 
 
 @given(leaves=wholes, queries=st.lists(st.floats(0, 1), min_size=1))

@@ -22,16 +22,6 @@ Floats = NDArray[np.float64]
 Slots = NDArray[np.intp]
 
 
-def _random_numbers(n: int) -> Floats:
-    """What n calls of ``random.random`` give, to the last bit, in a quarter of the time.
-
-    Each makes 53 bits of two words of 32, as documented for the Mersenne twister;
-    ``random.getrandbits`` gives the same words, the first ones lowest.
-    """
-    words = np.frombuffer(random.getrandbits(64 * n).to_bytes(8 * n, "little"), "<u4")
-    return ((words[::2] >> 5) * 67108864.0 + (words[1::2] >> 6)) / 9007199254740992.0
-
-
 class SumTree:
     """Priorities of a number of slots, and draws in proportion to them.
 
@@ -56,10 +46,9 @@ class SumTree:
 
     Notes
     -----
-    Random numbers are those of Python's module ``random``, in the order in which ReAgent asks for
-    them, so ``random.seed`` gives the same draws. Unlike there, sums are always made anew from
-    their parts and do not drift, a slot of priority 0 is never drawn, and what is no slot or no
-    priority is refused.
+    Random numbers come from Python's module ``random``, so ``random.seed`` repeats draws. Unlike in
+    ReAgent, each sum is computed from its parts and does not drift, a slot of priority 0 is never
+    drawn, and what is no slot or no priority is refused.
 
     Source: Schaul et al. (2016), "Prioritized Experience Replay", appendix B.2.1.
 
@@ -165,7 +154,7 @@ class SumTree:
     def nodes(self) -> list[Floats]:
         """The sums as a binary tree: a list of levels, root first, leaves last; copies.
 
-        Cost: proportional to the capacity. The engine's own tree has other levels.
+        Cost: proportional to the capacity, as the tree has other levels inside.
         """
         leaves = np.zeros(1 << (self.capacity - 1).bit_length())
         leaves[: self.capacity] = self.get_many(np.arange(self.capacity, dtype=np.intp))
@@ -205,11 +194,8 @@ class SumTree:
         self._require_weight()
         if n < 0:
             raise ValueError(f"batch_size: expected at least 0, got {n}")
-        bounds = np.arange(n + 1.0) * (1.0 / max(n, 1))  # np.linspace(0, 1, n + 1) to the last bit
-        bounds[n] = 1.0 if n else 0.0
-        # And what random.uniform(bounds[i], bounds[i + 1]) computes.
-        targets = bounds[:-1] + (bounds[1:] - bounds[:-1]) * _random_numbers(n)
-        return self.find(targets * self._tree.total)
+        bits = np.frombuffer(random.randbytes(8 * n), "<u8") >> 11  # of as many doubles below 1
+        return self.find((np.arange(n) + bits * 2.0**-53) * (self._tree.total / max(n, 1)))
 
     def _require_weight(self) -> None:
         if self._tree.total == 0.0:
