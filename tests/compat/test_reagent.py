@@ -56,10 +56,10 @@ def test_transitions_are_those_of_the_episodes(
 
 
 @given(shape=shapes(), history=histories(), seed=st.integers(0, 99))
-def test_drawn_slots_are_those_that_reagent_draws(
+def test_drawn_slots_are_valid_and_repeated_by_a_seed(
     shape: Shape, history: list[Step], seed: int
 ) -> None:
-    """With a seed, slots are PyTorch's random places among the valid ones in order."""
+    """``torch.manual_seed`` decides; each valid slot is drawn as often as the others."""
     rb, twin = made(ReplayBuffer, shape), Twin(shape)
     for step in history:
         rb.add(**twin.add(step))
@@ -69,11 +69,11 @@ def test_drawn_slots_are_those_that_reagent_draws(
             rb.sample_index_batch(3)
         return
     torch.manual_seed(seed)
-    places = torch.randint(len(valid), (20,))
-    torch.manual_seed(seed)
     drawn = rb.sample_index_batch(20)
     assert drawn.dtype == torch.int64
-    assert drawn.tolist() == [valid[place] for place in places]
+    counts = np.bincount(rb.sample_index_batch(400 * len(valid)), minlength=shape.capacity)
+    assert np.flatnonzero(counts).tolist() == valid
+    assert 250 < counts[valid].min() <= counts[valid].max() < 550
     torch.manual_seed(seed)
     check_batch(rb.sample_transition_batch(20), drawn.tolist(), twin)
 
@@ -193,6 +193,31 @@ def test_flags_that_users_set() -> None:
         with pytest.raises(IndexError):
             rb.set_index_valid_status(wrong, True)
     assert (rb.size, flags(rb)) == (4, "101110000")
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_flags_that_users_set_stay_until_the_row_goes(kind: type[Any], is_copied: bool) -> None:
+    """Also while the episode goes on, after the next one has begun, and in a copy."""
+    rb = made(kind, Shape(2, 3, 12))
+    step = {"observation": [1.0], "action": 1, "reward": 1.0}
+    for t in range(5):
+        rb.add(**step, terminal=t == 4)
+    rb.add(**step, terminal=False)
+    before = flags(rb)
+    assert before == "011111000000"
+    rb.set_index_valid_status(1, False)
+    rb.set_index_valid_status(5, False)
+    rb.set_index_valid_status(7, True)
+    if is_copied:
+        rb = copy.copy(rb)
+    rb.add(**step, terminal=False)
+    assert flags(rb) == "001110010000"
+    rb.add(**step, terminal=True)
+    assert flags(rb) == "001110011100"
+    for _ in range(3):
+        rb.add(**step, terminal=False)
+    assert flags(rb) == "000110011100"
 
 
 def test_a_slot_made_valid_too_early_gives_zeros_for_what_is_not_there() -> None:

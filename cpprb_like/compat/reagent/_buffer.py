@@ -1,7 +1,7 @@
 """ReAgent's ``ReplayBuffer``: transitions of several steps, with stacks, out of single steps.
 
-Not here: the rows (``_store``), how a transition is made of them (``_transitions``), and files
-of ReAgent's (``_files``).
+Not here: the rows (``_rows``), which of them can be drawn (``_valid``), how a transition is made of
+them (``_transitions``), and files that ReAgent wrote (``_files``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, SupportsIndex, overload
+from typing import Any, ClassVar, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -22,7 +22,6 @@ from cpprb_like import checkpoint
 from cpprb_like._arguments.checks import as_int, as_path
 from cpprb_like.checkpoint import Savable
 from cpprb_like.compat.reagent import _settings
-from cpprb_like.compat.reagent._draws import Draws, Plan, marks
 from cpprb_like.compat.reagent._elements import (
     DenseMetadata,
     ElementMetadata,
@@ -30,19 +29,21 @@ from cpprb_like.compat.reagent._elements import (
     ReplayElement,
     check_elements,
     decode_lists,
+    describe,
     described,
     encode_lists,
     infer_step,
 )
 from cpprb_like.compat.reagent._errors import InputError, NamesError, need
-from cpprb_like.compat.reagent._files import find_valid, read_files
+from cpprb_like.compat.reagent._files import Contents, read_files
+from cpprb_like.compat.reagent._rows import Rows
 from cpprb_like.compat.reagent._settings import Settings
-from cpprb_like.compat.reagent._store import FINAL_FOLLOWS, FLAGS, TERMINAL, TRUNCATED, Read, Store
 from cpprb_like.compat.reagent._transitions import (
     batch_type,
     read_transitions,
     transition_names,
 )
+from cpprb_like.compat.reagent._valid import Valid
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]
@@ -53,22 +54,6 @@ Array = NDArray[Any]
 Slots = NDArray[np.intp]
 Tensor = Any  # of PyTorch, which type checkers need not have
 Element = Any  # InferredElement or ReplayElement: which one, depends on the constructor
-
-
-class Pending(NamedTuple):
-    """What is true beside the rows once a step is written; told before it is.
-
-    The rows say whether it was, so whoever comes next can do what an interrupt left undone.
-    """
-
-    rows: Store
-    written: int  #: of the rows' ring, when the step is there
-    add_count: int
-    episode_steps: int
-    between_episodes: bool
-    plan: Plan
-    slots: Slots  #: of all rows that the step takes
-    priorities: NDArray[np.float64] | None  #: theirs
 
 
 class ReplayBuffer(Savable):
@@ -137,6 +122,7 @@ class ReplayBuffer(Savable):
     ([[3], [3], [3], [2], [1]], [[False], [False], [True], [True], [True]])
     """
 
+    _HAS_TREE: ClassVar[bool] = False  # whether ReAgent writes priorities too
     _inferred: ClassVar[Callable[..., Settings]] = staticmethod(_settings.uniform)
 
     @overload
@@ -176,15 +162,14 @@ class ReplayBuffer(Savable):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         need("torch")
-        self._settings = _settings.read_settings(self._inferred, args, options)
-        self._pending: Pending | None = None
-        self._add_count: NDArray[np.int64] = np.array(0)
-        self._valid = self._new_draws()
-        self._kept: Store | None = None
-        self._episode_steps = 0  # of the episode that the newest row belongs to
-        self._between_episodes = True
-        if self._settings.elements is not None:
-            self._kept = self._new_store(dict(self._settings.elements))
+        self._open(*_settings.read_settings(self._inferred, args, options))
+
+    def _open(self, settings: Settings, elements: dict[str, ElementMetadata] | None) -> None:
+        """Be an empty buffer; ``elements`` are the fields if they are known."""
+        self._settings = settings
+        self._earlier = 0  # rows that ReAgent wrote and that had been overwritten in its files
+        self._valid = self._new_valid()
+        self._rows = None if elements is None else self._new_rows(elements)
 
     @classmethod
     def create_from_env(
@@ -225,15 +210,14 @@ class ReplayBuffer(Savable):
             **options,
         )
 
-    def _new_draws(self) -> Draws:
-        return Draws(self._settings.replay_capacity)
+    def _new_valid(self) -> Valid:
+        return Valid(self._settings.replay_capacity)
 
-    def _new_store(self, elements: dict[str, ElementMetadata]) -> Store:
+    def _new_rows(self, elements: dict[str, ElementMetadata]) -> Rows:
         """Rows for these fields, or ``InputError``."""
         check_elements(elements, self._settings.stack_size)
-        store = Store.empty(self._settings.replay_capacity, elements)
-        batch_type(self._names(store))
-        return store
+        batch_type(self._names(elements))
+        return Rows.empty(elements, self._settings)
 
     # ------------------------------------------------------------------ adding
 
@@ -271,14 +255,14 @@ class ReplayBuffer(Savable):
         -----
         Cost: one copy of the values, and at most ``stack_size + update_horizon`` flags.
         """
-        self._write(self._by_name(args, fields), None)
+        self._write(self._by_name(args, fields), 0.0)
 
     def _by_name(self, args: Sequence[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
         """Values by position as values by name."""
         if not args:
             return dict(fields)
         names = self._add_names()
-        if self._settings.elements is None:
+        if not self._settings.is_declared:
             raise TypeError(f"add: expected keywords only, got {len(args)} positional arguments")
         taken: dict[str, Any] = dict(zip(names, args, strict=False))
         twice = [name for name in taken if name in fields]
@@ -286,93 +270,34 @@ class ReplayBuffer(Savable):
             raise NamesError(f"Add expects {names}, got {len(args)} values and {list(fields)}")
         return {**taken, **fields}
 
-    def _write(self, fields: dict[str, Any], priority: float | None) -> None:
+    def _write(self, fields: dict[str, Any], priority: float) -> None:
         """Add a step."""
-        settings = self._settings
+        strict = self._settings.strict
         truncated = fields.pop("truncated", False)
         final = fields.pop("final_observation", None)
         if not isinstance(truncated, (bool, np.bool_, int)):
             raise InputError(f"truncated: expected a bool, got {truncated!r}")
-        rows = self._new_store(infer_step(fields)) if self._rows is None else self._rows
+        rows = self._new_rows(infer_step(fields)) if self._rows is None else self._rows
         if fields.keys() != rows.elements.keys():
             raise NamesError(f"Add expects {self._add_names()}, got {list(fields)}")
-        step = rows.read_step(fields, strict=self._settings.strict)
+        step = {
+            name: kind.read(name, fields[name], strict=strict)
+            for name, kind in rows.elements.items()
+        }
         is_terminal = bool(step["terminal"])
         is_end = is_terminal or bool(truncated)
         if final is not None:
             if not is_end:
                 raise InputError("final_observation: the step is neither terminal nor truncated")
             kind = rows.elements["observation"]
-            final = kind.read("final_observation", final, strict=settings.strict)
-        flags = TERMINAL if is_terminal else TRUNCATED * is_end
-        flags |= FINAL_FOLLOWS * (final is not None)
-        rows.rows._hold(False, self._put, rows, step, flags, final, priority)
-
-    def _put(
-        self, rows: Store, step: dict[str, Any], flags: int, final: Any, priority: float | None
-    ) -> None:
-        """Write the rows of a step and what goes with them; other threads that write wait."""
-        settings = self._settings
-        self._settle()
-        padding = settings.stack_size - 1 if self._between_episodes else 0
-        n = padding + 1 + (final is not None)
-        slots = (int(self.cursor()) + np.arange(n)) % settings.replay_capacity
-        episode_steps = 1 if self._between_episodes else self._episode_steps + 1
-        is_known = bool(flags & TERMINAL) or final is not None
-        changes = marks(settings, slots.tolist(), padding, episode_steps, is_known)
-        self._pending = Pending(
-            rows,
-            rows.rows.ring.written + n,
-            int(self._add_count) + n,
-            episode_steps,
-            flags != 0,
-            self._valid.plan(changes),
-            slots,
-            None if priority is None else np.where(np.arange(n) == padding, priority, 0.0),
-        )
-        try:
-            rows.add(step, flags, padding, final)
-        except ValueError:
-            self._pending = None
-            raise
-        self._settle()
-
-    def _settle(self) -> None:
-        """Do what a step that was written leaves to do; nobody else writes meanwhile."""
-        pending = self._pending
-        if pending is not None and pending.rows.rows.ring.written == pending.written:
-            self._follow(pending)
-            self._pending = None
-
-    def _follow(self, pending: Pending) -> None:
-        """Do it. It may be done twice."""
-        self._kept = pending.rows
-        self._add_count[...] = pending.add_count
-        self._episode_steps = pending.episode_steps
-        self._between_episodes = pending.between_episodes
-        self._valid.follow(pending.plan)
-
-    def _catch_up(self) -> None:
-        """Wait for a step that is being written, or do what an interrupt has left to do."""
-        pending = self._pending
-        if pending is not None:
-            pending.rows.rows._hold(False, self._settle)
-
-    @property
-    def _rows(self) -> Store | None:
-        self._catch_up()
-        return self._kept
-
-    @property
-    def _draws(self) -> Draws:
-        self._catch_up()
-        return self._valid
+            final = kind.read("final_observation", final, strict=strict)
+        rows.add(step, is_terminal, is_end, final, priority)
+        self._rows = rows
 
     @property
     def add_count(self) -> NDArray[np.int64]:
         """Rows ever written, those of zeros included: an int of shape ()."""
-        self._catch_up()
-        return self._add_count
+        return np.array(0 if self._rows is None else self._rows.ring.written + self._earlier)
 
     def _add_names(self) -> list[str]:
         return [element.name for element in self.get_add_args_signature()]
@@ -387,14 +312,20 @@ class ReplayBuffer(Savable):
         """
         if self._rows is not None:
             raise InputError(f"the fields are fixed already: {list(self._rows.elements)}")
-        self._kept = self._new_store(infer_step(fields))
+        self._rows = self._new_rows(infer_step(fields))
 
     # ------------------------------------------------------------------ state
 
     @property
+    def _flags(self) -> NDArray[np.bool_]:
+        """Which slots can be drawn, to be read only."""
+        self._valid.follow(self._rows)
+        return self._valid.flags
+
+    @property
     def size(self) -> int:
         """Steps that can be drawn: not the rows stored."""
-        return self._draws.count
+        return int(np.count_nonzero(self._flags))
 
     def cursor(self) -> np.int64:
         """Slot that the next row goes to."""
@@ -410,7 +341,7 @@ class ReplayBuffer(Savable):
 
     def is_valid_transition(self, index: Any) -> Tensor:
         """Whether a slot can be drawn: a tensor of bool, of the shape of ``index``."""
-        return need("torch").from_numpy(np.asarray(self._draws.flags[self._draws.slots(index)]))
+        return need("torch").from_numpy(np.asarray(self._flags[self._valid.slots(index)]))
 
     def set_index_valid_status(self, idx: SupportsIndex, is_valid: bool) -> None:
         """Say whether a slot can be drawn.
@@ -420,10 +351,11 @@ class ReplayBuffer(Savable):
         IndexError
             There is no such slot, or it is to be valid and holds nothing.
         """
-        slot = int(self._draws.slots(operator.index(idx)))
+        slot = self._valid.slots([operator.index(idx)])
         if is_valid and slot >= self.add_count:
-            raise IndexError(f"idx: expected a slot that was written, got {slot}")
-        self._valid.follow(self._valid.plan([(slot, bool(is_valid))]))
+            raise IndexError(f"idx: expected a slot that was written, got {idx}")
+        self._valid.follow(self._rows)
+        self._valid.set(slot, bool(is_valid))
 
     def get_storage_signature(self) -> list[Element]:
         """The fields that are stored: their names and kinds, or as they were declared.
@@ -439,16 +371,16 @@ class ReplayBuffer(Savable):
         return self.get_storage_signature()
 
     def _element(self, name: str, kind: ElementMetadata) -> Element:
-        if self._settings.elements is not None and isinstance(kind, DenseMetadata):
+        if self._settings.is_declared and isinstance(kind, DenseMetadata):
             return ReplayElement(name, kind.shape, kind.dtype)
         return InferredElement(name, kind)
 
     def get_transition_elements(self) -> list[str]:
         """The names of what a batch consists of; the fixed ones before the fields are known."""
-        return list(self._names(self._rows))
+        return list(self._names({} if self._rows is None else self._rows.elements))
 
-    def _names(self, rows: Store | None) -> tuple[str, ...]:
-        return transition_names(() if rows is None else tuple(self._elements(rows)))
+    def _names(self, elements: Mapping[str, ElementMetadata]) -> tuple[str, ...]:
+        return transition_names(tuple(self._outputs(elements)))
 
     # Names that users of ReAgent read although they are private.
 
@@ -457,11 +389,11 @@ class ReplayBuffer(Savable):
     _stack_size = property(attrgetter("_settings.stack_size"))
     _update_horizon = property(attrgetter("_settings.update_horizon"))
     _gamma = property(attrgetter("_settings.gamma"))
-    _num_valid_indices = property(attrgetter("_draws.count"))
+    _num_valid_indices = property(attrgetter("size"))
 
     @property
     def _is_index_valid(self) -> Tensor:
-        return need("torch").from_numpy(self._draws.flags.copy())
+        return need("torch").from_numpy(self._flags.copy())
 
     @property
     def _store(self) -> dict[str, Any]:
@@ -472,8 +404,6 @@ class ReplayBuffer(Savable):
 
     def sample_index_batch(self, batch_size: SupportsIndex) -> Tensor:
         """Draw slots uniformly, with replacement, by PyTorch's global generator.
-
-        With the same ``torch.manual_seed`` they are the slots that ReAgent draws.
 
         Parameters
         ----------
@@ -493,19 +423,20 @@ class ReplayBuffer(Savable):
         -----
         Cost: proportional to ``batch_size`` and the logarithm of the capacity.
         """
-        n, rows = as_int("batch_size", batch_size, 0), self._rows
+        draw = partial(self._draw, as_int("batch_size", batch_size, 0))
+        rows = self._rows
         slots: Slots
         if rows is None:
-            slots = self._draw(n)
+            slots = draw()
         else:
-            slots = rows.rows.consistently(partial(self._choose, rows, lambda: self._draw(n)))
+            slots = rows.rows.consistently(partial(self._choose, rows, draw))
         return need("torch").from_numpy(slots.astype(np.int64, copy=False))
 
     def _draw(self, n: int) -> Slots:
-        count = self._valid.count
+        count = int(self._valid.tree._total_priority())
         if count == 0:
             raise NotEnoughDataError(f"Cannot sample {n}: there are no valid indices so far")
-        return self._valid.nth(need("torch").randint(count, (n,)).numpy())
+        return self._valid.tree.find(need("torch").randint(count, (n,)).numpy() + 0.5)
 
     def sample_all_valid_transitions(self) -> Any:
         """All transitions that can be drawn, each once, in the order of their slots.
@@ -558,9 +489,8 @@ class ReplayBuffer(Savable):
         """
         if indices is None:
             n = as_int("batch_size", self._batch_size if batch_size is None else batch_size, 0)
-            self._catch_up()
-            return self._batch(lambda: self._draw(n))
-        slots = self._draws.slots(indices)
+            return self._batch(partial(self._draw, n))
+        slots = self._valid.slots(indices)
         if slots.ndim != 1:
             raise InputError(f"indices: expected one dimension, got shape {slots.shape}")
         if batch_size is not None and len(slots) != as_int("batch_size", batch_size, 0):
@@ -577,43 +507,40 @@ class ReplayBuffer(Savable):
     sample_transition_batch_tensor = sample_transition_batch
 
     def _batch(self, choose: Callable[[], Slots]) -> Any:
-        """The transitions from the slots that are chosen, of rows that nobody changes meanwhile."""
+        """The transitions from the slots that are chosen, as they were at one moment."""
         rows = self._rows
         if rows is None:
             choose()  # which may have something to say itself
             raise NotEnoughDataError("cannot sample: nothing was ever added")
         return rows.rows.consistently(partial(self._read, rows, choose))
 
-    def _choose(self, rows: Store, choose: Callable[[], Slots]) -> tuple[Slots, Slots] | None:
-        """The slots that are chosen, twice; None if what they are chosen by has changed."""
-        self._catch_up()
-        pending, written = self._pending, rows.rows.ring.written
+    def _choose(self, rows: Rows, choose: Callable[[], Slots]) -> tuple[Slots, Slots] | None:
+        """The slots that are chosen, twice; None if rows were added meanwhile."""
+        self._valid.follow(rows)
+        seen = self._valid.seen
         slots = choose()
-        if self._pending is not pending or rows.rows.ring.written != written:
-            return None
-        return slots, slots
+        return (slots, slots) if rows.ring.written == seen else None
 
-    def _read(self, rows: Store, choose: Callable[[], Slots]) -> tuple[Slots, Any] | None:
+    def _read(self, rows: Rows, choose: Callable[[], Slots]) -> tuple[Slots, Any] | None:
         """Slots of a batch, the oldest of each stack among them, and the batch."""
         chosen = self._choose(rows, choose)
         if chosen is None:
             return None
         slots, _ = chosen
-        read = self._reader(rows)
-        batch = read_transitions(self._settings, rows, slots, self._elements(rows), read)
-        found = batch_type(self._names(rows))(**batch, **self._beside(slots))
-        depth = self._settings.stack_size
-        if depth > 1:
-            slots = np.concatenate([slots, (slots - (depth - 1)) % self._settings.replay_capacity])
+        elements = self._outputs(rows.elements)
+        batch = read_transitions(self._settings, rows, slots, elements, partial(self._column, rows))
+        found = batch_type(self._names(rows.elements))(**batch, **self._beside(slots))
+        if rows.padding:
+            slots = np.concatenate([slots, (slots - rows.padding) % len(self._valid.flags)])
         return slots, found
 
-    def _elements(self, rows: Store) -> dict[str, ElementMetadata]:
+    def _outputs(self, elements: Mapping[str, ElementMetadata]) -> Mapping[str, ElementMetadata]:
         """The fields that are given out."""
-        return rows.elements
+        return elements
 
-    def _reader(self, rows: Store) -> Read:
-        """What reads the values of a field, see ``Store.reader``."""
-        return rows.reader()
+    def _column(self, rows: Rows, name: str, slots: Slots) -> Array:
+        """What is given out of a field, see ``Rows.read``."""
+        return rows.read(name, slots)
 
     def _beside(self, slots: Slots) -> dict[str, Any]:  # noqa: ARG002 (derived classes need them)
         """What is given out beside the fields."""
@@ -676,7 +603,7 @@ class ReplayBuffer(Savable):
         if folder.is_dir():
             other = checkpoint.load(folder, decode=decode_lists)
             self._expect_alike(folder, other)
-            self._restore(other._rows, *other._state())
+            self._take(other)
         else:
             self._import(directory, suffix)
 
@@ -700,76 +627,46 @@ class ReplayBuffer(Savable):
 
     def _import(self, directory: Path, suffix: object) -> None:
         """Take over what ReAgent wrote."""
-        settings, has_tree = self._settings, "sum_tree" in self._state()[1]
-        capacity = settings.replay_capacity
+        capacity = self._settings.replay_capacity
         known = None if self._rows is None else self._rows.elements
-        found = read_files(directory, suffix, capacity, known, has_tree)
+        found = read_files(directory, suffix, capacity, known, self._HAS_TREE)
         self._expect_fields(directory, found.elements)
-        rows = self._new_store(found.elements)
-        stored = min(found.add_count, capacity)
-        is_terminal = found.columns["terminal"] != 0
-        columns = {**found.columns, FLAGS: is_terminal * np.uint8(TERMINAL)}
-        try:
-            # The slots before the cursor a second time, so that the next row goes behind them.
-            for stop in (stored, found.add_count % capacity if found.add_count > capacity else 0):
-                rows.rows.add(**{name: values[:stop] for name, values in columns.items()})
-        except ValueError as error:
-            raise InputError(f"{directory}: {error}") from error
-        flags, steps = find_valid(is_terminal, found.add_count, settings)
-        words: dict[str, Any] = {
-            "episode_steps": steps,
-            "between_episodes": bool(
-                found.add_count == 0 or is_terminal[(found.add_count - 1) % capacity]
-            ),
-        }
-        arrays: dict[str, Array] = {
-            "add_count": np.array(found.add_count),
-            "is_index_valid": flags,
-        }
-        if found.priorities is not None:
-            arrays["sum_tree"], words["max_recorded_priority"] = found.priorities
-        self._restore(rows, words, arrays)
+        other: ReplayBuffer = object.__new__(type(self))
+        other._open(self._settings, found.elements)
+        other._fill(found)
+        self._take(other)
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """What ``save`` writes beside the rows: words and numbers, and arrays."""
-        words = {
-            "episode_steps": self._episode_steps,
-            "between_episodes": self._between_episodes,
-        }
-        return words, {"add_count": self.add_count, "is_index_valid": self._draws.flags}
+    def _fill(self, found: Contents, priorities: Array | float = 0.0) -> None:
+        """Take the rows that ReAgent wrote; of an empty buffer."""
+        if self._rows is not None:
+            self._rows.fill(found.columns, found.add_count, priorities)
+            self._earlier = found.add_count - self._rows.ring.written
 
-    def _restore(
-        self, rows: Store | None, words: Mapping[str, Any], arrays: Mapping[str, Array]
-    ) -> None:
-        """Take over what was loaded; it has been checked."""
-        self._pending = None
-        self._kept = rows
-        self._add_count = np.array(arrays["add_count"], np.int64)
-        self._episode_steps = int(words["episode_steps"])
-        self._between_episodes = bool(words["between_episodes"])
-        self._valid.load(arrays["is_index_valid"])
+    def _take(self, other: ReplayBuffer) -> None:
+        """Have all that another buffer has, but for its settings."""
+        self.__dict__.update({**vars(other), "_settings": self._settings})
 
     def __getstate__(self) -> dict[str, Any]:
-        rows = self._rows
-        words, arrays = self._state()
+        rows, flags = self._rows, self._flags
         return {
-            "settings": {
-                **vars(self._settings),
-                "elements": _descriptions(self._settings.elements),
-            },
-            "elements": None if rows is None else _descriptions(rows.elements.items()),
+            "settings": vars(self._settings),
+            "elements": None if rows is None else describe(rows.elements),
+            "flags": flags.copy(),
+            "seen": self._valid.seen,
+            "open": self._valid.open,
+            "earlier": self._earlier,
             "rows": None if rows is None else rows.rows,
-            "words": words,
-            "arrays": arrays,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        declared = _described(state["settings"]["elements"])
-        self._settings = Settings(**{**state["settings"], "elements": declared})
-        self._valid = self._new_draws()
-        elements = _described(state["elements"])
-        rows = None if elements is None else Store(state["rows"], dict(elements))
-        self._restore(rows, state["words"], state["arrays"])
+        self._open(Settings(**state["settings"]), None)
+        if state["rows"] is not None:
+            self._rows = Rows(state["rows"], described(state["elements"]), self._settings)
+        self._earlier = as_int("earlier", state["earlier"], 0)
+        slots = np.arange(self._settings.replay_capacity)
+        self._valid.set(slots, state["flags"])
+        self._valid.seen = as_int("seen", state["seen"], 0)
+        self._valid.open = as_int("open", state["open"], 0)
 
     def __copy__(self) -> ReplayBuffer:
         """A buffer is copied whole: nothing of it can be shared."""
@@ -786,17 +683,3 @@ class ReplayBuffer(Savable):
 def _folder(directory: Path, iteration: object) -> Path:
     """Where a buffer is saved."""
     return directory / f"replay_buffer_ckpt.{iteration}"
-
-
-def _descriptions(
-    elements: Iterable[tuple[str, ElementMetadata]] | None,
-) -> list[tuple[str, dict[str, Any]]] | None:
-    """Fields in words that JSON has."""
-    return None if elements is None else [(name, kind.description()) for name, kind in elements]
-
-
-def _described(
-    words: Iterable[tuple[str, dict[str, Any]]] | None,
-) -> tuple[tuple[str, ElementMetadata], ...] | None:
-    """The fields that these words describe."""
-    return None if words is None else tuple((name, described(kind)) for name, kind in words)

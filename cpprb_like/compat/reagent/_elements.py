@@ -1,15 +1,15 @@
 """What a buffer stores under a name: how it is told from an example, stored, and given out.
 
-Three kinds: dense arrays, id lists and id-score lists. Not here: the rows (``_store``).
+Three kinds: dense arrays, id lists and id-score lists. Not here: the rows (``_rows``).
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -28,12 +28,12 @@ __all__ = [
     "check_elements",
     "column",
     "decode_lists",
+    "describe",
     "described",
     "encode_lists",
     "infer_step",
 ]
 
-AXES = [(0, *range(2, ndim), 1) for ndim in range(65)]  # of stacks: that of the frames goes last
 REQUIRED_KEYS = ["observation", "action", "reward", "terminal"]
 RESERVED_KEYS = ("truncated", "final_observation")  # parameters of ``add``
 
@@ -59,6 +59,11 @@ class InferredElement(NamedTuple):
 class ElementMetadata(ABC):
     """A kind of value, and how it goes into a buffer and out of it."""
 
+    @classmethod
+    @abstractmethod
+    def like(cls, name: str, example: Any) -> ElementMetadata:
+        """The kind of this value; ``InputError`` if it is of another kind."""
+
     @abstractmethod
     def declaration(self) -> FieldSpec:
         """What the ``env_dict`` of the rows says of it."""
@@ -71,18 +76,10 @@ class ElementMetadata(ABC):
     def output(self, stacks: Array) -> Any:
         """Drawn values, shape ``(n, stack, *shape)``, as callers get them: never one axis alone."""
 
-    def output_parts(self, stacks: Array, n: int) -> tuple[Any, Any]:
-        """The first n drawn values, and the others."""
-        return self.output(stacks[:n]), self.output(stacks[n:])
-
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
-        """Values of several lists one after the other, each list by itself."""
+        """Values of several lists, one behind another, each list by itself."""
         parts = np.split(stacks, np.cumsum(lengths)[:-1]) if len(lengths) else []
         return [self.output(part) for part in parts]
-
-    @abstractmethod
-    def description(self) -> dict[str, Any]:
-        """Of this kind, in words that JSON has."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,6 @@ class DenseMetadata(ElementMetadata):
 
     @classmethod
     def like(cls, name: str, example: Any) -> DenseMetadata:
-        """The kind of this value; ``InputError`` if it is no array that PyTorch has."""
         dtype = _narrow(_as_array(name, example).dtype.newbyteorder("="))
         if not _torch_has(dtype):
             raise InputError(f"{name}: PyTorch has no tensors of {dtype}")
@@ -115,33 +111,37 @@ class DenseMetadata(ElementMetadata):
         return value
 
     def output(self, stacks: Array) -> Any:
-        return need("torch").from_numpy(self._turned(stacks))
-
-    def output_parts(self, stacks: Array, n: int) -> tuple[Any, Any]:
-        tensor, values = need("torch").from_numpy, self._turned(stacks)
-        return tensor(values[:n]), tensor(values[n:])
-
-    def _turned(self, stacks: Array) -> Array:
-        """The frames along the last axis; without an axis for one of them, but never one alone."""
-        if stacks.shape[1] != 1:
-            return stacks.transpose(AXES[stacks.ndim])
-        return stacks[:, 0] if self.shape else stacks
+        is_number = stacks.shape[1] == 1 and not self.shape
+        return need("torch").from_numpy(stacks if is_number else _frames_last(stacks))
 
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
         if not len(lengths):
             return []
-        values = stacks[:, 0] if stacks.shape[1] == 1 else self._turned(stacks)
-        return list(need("torch").from_numpy(values).split(lengths.tolist()))
+        return list(need("torch").from_numpy(_frames_last(stacks)).split(lengths.tolist()))
 
-    def description(self) -> dict[str, Any]:
-        return {"kind": "dense", "shape": list(self.shape), "dtype": self.dtype.str}
+
+def _frames_last(stacks: Array) -> Array:
+    """The frames along the last axis; without that axis for one of them."""
+    if stacks.shape[1] == 1:
+        return stacks[:, 0]
+    return stacks.transpose(0, *range(2, stacks.ndim), 1)
 
 
 @dataclass(frozen=True)
 class _ListsMetadata(ElementMetadata):
-    """Lists of varying length under fixed keys."""
+    """Lists of varying length under fixed keys, each of one column or several."""
 
     keys: tuple[str, ...]
+
+    DTYPES: ClassVar[tuple[type, ...]]
+
+    @classmethod
+    def like(cls, name: str, example: Any) -> ElementMetadata:
+        if not isinstance(example, Mapping) or not all(isinstance(key, str) for key in example):
+            raise InputError(f"{name}: expected a dict with keys of type str, got {example!r}")
+        kind = cls(tuple(example))
+        kind.read(name, example, strict=False)
+        return kind
 
     def declaration(self) -> FieldSpec:
         return {"shape": (), "dtype": object}
@@ -151,55 +151,32 @@ class _ListsMetadata(ElementMetadata):
             raise InputError(f"{name}: expected a dict of lists, got {type(value).__name__}")
         if set(value) != set(self.keys):
             raise InputError(f"{name}: expected the keys {list(self.keys)}, got {list(value)}")
-        return {key: self.lists(f"{name}[{key!r}]", value[key], strict) for key in self.keys}
+        return {key: self._columns(f"{name}[{key!r}]", value[key], strict) for key in self.keys}
+
+    @abstractmethod
+    def _columns(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
+        """The columns of the list under one key, copied, or ``InputError``."""
 
     def output(self, stacks: Array) -> Any:
         rows: list[Lists | None] = stacks.reshape(-1).tolist()
-        return {
-            key: self._joined([row[key] if row else self.empty for row in rows])
-            for key in self.keys
-        }
-
-    def _joined(self, rows: list[tuple[Array, ...]]) -> tuple[Any, ...]:
-        """Where each row's list begins, and all lists one after the other."""
-        torch = need("torch")
-        lengths = [len(row[0]) for row in rows]
-        offsets = np.cumsum([0, *lengths[:-1]], dtype=np.int32)[: len(rows)]
-        columns = [
-            np.concatenate([none, *(row[place] for row in rows)])
-            for place, none in enumerate(self.empty)
-        ]
-        return tuple(map(torch.from_numpy, (offsets, *columns)))
-
-    @property
-    @abstractmethod
-    def empty(self) -> tuple[Array, ...]:
-        """The columns of no list at all."""
-
-    @abstractmethod
-    def lists(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
-        """The columns of the list under one key, copied, or ``InputError``."""
+        tensor = need("torch").from_numpy
+        empty: tuple[Array, ...] = tuple(np.empty(0, dtype) for dtype in self.DTYPES)
+        found = {}
+        for key in self.keys:
+            lists = [row[key] if row else empty for row in rows]
+            ends = np.cumsum([0, *(len(columns[0]) for columns in lists)], dtype=np.int32)
+            joined = [np.concatenate(parts) for parts in zip(empty, *lists, strict=True)]
+            found[key] = tuple(map(tensor, (ends[:-1], *joined)))
+        return found
 
 
 class IDListMetadata(_ListsMetadata):
     """A list of ids under each key, given out as ``{key: (offsets int32, ids int64)}``."""
 
-    @classmethod
-    def like(cls, name: str, example: Any) -> IDListMetadata:
-        """The kind of this value; ``InputError`` if it is no dict of lists of ids."""
-        kind = cls(_keys(name, example))
-        kind.read(name, example, strict=False)
-        return kind
+    DTYPES = (np.int64,)
 
-    @property
-    def empty(self) -> tuple[Array, ...]:
-        return (np.empty(0, np.int64),)
-
-    def lists(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
+    def _columns(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
         return (_ids(name, value, strict),)
-
-    def description(self) -> dict[str, Any]:
-        return {"kind": "id_list", "keys": list(self.keys)}
 
 
 class IDScoreListMetadata(_ListsMetadata):
@@ -208,18 +185,9 @@ class IDScoreListMetadata(_ListsMetadata):
     A value is a tuple of two lists of the same length.
     """
 
-    @classmethod
-    def like(cls, name: str, example: Any) -> IDScoreListMetadata:
-        """The kind of this value; ``InputError`` if it is no dict of ids and scores."""
-        kind = cls(_keys(name, example))
-        kind.read(name, example, strict=False)
-        return kind
+    DTYPES = (np.int64, np.float32)
 
-    @property
-    def empty(self) -> tuple[Array, ...]:
-        return np.empty(0, np.int64), np.empty(0, np.float32)
-
-    def lists(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
+    def _columns(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
         if not isinstance(value, tuple) or len(value) != 2:
             raise InputError(f"{name}: expected a tuple of ids and scores, got {value!r}")
         ids = _ids(name, value[0], strict)
@@ -233,15 +201,8 @@ class IDScoreListMetadata(_ListsMetadata):
             )
         return ids, scores.astype(np.float32)
 
-    def description(self) -> dict[str, Any]:
-        return {"kind": "id_score_list", "keys": list(self.keys)}
 
-
-KINDS: tuple[Callable[[str, Any], ElementMetadata], ...] = (
-    DenseMetadata.like,
-    IDListMetadata.like,
-    IDScoreListMetadata.like,
-)
+KINDS = (DenseMetadata, IDListMetadata, IDScoreListMetadata)
 
 
 def column(values: Array) -> Any:
@@ -256,9 +217,9 @@ def _infer(name: str, example: Any) -> ElementMetadata:
     Raises ``InputError``, which is a ``ValueError``, if there is none.
     """
     reasons = []
-    for like in KINDS:
+    for kind in KINDS:
         try:
-            return like(name, example)
+            return kind.like(name, example)
         except InputError as error:  # noqa: PERF203 (three kinds at most)
             reasons.append(str(error))
     raise InputError(f"Unable to deduce type for {name}: {'; '.join(dict.fromkeys(reasons))}")
@@ -297,13 +258,23 @@ def check_elements(elements: Mapping[str, ElementMetadata], stack_size: int) -> 
         raise InputError(f"{lists} are id lists: these need stack_size=1, got {stack_size}")
 
 
-def described(description: Mapping[str, Any]) -> ElementMetadata:
-    """The kind that ``description`` gave these words for."""
-    kind = description["kind"]
-    if kind == "dense":
-        return DenseMetadata(tuple(description["shape"]), np.dtype(description["dtype"]))
-    lists = {"id_list": IDListMetadata, "id_score_list": IDScoreListMetadata}
-    return lists[kind](tuple(description["keys"]))
+def describe(elements: Mapping[str, ElementMetadata]) -> list[list[Any]]:
+    """Fields in words that a checkpoint has."""
+    return [
+        [name, type(kind).__name__, kind.shape, kind.dtype.str]
+        if isinstance(kind, DenseMetadata)
+        else [name, type(kind).__name__, vars(kind)["keys"]]
+        for name, kind in elements.items()
+    ]
+
+
+def described(words: Iterable[list[Any]]) -> dict[str, ElementMetadata]:
+    """The fields that ``describe`` gave these words for."""
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in KINDS}
+    return {
+        name: kinds[kind](tuple(first), *map(np.dtype, dtype))
+        for name, kind, first, *dtype in words
+    }
 
 
 def encode_lists(lists: Lists | None) -> bytes:
@@ -352,12 +323,6 @@ def _as_array(name: str, value: Any) -> Array:
         return np.asarray(value)
     except ValueError as error:
         raise InputError(f"{name}: expected an array, got {value!r}: {error}") from None
-
-
-def _keys(name: str, example: Any) -> tuple[str, ...]:
-    if not isinstance(example, Mapping) or not all(isinstance(key, str) for key in example):
-        raise InputError(f"{name}: expected a dict with keys of type str, got {example!r}")
-    return tuple(example)
 
 
 def _ids(name: str, value: Any, strict: bool) -> Array:

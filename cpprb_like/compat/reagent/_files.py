@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from cpprb_like.compat.reagent._elements import REQUIRED_KEYS, DenseMetadata, ElementMetadata
 from cpprb_like.compat.reagent._errors import InputError
-from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.compat.reagent._unpickle import read_sum_tree
 
-__all__ = ["STORE_FILENAME_PREFIX", "Contents", "find_valid", "read_files"]
+__all__ = ["STORE_FILENAME_PREFIX", "Contents", "read_files"]
 
 Array = NDArray[Any]
 Found = TypeVar("Found")
@@ -128,28 +127,3 @@ def _read_array(file: Any, kinds: str, shape: tuple[int, ...]) -> Array:
     if len(data) != int(np.prod(lengths, dtype=object)) * dtype.itemsize:
         raise InputError(f"expected {dtype} of shape {lengths}, got {len(data)} bytes")
     return np.frombuffer(data, dtype).reshape(lengths, order="F" if is_fortran else "C")
-
-
-def find_valid(
-    terminal: NDArray[np.bool_], count: int, settings: Settings
-) -> tuple[NDArray[np.bool_], int]:
-    """Which slots ReAgent would let be drawn, and how many steps the last episode has.
-
-    Found from the terminal flags of all slots alone. Of the oldest episode of a full ring it is not
-    known which rows are padding, but as many rows have broken stacks at least.
-    """
-    capacity, horizon = settings.replay_capacity, settings.update_horizon
-    padding = settings.stack_size - 1
-    valid = np.zeros(capacity, np.bool_)
-    stored = min(count, capacity)
-    if not stored:
-        return valid, 0
-    ids = np.arange(count - stored, count)
-    ages = np.arange(stored)
-    ends = terminal[ids % capacity]
-    first = np.maximum.accumulate(np.where(np.append(True, ends[:-1]), ages, 0))
-    end = np.minimum.accumulate(np.where(ends, ages, stored + horizon)[::-1])[::-1]
-    is_known = (end < ages + horizon) | (ages + horizon < stored)
-    valid[ids % capacity] = is_known & (ages - first >= padding)
-    valid[np.arange(count, count + padding) % capacity] = False
-    return valid, max(0, int(ages[-1] - first[-1]) + 1 - padding)

@@ -1,6 +1,6 @@
 """ReAgent's ``PrioritizedReplayBuffer``: transitions drawn by priority.
 
-Not here: transitions (``_buffer``), and the trees (``_sum_tree``, ``_draws``).
+Not here: transitions (``_buffer``), and the trees (``_sum_tree``, ``_valid``).
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like.compat.reagent import _settings
-from cpprb_like.compat.reagent._buffer import Element, Pending, ReplayBuffer, Tensor
-from cpprb_like.compat.reagent._draws import Draws
+from cpprb_like.compat.reagent._buffer import Element, ReplayBuffer, Tensor
 from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata, column
 from cpprb_like.compat.reagent._errors import InputError
+from cpprb_like.compat.reagent._files import Contents
+from cpprb_like.compat.reagent._rows import Rows
 from cpprb_like.compat.reagent._settings import Settings
-from cpprb_like.compat.reagent._store import Read, Store
 from cpprb_like.compat.reagent._sum_tree import SumTree
+from cpprb_like.compat.reagent._valid import Priorities, Valid
 from cpprb_like.samplers import PrioritySampler
 
 __all__ = ["PrioritizedReplayBuffer"]
@@ -29,16 +30,6 @@ Slots = NDArray[np.intp]
 PRIORITY = "priority"
 read_priorities = PrioritySampler().read_priorities  # as all priorities are read
 KIND = DenseMetadata((), np.dtype(np.float32))
-
-
-class _Priorities(SumTree):
-    """Priorities whose changes draws follow, also those that users of the tree make themselves."""
-
-    follower: Draws
-
-    def set_many(self, node_indices: Slots, values: NDArray[np.float64]) -> None:
-        super().set_many(node_indices, values)
-        self.follower.weigh(node_indices)
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -79,6 +70,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ([[0.0], [0.5], [1.0]], [[0.0], [0.3333333432674408]])
     """
 
+    _HAS_TREE = True
     _inferred: ClassVar[Callable[..., Settings]] = staticmethod(_settings.prioritized)
 
     if TYPE_CHECKING:
@@ -121,17 +113,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         def __init__(self, *args: Any, **options: Any) -> None: ...
 
-    def _new_draws(self) -> Draws:
+    def _new_valid(self) -> Valid:
         # The two know each other, but not the buffer, whose rows go away with the last name for it.
-        priorities = _Priorities(self._settings.replay_capacity)
-        priorities.follower = Draws(self._settings.replay_capacity, priorities.get_many)
+        priorities = Priorities(self._settings.replay_capacity)
         self.sum_tree: SumTree = priorities
-        return priorities.follower
+        return Valid(self._settings.replay_capacity, priorities)
 
-    def _new_store(self, elements: dict[str, ElementMetadata]) -> Store:
+    def _new_rows(self, elements: dict[str, ElementMetadata]) -> Rows:
         if PRIORITY in elements:
             raise InputError(f"{PRIORITY}: it is a parameter of add, and no name for a field")
-        return super()._new_store(elements)
+        return super()._new_rows(elements)
 
     # ------------------------------------------------------------------ adding
 
@@ -152,14 +143,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         given = self._by_name(args, fields if priority is None else {**fields, PRIORITY: priority})
         value = self._read_priority(given.pop(PRIORITY, None))
         self._write(given, value)
-
-    def _follow(self, pending: Pending) -> None:
-        super()._follow(pending)
-        if pending.priorities is not None:
-            self.sum_tree.set_many(pending.slots, pending.priorities)
+        self._valid.follow(self._rows)
 
     def _read_priority(self, priority: Any) -> float:
         if priority is None:
+            self._valid.follow(self._rows)
             return self.sum_tree.max_recorded_priority
         (value,) = self._read_priorities(priority, 1).tolist()
         return float(value)
@@ -228,7 +216,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self.sum_tree.get_many(self._slot_list(indices)).astype(np.float32)
 
     def _slot_list(self, indices: ArrayLike) -> Slots:
-        slots = self._draws.slots(indices)
+        self._valid.follow(self._rows)
+        slots = self._valid.slots(indices)
         if slots.ndim == 0 or slots.shape[1:] not in ((), (1,)):
             raise InputError(f"indices: expected shape (n,) or (n, 1), got {slots.shape}")
         return np.ascontiguousarray(slots.reshape(-1))
@@ -255,29 +244,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return super().sample_index_batch(batch_size)
 
     def _draw(self, n: int) -> Slots:
-        return self._valid.stratified(n)
+        return self._valid.tree.draw_stratified(n)
 
-    def _names(self, rows: Store | None) -> tuple[str, ...]:
-        more = () if self._is_declared else ("probabilities",)
-        return (*super()._names(rows), "sampling_probabilities", *more)
+    # What ReAgent gave out until July 2020, where fields are declared, and no more.
 
-    @property
-    def _is_declared(self) -> bool:
-        """Whether batches have the fields that ReAgent gave them until July 2020, and no others."""
-        return self._settings.elements is not None
+    def _names(self, elements: Mapping[str, ElementMetadata]) -> tuple[str, ...]:
+        more = () if self._settings.is_declared else ("probabilities",)
+        return (*super()._names(elements), "sampling_probabilities", *more)
 
-    def _elements(self, rows: Store) -> dict[str, ElementMetadata]:
-        """With the priorities, which are no declared field."""
-        return rows.elements if self._is_declared else {**rows.elements, PRIORITY: KIND}
+    def _outputs(self, elements: Mapping[str, ElementMetadata]) -> Mapping[str, ElementMetadata]:
+        return elements if self._settings.is_declared else {**elements, PRIORITY: KIND}
 
-    def _reader(self, rows: Store) -> Read:
-        read_field = super()._reader(rows)
-        return lambda name, slots: (
-            self._priorities(slots) if name == PRIORITY else read_field(name, slots)
-        )
-
-    def _priorities(self, slots: Slots) -> Array:
-        """The priorities of slots of any shape, 0 for the slot -1."""
+    def _column(self, rows: Rows, name: str, slots: Slots) -> Array:
+        if name != PRIORITY:
+            return super()._column(rows, name, slots)
         there = slots >= 0
         priorities = np.zeros(slots.shape, np.float32)
         priorities[there] = self.sum_tree.get_many(slots[there])
@@ -286,24 +266,27 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _beside(self, slots: Slots) -> dict[str, Any]:
         """The priorities under ReAgent's name for them, and what they make probable."""
         columns = {"sampling_probabilities": self.sum_tree.get_many(slots)}
-        if not self._is_declared:
-            columns["probabilities"] = self._draws.probabilities(slots)
+        if not self._settings.is_declared:
+            columns["probabilities"] = self._valid.probabilities(slots)
         return {name: column(values.astype(np.float32)) for name, values in columns.items()}
 
     # ------------------------------------------------------------------ files
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        words, arrays = super()._state()
-        words["max_recorded_priority"] = self.sum_tree.max_recorded_priority
-        slots = np.arange(self._settings.replay_capacity, dtype=np.intp)
-        return words, arrays | {"sum_tree": self.sum_tree.get_many(slots)}
+    def _fill(self, found: Contents, priorities: Array | float = 0.0) -> None:
+        if found.priorities is not None:
+            leaves, greatest = found.priorities
+            priorities = self._read_priorities(leaves, len(leaves))
+            self.sum_tree.max_recorded_priority = self._read_priority(greatest)
+        super()._fill(found, priorities)
 
-    def _restore(
-        self, rows: Store | None, words: Mapping[str, Any], arrays: Mapping[str, Array]
-    ) -> None:
-        slots = np.arange(self._settings.replay_capacity, dtype=np.intp)
-        priorities = self._read_priorities(arrays["sum_tree"], len(slots))
-        greatest = self._read_priority(words["max_recorded_priority"])
-        super()._restore(rows, words, arrays)
-        self.sum_tree.set_many(slots, priorities)
-        self.sum_tree.max_recorded_priority = greatest
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        priorities = self.sum_tree.get_many(np.arange(self._settings.replay_capacity))
+        greatest = self.sum_tree.max_recorded_priority
+        return {**state, "priorities": priorities, "max_recorded_priority": greatest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        slots = np.arange(self._settings.replay_capacity)
+        self.sum_tree.set_many(slots, self._read_priorities(state["priorities"], len(slots)))
+        self.sum_tree.max_recorded_priority = self._read_priority(state["max_recorded_priority"])

@@ -26,7 +26,7 @@ __all__ = ["Settings", "declare_spaces", "read_settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """Parameters of a buffer, checked; ``elements`` is None if the first step shows the fields."""
+    """Parameters of a buffer, checked; fields are declared, or the first step shows them."""
 
     stack_size: int
     replay_capacity: int
@@ -36,23 +36,25 @@ class Settings:
     update_horizon: int
     gamma: float
     strict: bool = False
-    elements: tuple[tuple[str, ElementMetadata], ...] | None = None
+    is_declared: bool = False
 
 
 def read_settings(
     inferred: Callable[..., Settings], args: tuple[Any, ...], options: Mapping[str, Any]
-) -> Settings:
-    """The settings that these arguments of a constructor mean.
+) -> tuple[Settings, dict[str, ElementMetadata] | None]:
+    """The settings that these arguments of a constructor mean, and the fields if it declares them.
 
     ``inferred`` has the parameters for fields that are inferred, ``declared`` those for the others.
     """
     is_declared = "observation_shape" in options or (args and not hasattr(args[0], "__index__"))
-    function = declared if is_declared else inferred
+    signature = inspect.signature(declared if is_declared else inferred)
     try:
-        bound = inspect.signature(function).bind(*args, **options)
+        bound = signature.bind(*args, **options)
     except TypeError as error:
-        raise TypeError(f"{error}; expected {inspect.signature(function)}") from None
-    return function(*bound.args, **bound.kwargs)
+        raise TypeError(f"{error}; expected {signature}") from None
+    if is_declared:
+        return declared(*bound.args, **bound.kwargs)
+    return inferred(*bound.args, **bound.kwargs), None
 
 
 def uniform(
@@ -139,7 +141,7 @@ def declared(
     reward_shape: tuple[int, ...] = (),
     reward_dtype: DTypeLike = np.float32,
     terminal_dtype: DTypeLike = np.uint8,
-) -> Settings:
+) -> tuple[Settings, dict[str, ElementMetadata]]:
     """Parameters of both classes until July 2020; without rejection there are no attempts."""
     del max_sample_attempts
     if not isinstance(observation_shape, tuple):
@@ -160,12 +162,12 @@ def declared(
         ("terminal", (), terminal_dtype),
         *(extra_storage_types or ()),
     ]
-    elements = tuple((name, _declaration(name, shape, dtype)) for name, shape, dtype in fields)
-    names = [name for name, _ in elements]
-    twice = [name for number, name in enumerate(names) if name in names[:number]]
-    if twice:
-        raise InputError(f"extra_storage_types: the fields {twice} are declared twice")
-    return replace(plain, elements=elements)
+    elements: dict[str, ElementMetadata] = {}
+    for name, shape, dtype in fields:
+        if name in elements:
+            raise InputError(f"extra_storage_types: the field {name} is declared twice")
+        elements[name] = _declaration(name, shape, dtype)
+    return replace(plain, is_declared=True), elements
 
 
 def _declaration(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> DenseMetadata:

@@ -1,12 +1,12 @@
 """Batches of transitions, put together of the rows of a buffer.
 
-Not here: which rows they are made of (``_windows``), and which transitions are drawn (``_draws``).
+Not here: which rows they are made of (``_rows``), and which transitions are drawn (``_valid``).
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like.compat.reagent._elements import REQUIRED_KEYS, ElementMetadata, column
-from cpprb_like.compat.reagent._errors import InputError, need
+from cpprb_like.compat.reagent._errors import InputError
+from cpprb_like.compat.reagent._rows import Rows, Windows
 from cpprb_like.compat.reagent._settings import Settings
-from cpprb_like.compat.reagent._store import Read, Store
-from cpprb_like.compat.reagent._windows import Windows, stacks
 
 __all__ = ["batch_type", "read_transitions", "transition_names"]
 
 Array = NDArray[Any]
 Slots = NDArray[np.intp]
+Read = Callable[[str, Slots], Array]
 
 
 @lru_cache(maxsize=64)
@@ -47,7 +47,7 @@ def batch_type(names: tuple[str, ...]) -> Any:
 
 def read_transitions(
     settings: Settings,
-    rows: Store,
+    rows: Rows,
     slots: Slots,
     elements: Mapping[str, ElementMetadata],
     read: Read,
@@ -56,60 +56,36 @@ def read_transitions(
 
     ``elements`` are the fields that are given out, and ``read`` reads one of them.
     """
-    windows = Windows.of(rows, read, slots, settings.update_horizon)
-    batch = _pairs(settings, rows, windows, elements, read)
-    batch["reward"] = _rewards(settings, rows, windows, read, batch.get("reward"))
-    tensor = need("torch").from_numpy
-    batch["terminal"] = tensor(windows.terminal[:, np.newaxis])
-    batch["indices"] = tensor(slots.astype(np.int64)[:, np.newaxis])
-    batch["step"] = tensor(windows.steps[:, np.newaxis])
-    return batch
-
-
-def _pairs(
-    settings: Settings,
-    rows: Store,
-    windows: Windows,
-    elements: Mapping[str, ElementMetadata],
-    read: Read,
-) -> dict[str, Any]:
-    """The fields at the first steps and, as ``next_``, behind the last ones."""
-    depth, n = settings.stack_size, len(windows.first)
-    line = None
-    if settings.return_as_timeline_format:
-        line = stacks(rows, windows.timeline(rows, ahead=True), depth)
-        slots = stacks(rows, windows.first, depth)
-    else:
-        slots = stacks(rows, np.concatenate([windows.first, windows.next]), depth)
-    pairs = {}
+    windows = Windows.of(rows, slots)
+    is_timeline, n = settings.return_as_timeline_format, len(slots)
+    ahead = windows.line(ahead=True) if is_timeline else windows.next
+    stacks = rows.stacks(np.concatenate([slots, ahead]))
+    batch: dict[str, Any] = {}
     for name, kind in elements.items():
         if name == "terminal":
             continue
         out = "state" if name == "observation" else name
-        if line is not None:
-            pairs[out] = kind.output(read(name, slots))
-            pairs[f"next_{out}"] = kind.output_lists(read(name, line), windows.steps)
-        elif name == "reward" and not settings.return_everything_as_stack:  # it is a sum
-            pairs["next_reward"] = kind.output(read(name, slots[n:]))
-        else:
-            pairs[out], pairs[f"next_{out}"] = kind.output_parts(read(name, slots), n)
-    return pairs
-
-
-def _rewards(settings: Settings, rows: Store, windows: Windows, read: Read, stacked: Any) -> Any:
-    """The rewards of the transitions; ``stacked`` are those at the first steps."""
-    if settings.return_as_timeline_format:
-        line = stacks(rows, windows.timeline(rows, ahead=False), settings.stack_size)
-        return rows.elements["reward"].output_lists(read("reward", line), windows.steps)
-    if settings.return_everything_as_stack:
-        return stacked
-    rewards = read("reward", windows.inside).astype(np.float64)
-    powers = _powers(settings.gamma, settings.update_horizon)
-    total = rewards @ powers if rewards.ndim == 2 else np.einsum("nh...,h->n...", rewards, powers)
-    return column(total.astype(np.float32))
+        values = read(name, stacks)
+        batch[out], later = kind.output(values[:n]), values[n:]
+        batch[f"next_{out}"] = (
+            kind.output_lists(later, windows.steps) if is_timeline else kind.output(later)
+        )
+    if is_timeline:
+        line = rows.stacks(windows.line(ahead=False))
+        batch["reward"] = elements["reward"].output_lists(read("reward", line), windows.steps)
+    elif not settings.return_everything_as_stack:
+        # Rows behind the last step, and final observations, have rewards of 0.
+        rewards = read("reward", windows.slots)[:, :-1].astype(np.float64)
+        factors = _factors(settings.gamma, settings.update_horizon)
+        total = rewards @ factors if rewards.ndim == 2 else np.tensordot(factors, rewards, (0, 1))
+        batch["reward"] = column(total.astype(np.float32))
+    batch["terminal"] = column(windows.terminal)
+    batch["indices"] = column(slots.astype(np.int64))
+    batch["step"] = column(windows.steps)
+    return batch
 
 
 @lru_cache(maxsize=8)
-def _powers(gamma: float, horizon: int) -> NDArray[np.float64]:
-    """What the rewards of the steps count."""
+def _factors(gamma: float, horizon: int) -> NDArray[np.float64]:
+    """Discount factors of the rewards of a transition."""
     return np.asarray(gamma ** np.arange(float(horizon)))

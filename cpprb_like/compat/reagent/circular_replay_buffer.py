@@ -15,7 +15,7 @@ from cpprb_like.compat.reagent._elements import (
 )
 from cpprb_like.compat.reagent._errors import InputError, NamesError
 from cpprb_like.compat.reagent._files import STORE_FILENAME_PREFIX
-from cpprb_like.compat.reagent._windows import invalid_range
+from cpprb_like.compat.reagent._rows import invalid_range
 
 __all__ = [
     "CHECKPOINT_DURATION",
