@@ -1,8 +1,8 @@
 """Files that ReAgent's own ``save`` wrote: read, never written.
 
 ReAgent writes a gzip file for each attribute: arrays as ``np.save`` does, and a pickle of the sum
-tree. It does not write which slots are valid. Not here: the pickle (``_unpickle``), and the files
-that this package writes (the room ``checkpoint``).
+tree. It does not write which slots are valid. Not here, but in the room ``checkpoint``: the files
+that this package writes, and the reader of pickles, which runs no code of theirs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from cpprb_like.checkpoint._restricted_pickle import PickledObject, plain
+from cpprb_like.checkpoint._restricted_pickle import load as load_pickle
 from cpprb_like.compat.reagent._elements import REQUIRED_KEYS, DenseMetadata, ElementMetadata
 from cpprb_like.compat.reagent._errors import InputError
-from cpprb_like.compat.reagent._unpickle import read_sum_tree
 
 __all__ = ["STORE_FILENAME_PREFIX", "Contents", "read_files"]
 
@@ -27,6 +28,7 @@ Array = NDArray[Any]
 Found = TypeVar("Found")
 
 STORE_FILENAME_PREFIX = "$store$_"
+MOST_BESIDE = 1 << 20  # bytes of the pickle of a tree besides its sums
 # What a file raises that was cut, changed, or written by another program.
 DAMAGE = (EOFError, OSError, zlib.error, ValueError, LookupError, TypeError, OverflowError)
 
@@ -96,7 +98,7 @@ def read_files(
         field: read(name, lambda file: _read_array(file, "biufc", (capacity,)))
         for field, name in zip(fields, names, strict=True)
     }
-    tree = read("sum_tree", lambda file: read_sum_tree(file, capacity)) if has_tree else None
+    tree = read("sum_tree", lambda file: _read_sum_tree(file, capacity)) if has_tree else None
     return Contents(columns, int(count), tree)
 
 
@@ -127,3 +129,19 @@ def _read_array(file: Any, kinds: str, shape: tuple[int, ...]) -> Array:
     if len(data) != int(np.prod(lengths, dtype=object)) * dtype.itemsize:
         raise InputError(f"expected {dtype} of shape {lengths}, got {len(data)} bytes")
     return np.frombuffer(data, dtype).reshape(lengths, order="F" if is_fortran else "C")
+
+
+def _read_sum_tree(file: Any, capacity: int) -> tuple[NDArray[np.float64], float]:
+    """The priorities of all slots, and the greatest one that was ever set."""
+    data = file.read(64 * capacity + MOST_BESIDE)
+    tree = load_pickle(data, objects=("sum_tree.SumTree",))
+    if not isinstance(tree, PickledObject):
+        raise InputError("expected the pickle of a sum tree")
+    leaves = np.asarray(plain(tree.state["nodes"][-1]))
+    shape = (1 << (capacity - 1).bit_length(),)
+    if leaves.dtype != np.float64 or leaves.shape != shape:
+        raise InputError(
+            f"expected priorities of {capacity} slots, got {leaves.dtype} of shape {leaves.shape}"
+        )
+    greatest = plain(tree.state["max_recorded_priority"])
+    return leaves[:capacity].astype(np.float64), float(greatest)
