@@ -70,7 +70,7 @@ class ReplayBuffer(Savable):
     replay_capacity : int
         Rows, those of zeros included; at least ``update_horizon + stack_size``.
     batch_size : int
-        Transitions of a batch unless ``sample_transition_batch`` is told another number.
+        Transitions of a batch unless ``sample_transition_batch`` gets another number.
     return_everything_as_stack : bool
         What it does, unlike its name: ``reward`` is the stack of the rewards up to the first step,
         and not the sum of those from it on. Everything else is stacked in either case.
@@ -101,9 +101,9 @@ class ReplayBuffer(Savable):
     Notes
     -----
     Steps become *valid*, which is to say that they can be drawn, when the ``update_horizon`` steps
-    after them are there, or the episode has ended. One thread adds, and any number of threads may
-    draw and read meanwhile: all of a batch was there at one moment. An ``add`` that is interrupted
-    has added everything or nothing.
+    after them are there, or the episode has ended. While one thread adds, any number of threads may
+    draw and read: a batch is the state of one moment. An ``add`` that is interrupted has added
+    everything or nothing.
 
     Source: the replay memory of Dopamine (Castro et al., 2018), with ReAgent's changes.
 
@@ -235,8 +235,9 @@ class ReplayBuffer(Savable):
             fixes their names, shapes and dtypes, where float64 becomes float32: arrays, numbers,
             dicts of lists of ids, or dicts of tuples of ids and scores.
         truncated : bool
-            The episode ends here without a terminal step: a time limit. The next one begins anew,
-            and the last ``update_horizon`` steps, whose next state is not known, are never valid.
+            The episode ends here without a terminal step: a time limit. The next step begins an
+            episode. The last ``update_horizon`` steps, whose next state is not known, never become
+            valid.
         final_observation : array_like, optional
             At the end of an episode, the observation behind its last step; it takes one more row.
             The last steps of a truncated episode are valid then.
@@ -253,7 +254,7 @@ class ReplayBuffer(Savable):
 
         Notes
         -----
-        Cost: one copy of the values, and at most ``stack_size + update_horizon`` flags.
+        Cost: one copy of the values. The next draw finds which steps have become valid.
         """
         self._write(self._by_name(args, fields), 0.0)
 
@@ -461,7 +462,7 @@ class ReplayBuffer(Savable):
         Parameters
         ----------
         batch_size : int, optional
-            How many; by default as many as ``indices``, or what the constructor was told.
+            How many; by default as many as ``indices``, or the constructor's number.
         indices : Tensor of integers, shape (batch_size,), optional
             Slots to read, all of them valid; drawn if they are not given.
 
@@ -515,7 +516,7 @@ class ReplayBuffer(Savable):
         return rows.rows.consistently(partial(self._read, rows, choose))
 
     def _choose(self, rows: Rows, choose: Callable[[], Slots]) -> tuple[Slots, Slots] | None:
-        """The slots that are chosen, twice; None if rows were added meanwhile."""
+        """The slots that are chosen, twice; None if a row was added during the choice."""
         self._valid.follow(rows)
         seen = self._valid.seen
         slots = choose()

@@ -1,4 +1,4 @@
-"""What a buffer stores under a name: how it is told from an example, stored, and given out.
+"""What a buffer stores under a name: how it is inferred from an example, stored, and given out.
 
 Three kinds: dense arrays, id lists and id-score lists. Not here: the rows (``_rows``).
 """

@@ -1,4 +1,4 @@
-"""What constructors are told: fields that the first step shows, or fields that are declared.
+"""Arguments of the constructors: fields that the first step shows, or fields that are declared.
 
 ReAgent had the second kind until July 2020; which one a call means is seen from
 ``observation_shape``. Not here: what is done with it (``_buffer``).
