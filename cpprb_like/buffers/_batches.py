@@ -7,7 +7,6 @@ Not here: how a batch is drawn (``_source`` and its subclasses), what it is made
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from cpprb_like._machine.drawn_ahead import States
     from cpprb_like.buffers._prefetch import Prefetcher
     from cpprb_like.buffers._tensors import Conversion
 
@@ -54,20 +52,11 @@ class Batches(Iterator[T_co], Generic[T_co]):
         self,
         draw: Callable[[], Batch],
         conversion: Conversion | None,
-        prefetch: int,
-        states: Callable[[], States],
-        back: Callable[[int], None] | None = None,
+        prefetcher: Prefetcher | None,
     ) -> None:
-        if back is None:  # not an epoch, which ends
-            draw = partial(_endless, draw)
         self._draw: Callable[[], Batch] | None = draw
         self._conversion = conversion
-        self._prefetcher: Prefetcher | None = None
-        if prefetch:
-            from cpprb_like.buffers._prefetch import Prefetcher  # noqa: PLC0415 (on demand)
-
-            make = _as_it_is if conversion is None else conversion.make
-            self._prefetcher = Prefetcher(draw, make, prefetch, states, back)
+        self._prefetcher = prefetcher
 
     def __next__(self) -> T_co:
         """The next batch; or what drawing it raises, after which further ones can be drawn.
@@ -106,15 +95,3 @@ class Batches(Iterator[T_co], Generic[T_co]):
 
     def __reduce__(self) -> Any:
         raise TypeError("batches cannot be pickled or copied: make them anew from the source")
-
-
-def _as_it_is(batch: Batch) -> Batch:
-    return batch
-
-
-def _endless(draw: Callable[[], Batch]) -> Batch:
-    """A draw of batches without end, which no ``StopIteration`` of a user's code ends."""
-    try:
-        return draw()
-    except StopIteration as error:
-        raise RuntimeError("the draw of a batch raised StopIteration") from error

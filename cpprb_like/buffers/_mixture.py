@@ -20,14 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.aligned import aligned, empty
-from cpprb_like._machine.drawn_ahead import (
-    GivenUpError,
-    States,
-    live_state,
-    settled_generator,
-    state_before,
-)
 from cpprb_like._machine.generators import Seed, generator
+from cpprb_like._machine.prefetch_state import DrawCanceledError
 from cpprb_like.buffers._parts import Parts
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
@@ -121,8 +115,7 @@ class Mixture(Source):
         self.draws = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = self.__dict__ | {"rng": settled_generator(self.rng)}
-        return _blank, (type(self),), state | (state_before(self) or {})
+        return _blank, (type(self),), self.__dict__ | {"_numbers": list(self._numbers)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         as_int("draws", state["draws"], 0)
@@ -226,7 +219,7 @@ class Mixture(Source):
             cuts = [(n * end + offset) // ends[-1] for end in ends]
             self._check_parts(cuts, beta, replace)
             batch = self._draw(cuts, wanted, to, names, beta, replace, indexes)
-        except GivenUpError:  # what is drawn next may follow from another seed
+        except DrawCanceledError:  # what is drawn next may follow from another seed
             raise
         except BaseException:
             self._numbers.append(number)
@@ -436,12 +429,6 @@ class Mixture(Source):
 
     def _check_epoch(self) -> None:
         raise TypeError("a mixture has no epoch: it would take each row once, whatever the shares")
-
-    def _draw_states(self) -> States:
-        yield self, {"draws": self.draws, "_numbers": list(self._numbers)}
-        yield self.rng, live_state(self.rng)
-        for source in self._sources.values():
-            yield from source._draw_states()
 
     def _can_draw(self) -> bool:
         return any(source._can_draw() for source in self._sources.values())

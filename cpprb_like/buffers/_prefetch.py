@@ -1,8 +1,8 @@
 """Batches that a thread makes ahead, while the learner works on those that it has.
 
 The thread draws when the learner asks for a batch, so that as many wait as were asked for; the
-batches come in the order of their draws. Not here: the state that is saved while batches are drawn
-ahead (``_machine.drawn_ahead``), and what a batch is made into (``_tensors``).
+batches come in the order of their draws. Elsewhere: what a save takes for the state of the source
+(``_machine.prefetch_state``), and what a batch is made into (``_tensors``).
 """
 
 from __future__ import annotations
@@ -11,14 +11,20 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
-from cpprb_like._machine.drawn_ahead import GivenUpError, Note, States, Waiting
+from cpprb_like._machine.prefetch_state import (
+    Draw,
+    DrawCanceledError,
+    PrefetchState,
+    States,
+    opened,
+)
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["Prefetcher"]
@@ -27,20 +33,11 @@ TIMEOUT = 5.0  # seconds at the end of the program; a thread that draws for long
 
 
 class Kind(Enum):
-    """What came of a draw."""
+    """Result of a draw."""
 
     BATCH = 0
     ERROR = 1
     END = 2
-
-
-class Made(NamedTuple):
-    """A batch, or why there is none."""
-
-    kind: Kind
-    value: Any
-    note: Note | None
-    generation: int
 
 
 class Prefetcher:
@@ -55,9 +52,9 @@ class Prefetcher:
     ahead : int
         Batches that wait, at least 1.
     states : callable
-        What a draw is about to change: see ``Waiting``.
+        What a draw is about to change: see ``PrefetchState``.
     back : callable, optional
-        See ``Waiting``.
+        Called with the number of draws that are void, so that an epoch repeats them.
     """
 
     def __init__(
@@ -68,10 +65,9 @@ class Prefetcher:
         states: Callable[[], States],
         back: Callable[[int], None] | None = None,
     ) -> None:
-        self._work = _Work(draw, make, Waiting(states, back))
+        self._work = _Work(draw, make, states, back)
         self._ahead = ahead
         self._asked = 0
-        self._taken = 0  # of what was made
         self._began = False
         self._turn = threading.RLock()  # one thread at a time waits for the batch that it asked for
         # It must not wait for anything: it runs wherever the garbage collector finds the iterator.
@@ -80,7 +76,7 @@ class Prefetcher:
     def next(self) -> Any:
         """The next batch, as ``make`` made it, or what drawing it raised."""
         work = self._work
-        if os.getpid() != work.waiting.process:
+        if os.getpid() != work.process:
             raise RuntimeError(
                 "the thread that draws these batches is in the parent process: call batches() or "
                 "epoch() here"
@@ -100,33 +96,31 @@ class Prefetcher:
             if not self._asked:
                 try:
                     return work.again()  # there may be enough by now
-                except GivenUpError:
+                except DrawCanceledError:
                     continue
-            made = work.first(self._taken)
+            draw = work.first()
             # From here to the end of this call an interrupt could lose the batch.
             self._asked -= 1
-            self._taken += 1
-            work.made.popleft()
-            if made.generation != work.waiting.generation:
+            work.draws.popleft()
+            if draw.generation != work.generation:
                 continue  # drawn before the source was restored
-            work.waiting.forget(made.note)
-            if made.kind is Kind.BATCH:
-                return made.value
-            if made.kind is Kind.END:
+            if draw.kind is Kind.BATCH:
+                return draw.value
+            if draw.kind is Kind.END:
                 self.close()
-            elif isinstance(made.value, NotEnoughDataError):
+            elif isinstance(draw.value, NotEnoughDataError):
                 lacking = True
             else:
                 try:
-                    raise made.value
+                    raise draw.value
                 finally:
-                    del made  # which has the traceback that has this frame
+                    del draw  # which has the traceback that has this frame
         raise StopIteration
 
     def _begin(self) -> None:
         thread = threading.Thread(target=_run, args=(self._work,), name="batches", daemon=True)
         self._work.thread = thread
-        self._work.waiting.open()
+        opened[id(self._work)] = self._work
         _running.add(self._work)
         self._began = True  # before it is so: an interrupt may come when the thread runs already
         try:
@@ -134,7 +128,8 @@ class Prefetcher:
         except BaseException:
             if thread.ident is None:  # as where the machine has no more threads: it may have later
                 self._began = False
-                self._work.never_began()
+                self._work.thread = None
+                self._work.leave()
             raise
 
     def close(self) -> None:
@@ -143,86 +138,95 @@ class Prefetcher:
         self._work.join()
 
 
-class _Work:
-    """What the thread and the learner share: nothing that keeps the iterator alive."""
+class _Work(PrefetchState):
+    """State that the thread and the learner share. It does not keep the iterator alive."""
 
     def __init__(
-        self, draw: Callable[[], Any], make: Callable[[Any], Any], waiting: Waiting
+        self,
+        draw: Callable[[], Any],
+        make: Callable[[Any], Any],
+        states: Callable[[], States],
+        back: Callable[[int], None] | None,
     ) -> None:
+        super().__init__(states)
         self.draw = draw
         self.make = make
-        self.waiting = waiting
+        self.back = back
+        self.process = os.getpid()
         # Their ``put`` may be called from a finalizer that interrupts a ``put`` of the same thread.
         self.requests: SimpleQueue[bool] = SimpleQueue()
-        self.made: deque[Made] = deque()
-        self.ready: SimpleQueue[bool] = SimpleQueue()  # tells that there is one more of them
+        self.ready: SimpleQueue[bool] = SimpleQueue()  # an item for each new result
         self.stopped = False
         self.over = False  # the thread has ended
         self.thread: threading.Thread | None = None
 
+    def void(self) -> None:
+        """See ``PrefetchState``. An epoch goes back by the draws."""
+        n = sum(draw.generation == self.generation for draw in self.draws)
+        super().void()
+        if self.back is not None:
+            self.back(n)
+
     def stop(self) -> None:
         """Have the thread end."""
         self.stopped = True
-        if os.getpid() == self.waiting.process:  # a queue of the parent may be locked for ever
+        if os.getpid() == self.process:  # a queue of the parent may be locked for ever
             self.requests.put(False)
-            self.waiting.close()
+            opened.pop(id(self), None)
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the thread has ended."""
         thread = self.thread
-        mine = os.getpid() == self.waiting.process
+        mine = os.getpid() == self.process
         if mine and thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
 
-    def never_began(self) -> None:
-        """There is no thread after all."""
-        self.thread = None
-        self.waiting.close()
+    def leave(self) -> None:
+        """Remove this from the global tables: no thread draws."""
+        opened.pop(id(self), None)
         _running.discard(self)
 
-    def ended(self) -> None:
-        """The thread has ended: it keeps nothing alive, and nobody waits for it."""
-        self.waiting.close()
-        _running.discard(self)
-        self.over = True
-        self.ready.put(True)
-
-    def first(self, number: int) -> Made:
-        """Wait for the first that was made, which stays where it is: an interrupt loses nothing.
-
-        It is the one of this number.
-        """
-        if self.made:
+    def first(self) -> Draw:
+        """Wait for the result of the oldest draw, which stays there: an interrupt loses nothing."""
+        if self._has_result():
             with contextlib.suppress(Empty):
                 self.ready.get_nowait()
-            return self.made[0]
-        with self.waiting.asking(number):
-            while not self.made:
+            return self.draws[0]
+        self.asked = time.monotonic()
+        try:
+            while not self._has_result():
                 if self.over:
                     raise RuntimeError("the thread that draws these batches has ended")
                 self.ready.get()
-        return self.made[0]
+        finally:
+            self.asked = None
+        return self.draws[0]
 
-    def put(self, made: Made) -> None:
-        """One more is made."""
-        self.made.append(made)
+    def _has_result(self) -> bool:
+        return bool(self.draws) and self.draws[0].kind is not None
+
+    def put(self, draw: Draw, kind: Kind, value: Any) -> None:
+        """Store the result of a draw."""
+        draw.value = value
+        draw.kind = kind  # last: the learner looks at it
         self.ready.put(True)
 
-    def attempt(self) -> Made:
-        """A batch, drawn and made into what is wanted."""
-        waiting, note = self.waiting, None
-        with waiting.drawing(ahead=True) as generation:
+    def attempt(self) -> None:
+        """Draw a batch ahead, and make of it what is wanted."""
+        with self.turn:
+            draw = Draw(self.generation, ahead=True)
             try:
-                note = waiting.note()
-                return Made(Kind.BATCH, self.make(self.draw()), note, generation)
-            except (StopIteration, GivenUpError):  # it was closed, or this is thrown away
-                return Made(Kind.END, None, note, generation)
+                with self.drawing(draw):
+                    made = self.make(self.draw())
+                self.put(draw, Kind.BATCH, made)
+            except (StopIteration, DrawCanceledError):  # it was closed, or the draw is void
+                self.put(draw, Kind.END, None)
             except BaseException as error:  # noqa: BLE001 (raised by ``next``)
-                return Made(Kind.ERROR, error, note, generation)
+                self.put(draw, Kind.ERROR, error)
 
     def again(self) -> Any:
-        """As ``attempt``, in the thread of the learner, which raises what that raises."""
-        with self.waiting.drawing(ahead=False):
+        """Draw in the thread of the learner."""
+        with self.turn, self.drawing(Draw(self.generation, ahead=False)):
             return self.make(self.draw())
 
 
@@ -230,9 +234,11 @@ def _run(work: _Work) -> None:
     """What the thread does."""
     try:
         while work.requests.get() and not work.stopped:
-            work.put(work.attempt())
+            work.attempt()
     finally:
-        work.ended()
+        work.leave()
+        work.over = True
+        work.ready.put(True)
 
 
 _running: set[_Work] = set()

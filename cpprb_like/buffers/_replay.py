@@ -37,9 +37,9 @@ from cpprb_like._fields.schema import (
     read_size,
 )
 from cpprb_like._files import arenas
-from cpprb_like._machine.drawn_ahead import States, live_state, settled, settled_generator
 from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._machine.generators import Seed, generator
+from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.gather import take
@@ -1037,12 +1037,6 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
 
         return EpochOrder(epoch.take, read, is_gone)
 
-    def _draw_states(self) -> States:
-        yield self.rng, live_state(self.rng)
-        state = self.sampler.draw_state()
-        if state:
-            yield self.sampler, state
-
     # ------------------------------------------------------------------ rows by slot
 
     def _encode_sample(self, idx: ArrayLike) -> Batch:
@@ -1320,8 +1314,8 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         from cpprb_like._fields import snapshot  # noqa: PLC0415 (on demand)
 
         attributes = {name: value for name, value in self.__dict__.items() if name not in REBUILT}
-        attributes["rng"] = settled_generator(self.rng)
-        sampler = settled(self.sampler)
+        attributes["rng"] = without_prefetch(self.rng)
+        sampler = without_prefetch(self.sampler)
         attributes["sampler"] = copy.deepcopy(sampler) if copies else sampler
         rows = snapshot.save(self._layout, self._arena, self.ring, copies=copies)
         return rows | {"attributes": attributes}

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import ColumnSpec
-from cpprb_like._machine.drawn_ahead import States, halted
 from cpprb_like._machine.generators import Seed, generator
+from cpprb_like._machine.prefetch_state import (
+    States,
+    halted,
+    state_before,
+    state_of_generator,
+    without_prefetch,
+)
 from cpprb_like.buffers._batches import Batch, Batches
 from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, Part
 from cpprb_like.checkpoint._saved import Checkpointed
+from cpprb_like.samplers._base import Sampler
 from cpprb_like.schedules import Schedule, check
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -49,6 +57,9 @@ else:
 __all__ = ["Batch", "ColumnSpec", "Source", "if_prioritized", "order_generator"]
 
 MOST_AHEAD = 1000  # batches of ``prefetch``
+# Attributes of sources: what they draw from, and what their draws change.
+DRAWN_FROM = ("rng", "sampler", "buffer", "learner", "_source", "_sources")
+COUNTS = ("draws", "_numbers")
 T = TypeVar("T")
 
 
@@ -224,7 +235,7 @@ class Source(Checkpointed):
         draw = sample
         if made is not None:
             draw = partial(_draw_into, sample, made, names or self.fields)
-        return Batches(draw, made, ahead, self._draw_states)
+        return self._iterator(partial(_endless, draw), made, ahead)
 
     @overload
     def epoch(
@@ -380,7 +391,22 @@ class Source(Checkpointed):
         rng = None if seed is None else generator(seed)
         begin = partial(self._begin_epoch, names, shuffle, rng)
         epoch = EpochBatches(begin, n, drop_last, part, ahead)
-        return Batches(epoch.__next__, made, ahead, self._draw_states, epoch.back)
+        return self._iterator(epoch.__next__, made, ahead, epoch.back)
+
+    def _iterator(
+        self,
+        draw: Callable[[], Batch],
+        made: Conversion | None,
+        ahead: int,
+        back: Callable[[int], None] | None = None,
+    ) -> Batches[Any]:
+        """An iterator over draws, of which a thread makes ``ahead`` before they are asked for."""
+        if not ahead:
+            return Batches(draw, made, None)
+        from cpprb_like.buffers._prefetch import Prefetcher  # noqa: PLC0415 (on demand)
+
+        make = _as_it_is if made is None else made.make
+        return Batches(draw, made, Prefetcher(draw, make, ahead, self._draw_states, back))
 
     def _check_epoch(self) -> None:
         """Raise ``TypeError`` if there are no epochs."""
@@ -448,8 +474,32 @@ class Source(Checkpointed):
                     rng.bit_generator.state = state
 
     def _draw_states(self) -> States:
-        """What a draw changes: each object, with its state or the attributes that do."""
-        raise NotImplementedError
+        """Objects that a draw changes, with the state of a generator or the changed attributes."""
+        own = {name: copy(value) for name, value in vars(self).items() if name in COUNTS}
+        if own:
+            yield self, own
+        for name in DRAWN_FROM:
+            part = getattr(self, name, None)
+            if isinstance(part, np.random.Generator):
+                yield part, state_of_generator(part, live=True)
+            elif isinstance(part, Sampler):
+                state = part.draw_state()
+                if state:
+                    yield part, state
+            elif part is not None:
+                for source in part.values() if isinstance(part, dict) else [part]:
+                    yield from source._draw_states()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """As ``object`` does, from before the batches that were drawn ahead."""
+        reduced = super().__reduce_ex__(protocol)
+        if isinstance(reduced, str):
+            return reduced
+        make, arguments, state, *others = reduced
+        state = state | (state_before(self) or {})
+        if "rng" in state:
+            state["rng"] = without_prefetch(state["rng"])
+        return make, arguments, state, *others
 
     if TYPE_CHECKING:  # sources with priorities have it: see ``if_prioritized``
 
@@ -551,6 +601,18 @@ def _conversion(to: To | None, device: Any) -> Conversion | None:
     from cpprb_like.buffers._tensors import conversion  # noqa: PLC0415 (on demand)
 
     return conversion(to, device)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+def _endless(draw: Callable[[], Batch]) -> Batch:
+    """A draw of batches without end, which no ``StopIteration`` of a user's code ends."""
+    try:
+        return draw()
+    except StopIteration as error:
+        raise RuntimeError("the draw of a batch raised StopIteration") from error
 
 
 def _draw_into(sample: Callable[..., Batch], made: Conversion, fields: tuple[str, ...]) -> Batch:

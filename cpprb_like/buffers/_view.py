@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.aligned import aligned
-from cpprb_like._machine.drawn_ahead import States, state_before
 from cpprb_like._machine.machine_memory import require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.row_handles import handles
@@ -260,10 +259,6 @@ class View(Source):
 
         return EpochOrder(now.epoch(order_generator(shuffle, rng, buffer.rng)), read, is_gone)
 
-    def _draw_states(self) -> States:
-        yield self, {"draws": self.draws}
-        yield from self.buffer._draw_states()
-
     @if_prioritized
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows: see ``PrioritizedReplayBuffer.update_priorities``.
@@ -317,8 +312,7 @@ class View(Source):
         return len(self.buffer)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {"buffer": self.buffer, "layers": self.layers, "draws": self.draws}
-        return state | (state_before(self) or {})
+        return {"buffer": self.buffer, "layers": self.layers, "draws": self.draws}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["buffer"], state["layers"])  # type: ignore[misc]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._fields.schema import Schema
-from cpprb_like._machine.drawn_ahead import halted
+from cpprb_like._machine.prefetch_state import halted
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._arrays import DamagedError, FileEntry
 from cpprb_like.checkpoint._disk import Disk, OpenFiles

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.narrow_dtypes import descr_of, named
-from cpprb_like._machine.drawn_ahead import state_before, state_of_generator
 from cpprb_like._machine.generators import read_seed
+from cpprb_like._machine.prefetch_state import state_before, state_of_generator
 from cpprb_like.checkpoint import _classes
 from cpprb_like.checkpoint._arrays import DamagedError
 from cpprb_like.checkpoint._held import HoldsObjects, HoldsRows, Savable

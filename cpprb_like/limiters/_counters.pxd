@@ -34,7 +34,7 @@ cdef class Turn:
     cdef intp_t line
     cdef readonly int64_t n
     cdef bint begun                      # whether the items are announced
-    cdef bint wanted                     # whether a caller waits for this call, see ``drawn_ahead``
+    cdef bint wanted                     # whether a caller waits for this call, see ``prefetch_state``
     cdef int64_t since                   # time at which the call began to wait, 0 if it does not
     cdef int64_t now                     # time of its last look
     cdef readonly int64_t behind         # items of the call that goes first, 0 if none does

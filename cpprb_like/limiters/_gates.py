@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._machine.drawn_ahead import asked_since, sleep
+from cpprb_like._machine.prefetch_state import sleep, wanted_since
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters._counters import Counters, Turn, shape_for
@@ -142,7 +142,7 @@ class Gate:
 
         def look() -> bool:
             now = time.monotonic_ns()
-            turn.wait(now, asked_since(began) is not None)
+            turn.wait(now, wanted_since(began) is not None)
             if time.monotonic() - began > ALIVE:
                 self.peers.void_dead()
             return turn.begin(now)
@@ -151,7 +151,7 @@ class Gate:
             look,
             timeout,
             lambda: RateLimitTimeoutError(self._message(turn, began)),
-            since=lambda: asked_since(began),
+            since=lambda: wanted_since(began),
             sleep=sleep,
         )
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._fields.schema import Field
-from cpprb_like._machine.drawn_ahead import States
 from cpprb_like._machine.forks import tell
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._epochs import EpochOrder
@@ -130,9 +129,6 @@ class LimitedSource(Source):
         self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None
     ) -> EpochOrder | None:
         return self._source._begin_epoch(fields, shuffle, rng)
-
-    def _draw_states(self) -> States:
-        return self._source._draw_states()
 
     def _read_batch_size(
         self, batch_size: int, fields: str | Iterable[str] | None = None

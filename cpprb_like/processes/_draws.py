@@ -6,7 +6,6 @@ Not here: which rows of several rings are drawn (``_together``, ``samplers``), a
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._core import Ring
-from cpprb_like._machine.drawn_ahead import States, state_before
 from cpprb_like.processes._followers import Followers
 from cpprb_like.processes._together import StartsTogether, WeightsTogether, draw_uniform_together
 from cpprb_like.samplers._base import Extra, Sampler
@@ -24,7 +22,7 @@ from cpprb_like.samplers._rank_based import RankBased
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.schedules import Schedule
 
-__all__ = ["Beta", "DrawRows", "Draws", "RowNumbers", "check_sampler", "copied"]
+__all__ = ["Beta", "DrawRows", "Draws", "RowNumbers", "check_sampler"]
 
 Beta = float | Schedule | None
 RowNumbers = NDArray[np.intp]
@@ -115,21 +113,13 @@ class Draws:
 
     # ------------------------------------------------------------------ state
 
-    def states(self) -> States:
-        """What a draw changes."""
-        state = self.sampler.draw_state()
-        if state:
-            yield self.sampler, state
+    def noted(self) -> dict[str, Any]:
+        """State of the sampler before a draw: the argument of ``put_back``."""
+        return self.sampler.draw_state()
 
-    def noted(self) -> list[tuple[object, dict[str, Any]]]:
-        """What the next draw changes: the argument of ``put_back``."""
-        return list(self.states())
-
-    @staticmethod
-    def put_back(noted: list[tuple[object, dict[str, Any]]]) -> None:
+    def put_back(self, noted: dict[str, Any]) -> None:
         """Forget a draw whose rows could not be read. Its random numbers stay used."""
-        for element, state in noted:
-            vars(element).update(state)
+        vars(self.sampler).update(noted)
 
     def save(self) -> dict[int, Any]:
         """The priorities of the rows of each shard, by number: the argument of ``go_on``."""
@@ -147,13 +137,6 @@ class Draws:
         if number in self._saved:
             self._weights.weights_of(number).resume(self._saved[number])
             del self._saved[number]  # last: after an interrupt the next call resumes once more
-
-
-def copied(sampler: Sampler) -> Sampler:
-    """A copy of a sampler, as it was before batches that were drawn ahead."""
-    found = copy.deepcopy(sampler)
-    vars(found).update(state_before(sampler) or {})
-    return found
 
 
 def check_sampler(sampler: Sampler) -> None:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cpprb_like._machine.drawn_ahead import States, live_state, state_of_generator
 from cpprb_like._machine.generators import Seed, generator
+from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns
 from cpprb_like.buffers._source import if_prioritized
-from cpprb_like.processes._draws import copied
 from cpprb_like.processes._folder import FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._learner_view import LearnerView
@@ -164,19 +163,15 @@ class Learner(Sharded):
 
     # ------------------------------------------------------------------ state
 
-    def _draw_states(self) -> States:
-        yield self.rng, live_state(self.rng)
-        yield from self._shards.draws.states()
-
     def _save(self) -> SavedLearner:
         """What it has of its own, as it is now, and before batches that were drawn ahead."""
         shards = self._shards
         with shards.lock:
             shards.follow()
-            rng = copy.deepcopy(self.rng)
-            rng.bit_generator.state = state_of_generator(self.rng)
+            rng = copy.deepcopy(without_prefetch(self.rng))
+            sampler = copy.deepcopy(without_prefetch(self.sampler))
             heard = np.frombuffer(shards.heard or b"", np.int64).tolist()
-            return SavedLearner(rng, copied(self.sampler), shards.draws.save(), heard)
+            return SavedLearner(rng, sampler, shards.draws.save(), heard)
 
     def _go_on(self, saved: SavedLearner, *, heard: bool) -> None:
         """Go on with what was saved; ``heard`` says whether it was saved from this replay."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._machine.drawn_ahead import States
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import Batch
 from cpprb_like.buffers._view import View
@@ -101,10 +100,6 @@ class LearnerView(Sharded):
                 return found > 0
             self._open_parts()
             return found > 0 and self._starts.count > 0
-
-    def _draw_states(self) -> States:
-        yield self, {"draws": self.draws}
-        yield from self.learner._draw_states()
 
     def __repr__(self) -> str:
         layers = ", ".join(map(repr, self.layers))

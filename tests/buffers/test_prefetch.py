@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like._machine import drawn_ahead
+from cpprb_like._machine import prefetch_state
 from cpprb_like.buffers import Batches, Mixture, Source
 from cpprb_like.samplers import RankBased, Sampler
 from cpprb_like.schedules import Linear
@@ -60,7 +60,8 @@ def until_full(batches: Batches[Any]) -> None:
     """Wait until the thread has made all that it was asked for."""
     prefetcher = batches._prefetcher
     assert prefetcher is not None
-    eventually(lambda: len(prefetcher._work.made) == prefetcher._asked)
+    work = prefetcher._work
+    eventually(lambda: sum(draw.kind is not None for draw in work.draws) == prefetcher._asked)
 
 
 def of_one_generator() -> Mixture:
@@ -389,7 +390,7 @@ def test_a_thread_that_breaks_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
     broken: Any = rb.batches(4, prefetch=1)
     work = broken._prefetcher._work
 
-    def put(made: object) -> None:
+    def put(*result: object) -> None:
         raise SystemExit  # of which a thread says nothing
 
     monkeypatch.setattr(work, "put", put)
@@ -409,7 +410,7 @@ def test_a_thread_that_could_not_begin_may_begin_later(monkeypatch: pytest.Monke
         for _ in range(2):
             with pytest.raises(RuntimeError, match="can't start"):
                 next(one)
-    assert not drawn_ahead._open
+    assert not prefetch_state.opened
     for _ in range(5):
         assert listed(next(one)) == listed(next(other))
     one.close()
@@ -522,7 +523,7 @@ def test_a_forgotten_iterator_ends_its_thread() -> None:
         break
     gc.collect()
     eventually(lambda: not threads())
-    assert not drawn_ahead._open
+    assert not prefetch_state.opened
     source = weakref.ref(rb)
     del rb, batch
     gc.collect()

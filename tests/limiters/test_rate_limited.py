@@ -305,7 +305,8 @@ MAKE: Any = {"buffer": of_buffer, "mixture": of_mixture, "learner": of_learner}
 def waits(batches: Any) -> bool:
     """Whether its thread has begun to wait for the limiter."""
     work = batches._prefetcher._work
-    return not work.made and work.requests.qsize() < batches._prefetcher._asked
+    has_made = any(draw.kind is not None for draw in work.draws)
+    return not has_made and work.requests.qsize() < batches._prefetcher._asked
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
@@ -383,7 +384,8 @@ def test_a_time_out_is_of_who_waits(name: str, timeout: float) -> None:
                 time.sleep(0.1)  # so long that a time-out would be over
                 for one in (adds, twin_adds):
                     one.add(**step(4))
-                until(lambda: batches._prefetcher._work.made)
+                work = batches._prefetcher._work
+                until(lambda: any(draw.kind is not None for draw in work.draws))  # noqa: B023
                 assert next(batches)["x"].tolist() == next(expected)["x"].tolist()
             for _ in range(4):
                 began = time.monotonic()

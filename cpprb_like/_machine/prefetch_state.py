@@ -1,0 +1,190 @@
+"""Prefetch state: what generators and samplers were before the oldest batch not yet returned.
+
+A save, a pickle and a copy describe the program, which has not seen the batches that wait. The
+thread records, before each draw, the state of what the draw changes. Savers read the oldest record;
+live objects are never set back. Elsewhere: the thread (``buffers._prefetch``), and the list of the
+objects that a draw changes (``Source._draw_states``).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from cpprb_like._machine import waiting
+
+States = Iterable[tuple[object, dict[str, Any]]]  # of a generator its state, else attributes
+T = TypeVar("T")
+
+
+class DrawCanceledError(Exception):
+    """A draw that waits, as for a rate limiter, is no longer wanted."""
+
+
+class Draw:
+    """One draw: the states before it by ``id`` of their object, and later its result."""
+
+    def __init__(self, generation: int, *, ahead: bool) -> None:
+        self.generation, self.ahead = generation, ahead
+        self.number = next(_numbers)
+        self.states: dict[int, tuple[object, dict[str, Any]]] = {}
+        self.kind: Any = None  # of the result; None until there is one
+        self.value: Any = None
+
+
+class _Here(threading.local):
+    current: tuple[PrefetchState, Draw] | None = None
+
+
+class PrefetchState:
+    """Draws of one thread whose batches were not yet returned.
+
+    Parameters
+    ----------
+    states : callable
+        Objects that a draw changes, with their states.
+
+    Attributes
+    ----------
+    draws : deque of Draw
+        The oldest first. The last one may have no result yet.
+    turn : threading.RLock
+        Held during a draw, except while the draw sleeps. Locks of buffers come after it.
+    generation : int
+        Draws of another generation are void: their source was restored.
+    asked : float or None
+        Time since when a caller waits for the oldest draw.
+
+    Notes
+    -----
+    The order of steps replaces a lock. A draw is in ``draws`` with its states before it begins.
+    Savers first read the live state, then ``state_before``. If they find no draw there, none had
+    begun when the live state was read.
+    """
+
+    def __init__(self, states: Callable[[], States]) -> None:
+        self.states = states
+        self.draws: deque[Draw] = deque()
+        self.turn = threading.RLock()  # a signal handler may restore the source
+        self.generation = 0
+        self.asked: float | None = None
+        self.copies: dict[int, np.random.Generator] = {}
+
+    def void(self) -> None:
+        """Void the draws that were not returned, with ``turn`` held."""
+        self.generation += 1
+
+    @contextmanager
+    def drawing(self, draw: Draw) -> Iterator[None]:
+        """Make a draw the current one of this thread, with ``turn`` held by the caller."""
+        if draw.ahead:
+            self.draws.append(draw)
+            draw.states = {id(element): (element, state) for element, state in self.states()}
+        outer, _here.current = _here.current, (self, draw)
+        try:
+            yield
+        finally:
+            _here.current = outer
+
+
+opened: dict[int, PrefetchState] = {}  # by ``id``: those whose draws are wanted
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=opened.clear)  # where no thread draws ahead
+_here = _Here()
+_numbers = itertools.count()  # order of the draws of all threads
+
+
+def wanted_since(began: float) -> float | None:
+    """When a caller began to wait for the current draw, which began to wait at ``began``.
+
+    None for a draw ahead whose batch no caller waits for. Times are those of ``time.monotonic``.
+    """
+    owner, draw = _here.current or (None, None)
+    if owner is None or draw is None or not draw.ahead:
+        return began
+    asked = owner.asked if owner.draws[0] is draw else None
+    return None if asked is None else max(began, asked)
+
+
+def sleep(seconds: float) -> None:
+    """Sleep with the turn released. Raises ``DrawCanceledError`` if the draw is not wanted."""
+    if _here.current is None:
+        waiting.sleep(seconds)
+        return
+    owner, draw = _here.current
+    owner.turn.release()
+    try:
+        waiting.sleep(seconds)
+    finally:
+        owner.turn.acquire()
+    if draw.generation != owner.generation or (draw.ahead and id(owner) not in opened):
+        raise DrawCanceledError
+
+
+def state_before(element: object) -> dict[str, Any] | None:
+    """State of an object before the oldest draw that changed it; None if there is no such draw."""
+    found = {
+        draw.number: draw.states[id(element)][1]
+        for owner in opened.copy().values()
+        for draw in owner.draws.copy()  # one call: the thread may append
+        if id(element) in draw.states and draw.generation == owner.generation
+    }
+    return found[min(found)] if found else None
+
+
+def state_of_generator(rng: np.random.Generator, *, live: bool = False) -> dict[str, Any]:
+    """State of a generator: before the oldest draw, or ``live``."""
+    with rng.bit_generator.lock:
+        now = dict(rng.bit_generator.state)
+    return now if live else state_before(rng) or now
+
+
+def _drawing(elements: Iterable[object]) -> list[PrefetchState]:
+    """Threads whose draws change one of these objects."""
+    ids = set(map(id, elements))
+    found = opened.copy().values()
+    return [owner for owner in found if any(id(one) in ids for one, _ in owner.states())]
+
+
+def without_prefetch(element: T) -> T:
+    """A generator or sampler for a pickle: from before the oldest draw, a copy if draws change it.
+
+    Sources that share a generator share its copy. Attributes of a sampler are not copied.
+    """
+    drawing = _drawing([element])
+    if not drawing:
+        return element
+    if not isinstance(element, np.random.Generator):
+        found = copy.copy(element)
+        vars(found).update(state_before(element) or {})
+        return found
+    copies, state = drawing[0].copies, state_of_generator(element)
+    known = copies.get(id(element))
+    if known is None or pickle.dumps(known.bit_generator.state) != pickle.dumps(state):
+        known = copies[id(element)] = copy.deepcopy(element)
+        known.bit_generator.state = state
+    return known  # type: ignore[return-value]
+
+
+@contextmanager
+def halted(elements: Iterable[object]) -> Iterator[None]:
+    """Stop draws that change these objects, and void those that wait. No lock of a buffer is held.
+
+    For callers that give the objects another state.
+    """
+    with ExitStack() as stack:
+        drawing = sorted(_drawing(elements), key=id)
+        for owner in drawing:
+            stack.enter_context(owner.turn)
+        for owner in drawing:
+            owner.void()
+        yield
