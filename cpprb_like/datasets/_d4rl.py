@@ -193,6 +193,7 @@ class D4rl(Format):
     """See ``Format``."""
 
     name = NAME
+    reader, writer = D4rlReader, D4rlWriter
     is_file = True
     suffixes = (".hdf5", ".h5")
     lacks = (CUT, OPEN)
@@ -200,14 +201,6 @@ class D4rl(Format):
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""
         return begins_with(path, MAGIC) or (path.is_file() and path.suffix in self.suffixes)
-
-    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> D4rlWriter:
-        """A writer of this format."""
-        return D4rlWriter(path, header, about)
-
-    def open_reader(self, path: Path) -> D4rlReader:
-        """A reader of this format."""
-        return D4rlReader(path)
 
 
 FORMAT = D4rl()

@@ -35,8 +35,6 @@ from cpprb_like.datasets._model import (
     Header,
     Rows,
     as_one_stream,
-    check_chained,
-    check_steps,
     key_of,
 )
 from cpprb_like.datasets._model import Path as Parts
@@ -103,7 +101,6 @@ class DreamerWriter(Writer):
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
         del about
-        check_chained(header, NAME)
         self._folder, self._header = path, header
         self._keys = _keys(header)
         nbytes = sum(header[name].nbytes for name in self._keys)
@@ -387,24 +384,14 @@ class DreamerV3(Format):
     """See ``Format``."""
 
     name = NAME
+    reader, writer = DreamerReader, DreamerWriter
+    has_final = True
     keys = ()
     lacks = (BOTH,)
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""
         return path.is_dir() and any(FILE.fullmatch(name) for name in os.listdir(path))  # noqa: PTH208
-
-    def check(self, header: Header) -> None:
-        """Observations with final ones, actions and rewards are needed."""
-        check_steps(header, NAME)
-
-    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> DreamerWriter:
-        """A writer of this format."""
-        return DreamerWriter(path, header, about)
-
-    def open_reader(self, path: Path) -> DreamerReader:
-        """A reader of this format."""
-        return DreamerReader(path)
 
 
 FORMAT = DreamerV3()

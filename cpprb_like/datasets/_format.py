@@ -12,7 +12,14 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from cpprb_like.datasets._files import is_plain
-from cpprb_like.datasets._model import EpisodeRecord, Field, Header, Rows
+from cpprb_like.datasets._model import (
+    EpisodeRecord,
+    Field,
+    Header,
+    Rows,
+    check_chained,
+    check_steps,
+)
 
 __all__ = ["BOTH", "CUT", "FINAL", "LACKS", "OPEN", "Format", "Reader", "Writer"]
 
@@ -89,6 +96,11 @@ class Format:
         Whether a data set is one file, and not a folder.
     suffixes : tuple of str
         Of paths, from which it is told what is to be written there.
+    reader, writer : type
+        A ``Reader``, made of a path, and a ``Writer``, made of a path, a header and metadata.
+    has_final : bool
+        Whether an episode has one observation more than steps. Then observations with final ones,
+        actions and rewards are needed.
     keys : tuple of str or None
         Entries of the format's own metadata that ``export`` takes as ``about``; None for any.
     lacks : tuple of str
@@ -98,6 +110,9 @@ class Format:
     name: ClassVar[str]
     is_file: ClassVar[bool] = False
     suffixes: ClassVar[tuple[str, ...]] = ()
+    reader: ClassVar[type[Any]]
+    writer: ClassVar[type[Any]]
+    has_final: ClassVar[bool] = False
     keys: ClassVar[tuple[str, ...] | None] = None
     lacks: ClassVar[tuple[str, ...]] = ()
 
@@ -114,7 +129,9 @@ class Format:
         return None
 
     def check(self, header: Header) -> None:
-        """Raise ``ValueError`` if something is lacking that it must have; by default nothing is."""
+        """Raise ``ValueError`` if the fields lack something that the format needs."""
+        if self.has_final:
+            check_steps(header, self.name)
 
     def metadata(
         self,
@@ -134,11 +151,15 @@ class Format:
 
     def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> Writer:
         """A writer, with entries of the format's own metadata."""
-        raise NotImplementedError
+        if self.has_final:
+            check_chained(header, self.name)
+        made: Writer = self.writer(path, header, about)
+        return made
 
     def open_reader(self, path: Path) -> Reader:
         """A reader of all that there is."""
-        raise NotImplementedError
+        made: Reader = self.reader(path)
+        return made
 
     def open_split(self, path: Path, split: str) -> Reader:
         """A reader of one part of a data set that has parts by name; by default it has none."""

@@ -577,6 +577,7 @@ class LeRobot(Format):
     """See ``Format``."""
 
     name = NAME
+    reader, writer = LerobotReader, LerobotWriter
     lacks = (CUT, FINAL)
 
     def holds(self, field: Field) -> bool:
@@ -586,14 +587,6 @@ class LeRobot(Format):
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""
         return path.is_dir() and (path / INFO).is_file()
-
-    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> LerobotWriter:
-        """A writer of this format."""
-        return LerobotWriter(path, header, about)
-
-    def open_reader(self, path: Path) -> LerobotReader:
-        """A reader of this format."""
-        return LerobotReader(path)
 
 
 FORMAT = LeRobot()

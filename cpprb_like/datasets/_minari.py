@@ -24,7 +24,6 @@ from cpprb_like.datasets._minari_storage import (
     INFOS,
     ROLES,
     SEED,
-    MinariWriter,
     Storage,
     StoredEpisode,
 )
@@ -34,8 +33,6 @@ from cpprb_like.datasets._model import (
     Header,
     Rows,
     as_one_stream,
-    check_chained,
-    check_steps,
 )
 from cpprb_like.datasets._model import Path as Parts
 
@@ -157,18 +154,15 @@ class MinariReader(Reader):
 class Minari(Format):
     """Minari with one of its storages. See ``Format``."""
 
+    name = "minari"
+    reader, writer = MinariReader, Hdf5Writer
+    has_final = True
     lacks = (CUT, "the infos of resets")
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)
-    writer: ClassVar[type[MinariWriter]] = Hdf5Writer
-    name = "minari"
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""
         return path.is_dir() and _minari_metadata.storage_of(path) in self.storages
-
-    def check(self, header: Header) -> None:
-        """Observations with final ones, actions and rewards are needed."""
-        check_steps(header, self.name)
 
     def find(self, name: str) -> Path | None:
         """Where Minari keeps a local data set of this name, if it does."""
@@ -177,15 +171,6 @@ class Minari(Format):
     def metadata(self, path: Path, header: Header, about: Mapping[str, Any]) -> dict[str, Any]:
         """The entries of ``metadata.json``."""
         return _minari_metadata.of_new(path, header, about)
-
-    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> MinariWriter:
-        """A writer of this format."""
-        check_chained(header, self.name)
-        return self.writer(path / "data", header, about)
-
-    def open_reader(self, path: Path) -> MinariReader:
-        """A reader of this format, whatever its storage."""
-        return MinariReader(path)
 
 
 class MinariArrow(Minari):

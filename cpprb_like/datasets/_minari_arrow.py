@@ -41,9 +41,9 @@ FLAT = ("observations", "actions")  # Minari reads a list of each value
 class ArrowWriter(MinariWriter):
     """Writes the folders."""
 
-    def __init__(self, folder: Path, header: Header, about: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
         need("pyarrow", NAME)
-        super().__init__(folder, header, about)
+        super().__init__(path, header, about)
         self._numbers = set()  # fields that Minari reads as numbers, and not as lists
         parts = header.observations, header.actions
         for key, named in zip(_minari_metadata.SPACES, parts, strict=True):

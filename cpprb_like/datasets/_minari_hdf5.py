@@ -53,10 +53,10 @@ def _numbered(places: Mapping[str, Parts]) -> dict[str, str]:
 class Hdf5Writer(MinariWriter):
     """Writes the file."""
 
-    def __init__(self, folder: Path, header: Header, about: Mapping[str, Any]) -> None:
-        super().__init__(folder, header, about)
+    def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
+        super().__init__(path, header, about)
         self._names = _numbered(self._places)
-        self._file = _hdf5.opened(folder / FILE, NAME, "x")
+        self._file = _hdf5.opened(self._folder / FILE, NAME, "x")
 
     def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
         """Write the group of an episode."""

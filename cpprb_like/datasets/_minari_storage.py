@@ -123,11 +123,11 @@ class Storage:
 class MinariWriter(Writer):
     """Writes the episodes of a data set of Minari's."""
 
-    def __init__(self, folder: Path, header: Header, about: Mapping[str, Any]) -> None:
-        self._folder, self._header, self._about = folder, header, about
+    def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
+        self._folder, self._header, self._about = path / "data", header, about
         self._places = places_of(header)
         self._uneven = 0
-        folder.mkdir()
+        self._folder.mkdir()
 
     def _seed_in(self, rows: Rows, known: int | None = None) -> int | None:
         """The seed of an episode, of which these rows are a part and ``known`` is that before.

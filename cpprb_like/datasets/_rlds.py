@@ -31,8 +31,6 @@ from cpprb_like.datasets._model import (
     Header,
     Rows,
     as_one_stream,
-    check_chained,
-    check_steps,
     key_of,
     load_json,
     nest,
@@ -119,7 +117,6 @@ class RldsWriter(Writer):
     """Writes a folder of TensorFlow Datasets."""
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
-        check_chained(header, NAME)
         self._folder, self._header, self._about = path, header, dict(about)
         self._places = _places(header)
         self._features = _features(header)
@@ -362,24 +359,14 @@ class Rlds(Format):
     """See ``Format``."""
 
     name = NAME
+    reader, writer = RldsReader, RldsWriter
+    has_final = True
     keys = ("description", "citation")
     lacks = (BOTH,)
 
     def told_by(self, path: Path) -> bool:
         """Whether a path is one of this format."""
         return path.is_dir() and (path / FEATURES).is_file() and any(path.glob("*.tfrecord*"))
-
-    def check(self, header: Header) -> None:
-        """Observations with final ones, actions and rewards are needed."""
-        check_steps(header, NAME)
-
-    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> RldsWriter:
-        """A writer of this format."""
-        return RldsWriter(path, header, about)
-
-    def open_reader(self, path: Path) -> RldsReader:
-        """A reader of this format."""
-        return RldsReader(path)
 
     def open_split(self, path: Path, split: str) -> RldsReader:
         """A reader of the files of one split."""

@@ -337,6 +337,7 @@ class Rllib(Format):
     """See ``Format``."""
 
     name = NAME
+    reader, writer = RllibReader, RllibWriter
     is_file = True
     suffixes = (".parquet",)
     lacks = (CUT,)
@@ -346,14 +347,6 @@ class Rllib(Format):
         if path.is_dir():
             return any(_files_of(path))
         return begins_with(path, MAGIC) or (path.is_file() and path.suffix in self.suffixes)
-
-    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> RllibWriter:
-        """A writer of this format."""
-        return RllibWriter(path, header, about)
-
-    def open_reader(self, path: Path) -> RllibReader:
-        """A reader of this format."""
-        return RllibReader(path)
 
 
 FORMAT = Rllib()
