@@ -106,7 +106,7 @@ def values_of(found: Any, name: str, field: Field, *, is_flat: bool = False) -> 
 
 
 def field_of(found: Any, name: str) -> Field | None:
-    """The field that values of somebody else's make; None if they are no plain numbers."""
+    """The field that values make; None if they are no plain numbers."""
     try:
         values, shape = flat(found, name)
     except ValueError:

@@ -264,7 +264,7 @@ class DreamerReader(Reader):
                         found.append(_array(archive, key, chunk.length).reshape(chunk.length) != 0)
             is_first, is_last = (np.concatenate(found) for found in flags)
             begins = is_first.copy()
-            begins[1:] |= is_last[:-1]  # what comes after an end is another episode, told or not
+            begins[1:] |= is_last[:-1]  # with or without is_first
             begins[:1] = True
             starts = np.flatnonzero(begins).tolist()
             is_cut = not is_first[:1].any()
@@ -301,7 +301,7 @@ class DreamerReader(Reader):
     # ------------------------------------------------------------------ rows
 
     def _load(self, chunk: _Chunk) -> Rows:
-        """The arrays of a chunk; the last one is kept."""
+        """The arrays of a chunk; the last one stays in memory."""
         if self._cached is None or self._cached[0] != chunk.path:
             with _opened(chunk.path) as archive:
                 keys = [*self._keys.values(), *FLAGS]

@@ -80,7 +80,7 @@ def new_place(path: str | os.PathLike[str], *, is_file: bool) -> Iterator[Path]:
         if is_file:
             _sync(unfinished)
         if target.exists():
-            raise FileExistsError(f"{target}: something of this name has come meanwhile")
+            raise FileExistsError(f"{target}: something of this name was made during the write")
         unfinished.rename(target)
         Disk(target.parent).sync_names()
     finally:

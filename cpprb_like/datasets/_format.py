@@ -1,4 +1,4 @@
-"""``Format``: what a format of data sets is, and how its files are told, written and read.
+"""``Format``: what a format of data sets is, and how its files are recognised, written and read.
 
 Each format has a module with a ``Writer``, a ``Reader`` and a ``Format``, its ``FORMAT``. Not here:
 which formats there are (``_open``), and what a data set is, whatever its format (``_model``).
@@ -95,7 +95,7 @@ class Format:
     is_file : bool
         Whether a data set is one file, and not a folder.
     suffixes : tuple of str
-        Of paths, from which it is told what is to be written there.
+        Of paths, which say the format of a new file.
     reader, writer : type
         A ``Reader``, made of a path, and a ``Writer``, made of a path, a header and metadata.
     has_final : bool

@@ -43,7 +43,7 @@ class Source:
     holds : callable
         Whether the format can hold a field.
     observation, action, reward : str, iterable of str, optional
-        Which fields these are. By default they are told from their names: ``obs``, ``act``,
+        Which fields these are. By default their names say it: ``obs``, ``act``,
         ``rew`` and the like, parts as ``obs.position``; if none is called so, each field ``x`` with
         a field ``next_x`` is an observation.
     """

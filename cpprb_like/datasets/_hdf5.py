@@ -1,6 +1,6 @@
-"""What the formats in HDF5 share: data sets of known size, and files that nobody has checked.
+"""What the formats in HDF5 share: data sets of known size, and files from unknown sources.
 
-A file may come from anybody. So links to other files, data kept in other files, and sizes that the
+A file is not trusted. Links to other files, data stored in other files, and sizes that the
 file has no bytes for are refused before anything is read; and nothing is read but numbers.
 """
 

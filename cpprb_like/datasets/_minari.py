@@ -79,7 +79,7 @@ class MinariReader(Reader):
             )
         episodes: list[EpisodeRecord] = []
         paths: Counter[Parts] = Counter()
-        told: set[Parts] = set()
+        resets: set[Parts] = set()
         for number in range(total):
             one = self._storage.episode(number)
             if one.length > 0:
@@ -87,12 +87,12 @@ class MinariReader(Reader):
                 episodes.append(EpisodeRecord(one.length, is_open=is_open, seed=one.seed))
                 self._numbers.append(number)
                 paths.update(one.paths())
-                told |= set(one.told_at_reset())
+                resets |= set(one.reset_infos())
         if not episodes:
             raise ValueError("expected an episode with rows, got none")
         builder = self._read_fields(self._storage.episode(self._numbers[0]), metadata)
         known = set(builder.seen)
-        infos = [name for name, path in self._places.items() if path in told]
+        infos = [name for name, path in self._places.items() if path in resets]
         if infos:
             self.left_out.append(f"{', '.join(infos)} of {len(episodes)} resets")
         self._add_seeds(builder, episodes)
@@ -155,7 +155,8 @@ class Minari(Format):
     """Minari with one of its storages. See ``Format``."""
 
     name = "minari"
-    reader, writer = MinariReader, Hdf5Writer
+    reader = MinariReader
+    writer: ClassVar[type[Any]] = Hdf5Writer
     has_final = True
     lacks = (CUT, "the infos of resets")
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)

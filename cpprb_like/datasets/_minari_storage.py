@@ -78,7 +78,7 @@ class StoredEpisode:
         """Whether the flag of the last step is set; it is not where there is no such column."""
         raise NotImplementedError
 
-    def told_at_reset(self) -> Iterator[Parts]:
+    def reset_infos(self) -> Iterator[Parts]:
         """Paths of infos whose value at the reset is not what stands for none."""
         for path in self.paths():
             if path[0] == INFOS and self.extra(path) == 1:

@@ -150,7 +150,7 @@ def describe(
     path : str or path
         The file or folder, or the name of a local data set of Minari's.
     format : str, optional
-        One of ``FORMATS``; told from the files.
+        One of ``FORMATS``; by default the files say it.
     split : str, optional
         The split that is meant, of format ``"rlds"``.
 
@@ -225,7 +225,7 @@ def export(
 ) -> None:
     """Write the rows of a buffer as a data set: see ``ReplayBuffer.export``.
 
-    Nobody may write to the buffer meanwhile.
+    The caller holds the buffer's lock.
     """
     path = as_path("path", path)
     name = detect_format(path, is_new=True) if format is None else format
@@ -293,10 +293,10 @@ def _write(writer: Writer, source: Source, header: Header, count: _Count) -> Non
 
 
 class _Count:
-    """Bytes that were moved, told to whoever wants to know."""
+    """Progress: the bytes that were moved."""
 
-    def __init__(self, told: Callable[[int, int], None] | None, total: int) -> None:
-        self._told, self._total, self._done = told, total, 0
+    def __init__(self, on_progress: Callable[[int, int], None] | None, total: int) -> None:
+        self._on_progress, self._total, self._done = on_progress, total, 0
 
     def add(self, nbytes: int) -> None:
         """So many bytes more."""
@@ -305,8 +305,8 @@ class _Count:
     def at_least(self, nbytes: int) -> None:
         """So many bytes in all, or more."""
         self._done = min(max(self._done, nbytes), self._total)
-        if self._told is not None:
-            self._told(self._done, self._total)
+        if self._on_progress is not None:
+            self._on_progress(self._done, self._total)
 
     def of(self, chunks: Iterable[Any]) -> Iterator[Any]:
         """The chunks, counted as they pass."""

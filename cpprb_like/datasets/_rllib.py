@@ -173,7 +173,7 @@ class RllibReader(Reader):
             raise
 
     def _file(self, number: int) -> Any:
-        """A file, opened; of others than the last one that was asked for none is."""
+        """A file, opened; one is open at a time."""
         if self._open is None or self._open[0] != number:
             self.close()
             self._open = number, _arrow.opened(self._paths[number])

@@ -72,7 +72,7 @@ def _zeros(n: int) -> Registers:
 def crc32c(data: bytes | memoryview) -> int:
     """The checksum CRC-32C of some bytes.
 
-    The register is linear in the bytes. So those are cut into lanes that are gone through side by
+    The register is linear in the bytes. So those are cut into lanes that are processed side by
     side, and neighbours are put together: the left one moved on by the length of the right one.
     Cost: some 10 ns a byte.
 

@@ -19,7 +19,7 @@ FAR = 10.0  # seconds that are passed over by a search, and not frame by frame
 
 
 class Video:
-    """Frames of a file: fast if they are asked in the order of time. Holds one of them.
+    """Frames of a file: fast if they are read in the order of time. Holds one of them.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Video:
     shape : (int, int, int)
         Height, width and channels, of which there are three.
     tolerance : float
-        How many seconds a frame may be from the time that is asked.
+        How many seconds a frame may be from the time that is given.
     """
 
     def __init__(self, path: Path, shape: tuple[int, int, int], tolerance: float) -> None:
