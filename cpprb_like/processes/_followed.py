@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,9 @@ class FollowedShards:
         Held during each call.
     heard : bytes or None
         Of each shard, how many priorities that rows came with were read; None without priorities.
-    follow_fully : callable or None
-        ``follow`` as long as a shard is missing, fresh or stuck. Otherwise ``Followers.follow``,
-        and ``look_at``, do the same, if there are no priorities to hear.
+    follows_at_once : bool
+        Whether ``Followers.follow``, and ``look_at``, do all that ``follow`` does, if there are no
+        priorities to hear. They do unless a shard is missing, fresh or stuck.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class FollowedShards:
             self.heard = bytes(len(self._first.counts()))
         self._stuck: set[int] = set()  # shards in an edit that did not end in time
         self._fresh: set[int] = set()  # new shards, whose rows were not followed yet
-        self.follow_fully: Callable[[], None] | None = self.follow
+        self.follows_at_once = False
         self._mended_at = -MEND_PAUSE
         self.lock: threading.RLock | OneProcess = threading.RLock()
         watch(self.lock, BUFFER)
@@ -154,8 +154,7 @@ class FollowedShards:
         for number in self._fresh - busy:
             self.draws.resume(number)
         self._fresh &= busy
-        is_settled = not (self._stuck or self._fresh or None in self.readers)
-        self.follow_fully = None if is_settled else self.follow
+        self.follows_at_once = not (self._stuck or self._fresh or None in self.readers)
 
     def _wait_for(self, busy: set[int]) -> set[int]:
         """Wait for shards that are being edited, and return those that still are.

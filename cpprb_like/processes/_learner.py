@@ -7,7 +7,7 @@ writes rows (``_replay``).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +21,7 @@ from cpprb_like.processes._folder import FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
-from cpprb_like.processes._sharded import Names, Sharded
+from cpprb_like.processes._sharded import Sharded
 from cpprb_like.processes._update_counts import UpdateCounts
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
@@ -107,6 +107,7 @@ class Learner(Sharded):
         followed = self.FOLLOWED(folder.path, shards, sampler, self.rng, options)
         super().__init__(followed, sampler, counts)
         counts.tell(0, 0)
+        self._check_size = self._model._check_batch_size
         self._choose = followed.draws.among()
         self._parts = followed.readers
         # All shards have the same layout, so without n-step returns a batch is read in one pass.
@@ -115,13 +116,6 @@ class Learner(Sharded):
     def _model_of(self, size: int) -> ReplayBuffer:
         """A buffer as each shard is, without rows."""
         return ReplayBuffer(**dict(self._options, size=size), sampler=Uniform())
-
-    def _read_batch_size(
-        self, batch_size: int, fields: str | Iterable[str] | None = None
-    ) -> tuple[int, Names]:
-        if fields is None:  # two Python frames less
-            return self._model._check_batch_size(batch_size), None
-        return super()._read_batch_size(batch_size, fields)
 
     def view(self, *layers: Layer) -> LearnerView:
         """The rows of all shards, read in another way: see ``ReplayBuffer.view``.

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import Batch
 from cpprb_like.buffers._view import View
-from cpprb_like.processes._draws import Beta, Drawn
-from cpprb_like.processes._sharded import Names, Sharded
+from cpprb_like.processes._draws import Beta, Drawn, RowNumbers
+from cpprb_like.processes._sharded import Limits, Names, Sharded
 from cpprb_like.processes._shards import Reader
 from cpprb_like.processes._together import StartsTogether
 from cpprb_like.samplers._base import Slots
@@ -52,7 +52,6 @@ class LearnerView(Sharded):
         super().__init__(learner._shards, learner.sampler, learner._counts)
         self.learner = learner
         self.layers = tuple(layers)
-        self.draws = 0
         self._parts: list[ShardView | None] = [None] * len(self._shards.paths)
         options = self._shards.options
         few = min(options["size"], FEW_STEPS * options["n_envs"])
@@ -66,17 +65,23 @@ class LearnerView(Sharded):
         if self._model._now.starts is not None:
             self._starts = StartsTogether(self._shards.group)
         self._draw_among = self._shards.draws.among(self._starts)
-        self._choose = self._draw_parts
 
-    def _draw_parts(self, rng: np.random.Generator, replace: bool, beta: Beta, n: int) -> Drawn:
-        if None in self._parts:
-            self._open_parts()
+    # Methods, as an attribute would make a cycle of references, and memory be freed late.
+
+    def _check_size(self, batch_size: int) -> int:
+        return self._model._read_batch_size(batch_size)[0]
+
+    def _choose(self, rng: np.random.Generator, replace: bool, beta: Beta, n: int) -> Drawn:
+        self._open_parts()
         return self._draw_among(rng, replace, beta, n)
 
     def _open_parts(self) -> None:
-        """Open the views of the shards that have come."""
+        """Open the views of the shards that have come, and set the time of all."""
         for number, reader in enumerate(self._shards.readers):
-            if reader is not None and self._parts[number] is None:
+            part = self._parts[number]
+            if part is not None:
+                part.own.draws = self.draws
+            elif reader is not None:
                 part = ShardView(self, number, reader)
                 if self._starts is not None and part.starts is not None:
                     self._starts.put(number, part.starts)
@@ -90,8 +95,9 @@ class LearnerView(Sharded):
             self._open_parts()
             return super()._begin_epoch(fields, shuffle, rng)
 
-    def _count(self) -> None:
-        self.draws += 1
+    def _read_chosen(self, choose: Callable[[Limits], RowNumbers], names: Names) -> Batch:
+        self._open_parts()
+        return super()._read_chosen(choose, names)
 
     def _can_draw(self) -> bool:
         with self._shards.lock:
@@ -113,18 +119,17 @@ class ShardView:
     """The part of a view of a learner that reads one shard: see ``Reader``."""
 
     def __init__(self, view: LearnerView, number: int, reader: Reader) -> None:
-        self._view = view
         self._number = number
         self._bits = view._shards.group.bits
         self._reader = reader
-        self._own = View(reader, view.layers)
-        self._now = self._own._now
+        self.own = View(reader, view.layers)
+        self.own.draws = view.draws
+        self._now = self.own._now
         self.starts = self._now.starts
 
     def read(self, slots: Slots, names: Names, located: bool) -> Batch | None:
         """See ``Reader.read``."""
-        self._own.draws = self._view.draws
-        batch = self._own.read_at(slots, names, located=located)
+        batch = self.own.read_at(slots, names, located=located)
         if batch is None:
             return None
         if located and ROW_INDEXES in batch:

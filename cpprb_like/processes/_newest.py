@@ -56,7 +56,7 @@ class NewestShards(FollowedShards):
     def look_at(self, edited: list[int]) -> None:
         """See ``FollowedShards.look_at``; ``follow`` always has more to do."""
         super().look_at(edited)
-        self.follow_fully = self.follow
+        self.follows_at_once = False
 
     def follow(self) -> None:
         """Take in new rows, and leave out those that are too old."""

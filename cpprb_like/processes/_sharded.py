@@ -59,7 +59,8 @@ class Sharded(Source):
 
     _model: Source  # as each part is, without rows
     _parts: list[Any]  # of each shard that exists, what reads it: a Reader, or what has its methods
-    _choose: DrawRows
+    _choose: Any  # a DrawRows
+    _check_size: Any  # the size of a batch of all fields, checked
     _columns: tuple[Column, ...] | None = None  # where rows are read as they are stored
 
     def __init__(self, shards: FollowedShards, sampler: Sampler, counts: UpdateCounts) -> None:
@@ -67,9 +68,7 @@ class Sharded(Source):
         self.sampler = sampler
         self._counts = counts
         self._changing = shards.draws if shards.draws.changes else None
-
-    def _count(self) -> None:
-        """Count a batch that was drawn."""
+        self.draws = 0  # batches drawn so far
 
     # ------------------------------------------------------------------ sampling
 
@@ -119,7 +118,10 @@ class Sharded(Source):
         Cost: that of one buffer, and a look at each shard. N-step returns and views are read shard
         by shard, and copied once more; on top of that each shard costs a few microseconds.
         """
-        n, names = self._read_batch_size(batch_size, fields)
+        if fields is None:
+            n, names = self._check_size(batch_size), None
+        else:
+            n, names = self._read_batch_size(batch_size, fields)
         if beta is not None:
             self._check_beta(beta)
         if indexes and "indexes" in self.fields:
@@ -151,7 +153,7 @@ class Sharded(Source):
         if columns is not None and names is not None:
             columns = read_columns(names, columns)
         with shards.lock:
-            follow = shards.follow_fully
+            follow = None if shards.follows_at_once else shards.follow
             if shards.heard is not None and shards.has_priorities_to_hear():
                 follow = shards.follow
             batch = attempt(
@@ -164,7 +166,7 @@ class Sharded(Source):
                 batch = self._retry(
                     self._choosing, margins, replace, beta, n, names, arrays, indexes
                 )
-            self._count()
+            self.draws += 1
         self._counts.drew(n)
         return batch if n else {**self._no_rows(names), **batch}
 
@@ -273,7 +275,7 @@ class Sharded(Source):
         def read(rows: RowNumbers) -> Batch:
             with shards.lock:
                 batch = self._read_chosen(partial(self._still_there, rows, clears), fields)
-                self._count()
+                self.draws += 1
             return batch
 
         return EpochOrder(take, read, lambda: _cleared(clears) is not None)

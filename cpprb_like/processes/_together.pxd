@@ -13,9 +13,8 @@ cdef struct Part:            # a ring that is drawn from
     intp_t number
     intp_t start             # rows that can be drawn in the rings before
     intp_t stop              # ... and in this one
-    intp_t first             # slot of its oldest row, or a manner
+    intp_t first             # slot of its oldest row
     intp_t capacity
-    int64_t oldest           # row
     const char* records
     intp_t stride
     float64_t mass           # its share of a draw

@@ -16,7 +16,7 @@ from numpy.random cimport bitgen_t
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
-from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
+from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded_each
 from cpprb_like._c.shuffle cimport Shuffle
 from cpprb_like._c.tree_node cimport c_find
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
@@ -26,17 +26,18 @@ from cpprb_like.processes._followers cimport Followers
 from cpprb_like._rows.row_handles cimport GONE, NO_ROW, c_slot_of
 from cpprb_like.samplers._row_weights cimport RowWeights
 
+from functools import partial
+
 import numpy as np
 
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._uniform_draws import draw_uniform
 
 cnp.import_array()
 
 cdef enum:
     GUESSES = 64             # of the part that a place is in: the fewer, the more steps after them
     FETCHED_ROWS = 512       # batches whose records stay in a cache until they are copied
-    TRIED = -1               # in place of a slot: rows are tried until one can be drawn
-    NUMBERED = -2            # rows are looked up by their number among those that can be drawn
 
 cdef float64_t LARGEST = 2.0 ** 1000  # a weight, as long as there is no row
 
@@ -74,40 +75,61 @@ def draw_uniform_together(Followers group not None, rng, bint replace, beta, int
 
     Notes
     -----
-    Cost: proportional to n; times the logarithm of the rows stored of a ring of which over half
-    cannot be drawn, or without replacement if there are such rows.
+    Cost: proportional to n; if some rows of a ring cannot be drawn, a draw of ``draw_uniform`` for
+    each ring.
     """
     cdef cnp.ndarray rows = c_numbers(1, &n, cnp.NPY_INTP)
     cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(rows)
     bit_generator = rng.bit_generator
     cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
     cdef Shuffle shuffle = None
-    cdef intp_t total, count
+    cdef intp_t total, number, count = 0
+    cdef bint is_plain
     cdef Part* parts = <Part*> malloc(group.width * sizeof(Part))
     if parts == NULL:
         raise MemoryError("no memory left to draw rows")
     try:
-        count = c_plan(group, parts, replace)
+        is_plain = c_plan(group, parts, &count)
         total = parts[count - 1].stop if count else 0
         if total == 0:
             raise NotEnoughDataError("cannot sample: there is no row that can be drawn")
         if not replace and n > total:
             raise NotEnoughDataError(f"cannot sample {n} distinct rows: there are {total}")
+        if not is_plain:
+            counts = [0] * group.width
+            for number in range(count):
+                counts[parts[number].number] = parts[number].stop - parts[number].start
+            draw = partial(draw_of_ring, group, rng, replace)
+            return (draw_each if replace else draw_distinct_of)(group, counts, draw, n, rng), {}
         if not replace:
             shuffle = Shuffle(total, n)
         lock = bit_generator.lock
         lock.acquire()  # nothing is allocated and nothing raised meanwhile: see ``draw_uniform``
-        c_draw(group, parts, count, values, n, &bits, total, shuffle)
+        if replace:
+            c_bounded_each(&bits, total, values, n)
+        else:
+            shuffle.c_take(&bits, values, n)
         lock.release()
+        c_find_rows(parts, count, group.bits, values, n)
     finally:
         free(parts)
     return rows, {}
 
 
-cdef intp_t c_plan(Followers group, Part* parts, bint replace) except -1:
-    """How to draw from each ring that has rows; how many these are."""
-    cdef intp_t number, drawable, width, count = 0, stop = 0
+def draw_of_ring(Followers group not None, rng, bint replace, intp_t number, intp_t n):
+    """Draw n slots of one ring."""
+    return draw_uniform(group.c_ring(number), n, rng, replace)
+
+
+cdef bint c_plan(Followers group, Part* parts, intp_t* count) except -1:
+    """Find the rings that have rows, and how many these are.
+
+    Returns whether all rows from the oldest one of each to its newest can be drawn.
+    """
+    cdef intp_t number, drawable, stop = 0
+    cdef bint is_plain = True
     cdef Ring ring
+    count[0] = 0
     for number in range(group.width):
         if not group.c_is_usable(number):
             continue
@@ -115,63 +137,36 @@ cdef intp_t c_plan(Followers group, Part* parts, bint replace) except -1:
         drawable = ring.c_drawable()
         if drawable == 0:
             continue
-        width = <intp_t> (ring.c_stop() - ring.c_first())
-        parts[count].start = stop
+        is_plain &= drawable == <intp_t> (ring.c_stop() - ring.c_first())
+        parts[count[0]].start = stop
         stop += drawable
-        parts[count].number, parts[count].stop = number, stop
-        parts[count].capacity, parts[count].oldest = ring.capacity, ring.c_first()
-        parts[count].records = <const char*> ring.c_record(0)
-        parts[count].stride = ring.record_stride
-        if drawable == width:
-            parts[count].first = <intp_t> (ring.c_first() % ring.capacity)
-        else:
-            parts[count].first = TRIED if replace and 2 * drawable >= width else NUMBERED
-        count += 1
-    return count
-
-
-cdef void c_draw(
-    Followers group, const Part* parts, intp_t count, intp_t* rows, intp_t n, Bits* bits,
-    intp_t total, Shuffle shuffle,
-) noexcept:
-    """Fill ``rows``: places among the rows of all parts first, and then the rows that are there."""
-    cdef const Part* guesses[GUESSES]
-    cdef intp_t k, place, number, guessed = 0
-    cdef int shift = 0
-    cdef bint is_plain = True
-    cdef const Part* part
-    if shuffle is None:
-        c_bounded_each(bits, total, rows, n)
-    else:
-        shuffle.c_take(bits, rows, n)
-    while (total - 1) >> shift >= GUESSES:
-        shift += 1
-    for number in range(count):
-        is_plain &= parts[number].first >= 0
-        for k in range(guessed, ((parts[number].stop - 1) >> shift) + 1):
-            guesses[k] = parts + number  # the part of the first place of each
-        guessed = max(guessed, ((parts[number].stop - 1) >> shift) + 1)
-    if is_plain:
-        c_find_rows(guesses, shift, group.bits, rows, n)
-        return
-    for k in range(n):
-        part = guesses[rows[k] >> shift]
-        while rows[k] >= part.stop:
-            part += 1
-        place = rows[k] - part.start
-        rows[k] = c_slot_at(group, part, place, bits) << group.bits | part.number
+        parts[count[0]].number, parts[count[0]].stop = number, stop
+        parts[count[0]].capacity = ring.capacity
+        parts[count[0]].first = <intp_t> (ring.c_first() % ring.capacity)
+        parts[count[0]].records = <const char*> ring.c_record(0)
+        parts[count[0]].stride = ring.record_stride
+        count[0] += 1
+    return is_plain
 
 
 cdef void c_find_rows(
-    const Part** guesses, int shift, int spread, intp_t* rows, intp_t n
+    const Part* parts, intp_t count, int spread, intp_t* rows, intp_t n
 ) noexcept nogil:
-    """Places become rows, where each part has all of its rows; their records are fetched.
+    """Places among the rows of all parts become numbers of rows; their records are fetched.
 
-    A loop with nothing else in it: of 256 rows a draw took a third more instructions.
+    Each part has all of its rows.
     """
-    cdef intp_t k, slot, place
-    cdef const Part* part
+    cdef const Part* guesses[GUESSES]
+    cdef intp_t k, slot, place, number, guessed = 0, total = parts[count - 1].stop
     cdef intp_t fetched = n if n <= FETCHED_ROWS else 0
+    cdef int shift = 0
+    cdef const Part* part
+    while (total - 1) >> shift >= GUESSES:
+        shift += 1
+    for number in range(count):
+        for k in range(guessed, ((parts[number].stop - 1) >> shift) + 1):
+            guesses[k] = parts + number  # the part of the first place of each
+        guessed = max(guessed, ((parts[number].stop - 1) >> shift) + 1)
     for k in range(n):
         place = rows[k]
         part = guesses[place >> shift]
@@ -184,24 +179,62 @@ cdef void c_find_rows(
             c_prefetch_rows(part.records, part.stride, part.stride, &slot, 1)
 
 
-cdef intp_t c_slot_at(Followers group, const Part* part, intp_t place, Bits* bits) noexcept:
-    """The slot at a place of a part, or another if rows are tried until one can be drawn."""
-    cdef intp_t slot = part.first + place
-    if part.first < 0:
-        return c_draw_otherwise(group.c_ring(part.number), part, place, bits)
-    return slot if slot < part.capacity else slot - part.capacity
+# ---------------------------------------------------------------------- ring by ring
 
 
-cdef intp_t c_draw_otherwise(Ring ring, const Part* part, intp_t place, Bits* bits) noexcept:
-    """A slot of a ring that has rows which cannot be drawn."""
-    cdef intp_t slot
-    cdef intp_t width = <intp_t> (ring.c_stop() - part.oldest)
-    if part.first == NUMBERED:
-        return ring.c_slot_of_nth(place, part.oldest)
-    while True:
-        slot = <intp_t> ((part.oldest + <intp_t> c_bounded(bits, width)) % part.capacity)
-        if ring.c_can_draw(slot):
-            return slot
+def draw_each(Followers group not None, list counts, draw, intp_t n, rng):
+    """Draw n of the rows that ``counts`` says there are in each ring.
+
+    Each has the same probability. ``draw(number, k)`` draws k of those of one ring, independently.
+    """
+    cdef intp_t k, number, found = 0, total = sum(counts), width = group.width
+    cdef cnp.ndarray numbers = c_numbers(1, &n, cnp.NPY_INTP)
+    cdef intp_t* rows = <intp_t*> cnp.PyArray_DATA(numbers)
+    cdef list drawn = [None] * width
+    bit_generator = rng.bit_generator
+    cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
+    cdef intp_t* stops = <intp_t*> calloc(3 * width, sizeof(intp_t))
+    cdef intp_t* taken = stops + width
+    cdef const intp_t** slots = <const intp_t**> (taken + width)
+    if stops == NULL:
+        raise MemoryError("no memory left to draw rows")
+    try:
+        for number in range(width):
+            found += <intp_t> counts[number]
+            stops[number] = found
+        lock = bit_generator.lock
+        lock.acquire()  # nothing is allocated and nothing raised meanwhile
+        c_bounded_each(&bits, total, rows, n)
+        lock.release()
+        for k in range(n):
+            number = 0
+            while rows[k] >= stops[number]:
+                number += 1
+            rows[k] = number
+            taken[number] += 1
+        for number in range(width):
+            if taken[number]:
+                drawn[number] = draw(number, taken[number])
+                slots[number] = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray?> drawn[number])
+        for k in range(n):
+            number = rows[k]
+            rows[k] = slots[number][0] << group.bits | number
+            slots[number] += 1
+    finally:
+        free(stops)
+    return numbers
+
+
+def draw_distinct_of(Followers group not None, list counts, draw, n, rng):
+    """As ``draw_each``, n different rows; ``draw(number, k)`` draws k different ones."""
+    drawn, left = [np.empty(0, np.intp)], sum(counts)
+    for number, count in enumerate(counts):
+        left -= count
+        own = rng.hypergeometric(count, left, n) if count else 0
+        n -= own
+        if own:
+            drawn.append(group.names.name(number, draw(number, own)))
+    return rng.permutation(np.concatenate(drawn))
 
 
 # ---------------------------------------------------------------------- of starts
@@ -258,61 +291,21 @@ cdef class StartsTogether:
 
     def draw(self, intp_t n, rng):
         """Draw n of them, each with the same probability: see ``Starts.draw``."""
-        cdef list counts = self.c_counts(), drawn = [None] * self.ring.width
-        cdef intp_t k, number, found, total = sum(counts), width = self.ring.width
-        if total == 0:
+        counts = self.c_counts()
+        if not any(counts):
             self.refuse()
-        cdef cnp.ndarray numbers = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef intp_t* rows = <intp_t*> cnp.PyArray_DATA(numbers)
-        bit_generator = rng.bit_generator
-        cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
-        cdef intp_t* stops = <intp_t*> calloc(3 * width, sizeof(intp_t))
-        cdef intp_t* taken = stops + width
-        cdef const intp_t** slots = <const intp_t**> (taken + width)
-        if stops == NULL:
-            raise MemoryError("no memory left to draw rows")
-        try:
-            found = 0
-            for number in range(width):
-                found += <intp_t> counts[number]
-                stops[number] = found
-            lock = bit_generator.lock
-            lock.acquire()  # nothing is allocated and nothing raised meanwhile
-            c_bounded_each(&bits, total, rows, n)
-            lock.release()
-            for k in range(n):
-                number = 0
-                while rows[k] >= stops[number]:
-                    number += 1
-                rows[k] = number
-                taken[number] += 1
-            for number in range(width):
-                if taken[number]:
-                    drawn[number] = self.members[number].draw(taken[number], rng)
-                    slots[number] = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray?> drawn[number])
-            for k in range(n):
-                number = rows[k]
-                rows[k] = slots[number][0] << self.ring.bits | number
-                slots[number] += 1
-        finally:
-            free(stops)
-        return numbers
+        return draw_each(
+            self.ring, counts, lambda number, k: self.members[number].draw(k, rng), n, rng
+        )
 
     def draw_distinct(self, intp_t n, rng):
         """As ``draw``, n different ones: see ``Starts.draw_distinct``."""
         counts = self.c_counts()
         if n > sum(counts):
             self.refuse(n)
-        drawn = [np.empty(0, np.intp)]
-        left = sum(counts)
-        wanted = n
-        for number, count in enumerate(counts):
-            left -= count
-            own = rng.hypergeometric(count, left, wanted) if count else 0
-            wanted -= own
-            if own:
-                drawn.append(self.ring.names.name(number, self.members[number].draw_distinct(own, rng)))
-        return rng.permutation(np.concatenate(drawn))
+        return draw_distinct_of(
+            self.ring, counts, lambda number, k: self.members[number].draw_distinct(k, rng), n, rng
+        )
 
     def refuse(self, distinct=None):
         """Raise ``NotEnoughDataError``: see ``Starts.refuse``."""

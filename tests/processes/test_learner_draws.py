@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -687,3 +689,26 @@ def test_a_refused_draw_by_rank_sorts_nothing() -> None:
             learner.reseed(5)
             found.append(learner.sample(20)["id"].tolist())
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("writers", [2, 3])  # one shard more than there are rows in
+@pytest.mark.parametrize("name", ["Uniform", "Prioritized"])
+def test_a_learner_and_its_views_are_freed_at_once(name: str, writers: int) -> None:
+    """No cycle of references holds them, so files and locks do not wait for a collection."""
+    gc.disable()
+    try:
+        with SharedReplay(300, SMALL, writers=writers) as replay:
+            for number in range(2):
+                with replay.actor(number) as actor:
+                    actor.add(**{key: plain(ids(number, 0, 40))[key] for key in SMALL})
+            learner = replay.learner(SAMPLERS[name](), seed=0)
+            views = [learner.view(Sequences(3)), learner.view(NStep(3, gamma=0.5))]
+            for source in (learner, *views):
+                source.sample(4)
+                source.sample(3, replace=False)
+                assert len(list(source.epoch(8))) > 1
+            refs = [weakref.ref(one) for one in (learner, learner._shards, *views)]
+            del learner, views, source
+            assert [one() for one in refs] == [None] * 4
+    finally:
+        gc.enable()
