@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._arguments.narrow_dtypes import bounds, name_of, wide
 
 __all__ = ["as_array", "cast"]
-
-Array = NDArray[Any]
 
 
 def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:

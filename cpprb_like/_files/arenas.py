@@ -13,23 +13,23 @@ import weakref
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._fields.schema import Layout
 from cpprb_like._machine import machine_memory
 
 __all__ = ["allocate", "allocate_floats", "open_arena"]
 
-Arena = NDArray[np.uint8]
 
 HUGE_PAGE_NBYTES = 1 << 21
 CACHE_LINE = 64
 
 # The large arenas of this process: the system promises memory that nobody has written to again and
 # again, so what they have yet to fill counts as taken.
-_arenas: list[tuple[weakref.ref[Arena], Layout]] = []
+_arenas: list[tuple[weakref.ref[Bytes], Layout]] = []
 
 
-def open_arena(layout: Layout) -> Arena:
+def open_arena(layout: Layout) -> Bytes:
     """Memory for a layout, on the heap.
 
     Raises ``MemoryError`` if the machine does not have enough free memory; the message lists the
@@ -51,7 +51,7 @@ def open_arena(layout: Layout) -> Arena:
     return arena
 
 
-def _untouched(entry: tuple[weakref.ref[Arena], Layout]) -> int:
+def _untouched(entry: tuple[weakref.ref[Bytes], Layout]) -> int:
     """Bytes of a living arena that the system has yet to find memory for."""
     arena, layout = entry[0](), entry[1]
     if arena is None:
@@ -60,7 +60,7 @@ def _untouched(entry: tuple[weakref.ref[Arena], Layout]) -> int:
     return layout.nbytes * max(0, layout.capacity - written) // layout.capacity
 
 
-def allocate(nbytes: int) -> Arena:
+def allocate(nbytes: int) -> Bytes:
     """Zero bytes on the heap, with huge pages where the system has them.
 
     They save most misses of the address cache: sampling small rows at random takes about a

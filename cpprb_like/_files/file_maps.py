@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Bytes, Floats
 from cpprb_like._arguments.checks import as_path
 from cpprb_like._core import (
     FLAG_ABSENT,
@@ -56,8 +57,6 @@ else:
 
 __all__ = ["KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "Room", "check_mode"]
 
-Arena = NDArray[np.uint8]
-Floats = NDArray[np.float64]
 FileMode = Literal["x", "w", "r", "r+"]
 
 WORD = 8
@@ -80,7 +79,7 @@ CHANGES_AT = (
 LOG_NBYTES = 1 << 20  # of a log of flushes that is not written anew yet, ...
 LOG_NBYTES_PER_ROW = 64  # ... and for each row: one takes 22 bytes or more
 NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
-NO_BYTES: Arena = np.empty(0, np.uint8)
+NO_BYTES: Bytes = np.empty(0, np.uint8)
 TRIES = 100  # to copy a file whose rows are being edited
 PAUSE = 0.01  # seconds between two tries
 FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)  # what a system says that has no room left
@@ -177,7 +176,7 @@ class _Side:
     larger one is complete: it lacks what is written from then on.
     """
 
-    def __init__(self, memory: Arena, nbytes: int, generation: int) -> None:
+    def __init__(self, memory: Bytes, nbytes: int, generation: int) -> None:
         self.generation = generation
         words = memory[:SIDE_NBYTES].view(np.int64)
         self.complete = words[-3:-2]
@@ -491,7 +490,7 @@ class Files:
         """Write down when the machine was started."""
         _sign(self._part(self._places.boot))
 
-    def _part(self, place: tuple[int, int]) -> Arena:
+    def _part(self, place: tuple[int, int]) -> Bytes:
         offset, nbytes = place
         return self._memory[offset : offset + nbytes]
 
@@ -595,7 +594,7 @@ class Files:
             place += WORD * size
         return arrays, there
 
-    def _old_floats(self, path: Path, nbytes: int) -> Arena | None:
+    def _old_floats(self, path: Path, nbytes: int) -> Bytes | None:
         """The file of the sampler, if it belongs to these rows."""
         if self.mode in ("x", "w") or not path.exists():
             return None
@@ -606,7 +605,7 @@ class Files:
             return None
         return memory
 
-    def _new_floats(self, path: Path, nbytes: int) -> Arena:
+    def _new_floats(self, path: Path, nbytes: int) -> Bytes:
         self._unpublished += [path] if self._staged else []
         with _unfinished(path) as unfinished:
             with unfinished.open("xb+") as file:
@@ -677,7 +676,7 @@ class Files:
         side.keys[:] = -1
         return side
 
-    def _open_side(self, queue: _Aside, memory_of: Callable[[Path], Arena]) -> _Side:
+    def _open_side(self, queue: _Aside, memory_of: Callable[[Path], Bytes]) -> _Side:
         """The newest generation of a file that is complete.
 
         What has no header is no hindrance if there is one: who was killed may have left it.
@@ -779,7 +778,7 @@ class Files:
             stacklevel=3,
         )
 
-    def _map_side(self, path: Path) -> Arena:
+    def _map_side(self, path: Path) -> Bytes:
         access = mmap.ACCESS_COPY if self.mode == "r" else mmap.ACCESS_WRITE
         with path.open("rb" if self.mode == "r" else "r+b") as file:
             nbytes = os.fstat(file.fileno()).st_size
@@ -787,7 +786,7 @@ class Files:
 
     # ------------------------------------------------------------------ opening
 
-    def _open(self) -> Arena:
+    def _open(self) -> Bytes:
         with self.path.open("r+b") as file:
             self._lock(file, self.path)
             self._check(file)
@@ -797,7 +796,7 @@ class Files:
         """Keep other writers out, as long as the memory lives."""
         _lock(file, path)
 
-    def _read(self) -> Arena:
+    def _read(self) -> Bytes:
         """The bytes of the file, to be read: those of the file itself, or of a copy.
 
         While nobody writes, our pages are those of the file until we write to them, which the file
@@ -815,7 +814,7 @@ class Files:
             nbytes = self._places.nbytes
             return _array(mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_COPY))
 
-    def _copy(self, file: BinaryIO) -> Arena:
+    def _copy(self, file: BinaryIO) -> Bytes:
         """A copy of a file that somebody writes to: the rows that nobody wrote to meanwhile.
 
         If many rows were lost in this way, it is made again; the more often, the more may be lost.
@@ -857,7 +856,7 @@ class Files:
             "they can be read"
         )
 
-    def _header(self, live: Arena) -> NDArray[np.int64]:
+    def _header(self, live: Bytes) -> NDArray[np.int64]:
         """A copy of the header of a live file; of an unfinished ``add``, as before that."""
         return self.layout.state(live[: self.layout.nbytes]).copy()
 
@@ -872,7 +871,7 @@ class Files:
                 queue, lambda path: np.fromfile(path, np.uint8)
             )
 
-    def _hide_newest(self, memory: Arena, live: Arena, written: int) -> None:
+    def _hide_newest(self, memory: Bytes, live: Bytes, written: int) -> None:
         """Leave out the newest rows of a copy if what follows them was overwritten meanwhile."""
         layout = self.layout
         arena = memory[: layout.nbytes]
@@ -890,7 +889,7 @@ class Files:
                 layout.state(arena)[WORD_EDITS] |= 1
 
     @staticmethod
-    def _part_of(memory: Arena, place: tuple[int, int]) -> Arena:
+    def _part_of(memory: Bytes, place: tuple[int, int]) -> Bytes:
         offset, nbytes = place
         return memory[offset : offset + nbytes]
 
@@ -918,7 +917,7 @@ class Files:
 
     # ------------------------------------------------------------------ creating
 
-    def _create(self, mode: str) -> Arena:
+    def _create(self, mode: str) -> Bytes:
         """Create the file. It is locked, and gets its name in ``publish``."""
         if mode == "x" and self.path.exists():
             raise FileExistsError(f"{self.path} exists; mmap_mode='r+' opens it, 'w' replaces it")
@@ -948,7 +947,7 @@ class Files:
         return memory
 
 
-def _map_new(file: BinaryIO, nbytes: int) -> Arena:
+def _map_new(file: BinaryIO, nbytes: int) -> Bytes:
     """Map a new file: see ``_reserve``."""
     _reserve(file, nbytes)
     return _array(mmap.mmap(file.fileno(), nbytes))
@@ -1034,7 +1033,7 @@ def _name(unfinished: Path, path: Path) -> None:
         unfinished.replace(path)
 
 
-def _array(pages: mmap.mmap) -> Arena:
+def _array(pages: mmap.mmap) -> Bytes:
     return np.frombuffer(pages, np.uint8)
 
 
@@ -1055,7 +1054,7 @@ def _boot_id() -> bytes:
     return b""
 
 
-def _sign(boot: Arena) -> None:
+def _sign(boot: Bytes) -> None:
     boot[:BOOT_NBYTES] = np.frombuffer(_boot_id().ljust(BOOT_NBYTES, b"\0"), np.uint8)
 
 

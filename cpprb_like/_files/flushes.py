@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array, Bytes
 from cpprb_like._core import (
     FLAG_ABSENT,
     WORD_CLEARS,
@@ -31,8 +32,6 @@ from cpprb_like._files.recovery import derive, end_before, hide
 
 __all__ = ["Flushed", "Fresh", "pack", "unpack"]
 
-Array = NDArray[Any]
-Arena = NDArray[np.uint8]
 MAGIC = b"cpprb_fl"
 HEAD_NBYTES = 24  # magic, bytes of the record, its checksum
 FOLLOWS, WHOLE, FRAME = 0, 1, 2  # marks of ``chained.NextOf``
@@ -117,14 +116,14 @@ class Flushed:
         names = [name for name, _, _ in self.layout.blocks if not name.startswith("frames of ")]
         return ["flags", *names]
 
-    def _bytes_of(self, arena: Arena, name: str) -> Arena:
+    def _bytes_of(self, arena: Bytes, name: str) -> Bytes:
         return self.layout.flags(arena) if name == "flags" else self.layout.block(arena, name)
 
     # ------------------------------------------------------------------ writing
 
     def note(
         self,
-        arena: Arena,
+        arena: Bytes,
         edited: NDArray[np.intp],
         latest: list[Array],
         queues: Mapping[str, Fresh],
@@ -179,7 +178,7 @@ class Flushed:
             self.kept[name] = deque()
         return self.kept[name]
 
-    def _sums(self, arena: Arena, slots: NDArray[np.int64]) -> list[int]:
+    def _sums(self, arena: Bytes, slots: NDArray[np.int64]) -> list[int]:
         """Checksums of the bytes of rows, but for those that are in the log themselves."""
         layout, memory = self.layout, arena.data
         offset, stride, nbytes = layout.record
@@ -189,7 +188,7 @@ class Flushed:
                 found = _checksums(memory, place + slots * nbytes, nbytes, found)
         return found
 
-    def _frames_of(self, arena: Arena, name: str, places: Array) -> list[int]:
+    def _frames_of(self, arena: Bytes, name: str, places: Array) -> list[int]:
         """Checksums of frames."""
         block = self.layout.block(arena, f"frames of {name}")
         nbytes = len(block) // len(self.frame_sums[name])
@@ -231,7 +230,7 @@ class Flushed:
     # ------------------------------------------------------------------ after a crash
 
     def restore(
-        self, arena: Arena, asides: list[list[tuple[str, int, int]]], old: Mapping[str, Any]
+        self, arena: Bytes, asides: list[list[tuple[str, int, int]]], old: Mapping[str, Any]
     ) -> tuple[int, dict[str, list[tuple[int, Array]]]]:
         """Make an arena what it was, but for rows that are not as they were: these are absent.
 
@@ -306,7 +305,7 @@ class Flushed:
         ]
 
     def _bad_stacks(
-        self, arena: Arena, name: str, depth: int, ids: Array, kept: Array | None
+        self, arena: Bytes, name: str, depth: int, ids: Array, kept: Array | None
     ) -> NDArray[np.bool_]:
         """Whether a frame of the stack of each of these rows is not as it was."""
         n_envs, sums = self.layout.n_envs, self.frame_sums[name]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import (
     FLAG_ABSENT,
     FLAG_END,
@@ -30,7 +31,6 @@ from cpprb_like._fields.schema import Layout
 
 __all__ = ["MOST", "Queue", "derive", "end_before", "hide", "open_steps", "recover"]
 
-Arena = NDArray[np.uint8]
 MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 64 bits
 CHUNK = 4096  # rows that are looked at at once
 WORD = 8
@@ -47,9 +47,9 @@ class Queue:
 
 def recover(
     layout: Layout,
-    arena: Arena,
+    arena: Bytes,
     lens_before: NDArray[np.int64],
-    log: Arena,
+    log: Bytes,
     queues: Sequence[Queue] = (),
 ) -> NDArray[np.int64]:
     """Set right what was left half-done, and return the ids of the rows that were left out.
@@ -91,11 +91,11 @@ def recover(
     return torn
 
 
-def _undo(arena: Arena, log: Arena) -> None:
+def _undo(arena: Bytes, log: Bytes) -> None:
     """Restore the bytes that the log has."""
     used = int(log[:WORD].view(np.int64)[0])
     entries, place = log[WORD:], 0
-    found: list[tuple[int, Arena]] = []
+    found: list[tuple[int, Bytes]] = []
     while place < used <= len(entries):
         offset, nbytes = entries[place : place + 2 * WORD].view(np.int64).tolist()
         place += 2 * WORD
@@ -110,12 +110,12 @@ def _undo(arena: Arena, log: Arena) -> None:
     log[:WORD] = 0
 
 
-def hide(layout: Layout, arena: Arena, rows: NDArray[np.int64]) -> None:
+def hide(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
     """Make rows absent; ``derive`` has to follow."""
     layout.flags(arena)[rows % layout.capacity] = FLAG_ABSENT
 
 
-def end_before(layout: Layout, arena: Arena, rows: NDArray[np.int64]) -> None:
+def end_before(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
     """End each episode before its first row that was lost; ``derive`` has to follow.
 
     ``rows`` are the ids of absent rows that lost their values. Their ends are lost with them, so an
@@ -135,7 +135,7 @@ def end_before(layout: Layout, arena: Arena, rows: NDArray[np.int64]) -> None:
         flags[slots[before[here[before] & FLAG_END == 0]]] |= FLAG_TRUNCATED
 
 
-def derive(layout: Layout, arena: Arena) -> None:
+def derive(layout: Layout, arena: Bytes) -> None:
     """Count absent rows and open episodes, from the flags as far as these tell."""
     state, flags = layout.state(arena), layout.flags(arena)
     written = int(state[WORD_WRITTEN])
@@ -147,7 +147,7 @@ def derive(layout: Layout, arena: Arena) -> None:
         state[place] = min(max(int(state[place]), known), most)
 
 
-def open_steps(layout: Layout, arena: Arena, stream: int) -> tuple[int, int]:
+def open_steps(layout: Layout, arena: Bytes, stream: int) -> tuple[int, int]:
     """The steps of the open episode of a stream, by the flags: at least, and at most.
 
     These differ if it began before the oldest row, or before rows that were left out.

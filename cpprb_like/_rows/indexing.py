@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Slots
 from cpprb_like._arguments.checks import as_ints
 from cpprb_like._arguments.foreign_arrays import read_argument
 from cpprb_like._core import Ring
 
 __all__ = ["resolve"]
-
-Slots = NDArray[np.intp]
 
 
 def resolve(ring: Ring, index: Any) -> Slots:

@@ -7,9 +7,9 @@ Not here: how a batch is drawn (``_source`` and its subclasses), what it is made
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from numpy.typing import NDArray
+from cpprb_like._arguments.arrays import Batch
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Batches"]
 
-Batch: TypeAlias = dict[str, NDArray[Any]]
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import expect
 from cpprb_like._core import (
     FLAG_ABSENT,
@@ -38,7 +39,6 @@ from cpprb_like.views._rows import RowReader, read_rows
 
 __all__ = ["IdFields", "check_memory", "check_rows"]
 
-Array = NDArray[Any]
 CHUNK = 4096  # rows that are read at once
 FLAGS = 1 << 13  # rows whose flags are compared at once: their records stay in the cache
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Batch, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._core import FLAG_TERMINATED, FLAG_TRUNCATED
@@ -28,8 +29,6 @@ from cpprb_like.views._rows import read_rows
 
 __all__ = ["Episode", "Episodes", "Spread", "Statistics"]
 
-Batch = dict[str, NDArray[Any]]
-Slots = NDArray[np.intp]
 Found = TypeVar("Found")
 Batches = list[Batch]  # ``list`` is a method below
 NO_SLOTS = np.empty(0, np.intp)

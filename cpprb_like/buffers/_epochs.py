@@ -10,16 +10,15 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Slots
 from cpprb_like._machine.forks import EPOCH, watch
 
 __all__ = ["EpochBatches", "EpochOrder", "Part"]
-
-Slots: TypeAlias = NDArray[np.intp]
 
 
 class EpochOrder(NamedTuple):

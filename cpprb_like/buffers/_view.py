@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.aligned import aligned
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
 __all__ = ["View"]
 
-Array = NDArray[Any]
 One = TypeVar("One", bound=Layer)
 Choose = Callable[[], tuple[Slots, Extra]]
 

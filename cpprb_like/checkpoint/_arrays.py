@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._arguments.narrow_dtypes import descr_of
 from cpprb_like._machine.crc32 import crc32
 from cpprb_like.checkpoint._disk import Disk
@@ -38,8 +38,6 @@ MAGIC = b"\x93NUMPY\x03\x00"
 ALIGNMENT = 64
 SHORT_HEADER = 128  # bytes of that of an array of bytes with two lengths
 CODECS = ("zlib", "lzma")
-
-Bytes = NDArray[np.uint8]
 
 
 class DamagedError(ValueError):

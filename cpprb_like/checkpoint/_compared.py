@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Ring
 from cpprb_like._rows.tracker import Tracker
 from cpprb_like.checkpoint import _arrays
@@ -20,8 +21,6 @@ from cpprb_like.checkpoint._save import Before
 from cpprb_like.checkpoint._segments import Part
 
 __all__ = ["ComparedSaves"]
-
-Bytes = NDArray[np.uint8]
 
 
 class ComparedSaves(Saves):

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_path
 from cpprb_like._arguments.narrow_dtypes import descr_of, name_of, wide
 from cpprb_like._core import FLAG_END, Ring
@@ -42,7 +43,6 @@ __all__ = [
     "slots_by_age",
 ]
 
-Array = NDArray[Any]
 File = str | os.PathLike[str] | IO[bytes]
 
 VERSION = 1

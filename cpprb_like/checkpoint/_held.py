@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Ring, track
 from cpprb_like._fields.schema import Layout
 from cpprb_like._rows.tracker import Tracker
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from cpprb_like.checkpoint._segments import Part
 
 __all__ = ["HoldsObjects", "HoldsRows", "RowsToSave", "Savable", "Saves"]
-
-Bytes = NDArray[np.uint8]
 
 
 class Savable:

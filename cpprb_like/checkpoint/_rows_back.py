@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import (
     FLAG_ABSENT,
     FLAG_END,
@@ -41,7 +42,6 @@ from cpprb_like.checkpoint._values import dtype_from_json
 __all__ = ["Found", "RingReader", "differences", "dtypes_in_files", "schema_of"]
 
 MOST = 1 << 61
-Bytes = NDArray[np.uint8]
 Decode = Callable[[bytes], Any]
 
 

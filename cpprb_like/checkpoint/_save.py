@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_ABSENT_ROWS, Ring
 from cpprb_like._fields.schema import Layout
 from cpprb_like._rows.tracker import Tracker
@@ -36,7 +37,6 @@ __all__ = ["Job", "Saving", "layout_to_json"]
 MOST_WAITING = 8  # files are open at once; each may have some 32 MiB that are on their way
 COPIED_NBYTES = 1 << 24  # are copied at once, in a few milliseconds, and not while they are written
 
-Bytes = NDArray[np.uint8]
 Encode = Callable[[Any], bytes]
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Moment, Ring
 from cpprb_like._fields.schema import Layout
 from cpprb_like._rows.tracker import Tracker
@@ -22,7 +23,6 @@ from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 
 __all__ = ["Index", "IndexCopy", "Part", "Plan", "flags_name", "parts_of", "plan", "record_dtype"]
 
-Bytes = NDArray[np.uint8]
 
 SEGMENT_NBYTES = 1 << 25
 BYTE = np.dtype(np.uint8)

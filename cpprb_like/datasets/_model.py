@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._fields.schema import Field
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "with_next",
 ]
 
-Array = NDArray[Any]
 Rows = dict[str, Array]
 Path = tuple[str, ...]  # of a field in a nest: () for the whole of it
 

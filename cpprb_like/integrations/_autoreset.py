@@ -7,16 +7,15 @@ The modes are Gymnasium's: after an episode end the environment resets in the fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
+
+from cpprb_like._arguments.arrays import Flags
 
 if TYPE_CHECKING:
     from cpprb_like.integrations._nests import Array, Tree
-
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 def mode_of(env: object, given: AutoresetMode | str | None) -> AutoresetMode:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+from cpprb_like._arguments.arrays import Array, Flags
 
 __all__ = [
     "Array",
@@ -25,8 +26,6 @@ __all__ = [
     "refuse_repeated",
 ]
 
-Array: TypeAlias = npt.NDArray[Any]
-Flags: TypeAlias = npt.NDArray[np.bool_]
 Path: TypeAlias = tuple[Any, ...]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 
+from cpprb_like._arguments.arrays import Flags
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._missing import missing
 
@@ -21,7 +22,7 @@ try:
 except ImportError as error:
     raise missing(__name__, "gymnasium 1.1 or newer", "gymnasium", error) from error
 
-from cpprb_like.integrations._autoreset import Flags, final_observations, mode_of, with_final
+from cpprb_like.integrations._autoreset import final_observations, mode_of, with_final
 from cpprb_like.integrations._env_dict import create_before_add_func, create_env_dict
 from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
 from cpprb_like.integrations._nests import Array

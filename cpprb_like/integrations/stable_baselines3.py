@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import cpprb_like.buffers as buffers
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
 from cpprb_like.integrations._env_uniform import EnvUniform
 from cpprb_like.integrations._missing import missing
@@ -53,7 +54,6 @@ __all__ = [
     "ReplayBuffer",
 ]
 
-Array = NDArray[Any]
 Nested = Any  # an array, or a dict of arrays where observations are dicts
 INFOS = "infos"
 MOST_UNANSWERED = 1000  # batches by priority without an update of priorities

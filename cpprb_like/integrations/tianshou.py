@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import cpprb_like.buffers as buffers
+from cpprb_like._arguments.arrays import Array
 from cpprb_like.integrations._missing import missing
 from cpprb_like.samplers import Sampler
 from cpprb_like.typing import FieldSpec
@@ -27,7 +27,6 @@ except ImportError as error:
 
 __all__ = ["PrioritizedVectorReplayBuffer", "VectorReplayBuffer"]
 
-Array = NDArray[Any]
 OBSERVED = ("obs", "obs_next")
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import cpprb_like.buffers as buffers
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
 from cpprb_like.integrations._missing import missing
 from cpprb_like.samplers import PrioritySampler, Sampler
@@ -27,7 +27,6 @@ except ImportError as error:
 
 __all__ = ["TensorDictReplayBuffer"]
 
-Array = NDArray[Any]
 Call = Callable[[Any], Any]
 Path = tuple[str, ...]
 NEXT = "next"

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
 from cpprb_like._fields.schema import Layout
-from cpprb_like._files.arenas import Arena
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.checkpoint._arrays import DamagedError
@@ -47,7 +47,7 @@ PAUSE = 1e-4  # seconds between them
 class CopiedFiles(ShardFiles):
     """A copy of the files of a shard, whatever its writer does meanwhile."""
 
-    def _read(self) -> Arena:
+    def _read(self) -> Bytes:
         with self.path.open("r+b") as file:
             self._check(file)
             self._added = self._map_time()
@@ -57,7 +57,7 @@ class CopiedFiles(ShardFiles):
         self.layout.state(memory[: self.layout.nbytes])[WORD_EDITS] |= 1
         return memory
 
-    def _header(self, live: Arena) -> NDArray[np.int64]:
+    def _header(self, live: Bytes) -> NDArray[np.int64]:
         """See ``Files._header``: all words as they were at one time."""
         for _ in range(TRIES):
             header = read_header(self.layout.state(live[: self.layout.nbytes]))

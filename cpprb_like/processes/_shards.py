@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import (
     N_STATE_WORDS,
     WORD_EDITS,
@@ -106,7 +107,7 @@ class ShardFiles(file_maps.Files):
     def _lock(self, file: BinaryIO, path: Path) -> None:
         """The lock of the shard is held already."""
 
-    def _create(self, mode: str) -> file_maps.Arena:
+    def _create(self, mode: str) -> Bytes:
         self._sweep()  # the lock of the shard is held
         return super()._create(mode)
 

@@ -13,15 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like._core import Moment, Ring
 from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like.samplers._starts import Starts
 
 __all__ = ["Extra", "FileMemory", "Sampler", "Slots", "reject"]
 
-Slots = NDArray[np.intp]
 Extra = dict[str, NDArray[Any]]
-Floats = NDArray[np.float64]
 FileMemory = Callable[[str, Mapping[str, int]], tuple[dict[str, Floats], bool]]
 
 TRIES = 256  # for each start, before it is given up

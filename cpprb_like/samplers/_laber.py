@@ -8,11 +8,11 @@ large batch (``buffers._replay``).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._machine.aligned import aligned, empty
@@ -22,8 +22,6 @@ from cpprb_like.samplers._prioritized import read_weights_dtype
 from cpprb_like.schedules import value_at
 
 __all__ = ["LaBERlazy", "LaBERmax", "LaBERmean"]
-
-Array = NDArray[Any]
 
 
 class _LaBER(ABC):

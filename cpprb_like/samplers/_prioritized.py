@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from cpprb_like._arguments.arrays import Floats
 from cpprb_like._arguments.checks import as_int, as_ints, expect
 from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._core import FLAG_ABSENT, Ring
@@ -31,7 +32,6 @@ from cpprb_like.schedules import Schedule, check, value_at
 
 __all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
 
-Floats = NDArray[np.float64]
 
 TRIES = 64  # that each start pays for, before all starts are looked at ...
 TRIES_PER_ROW = 1 / 8  # ... or all of them for each row, if that is more: the look takes longer

@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from cpprb_like._arguments.arrays import Floats
 from cpprb_like._core import Ring
 from cpprb_like._files.arenas import allocate_floats
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
@@ -22,8 +23,6 @@ from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.schedules import Schedule
 
 __all__ = ["RankBased"]
-
-Floats = NDArray[np.float64]
 
 
 class RankBased(ByPriority):

@@ -7,11 +7,11 @@ the copying (``_stacking``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like._machine.aligned import empty
@@ -22,9 +22,6 @@ from cpprb_like.views._stacking import read_stacks
 
 __all__ = ["FrameStacks", "StackReader"]
 
-Array = NDArray[Any]
-Slots = NDArray[np.intp]
-Batch = dict[str, Array]
 Padding = Literal["first", "zeros"]
 
 DEEPEST = 256  # frames of a stack

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._core import Moment, Ring
 from cpprb_like._fields import casting
@@ -46,9 +47,6 @@ __all__ = [
     "read_strategy",
 ]
 
-Array = NDArray[Any]
-Slots = NDArray[np.intp]
-Batch = dict[str, Array]
 Strategy = Literal["future", "final", "episode", "random"]
 RewardFunc = Callable[[Array, Array, Mapping[str, Array]], ArrayLike]
 

@@ -9,11 +9,11 @@ and the walk through a window (``_nstep_windows``).
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._core import Ring
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._rows.column import Column
@@ -21,10 +21,6 @@ from cpprb_like._rows.gather import new_array, take, take_chain
 from cpprb_like.views._nstep_windows import Windows, can_sum
 
 __all__ = ["RowReader", "read_fields", "read_rows"]
-
-Slots = NDArray[np.intp]
-Array = NDArray[Any]
-Batch = dict[str, Array]
 
 
 def read_rows(ring: Ring, slots: Slots, out: dict[str, Array]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._arguments.arrays import Array, Batch, Floats, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.foreign_arrays import read_argument
 from cpprb_like._fields.schema import read_names
@@ -28,10 +29,6 @@ from cpprb_like.views._layer import Layer
 
 __all__ = ["SequenceReader", "Sequences", "Taken", "by_row", "sequence_priorities"]
 
-Array = NDArray[Any]
-Slots = NDArray[np.intp]
-Batch = dict[str, Array]
-Floats = NDArray[np.float64]
 Read = Callable[[Slots, "list[Array] | None", "Slots | None", tuple[Column, ...]], Batch]
 Steps = Callable[[int], "Slots | None"]
 

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like._arguments.foreign_arrays import as_out, read_argument
 from cpprb_like._core import Ring
 from cpprb_like._machine.aligned import aligned
@@ -24,8 +25,6 @@ from cpprb_like.views._rows import read_rows
 
 __all__ = ["CHECKED_NBYTES", "newest_frame", "read_stacks", "stack_rows", "take_stacks"]
 
-Array = NDArray[Any]
-Slots = NDArray[np.intp]
 
 CHECKED_NBYTES = 1 << 28  # larger stacks are compared with the available memory first
 

@@ -35,6 +35,7 @@ AT_THE_TOP = {
 # what asks for memory, what writes files, and what stacks frames.
 FOR_ALL = (
     "cpprb_like._machine.byte_order.",
+    "cpprb_like._arguments.arrays.",
     "cpprb_like._arguments.checks.",
     "cpprb_like._machine.generators.",
     "cpprb_like._machine.machine_memory.require",

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_discount
 from cpprb_like.schedules import check
 
 __all__ = ["STORED", "Array", "Columns", "TransitionBatch", "read", "restore"]
 
-Array = NDArray[Any]
 Columns = dict[str, Array]
 
 FIELDS = (

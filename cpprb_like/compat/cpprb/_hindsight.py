@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import read_env_dict
 from cpprb_like._rows.gather import new_array
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["HindsightReplayBuffer"]
-
-Array = NDArray[Any]
 
 
 class HindsightReplayBuffer(Checkpointed):

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpprb_like._arguments.arrays import Array
+
 __all__ = ["StoredField"]
 
-Array = NDArray[Any]
 Ints = NDArray[np.intp]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import cpprb_like
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like.checkpoint import Checkpointed
@@ -36,7 +37,6 @@ __all__ = [
     "sample_n_unique",
 ]
 
-Array = NDArray[Any]
 Ints = NDArray[np.intp]
 Result = TypeVar("Result")
 

@@ -7,13 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_discount, as_int
-from cpprb_like.compat.keras_gym._env import (
-    Array,
-    EpisodeDoneError,
-    ForEnv,
-    InsufficientCacheError,
-)
+from cpprb_like.compat.keras_gym._env import EpisodeDoneError, ForEnv, InsufficientCacheError
 
 Transitions = tuple[Array, Array, Array, Array, Array, Array]
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cpprb_like import NotEnoughDataError
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import Field
 from cpprb_like.checkpoint import Checkpointed
-
-Array = NDArray[Any]
 
 KEPT_ACTIONS = 64  # that are one-hot from the beginning
 INTEGERS = (int, np.int64, np.int32)  # numbers that programs give; others are looked at

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like.compat._arrays import as_numbers
 from cpprb_like.compat.coax import PrioritizedReplayBuffer, SimpleReplayBuffer, TransitionBatch
 from cpprb_like.compat.keras_gym._caches import MonteCarloCache, NStepCache, Transitions
 from cpprb_like.compat.keras_gym._env import (
     ActionSpaceError,
-    Array,
     EpisodeDoneError,
     ForEnv,
     InconsistentCacheInputError,
@@ -43,7 +43,6 @@ __all__ = [
     "TransitionBatch",
 ]
 
-Slots = NDArray[np.intp]
 
 PATIENCE = 10  # rejected rows for each row of a batch, before all rows are looked at
 CHUNK = 4096  # rows looked at together then

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like import checkpoint
+from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like._arguments.checks import as_int, as_path
 from cpprb_like.checkpoint import Savable
 from cpprb_like.compat.reagent import _settings
@@ -50,8 +51,6 @@ __all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]
 
 CHECKPOINT_DURATION = 4  # iterations after which a save is removed
 
-Array = NDArray[Any]
-Slots = NDArray[np.intp]
 Tensor = Any  # of PyTorch, which type checkers need not have
 Element = Any  # InferredElement or ReplayElement: which one, depends on the constructor
 

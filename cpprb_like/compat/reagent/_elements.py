@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like.compat.reagent._errors import InputError, NamesError, need
 from cpprb_like.typing import FieldSpec
 
@@ -37,7 +38,6 @@ __all__ = [
 REQUIRED_KEYS = ["observation", "action", "reward", "terminal"]
 RESERVED_KEYS = ("truncated", "final_observation")  # parameters of ``add``
 
-Array = NDArray[Any]
 Lists = dict[str, tuple[Array, ...]]
 
 

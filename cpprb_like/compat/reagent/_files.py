@@ -17,6 +17,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array
 from cpprb_like.checkpoint._restricted_pickle import PickledObject, plain
 from cpprb_like.checkpoint._restricted_pickle import load as load_pickle
 from cpprb_like.compat.reagent._elements import REQUIRED_KEYS, DenseMetadata, ElementMetadata
@@ -24,7 +25,6 @@ from cpprb_like.compat.reagent._errors import InputError
 
 __all__ = ["STORE_FILENAME_PREFIX", "Contents", "read_files"]
 
-Array = NDArray[Any]
 Found = TypeVar("Found")
 
 STORE_FILENAME_PREFIX = "$store$_"

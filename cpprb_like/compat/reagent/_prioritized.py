@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like.compat.reagent import _settings
 from cpprb_like.compat.reagent._buffer import Element, ReplayBuffer, Tensor
 from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata, column
@@ -24,8 +25,6 @@ from cpprb_like.samplers import PrioritySampler
 
 __all__ = ["PrioritizedReplayBuffer"]
 
-Array = NDArray[Any]
-Slots = NDArray[np.intp]
 
 PRIORITY = "priority"
 read_priorities = PrioritySampler().read_priorities  # as all priorities are read

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata
 from cpprb_like.compat.reagent._errors import InputError, need
 from cpprb_like.compat.reagent._settings import Settings
@@ -21,8 +22,6 @@ from cpprb_like.views._stacking import CHECKED_NBYTES, take_stacks
 
 __all__ = ["FIRST_PRIORITY", "Rows", "Windows", "invalid_range"]
 
-Array = NDArray[Any]
-Slots = NDArray[np.intp]
 
 # Fields beside those of the user, whose names are names of Python.
 STEP = "$step"  # 1 in a step; 0 in a row of zeros and in a final observation

@@ -10,16 +10,13 @@ import random
 from typing import Any, SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like.compat.reagent._errors import InputError
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import new_sum_tree
 
 __all__ = ["SumTree"]
-
-Floats = NDArray[np.float64]
-Slots = NDArray[np.intp]
 
 
 class SumTree:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like.compat.reagent._elements import REQUIRED_KEYS, ElementMetadata, column
 from cpprb_like.compat.reagent._errors import InputError
 from cpprb_like.compat.reagent._rows import Rows, Windows
@@ -20,8 +21,6 @@ from cpprb_like.compat.reagent._settings import Settings
 
 __all__ = ["batch_type", "read_transitions", "transition_names"]
 
-Array = NDArray[Any]
-Slots = NDArray[np.intp]
 Read = Callable[[str, Slots], Array]
 
 

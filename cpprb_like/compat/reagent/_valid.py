@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like.compat.reagent._errors import InputError
 from cpprb_like.compat.reagent._rows import FIRST_PRIORITY, Rows
 from cpprb_like.compat.reagent._sum_tree import SumTree
 
 __all__ = ["Priorities", "Valid"]
 
-Floats = NDArray[np.float64]
-Slots = NDArray[np.intp]
 
 CHUNK = 1 << 16  # rows whose windows are in memory at once
 
