@@ -10,7 +10,7 @@ from cpprb_like._machine.pool cimport Pool
 from cpprb_like._rows.slot_set cimport SlotSet, c_has
 from cpprb_like._rows.tracker cimport Tracker
 from cpprb_like._rows.undo cimport Undo
-from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._c.typedefs cimport int32_t, int64_t, intp_t, uint8_t
 
 
 cdef enum:  # words of the header
@@ -154,14 +154,138 @@ cdef class Ring:
 
 cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil
 
-cdef enum:
-    FETCHED_STEPS = 16           # of a window, at most: the machine fetches what follows by itself
-
 
 cdef inline intp_t c_stored(Ring ring) noexcept nogil:
     """``Ring.c_stored``, where it is asked for each of many rows: without a call."""
     cdef int64_t written = ring.state[WRITTEN]
     return <intp_t> written if written < ring.capacity else ring.capacity
+
+
+cdef struct Walk:                # what a step along a stream reads, as it was at one time
+    const uint8_t* flags         # of slot 0
+    intp_t stride                # of the flags
+    intp_t capacity
+    intp_t n_envs
+    int64_t first                # oldest row in the ring
+    int64_t stop                 # behind the newest one
+    intp_t head                  # slot of ``stop``
+    bint any_absent
+    const int32_t* onward        # of an absent row: rows of its run from it on; NULL without runs
+    const int32_t* back          # of an absent row: rows of its run up to it; NULL without runs
+
+
+cdef struct Cursor:              # a row on a walk
+    int64_t row                  # id
+    intp_t slot
+
+
+cdef struct Firsts:              # a column that marks first rows of episodes, in place of end flags
+    const uint8_t* values        # of slot 0; NULL: end flags are read
+    intp_t stride
+
+
+cdef inline Walk c_walk_of(Ring ring) noexcept nogil:
+    """A walk through the rows that a ring has now."""
+    cdef Walk walk
+    walk.flags = ring.flag_data
+    walk.stride = ring.flag_stride
+    walk.capacity = ring.capacity
+    walk.n_envs = ring.n_envs
+    walk.stop = ring.state[WRITTEN]
+    walk.first = walk.stop - c_stored(ring)
+    walk.head = <intp_t> (walk.stop % ring.capacity)
+    walk.any_absent = ring.state[ABSENT_ROWS] != 0
+    walk.onward = ring.runs.onward
+    walk.back = ring.runs.back
+    return walk
+
+
+cdef inline Cursor c_cursor(const Walk* walk, intp_t slot) noexcept nogil:
+    """The row in a slot in use."""
+    cdef intp_t newer = walk.head - 1 - slot
+    newer = newer + walk.capacity if newer < 0 else newer
+    return Cursor(walk.stop - 1 - newer, slot)
+
+
+cdef inline bint c_forward(const Walk* walk, Cursor* at) noexcept nogil:
+    """Step to the next row of the stream that holds a step; false if there is none."""
+    cdef intp_t rows = walk.n_envs
+    while True:
+        at.row += rows
+        if at.row >= walk.stop:
+            return False
+        at.slot += rows
+        if at.slot >= walk.capacity:
+            at.slot -= walk.capacity
+        if not (walk.any_absent and walk.flags[at.slot * walk.stride] & ABSENT):
+            return True
+        rows = walk.n_envs
+        if walk.onward != NULL:  # 0: another thread is about to note the run
+            rows *= max(walk.onward[at.slot], 1)
+
+
+cdef inline bint c_backward(const Walk* walk, Cursor* at) noexcept nogil:
+    """Step to the row before in the stream that holds a step; false if there is none."""
+    cdef intp_t rows = walk.n_envs
+    while True:
+        at.row -= rows
+        if at.row < walk.first:
+            return False
+        at.slot -= rows
+        if at.slot < 0:
+            at.slot += walk.capacity
+        if not (walk.any_absent and walk.flags[at.slot * walk.stride] & ABSENT):
+            return True
+        rows = walk.n_envs
+        if walk.back != NULL:
+            rows *= max(walk.back[at.slot], 1)
+
+
+cdef inline bint c_forward_in_episode(const Walk* walk, Cursor* at, Firsts firsts) noexcept nogil:
+    """Step to the next row of the episode; false at its end."""
+    if firsts.values == NULL:
+        return not walk.flags[at.slot * walk.stride] & END and c_forward(walk, at)
+    return c_forward(walk, at) and not firsts.values[at.slot * firsts.stride]
+
+
+cdef inline intp_t c_rows_before(
+    const Walk* walk, Cursor at, intp_t most, Firsts firsts, intp_t* out
+) noexcept nogil:
+    """Walk back within the episode; ``out[-k]`` is the slot of the k-th row before. Returns the count.
+    """
+    cdef intp_t count = 0
+    while count < most:
+        if firsts.values != NULL and firsts.values[at.slot * firsts.stride]:
+            break
+        if not c_backward(walk, &at):
+            break
+        if firsts.values == NULL and walk.flags[at.slot * walk.stride] & END:
+            break
+        count += 1
+        out[-count] = at.slot
+    return count
+
+
+cdef inline intp_t c_rows_after(
+    const Walk* walk, Cursor at, intp_t most, Firsts firsts, intp_t* out
+) noexcept nogil:
+    """Walk on within the episode; ``out[k]`` is the slot of the k-th row behind. Returns the count."""
+    cdef intp_t count = 0
+    while count < most and c_forward_in_episode(walk, &at, firsts):
+        count += 1
+        out[count] = at.slot
+    return count
+
+
+cdef inline void c_repeat(intp_t* out, intp_t first, intp_t stop, intp_t slot) noexcept nogil:
+    """Write one slot into the places from ``first`` to ``stop``: those outside of a window."""
+    cdef intp_t k
+    for k in range(first, stop):
+        out[k] = slot
+
+
+cdef enum:
+    FETCHED_STEPS = 16           # of a window, at most: the machine fetches what follows by itself
 
 
 cdef inline intp_t c_window_rows(Ring ring) noexcept nogil:

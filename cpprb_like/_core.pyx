@@ -249,14 +249,10 @@ cdef class Ring:
 
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil:
         """The next row of the stream that holds a step, -1 if there is none among ``written``."""
-        cdef intp_t slot
-        row += self.n_envs
-        while row < written:
-            slot = <intp_t> (row % self.capacity)
-            if not self.c_is_absent(slot):
-                return row
-            row += <int64_t> self.runs.onward[slot] * self.n_envs
-        return -1
+        cdef Walk walk = c_walk_of(self)
+        cdef Cursor at = Cursor(row, <intp_t> (row % self.capacity))
+        walk.stop = written
+        return at.row if c_forward(&walk, &at) else -1
 
     cdef int64_t c_newest_of(self, intp_t stream) noexcept nogil:
         """The newest row of a stream that holds a step, -1 if none is in the ring."""
@@ -906,14 +902,14 @@ cdef class Ring:
         self.c_check_slots(slots)
         if not (0 <= before < LONGEST and 0 <= after < LONGEST):
             raise ValueError(f"before, after: expected 0 to {LONGEST - 1}, got {before}, {after}")
-        cdef const uint8_t* firsts = NULL
-        cdef intp_t stride = 0
+        cdef Firsts firsts = Firsts(NULL, 0)
         cdef Column column
         if starts is not None:
             column = self._start_column(starts)
-            firsts, stride = &self.arena[column.offset], column.stride
+            firsts = Firsts(&self.arena[column.offset], column.stride)
+        cdef Walk walk = c_walk_of(self)
         cdef intp_t[2] dims
-        cdef intp_t k, i, there, outside, n = cnp.PyArray_DIM(slots, 0)
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
         dims[0], dims[1] = n, before + 1 + after
         cdef cnp.ndarray rows = cnp.PyArray_SimpleNew(2, dims, cnp.NPY_INTP)
         dims[1] = 2
@@ -922,44 +918,16 @@ cdef class Ring:
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(rows)
         cdef intp_t* found = <intp_t*> cnp.PyArray_DATA(counts)
-        cdef int64_t row, other
+        cdef Cursor at
         for k in range(n):
-            row = self.c_row_at(values[k])
+            at = c_cursor(&walk, values[k])
             out += before
             out[0] = values[k]
-            other = row
-            there = 0
-            while there < before:
-                if firsts != NULL and firsts[out[-there] * stride]:
-                    break
-                other = c_previous(self, other)
-                if other < 0 or (
-                    firsts == NULL and self.c_flags(<intp_t> (other % self.capacity))[0] & END
-                ):
-                    break
-                there += 1
-                out[-there] = <intp_t> (other % self.capacity)
-            outside = out[-there] if repeat else -1
-            for i in range(there + 1, before + 1):
-                out[-i] = outside
-            found[0] = there
-            other = row
-            there = 0
-            while there < after:
-                if firsts == NULL and self.c_flags(out[there])[0] & END:
-                    break
-                other = self.c_next(other, self.state[WRITTEN])
-                if other < 0 or (
-                    firsts != NULL and firsts[<intp_t> (other % self.capacity) * stride]
-                ):
-                    break
-                there += 1
-                out[there] = <intp_t> (other % self.capacity)
-            (<uint8_t*> cnp.PyArray_DATA(flags))[k] = self.c_flags(out[there])[0]
-            outside = out[there] if repeat else -1
-            for i in range(there + 1, after + 1):
-                out[i] = outside
-            found[1] = there
+            found[0] = c_rows_before(&walk, at, before, firsts, out)
+            found[1] = c_rows_after(&walk, at, after, firsts, out)
+            (<uint8_t*> cnp.PyArray_DATA(flags))[k] = self.c_flags(out[found[1]])[0]
+            c_repeat(out, -before, -found[0], out[-found[0]] if repeat else -1)
+            c_repeat(out, found[1] + 1, after + 1, out[found[1]] if repeat else -1)
             found += 2
             out += after + 1
         return rows, counts, flags
@@ -1183,12 +1151,6 @@ def track(Ring ring not None, tuple trackers not None):
 
 cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil:
     """The row of the stream before that holds a step, -1 if there is none in the ring."""
-    cdef int64_t oldest = ring.state[WRITTEN] - ring.c_stored()
-    cdef intp_t slot
-    row -= ring.n_envs
-    while row >= oldest:
-        slot = <intp_t> (row % ring.capacity)
-        if not ring.c_is_absent(slot):
-            return row
-        row -= <int64_t> ring.runs.back[slot] * ring.n_envs
-    return -1
+    cdef Walk walk = c_walk_of(ring)
+    cdef Cursor at = Cursor(row, <intp_t> (row % ring.capacity))
+    return at.row if c_backward(&walk, &at) else -1

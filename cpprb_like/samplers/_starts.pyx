@@ -139,6 +139,8 @@ cdef class Starts:
     cdef bint c_has_before(self, int64_t row) noexcept nogil:
         """Whether the rows of the episode that ``before`` asks for are there."""
         cdef intp_t _
+        if not self.ring.c_absent() and row - self.before * self.ring.n_envs >= self.ring.c_first():
+            return True  # as many rows are there, of whatever episodes
         for _ in range(self.before):
             if self.c_is_first(row):
                 return True

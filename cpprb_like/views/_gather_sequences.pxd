@@ -4,9 +4,9 @@ from numpy cimport ndarray
 
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
-from cpprb_like._core cimport Ring
+from cpprb_like._core cimport Cursor, Ring, Walk
 from cpprb_like.samplers._starts cimport Starts
-from cpprb_like._c.typedefs cimport int32_t, int64_t, intp_t, uint8_t
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
 cdef struct Part:            # a column of a batch that is copied in runs
@@ -15,8 +15,8 @@ cdef struct Part:            # a column of a batch that is copied in runs
     intp_t stride            # from slot to slot
     intp_t nbytes            # of a row
     bint first_only          # only the first row of each sequence is read
-    const uint8_t* kept      # next values only: of each slot, whether it is kept aside ...
-    uint8_t* aside           # ... and of each row of the batch, whether the chain has to be asked
+    const uint8_t* kept      # next values only: of each slot, whether the value is stored apart ...
+    uint8_t* aside           # ... and of each row of the batch, whether the chain has to be read
 
 
 cdef struct Plan:            # of a batch
@@ -25,21 +25,15 @@ cdef struct Plan:            # of a batch
     intp_t rows              # of a sequence
     bint across              # sequences run over the ends of episodes
     uint8_t* marks           # of each row of the batch: see ``take_sequences``
-    int64_t* ids             # of each row of the batch; NULL if nobody asks
-    const uint8_t* flags     # of slot 0
-    const int32_t* onward    # of an absent row, how many are absent from it on
-    intp_t stride            # of the flags
+    int64_t* ids             # of each row of the batch; NULL if they are not needed
+    Walk walk
     const char* records      # that of slot 0, ...
     intp_t record_stride     # ... and from slot to slot
-    intp_t capacity
-    intp_t n_envs
-    int64_t written
     const intp_t* starts     # slots of the first rows of its sequences
 
 
 cdef struct Place:           # of a row
-    intp_t slot
-    int64_t row              # id
+    Cursor at                # in the ring
     intp_t number            # in the batch
 
 
@@ -51,8 +45,8 @@ cdef class Sequences:
     cdef dict given          # arrays of the caller's by name, or None
     cdef dict columns        # of the batch
     cdef ndarray marks
-    cdef ndarray ids         # of all rows; None if nobody asks
-    cdef dict asides         # by name: which next values the chain has to be asked for
+    cdef ndarray ids         # of all rows; None if they are not needed
+    cdef dict asides         # by name: which next values are read from the chain
 
     cdef int c_copy_stored(self, bint located) except -1
     cdef ndarray c_new_column(self, Column column, const intp_t* lengths)
@@ -65,9 +59,8 @@ cdef class Sequences:
 
 
 cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept nogil
-cdef intp_t c_copy_sequence(const Plan* plan, Place start) noexcept nogil
+cdef intp_t c_copy_sequence(const Plan* plan, Place place) noexcept nogil
 cdef intp_t c_run(const Plan* plan, const Place* place, intp_t most) noexcept nogil
-cdef bint c_step_over(const Plan* plan, Place* place) noexcept nogil
 cdef void c_copy_run(const Plan* plan, const Place* place, intp_t n) noexcept nogil
 cdef void c_copy_next(
     const Plan* plan, const Part* part, const Place* place, intp_t n

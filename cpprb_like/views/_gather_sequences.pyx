@@ -16,7 +16,9 @@ from cpprb_like._rows.chained cimport Chain, NextOf
 from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_move, c_prefetch_rows
 from cpprb_like._machine.cores cimport c_share
-from cpprb_like._core cimport ABSENT, END, WRITTEN, Moment, Ring
+from cpprb_like._core cimport (
+    ABSENT, END, WRITTEN, Moment, Ring, Walk, c_cursor, c_forward, c_walk_of
+)
 from cpprb_like.samplers._starts cimport Starts
 from cpprb_like._rows.gather cimport c_new_array
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
@@ -99,7 +101,7 @@ cdef class Sequences:
     """Sequences of a ring, while they are read: see ``take_sequences``."""
 
     cdef int c_copy_stored(self, bint located) except -1:
-        """Copy what lies in the arena, and note the row ids if somebody needs them."""
+        """Copy what lies in the arena, and the row ids where they are needed."""
         cdef Ring ring = self.starts.ring
         cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
         cdef intp_t[2] lengths
@@ -117,13 +119,8 @@ cdef class Sequences:
         if ring.chains or ring.object_columns or located:
             self.ids = c_numbers(2, lengths, cnp.NPY_INT64)
             plan.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
-        plan.flags = ring.c_flags(0)
-        plan.onward = ring.runs.onward
-        plan.stride = ring.flag_stride
+        plan.walk = c_walk_of(ring)
         plan.records, plan.record_stride = <const char*> ring.c_record(0), ring.record_stride
-        plan.capacity = ring.capacity
-        plan.n_envs = ring.n_envs
-        plan.written = ring.state[WRITTEN]
         plan.starts = slots
         plan.parts = <Part*> calloc(1 + len(ring.columns), sizeof(Part))
         if plan.parts == NULL:
@@ -265,23 +262,21 @@ cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept
     cdef const Plan* plan = <const Plan*> work
     cdef const intp_t* starts = plan.starts
     cdef intp_t k, _, slot, most, count, number = first * plan.rows
-    cdef int64_t last = plan.written - 1
+    cdef intp_t capacity = plan.walk.capacity, n_envs = plan.walk.n_envs
     cdef const char* records = plan.records
     cdef intp_t stride = plan.record_stride
     cdef Place start
     for k in range(first, stop):
         # Not in a function of its own: gcc leaves out calls of those that only prefetch.
         slot = starts[k + 1 if k + 1 < stop else k]
-        most = min(plan.rows, FETCHED_ROWS, (plan.capacity - 1 - slot) // plan.n_envs + 1)
-        if plan.n_envs == 1:
+        most = min(plan.rows, FETCHED_ROWS, (capacity - 1 - slot) // n_envs + 1)
+        if n_envs == 1:
             c_prefetch_rows(records, stride, most * stride, &slot, 1)
         else:
             for _ in range(most):
                 c_prefetch_rows(records, stride, stride, &slot, 1)
-                slot += plan.n_envs
-        start.slot = starts[k]
-        start.row = last - (last - starts[k]) % plan.capacity
-        start.number = number
+                slot += n_envs
+        start = Place(c_cursor(&plan.walk, starts[k]), number)
         count = c_copy_sequence(plan, start)
         if not plan.across:
             memset(plan.marks + number, True, count)
@@ -299,17 +294,21 @@ cdef intp_t c_copy_sequence(const Plan* plan, Place place) noexcept nogil:
         if part.first_only:
             c_copy(
                 part.to + place.number // plan.rows * part.nbytes,
-                part.column + place.slot * part.stride,
+                part.column + place.at.slot * part.stride,
                 part.nbytes,
             )
     while True:
         n = c_run(plan, &place, min(end - place.number, COPIED_ROWS))
         c_copy_run(plan, &place, n)
         place.number += n
-        place.slot += (n - 1) * plan.n_envs
-        place.row += (n - 1) * plan.n_envs
-        ended = plan.flags[place.slot * plan.stride] & END
-        if place.number == end or ended and not plan.across or not c_step_over(plan, &place):
+        place.at.slot += (n - 1) * plan.walk.n_envs
+        place.at.row += (n - 1) * plan.walk.n_envs
+        ended = plan.walk.flags[place.at.slot * plan.walk.stride] & END
+        if (
+            place.number == end
+            or ended and not plan.across
+            or not c_forward(&plan.walk, &place.at)
+        ):
             return place.number - end + plan.rows
         if plan.across:
             plan.marks[place.number] = ended
@@ -317,12 +316,13 @@ cdef intp_t c_copy_sequence(const Plan* plan, Place place) noexcept nogil:
 
 cdef intp_t c_run(const Plan* plan, const Place* place, intp_t most) noexcept nogil:
     """How many rows of a sequence, from a row on, lie at even distances in memory."""
-    cdef intp_t n = 1, step = plan.n_envs * plan.stride
-    cdef const uint8_t* flags = plan.flags + place.slot * plan.stride
+    cdef Walk walk = plan.walk
+    cdef intp_t n = 1, step = walk.n_envs * walk.stride
+    cdef const uint8_t* flags = walk.flags + place.at.slot * walk.stride
     cdef uint8_t* marks = plan.marks + place.number
-    most = min(most, (plan.capacity - 1 - place.slot) // plan.n_envs + 1)
-    if place.row + (most - 1) * plan.n_envs >= plan.written:
-        most = <intp_t> ((plan.written - 1 - place.row) // plan.n_envs + 1)
+    most = min(most, (walk.capacity - 1 - place.at.slot) // walk.n_envs + 1)
+    if place.at.row + (most - 1) * walk.n_envs >= walk.stop:
+        most = <intp_t> ((walk.stop - 1 - place.at.row) // walk.n_envs + 1)
     if plan.across:
         while n < most and not flags[step] & ABSENT:
             marks[n] = flags[0] & END
@@ -333,23 +333,6 @@ cdef intp_t c_run(const Plan* plan, const Place* place, intp_t most) noexcept no
             flags += step
             n += 1
     return n
-
-
-cdef bint c_step_over(const Plan* plan, Place* place) noexcept nogil:
-    """Go to the next row of the stream that holds a step, if there is one."""
-    cdef intp_t rows = plan.n_envs
-    while True:
-        place.row += rows
-        if place.row >= plan.written:
-            return False
-        place.slot += rows
-        if place.slot >= plan.capacity:
-            place.slot -= plan.capacity
-        if not plan.flags[place.slot * plan.stride] & ABSENT:
-            return True
-        rows = plan.n_envs  # another thread may make the first row of all absent just now
-        if plan.onward != NULL:
-            rows *= max(plan.onward[place.slot], 1)
 
 
 cdef void c_copy_run(const Plan* plan, const Place* place, intp_t n) noexcept nogil:
@@ -363,30 +346,31 @@ cdef void c_copy_run(const Plan* plan, const Place* place, intp_t n) noexcept no
         elif not part.first_only:
             c_move(
                 part.to + place.number * part.nbytes, part.nbytes,
-                part.column + place.slot * part.stride, plan.n_envs * part.stride, part.nbytes, n,
+                part.column + place.at.slot * part.stride, plan.walk.n_envs * part.stride,
+                part.nbytes, n,
             )
     if plan.ids != NULL:
         for k in range(n):
-            plan.ids[place.number + k] = place.row + k * plan.n_envs
+            plan.ids[place.number + k] = place.at.row + k * plan.walk.n_envs
 
 
 cdef void c_copy_next(
     const Plan* plan, const Part* part, const Place* place, intp_t n
 ) noexcept nogil:
-    """Copy the next values of n rows at even distances, and note which of them stand elsewhere."""
+    """Copy the next values of n rows at even distances, and note which of them are stored elsewhere."""
     cdef char* to = part.to + place.number * part.nbytes
-    cdef intp_t k, step = plan.n_envs * part.stride
-    cdef intp_t last = place.slot + n * plan.n_envs  # where the next value of the last row is
-    cdef const uint8_t* kept = part.kept + place.slot
+    cdef intp_t k, step = plan.walk.n_envs * part.stride
+    cdef intp_t last = place.at.slot + n * plan.walk.n_envs  # where the next value of the last row is
+    cdef const uint8_t* kept = part.kept + place.at.slot
     cdef uint8_t* aside = part.aside + place.number
     c_move(
-        to, part.nbytes, part.column + place.slot * part.stride + step, step, part.nbytes, n - 1
+        to, part.nbytes, part.column + place.at.slot * part.stride + step, step, part.nbytes, n - 1
     )
-    last = last - plan.capacity if last >= plan.capacity else last
+    last = last - plan.walk.capacity if last >= plan.walk.capacity else last
     c_copy(to + (n - 1) * part.nbytes, part.column + last * part.stride, part.nbytes)
     for k in range(n):
-        aside[k] = kept[k * plan.n_envs] != 0
-    if place.row + n * plan.n_envs >= plan.written:
+        aside[k] = kept[k * plan.walk.n_envs] != 0
+    if place.at.row + n * plan.walk.n_envs >= plan.walk.stop:
         aside[n - 1] = True
 
 

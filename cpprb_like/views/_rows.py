@@ -3,7 +3,7 @@
 Rows are stored once; next values and n-step returns are computed here from the rows after a drawn
 one.
 Not here: which rows are drawn (``samplers``), how chained fields are stored (``_rows.chained``),
-and the walk through a window (``_nstep_windows``).
+and the walk through a window (``_walker``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cpprb_like._core import Ring
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array, take, take_chain
-from cpprb_like.views._nstep_windows import Windows, can_sum
+from cpprb_like.views._walker import Walker, can_sum
 
 __all__ = ["RowReader", "read_fields", "read_rows"]
 
@@ -53,14 +53,45 @@ class RowReader:
         The rows.
     nstep : NStepReturns, optional
         n-step returns; by default single steps.
+    around : (int, int), optional
+        Rows before and behind each row that ``walk`` finds; by default it finds no windows.
     """
 
     stacked: frozenset[str] = frozenset()  # fields that are not read as they were added
 
-    def __init__(self, ring: Ring, nstep: NStepReturns | None) -> None:
+    def __init__(
+        self, ring: Ring, nstep: NStepReturns | None, around: tuple[int, int] | None = None
+    ) -> None:
         self.ring = ring
         self.nstep = nstep
-        self._several = None if nstep is None else _Several(ring, nstep)
+        self.around = (0, 0) if around is None else around
+        self._odd: list[Column] = []  # rewards that are summed here
+        self.last_fields = frozenset[str]()  # read from the last row of an n-step return
+        self._walker: Walker | None = None
+        if nstep is not None or around is not None:
+            self._walker = self._new_walker(nstep, around is not None)
+
+    def _new_walker(self, nstep: NStepReturns | None, gives_windows: bool) -> Walker:
+        sums = frozenset[str]()
+        if nstep is not None:
+            rewards = [column for column in self.ring.columns if column.name in nstep.rewards]
+            stored = self.ring.stored_columns
+            plain = [column for column in rewards if column in stored and can_sum(column)]
+            self._odd = [column for column in rewards if column not in plain]
+            self.last_fields = frozenset(nstep.last_step_fields)
+            sums = frozenset(column.name for column in plain)
+        before, after = self.around
+        return Walker(
+            self.ring,
+            size=1 if nstep is None else nstep.size,
+            gamma=1.0 if nstep is None else nstep.gamma,
+            sums=sums,
+            last_fields=self.last_fields,
+            discount_shape=nstep.discount_shape if nstep is not None and nstep.discount else None,
+            before=before,
+            after=after,
+            gives_windows=gives_windows or bool(self._odd),
+        )
 
     def take(
         self,
@@ -74,8 +105,11 @@ class RowReader:
         ``columns`` are those to read, by default all; ``arrays`` are those of ``out``, one for each
         column. ``steps`` is the number n of steps by row, at most that of ``nstep``.
         """
-        if self._several is not None:
-            return self._several.take(slots, arrays, steps, columns)
+        if self._walker is not None:
+            batch, rows, _, lengths = self._walker.take(slots, arrays, steps, columns)
+            if self._odd:
+                self._sum_odd(rows, lengths, batch)
+            return batch
         ring = self.ring
         if not ring.chains:
             return take(ring, slots, arrays, columns)
@@ -89,52 +123,35 @@ class RowReader:
         read_rows(ring, slots, batch)
         return batch
 
-
-class _Several:
-    """Reads n-step transitions.
-
-    ``Windows`` computes them. Rewards of unusual dtypes and chained rewards are summed here.
-    """
-
-    def __init__(self, ring: Ring, nstep: NStepReturns) -> None:
-        self.ring = ring
-        self.nstep = nstep
-        columns = [column for column in ring.columns if column.name in nstep.rewards]
-        plain = [column for column in columns if column in ring.stored_columns and can_sum(column)]
-        self._odd = [column for column in columns if column not in plain]
-        self._windows = Windows(
-            ring,
-            nstep.size,
-            nstep.gamma,
-            frozenset(column.name for column in plain),
-            frozenset(nstep.last_step_fields),
-            nstep.discount_shape if nstep.discount else None,
-        )
-
-    def take(
+    def walk(
         self,
         slots: Slots,
         arrays: list[Array] | None,
         steps: Slots | None,
         columns: tuple[Column, ...] | None,
-    ) -> Batch:
-        """See ``RowReader.take``."""
-        batch = self._windows.take(slots, arrays, steps, columns)
-        if not any(column.name in batch for column in self._odd):
-            return batch
-        if steps is None:
-            steps = np.full(len(slots), self.nstep.size, np.intp)
-        self._sum_odd(slots, steps, self.nstep.gamma, batch)
-        return batch
+    ) -> tuple[Batch, Slots, Slots, Slots]:
+        """As ``take``, with the windows, of a reader that was given ``around``.
 
-    def _sum_odd(self, slots: Slots, lengths: NDArray[np.intp], gamma: float, batch: Batch) -> None:
-        """Sum the rewards that ``Windows`` cannot."""
+        Returns the batch, and ``windows``, ``counts`` and ``lengths`` of ``Walker.take``.
+        """
+        assert self._walker is not None
+        found = self._walker.take(slots, arrays, steps, columns)
+        if self._odd:
+            self._sum_odd(found[1], found[3], found[0])
+        return found
+
+    def _sum_odd(self, rows: Slots, lengths: Slots, batch: Batch) -> None:
+        """Sum the rewards that the walker cannot: of unusual dtypes, and chained ones."""
+        assert self.nstep is not None
         most = int(lengths.max(initial=1))
-        window, counts, _ = self.ring.windows(slots, 0, most - 1)
-        within = np.arange(most) < np.minimum(1 + counts[:, 1], lengths)[:, np.newaxis]
+        before = self.around[0]
+        window = np.ascontiguousarray(rows[:, before : before + most])
+        within = np.arange(most) < lengths[:, np.newaxis]
         for column in self._odd:
             if column.name in batch:
-                self._sum_rewards(column, window.ravel(), within, gamma, batch[column.name])
+                self._sum_rewards(
+                    column, window.ravel(), within, self.nstep.gamma, batch[column.name]
+                )
 
     def _sum_rewards(
         self,

@@ -10,15 +10,19 @@ from cpprb_like._rows.column import Column
 def can_sum(column: Column) -> bool: ...
 
 @final
-class Windows:
+class Walker:
     def __new__(
         cls,
         ring: Ring,
+        *,
         size: int,
         gamma: float,
         sums: frozenset[str],
-        last_step_fields: frozenset[str],
+        last_fields: frozenset[str],
         discount_shape: tuple[int, ...] | None,
+        before: int,
+        after: int,
+        gives_windows: bool,
     ) -> Self: ...
     def take(
         self,
@@ -26,4 +30,4 @@ class Windows:
         arrays: list[NDArray[Any]] | None = None,
         steps: NDArray[np.intp] | None = None,
         columns: tuple[Column, ...] | None = None,
-    ) -> dict[str, NDArray[Any]]: ...
+    ) -> tuple[dict[str, NDArray[Any]], Any, Any, NDArray[np.intp]]: ...
