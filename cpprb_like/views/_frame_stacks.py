@@ -7,20 +7,20 @@ the copying (``_stacking``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
+from numpy.typing import DTypeLike
 
-from cpprb_like._arguments.arrays import Array, Batch, Slots
+from cpprb_like._arguments.arrays import Batch
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like._machine.aligned import empty
 from cpprb_like._rows.column import Column
-from cpprb_like.views._layer import Layer
-from cpprb_like.views._rows import RowReader, read_fields
-from cpprb_like.views._stacking import read_stacks
+from cpprb_like.views._layer import Fields, Layer
+from cpprb_like.views._stacking import read_stacks, take_stacks
+from cpprb_like.views._windows import Windows
 
-__all__ = ["FrameStacks", "StackReader"]
+__all__ = ["FrameStacks"]
 
 Padding = Literal["first", "zeros"]
 
@@ -95,10 +95,9 @@ class FrameStacks(Layer):
             raise ValueError(f"padding: expected 'first' or 'zeros', got {padding!r}")
         self.padding = padding
 
-    @property
-    def before(self) -> int:
-        """Rows that are read before each drawn row."""
-        return max(self.depths.values()) - 1
+    def open(self, rows: Any) -> Layer:
+        """See ``Layer.open``."""
+        return _Stacks(self, rows.ring)
 
     def places(self, columns: tuple[Column, ...]) -> dict[str, tuple[str, int, int]]:
         """For each field that becomes a stack: the field of its frames, depth and axis."""
@@ -126,88 +125,60 @@ class FrameStacks(Layer):
         return found
 
 
-class StackReader:
-    """Reads batches of rows, some of whose fields become stacks.
+class _Stacks(Layer):
+    """Frame stacks of the rows of one ring."""
 
-    Parameters
-    ----------
-    rows : RowReader
-        What reads the other fields.
-    layer : FrameStacks
-        Which fields become stacks.
-    """
-
-    def __init__(self, rows: RowReader, layer: FrameStacks) -> None:
-        self.ring: Ring = rows.ring
-        self.nstep = rows.nstep
-        self._rows = rows
+    def __init__(self, layer: FrameStacks, ring: Ring) -> None:
+        self._ring = ring
         self._repeat = layer.padding == "first"
-        self._places = layer.places(rows.ring.columns)
-        self.stacked = frozenset(self._places)
-        self._last = frozenset() if rows.nstep is None else frozenset(rows.nstep.last_step_fields)
-        self._most = 1 if rows.nstep is None else rows.nstep.size
-        self._columns = {column.name: column for column in rows.ring.columns}
+        self._places = layer.places(ring.columns)
+        self._before = max(layer.depths.values()) - 1
+        columns = {column.name: column for column in ring.columns}
+        self._columns = {name: columns[source] for name, (source, _, _) in self._places.items()}
+        self._axes = {}  # of a batch of stacks: that of the frames comes behind that of the items
+        for name, (source, _, axis) in self._places.items():
+            others = range(1, 2 + len(columns[source].shape))
+            self._axes[name] = (0, 1 + axis, *(k for k in others if k != 1 + axis))
+        self._read = {
+            name: take_stacks if column in ring.stored_columns else read_stacks
+            for name, column in self._columns.items()
+        }
 
-    def shape(self, column: Column) -> tuple[int, ...]:
-        """The shape of a value of a field."""
-        if column.name not in self._places:
-            return column.shape
-        _, depth, axis = self._places[column.name]
-        return (*column.shape[:axis], depth, *column.shape[axis:])
+    def around(self, fields: Fields) -> tuple[int, int]:  # noqa: ARG002
+        """See ``Layer.around``."""
+        return self._before, 0
 
-    def take(
-        self,
-        slots: Slots,
-        arrays: list[Array] | None = None,
-        steps: Slots | None = None,
-        columns: tuple[Column, ...] | None = None,
-    ) -> Batch:
-        """See ``RowReader.take``."""
-        columns = self.ring.columns if columns is None else columns
-        given: list[Array | None] = [None] * len(columns) if arrays is None else list(arrays)
-        pairs = list(zip(columns, given, strict=True))
-        others = [(column, array) for column, array in pairs if column.name not in self._places]
-        batch = self._rows.take(
-            slots,
-            None if arrays is None else [array for _, array in others if array is not None],
-            steps,
-            tuple(column for column, _ in others),
-        )
-        last = slots
-        if self._most > 1 and any(column.name in self._last for column, _ in pairs):
-            last = self._last_rows(slots, steps)
-        stacks = {}
-        for column, array in pairs:
-            if column.name in self._places:
-                source, depth, axis = self._places[column.name]
-                rows = last if column.name in self._last else slots
-                take = self._take_next if source != column.name else self._take
-                stacks[column.name] = take(column, source, rows, depth, axis, array)
-        return {column.name: (batch | stacks)[column.name] for column in columns} | batch
+    def reads(self, fields: Fields) -> list[str]:  # noqa: ARG002
+        """See ``Layer.reads``: the newest frame of a next stack is a next value."""
+        return [name for name, (source, _, _) in self._places.items() if source != name]
 
-    def _last_rows(self, slots: Slots, steps: Slots | None) -> Slots:
-        """The last row of each n-step window."""
-        window, counts, _ = self.ring.windows(slots, 0, self._most - 1)
-        length = counts[:, 1] if steps is None else np.minimum(counts[:, 1], steps - 1)
-        return np.ascontiguousarray(window[np.arange(len(slots)), length])
+    def columns(self, fields: Fields) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
+        """See ``Layer.columns``."""
+        found: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {}
+        for name, (_, depth, axis) in self._places.items():
+            dtype, shape = fields[name]
+            found[name] = dtype, (*shape[:axis], depth, *shape[axis:])
+        return found
 
-    def _take(
-        self, column: Column, source: str, slots: Slots, depth: int, axis: int, out: Array | None
-    ) -> Array:
-        """The stacks of frames up to these rows."""
-        del source
-        rows = self.ring.windows(slots, depth - 1, 0, repeat=self._repeat)[0]
-        return read_stacks(self.ring, column, rows, axis, out)
-
-    def _take_next(
-        self, column: Column, source: str, slots: Slots, depth: int, axis: int, out: Array | None
-    ) -> Array:
-        """The same, shifted by one frame."""
-        shape = (len(slots), *self.shape(column))
-        stacks = empty(shape, column.dtype) if out is None else out
-        along = np.moveaxis(stacks, 1 + axis, 1)  # shares its memory
-        along[:, depth - 1] = read_fields(self.ring, slots, {column.name})[column.name]
-        if depth > 1:
-            rows = self.ring.windows(slots, depth - 2, 0, repeat=self._repeat)[0]
-            along[:, : depth - 1] = read_stacks(self.ring, self._columns[source], rows, 0)
-        return stacks
+    def fill(self, windows: Windows, wanted: Fields) -> Batch:
+        """See ``Layer.fill``."""
+        found = {}
+        for name in wanted:
+            source, depth, axis = self._places[name]
+            column, read, out = self._columns[name], self._read[name], windows.out.get(name)
+            last = name in windows.last_fields
+            if source == name:
+                rows = windows.up_to(depth, last=last, repeat=self._repeat)
+                found[name] = read(self._ring, column, rows, axis, out)
+                continue
+            stacks = out
+            if stacks is None:
+                shape = wanted[name].shape
+                stacks = empty((len(windows.slots), *shape), column.dtype)
+            along = stacks.transpose(self._axes[name])  # shares its memory
+            along[:, depth - 1] = windows.values[name]
+            if depth > 1:
+                rows = windows.up_to(depth - 1, last=last, repeat=self._repeat)
+                along[:, : depth - 1] = read(self._ring, column, rows, 0, None)
+            found[name] = stacks
+        return found

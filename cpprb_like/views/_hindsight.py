@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.narrow_dtypes import kind_of
@@ -20,22 +20,17 @@ from cpprb_like._core import Moment, Ring
 from cpprb_like._fields import casting
 from cpprb_like._fields.schema import Field, Schema
 from cpprb_like._machine.aligned import empty
-from cpprb_like._rows.column import Column
-from cpprb_like._rows.episode_index import EpisodeIndex
-from cpprb_like.schedules import Schedule, check
-from cpprb_like.views._frame_stacks import StackReader
+from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.views._goals import EPISODE, FINAL, FUTURE, RANDOM, choose_rows
-from cpprb_like.views._layer import Layer
-from cpprb_like.views._rows import RowReader, read_fields
+from cpprb_like.views._layer import Drawn, Fields, Layer, Plan, Revision
+from cpprb_like.views._rows import read_fields
 from cpprb_like.views._sequences import by_row
 
 __all__ = [
     "Goals",
     "Hindsight",
-    "LoneRows",
     "RelabelPlan",
     "Relabelling",
-    "SequenceRows",
     "Strategy",
     "alike",
     "check_callable",
@@ -194,8 +189,12 @@ class Hindsight(Layer):
         self.terminated = terminated
         self.relabelled = bool(relabelled)
 
+    def open(self, rows: Any) -> Layer:
+        """See ``Layer.open``."""
+        return Goals(self, rows.schema)
 
-class Goals:
+
+class Goals(Layer):
     """The fields of a buffer that a ``Hindsight`` reads and writes.
 
     Parameters
@@ -234,6 +233,24 @@ class Goals:
             raise ValueError(f"relabelled: the buffer has a field {OWN_NAME!r}")
         self.asked: set[str] = set()  # fields that the functions asked for in earlier batches
 
+    def changes(self, fields: Fields) -> frozenset[str]:  # noqa: ARG002
+        """See ``Layer.changes``."""
+        return self.changed
+
+    def columns(self, fields: Fields) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:  # noqa: ARG002
+        """See ``Layer.columns``."""
+        return {OWN_NAME: (np.bool_, ())} if self.layer.relabelled else {}
+
+    def revises(self, plan: Plan) -> Callable[[int], Revision]:
+        """See ``Layer.revises``."""
+        relabelled = RelabelPlan(self, plan)
+
+        def revision(draws: int) -> Revision:
+            ratio = value_at(self.layer.relabel_ratio, draws, "relabel_ratio", 0, 1)
+            return Relabelling(relabelled, ratio)
+
+        return revision
+
 
 @dataclass
 class Chosen:
@@ -246,54 +263,19 @@ class Chosen:
     given: Slots  # of each new goal: the row that it is chosen for
 
 
-class LoneRows:
-    """The rows of a batch of single rows."""
-
-    shape: tuple[int, ...] = ()  # of the rows of one item: none of sequences of one row
-
-    def __init__(self, slots: Slots) -> None:
-        self._slots = slots
-
-    def choose(self, rng: np.random.Generator, ratio: float) -> Chosen:
-        """Each row with this probability."""
-        places = np.flatnonzero(rng.random(len(self._slots)) < ratio)
-        slots = self._slots.take(places)
+def choose_goals(drawn: Drawn, ratio: float) -> Chosen:
+    """Choose runs of rows with this probability: rows of one episode in one item share a goal."""
+    if drawn.begins is None or drawn.places is None:
+        places = np.flatnonzero(drawn.rng.random(len(drawn.slots)) < ratio)
+        slots = drawn.slots.take(places)
         return Chosen(places, places, slots, None, slots)
-
-
-class SequenceRows:
-    """The rows of a batch of sequences.
-
-    Those of one episode in one sequence are a run, and share a goal.
-
-    Parameters
-    ----------
-    slots : ndarray of intp, shape (n, T)
-        Of the rows.
-    there : ndarray of bool, shape (n, T)
-        Whether there is one.
-    begins : ndarray of bool, shape (n, T)
-        Where an episode begins.
-    """
-
-    def __init__(self, slots: Slots, there: NDArray[np.bool_], begins: NDArray[np.bool_]) -> None:
-        self.shape = there.shape[1:]
-        begins = begins.copy()
-        begins[:, :1] = True
-        self._places = np.flatnonzero(there)
-        self._slots = slots.ravel()[self._places]
-        runs = np.cumsum(begins.ravel())[self._places]
-        self._is_first = np.diff(runs, prepend=0) != 0
-
-    def choose(self, rng: np.random.Generator, ratio: float) -> Chosen:
-        """Each run with this probability, for its first row."""
-        firsts = np.flatnonzero(self._is_first)
-        changed = rng.random(len(firsts)) < ratio
-        runs = np.cumsum(self._is_first) - 1
-        chosen = np.flatnonzero(changed[runs])
-        owners = (np.cumsum(changed) - 1)[runs[chosen]]
-        given = self._slots[firsts[changed]]
-        return Chosen(self._places[chosen], chosen, self._slots[chosen], owners, given)
+    firsts = np.flatnonzero(drawn.begins)
+    changed = drawn.rng.random(len(firsts)) < ratio
+    runs = np.cumsum(drawn.begins) - 1
+    chosen = np.flatnonzero(changed[runs])
+    owners = (np.cumsum(changed) - 1)[runs[chosen]]
+    given = drawn.slots[firsts[changed]]
+    return Chosen(drawn.places[chosen], chosen, drawn.slots[chosen], owners, given)
 
 
 class RelabelPlan:
@@ -303,31 +285,21 @@ class RelabelPlan:
     ----------
     goals : Goals
         The fields in question.
-    columns : tuple of Column
-        Those of the batches.
-    single : frozenset of str
-        The columns that hold the first row of each sequence only.
-    reader : RowReader or StackReader
-        Reads transitions of one step, or n-step.
+    plan : Plan
+        The columns of the batches.
     """
 
-    def __init__(
-        self,
-        goals: Goals,
-        columns: tuple[Column, ...],
-        single: frozenset[str],
-        reader: RowReader | StackReader,
-    ) -> None:
-        layer, nstep = goals.layer, reader.nstep
+    def __init__(self, goals: Goals, plan: Plan) -> None:
+        layer, nstep = goals.layer, plan.nstep
         self.goals = goals
-        self.single = single
-        self.reader = reader
+        self.ring = plan.ring
+        self.single = plan.single
         self.nstep = nstep
         self.most = 1 if nstep is None else nstep.size
         self.is_several = self.most > 1
-        self.names = names = frozenset(column.name for column in columns)
+        self.names = names = frozenset(column.name for column in plan.columns)
         # Of columns that a batch has as they were added, the functions get the batch's own rows.
-        self.as_asked = frozenset() if self.is_several else names - single - reader.stacked
+        self.as_asked = frozenset() if self.is_several else names - plan.single - plan.replaced
         self.without_reading = self.as_asked | {field.name for field in goals.fields}
         self.fields = [field for field in goals.fields if field.name in names]
         self.sets_reward = goals.reward.name in names
@@ -340,7 +312,7 @@ class RelabelPlan:
         self.calls_functions = self.sets_reward or self.asks_ends
 
 
-class Relabelling:
+class Relabelling(Revision):
     """New goals for rows of one batch: chosen while it is read, written when all of it is there.
 
     Parameters
@@ -357,44 +329,32 @@ class Relabelling:
 
     # ------------------------------------------------------------------ while rows are read
 
-    def choose(
-        self,
-        index: EpisodeIndex,
-        rng: np.random.Generator,
-        rows: LoneRows | SequenceRows,
-        steps: Slots | None,
-        batch: Batch,
-        still: Callable[[], bool],
-    ) -> bool:
-        """Choose the rows to relabel and read their new goals; false if rows were overwritten.
-
-        ``steps`` is the number n of steps by row, if it varies. ``still()`` is whether the drawn
-        rows can still be drawn.
-        """
-        ring, goals = self.plan.reader.ring, self.plan.goals
+    def choose(self, drawn: Drawn, batch: Batch) -> bool:
+        """Choose the rows to relabel and read their new goals; false if rows were overwritten."""
+        ring, goals = self.plan.ring, self.plan.goals
         moment = ring.now()
-        chosen = rows.choose(rng, self.ratio)
-        self.places, self.owners, self.shape = chosen.places, chosen.owners, rows.shape
-        others = choose_rows(index, chosen.given, rng, STRATEGIES[goals.layer.strategy])
+        chosen = choose_goals(drawn, self.ratio)
+        self.drawn, self.places, self.owners = drawn, chosen.places, chosen.owners
+        others = choose_rows(
+            drawn.episodes, chosen.given, drawn.rng, STRATEGIES[goals.layer.strategy]
+        )
         if self.plan.fields or self.plan.calls_functions:
             name = goals.achieved.name
             self.reached = read_fields(ring, others, {name})[name]
         self.slots = self.asked_slots = chosen.slots
         if self.plan.is_several:
-            if steps is not None:
-                steps = steps[chosen.numbers]
-            self._open_windows(steps)
-        self._read_more(moment, batch, still)
+            self._open_windows(chosen.numbers)
+        self._read_more(moment, batch, drawn.still)
         return ring.holds(moment, others)
 
-    def _open_windows(self, steps: Slots | None) -> None:
+    def _open_windows(self, numbers: Slots) -> None:
         """Find the rows that the changed ones are read with."""
-        window, counts, _ = self.plan.reader.ring.windows(self.slots, 0, self.plan.most - 1)
-        self.lengths = 1 + counts[:, 1]
-        if steps is not None:
-            self.lengths = np.minimum(self.lengths, steps)
+        windows = self.drawn.windows
+        assert windows is not None
+        self.lengths = windows.steps[numbers]
         self.within = np.arange(self.plan.most) < self.lengths[:, np.newaxis]
-        self.asked_slots = window[self.within]
+        rows = windows.rows[numbers, windows.before : windows.before + self.plan.most]
+        self.asked_slots = rows[self.within]
 
     def _read_more(self, moment: Moment, batch: Batch, still: Callable[[], bool]) -> None:
         """Read the fields that the functions asked for the last times and are not in the batch."""
@@ -403,9 +363,9 @@ class Relabelling:
         if self.plan.calls_functions:
             goals = self.plan.goals
             wanted = {goals.achieved.name, *goals.asked.copy()} - self.plan.without_reading
-            more = read_fields(self.plan.reader.ring, self.asked_slots, wanted) if wanted else more
+            more = read_fields(self.plan.ring, self.asked_slots, wanted) if wanted else more
         self.rows = RelabelledRows(
-            self.plan.reader.ring,
+            self.plan.ring,
             moment,
             self.asked_slots,
             self.places,
@@ -422,6 +382,16 @@ class Relabelling:
 
         False if a function asked for a field that had not been read, of rows overwritten since.
         """
+        if not self._write_goals(batch):
+            return False
+        if self.plan.goals.layer.relabelled:
+            marks = empty((self.drawn.items, *self.drawn.shape), np.dtype(np.bool_))
+            marks[...] = False
+            self._rows_of(marks)[self.places] = True
+            batch[OWN_NAME] = marks
+        return True
+
+    def _write_goals(self, batch: Batch) -> bool:
         if len(self.places) == 0 or not (self.plan.fields or self.plan.calls_functions):
             return True
         try:
@@ -432,22 +402,15 @@ class Relabelling:
             raise
         return not self.rows.are_gone
 
-    def marks(self, n: int) -> NDArray[np.bool_]:
-        """Which rows of a batch of n items were relabelled."""
-        marks = empty((n, *self.shape), np.dtype(np.bool_))
-        marks[...] = False
-        self._rows_of(marks)[self.places] = True
-        return marks
-
     def _rows_of(self, column: Array) -> Array:
         """A column of the batch by row; it shares its memory."""
-        return by_row(column) if self.shape else column
+        return by_row(column) if self.drawn.shape else column
 
     def _put(self, batch: Batch, name: str, values: Array, at: Slots | None = None) -> None:
         """Write values of the relabelled rows, or of those ``at`` among them, into the batch."""
         places = self.places if at is None else self.places[at]
         if name in self.plan.single:
-            rows = self.shape[0]
+            rows = self.drawn.shape[0]
             first = np.flatnonzero(places % rows == 0)
             batch[name][places[first] // rows] = values[first]
         else:
@@ -528,11 +491,11 @@ class Relabelling:
         several = {*self.plan.nstep.rewards, *self.plan.nstep.last_step_fields} & self.plan.names
         columns = tuple(
             column
-            for column in self.plan.reader.ring.columns
+            for column in self.plan.ring.columns
             if column.name in several - self.plan.goals.changed
         )
         steps = lengths.astype(np.intp)[cut]
-        found = self.plan.reader.take(self.slots[cut], None, steps, columns)
+        found = self.drawn.read(self.slots[cut], steps, columns)
         self.rows.check()
         for column in columns:
             self._put(batch, column.name, found[column.name], cut)

@@ -1,22 +1,251 @@
-"""``Layer``: the base class of what a view does with drawn rows."""
+"""``Layer``: the base class of what a view does with drawn rows, and the hooks that a view calls.
+
+Not here: the order in which a view calls the hooks (``buffers._view``).
+"""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Layer"]
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from cpprb_like._core import Ring
+from cpprb_like._fields.derived import NStepReturns
+from cpprb_like._fields.schema import ColumnSpec, Schema
+from cpprb_like._rows.column import Column
+
+if TYPE_CHECKING:
+    from cpprb_like._rows.episode_index import EpisodeIndex
+    from cpprb_like.views._windows import Windows
+
+__all__ = ["Drawn", "Items", "Layer", "Plan", "Revision", "Steps", "check_layers"]
+
+Array = NDArray[Any]
+Slots = NDArray[np.intp]
+Batch = dict[str, Array]
+Fields = Mapping[str, ColumnSpec]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How rows are read as n-step returns, with n drawn from ``least`` to ``returns.size``."""
+
+    returns: NStepReturns | None  # None: as single steps
+    least: int = 1
+    says_discount: bool = True  # whether the options say if there is the column ``discount``
+
+
+@dataclass(frozen=True)
+class Items:
+    """The rows of each item of a batch, where an item is more than one row."""
+
+    rows: int  # of an item
+    least: int  # rows that there have to be in the episode, if it has ended
+    across: bool  # whether items continue across the ends of episodes
+    stride: int  # rows of an environment from one start to the next
+    mark: str  # name of the bool column that tells the rows from padding, or where episodes begin
+    first_only: Any  # names of columns that are read for the first row only
+
+
+@dataclass
+class Plan:
+    """Which columns are read for the batches of a view."""
+
+    ring: Ring
+    columns: tuple[Column, ...]
+    single: frozenset[str]  # columns that hold the first row of each item only
+    nstep: NStepReturns | None
+    replaced: frozenset[str]  # fields that are not read as they are stored
+
+
+@dataclass
+class Drawn:
+    """The rows of a batch that was read, for layers that revise it.
+
+    The rows are those of all items, one after another, without padding.
+    """
+
+    slots: Slots  # of the rows
+    items: int
+    shape: tuple[int, ...]  # of the rows of an item: () or (T,)
+    places: Slots | None  # of each row, in the batch as one axis; None: its own number
+    begins: NDArray[np.bool_] | None  # rows that begin an item, or an episode in it; None: all
+    windows: Windows | None  # of the rows, if a layer asks for some
+    rng: np.random.Generator
+    episodes: EpisodeIndex
+    still: Callable[[], bool]  # whether the rows can still be drawn
+    read: Callable[[Slots, Slots | None, tuple[Column, ...]], Batch]  # rows, of so many steps each
+
+
+class Revision:
+    """What a layer changes in one batch after it was read: see ``Layer.revises``."""
+
+    def choose(self, drawn: Drawn, batch: Batch) -> bool:  # noqa: ARG002 (for subclasses)
+        """Choose and read, while the rows are still those of the batch; false if some went away."""
+        return True
+
+    def write(self, batch: Batch) -> bool:  # noqa: ARG002 (for subclasses)
+        """Write into the batch; false if rows that it had to read went away: others are drawn."""
+        return True
 
 
 class Layer:
-    """Base class of the layers of ``buffer.view(...)``; see its subclasses.
+    """Base class of what a view does with drawn rows: ``buffer.view(*layers)``.
 
-    A layer holds options only. It belongs to no buffer, and several views may share it.
+    A layer holds options only. It belongs to no buffer, and several views may share it. Its hooks
+    say which rows it needs, and which columns it makes of them. Each has a default, so a layer
+    defines those that it needs: ``around``, ``reads``, ``columns`` and ``fill`` for columns that
+    are computed from the rows around a row.
+
+    A layer is saved and copied with its view by its attributes, and shown with those that have the
+    name of a parameter of ``__init__``.
+
+    Notes
+    -----
+    A view calls the hooks in the order in which they stand here. ``fields`` is a dict of the
+    buffer's fields, ``ColumnSpec(dtype, shape)`` by name.
+
+    With ``Sequences`` each row of a sequence is read as a single one is: ``fill`` is called with
+    the rows of all sequences at once, and the view puts the values in their places. With ``NStep``
+    and ``FrameStacks`` a layer still reads rows as they are stored. A field that one layer
+    ``reads`` and another ``changes`` is an error when the view is made.
+
+    ``cpprb_like.testing.check_layer`` tests that a layer keeps to all this.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.views import Layer
+    >>> class Speed(Layer):
+    ...     def around(self, fields):
+    ...         return 1, 0
+    ...     def reads(self, fields):
+    ...         return ["x"]
+    ...     def columns(self, fields):
+    ...         return {"speed": ("f4", ())}
+    ...     def fill(self, windows, wanted):
+    ...         x = windows.read("x")
+    ...         return {"speed": np.where(windows.counts[:, 0] > 0, x[:, 1] - x[:, 0], 0)}
+    >>> rb = ReplayBuffer(100, {"x": {"shape": ()}, "done": {"shape": ()}}, seed=0)
+    >>> rb.add(x=[1, 3, 6], done=[0, 0, 1])
+    0
+    >>> batch = rb.view(Speed()).sample(3)
+    >>> batch["x"].tolist(), batch["speed"].tolist()
+    ([6.0, 3.0, 3.0], [3.0, 2.0, 2.0])
     """
+
+    def open(self, rows: Any) -> Layer:  # noqa: ARG002 (for subclasses)
+        """The layer over the rows of a buffer: what the view calls the other hooks of.
+
+        Parameters
+        ----------
+        rows : ReplayBuffer, or the reader of a shard
+            What holds the rows: ``rows.ring`` and ``rows.schema``.
+
+        Returns
+        -------
+        Layer
+            By default the layer itself. Another one may hold what it derives from the rows.
+        """
+        return self
+
+    def steps(
+        self,
+        schema: Schema,  # noqa: ARG002 (for subclasses)
+        default: NStepReturns | None,  # noqa: ARG002
+    ) -> Steps | None:
+        """How rows are read as n-step returns; None, the default, where another layer says it.
+
+        ``default`` is the buffer's own ``Nstep``. At most one layer of a view says it.
+        """
+        return None
+
+    def items(self) -> Items | None:
+        """What an item of a batch is; None, the default: one row. At most one layer says it."""
+        return None
+
+    def around(self, fields: Fields) -> tuple[int, int]:  # noqa: ARG002 (for subclasses)
+        """How many rows of the episode it needs before and behind each row; by default none.
+
+        A row can be drawn if they are there, or if the episode begins or has ended before that.
+        """
+        return 0, 0
+
+    def reads(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
+        """Names of the fields that it reads; by default none.
+
+        Of a field that it also replaces, ``windows.values`` has the values as they are without it.
+        """
+        return ()
+
+    def changes(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
+        """Names of the fields that its revision changes; by default none."""
+        return ()
+
+    def columns(
+        self,
+        fields: Fields,  # noqa: ARG002 (for subclasses)
+    ) -> Mapping[str, tuple[DTypeLike, tuple[int, ...]]]:
+        """The columns that it makes: dtype and shape of a row, by name; by default none.
+
+        The name of a field replaces that field. Any other is a further column of each batch.
+        """
+        return {}
+
+    def fill(self, windows: Windows, wanted: Fields) -> Mapping[str, Array]:  # noqa: ARG002
+        """Compute its columns.
+
+        It may be called again for the same batch, and from several threads. It changes neither the
+        layer nor the arrays of ``windows``.
+
+        Parameters
+        ----------
+        windows : Windows
+            The n rows, and those around each, as many as ``around`` says.
+        wanted : dict of ColumnSpec
+            Which of its columns are read: all but replaced fields that ``fields=`` leaves out.
+
+        Returns
+        -------
+        dict of ndarray
+            A fresh array for each of ``wanted``, shape ``(n, *shape)``. Its dtype is cast to that
+            of the column if that is of the same kind.
+        """
+        return {}
+
+    def revises(self, plan: Plan) -> Callable[[int], Revision] | None:  # noqa: ARG002
+        """What changes batches of these columns after they were read; None, the default: nothing.
+
+        Returns
+        -------
+        callable or None
+            ``revision(draws)`` is called before each batch is drawn, with the number of batches so
+            far.
+        """
+        return None
 
     def __repr__(self) -> str:
         options = [
             f"{name}={getattr(self, name)!r}"
             for name, parameter in inspect.signature(type(self)).parameters.items()
-            if getattr(self, name) is not parameter.default
+            if getattr(self, name, parameter.default) is not parameter.default
         ]
         return f"{type(self).__name__}({', '.join(options)})"
+
+
+def check_layers(layers: tuple[Layer, ...]) -> None:
+    """Raise unless these are layers, at most one of each kind."""
+    kinds = [type(layer) for layer in layers]
+    for layer, kind in zip(layers, kinds, strict=True):
+        if not isinstance(layer, Layer):
+            raise TypeError(
+                "view: expected NStep, Sequences, FrameStacks, Hindsight or another Layer, "
+                f"got {layer!r}"
+            )
+        if kinds.count(kind) > 1:
+            raise ValueError(f"view: expected one {kind.__name__}, got more")

@@ -12,7 +12,7 @@ from typing import Any
 from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like._fields.derived import NStepReturns, read_nstep
 from cpprb_like._fields.schema import Schema
-from cpprb_like.views._layer import Layer
+from cpprb_like.views._layer import Layer, Steps
 
 __all__ = ["NStep"]
 
@@ -96,13 +96,12 @@ class NStep(Layer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def is_single(self, default: NStepReturns | None) -> bool:
-        """Whether rows are read as single steps, with ``default`` as ``Nstep`` of the buffer."""
+    def steps(self, schema: Schema, default: NStepReturns | None) -> Steps:
+        """See ``Layer.steps``; ``default`` is ``Nstep`` of the buffer."""
         discount = default is not None and default.discount
-        return self.size == (1, 1) and not (discount if self.discount is None else self.discount)
-
-    def spec(self, schema: Schema, default: NStepReturns | None) -> NStepReturns:
-        """The n-step returns of a buffer that has ``default`` as ``Nstep``."""
+        discount = discount if self.discount is None else self.discount
+        if self.size == (1, 1) and not discount:
+            return Steps(None)
         options: dict[str, Any] = {}
         if default is not None:
             options = {
@@ -113,10 +112,11 @@ class NStep(Layer):
             }
         own = {"gamma": self.gamma, "rew": self.rew, "next": self.next, "discount": self.discount}
         options |= {name: value for name, value in own.items() if value is not None}
-        spec = read_nstep({"size": self.size[1], **options}, schema)
-        if spec is None:
+        returns = read_nstep({"size": self.size[1], **options}, schema)
+        if returns is None:
             raise ValueError(f"{self!r}: expected some steps")
-        return spec
+        says = default is not None or self.discount is not None
+        return Steps(returns, self.size[0], says)
 
 
 def _names(names: Any) -> Any:

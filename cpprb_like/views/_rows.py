@@ -8,7 +8,8 @@ and the walk through a window (``_walker``).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from cpprb_like._rows.gather import new_array, take, take_chain
 from cpprb_like.views._walker import Walker, can_sum
 
 __all__ = ["RowReader", "read_fields", "read_rows"]
+
+Walked = tuple[Batch, Any, Any, Slots]  # see ``Walker.take``
 
 
 def read_rows(ring: Ring, slots: Slots, out: dict[str, Array]) -> None:
@@ -123,21 +126,19 @@ class RowReader:
         read_rows(ring, slots, batch)
         return batch
 
-    def walk(
-        self,
-        slots: Slots,
-        arrays: list[Array] | None,
-        steps: Slots | None,
-        columns: tuple[Column, ...] | None,
-    ) -> tuple[Batch, Slots, Slots, Slots]:
-        """As ``take``, with the windows, of a reader that was given ``around``.
+    def walk_of(self) -> Callable[..., Walked] | None:
+        """What reads batches with their windows, of a reader that was given ``around``.
 
-        Returns the batch, and ``windows``, ``counts`` and ``lengths`` of ``Walker.take``.
+        Called with the arguments of ``take``, it returns what ``Walker.take`` does.
         """
+        if self._walker is None or not self._odd:
+            return None if self._walker is None else self._walker.take
+        return self._walk_odd
+
+    def _walk_odd(self, *arguments: Any) -> Walked:
         assert self._walker is not None
-        found = self._walker.take(slots, arrays, steps, columns)
-        if self._odd:
-            self._sum_odd(found[1], found[3], found[0])
+        found = self._walker.take(*arguments)
+        self._sum_odd(found[1], found[3], found[0])
         return found
 
     def _sum_odd(self, rows: Slots, lengths: Slots, batch: Batch) -> None:

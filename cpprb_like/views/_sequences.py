@@ -7,7 +7,7 @@ samplers), the copying (``_gather_sequences``), and whole episodes (``buffers._e
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._arguments.arrays import Array, Batch, Floats, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.foreign_arrays import read_argument
-from cpprb_like._fields.schema import read_names
 from cpprb_like._machine.aligned import empty
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.episode_index import EpisodeIndex
@@ -25,12 +24,11 @@ from cpprb_like._rows.row_handles import handles
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import check
 from cpprb_like.views._gather_sequences import take_sequences
-from cpprb_like.views._layer import Layer
+from cpprb_like.views._layer import Items, Layer
+from cpprb_like.views._windows import Windows
 
-__all__ = ["SequenceReader", "Sequences", "Taken", "by_row", "sequence_priorities"]
+__all__ = ["SequenceReader", "Sequences", "Taken", "by_row", "sequence_priorities", "spread"]
 
-Read = Callable[[Slots, "list[Array] | None", "Slots | None", tuple[Column, ...]], Batch]
-Steps = Callable[[int], "Slots | None"]
 
 ROW_INDEXES = "row_indexes"
 
@@ -142,14 +140,16 @@ class Sequences(Layer):
         """Minimum number of rows of a sequence, without padding."""
         return self.rows if self.across_episodes else self.burn_in + 1
 
-    @property
-    def mark(self) -> str:
-        """The name of the bool column."""
-        return "is_first" if self.across_episodes else "mask"
-
-    def single(self, names: list[str]) -> frozenset[str]:
-        """The fields among ``names`` that are read for the first row only."""
-        return frozenset(read_names("first_only", self.first_only, names))
+    def items(self) -> Items:
+        """See ``Layer.items``."""
+        return Items(
+            rows=self.rows,
+            least=self.least,
+            across=self.across_episodes,
+            stride=self.stride,
+            mark="is_first" if self.across_episodes else "mask",
+            first_only=self.first_only,
+        )
 
 
 @dataclass
@@ -158,41 +158,30 @@ class Taken:
 
     batch: Batch
     marks: NDArray[np.bool_]  # ``mask`` or ``is_first``
-    slots: Slots | None  # of the rows, shape (n, T), if they were asked for
+    slots: Slots | None  # of the rows, shape (n, T), where they are known
     there: NDArray[np.bool_]  # shape (n, T): false for padding
-    steps: Slots | None  # n of the n-step return of each row that is there, if it varies
+    steps: Slots | None = None  # n of the n-step return of each row that is there, if it varies
+    windows: Windows | None = None  # of the rows that are there
 
 
 class SequenceReader:
-    """Reads sequences.
+    """Reads items of several rows.
 
     Parameters
     ----------
     index : EpisodeIndex
         The episodes of the ring.
-    layer : Sequences
-        The options.
-    read : callable, optional
-        ``read(slots, arrays, steps, columns)`` reads single rows, as n-step returns or frame
-        stacks. By default stored values are copied.
-    steps : callable
-        ``steps(n)`` draws the number of steps of n n-step returns, or gives None.
+    items : Items
+        Their rows.
     """
 
-    def __init__(
-        self, index: EpisodeIndex, layer: Sequences, read: Read | None, steps: Steps
-    ) -> None:
-        self.ring = index.ring
-        self.layer = layer
-        self.mark = layer.mark
-        self._read = read
-        self._steps = steps
+    def __init__(self, index: EpisodeIndex, items: Items) -> None:
+        self._ring = index.ring
+        self._across = items.across
         # For the lengths of sequences; which rows are starts was decided when they were drawn.
-        self._shape = Starts(
-            index, rows=layer.rows, least=1, across=layer.across_episodes, stride=1
-        )
+        self._shape = Starts(index, rows=items.rows, least=1, across=items.across, stride=1)
 
-    def take(
+    def copy(
         self,
         slots: Slots,
         columns: tuple[Column, ...],
@@ -200,76 +189,47 @@ class SequenceReader:
         arrays: Batch | None,
         located: bool,
     ) -> Taken | None:
-        """The sequences that start at these slots; None if rows were overwritten meanwhile.
+        """The stored values of the rows of the items that start at these slots.
 
         ``single`` names the columns that are read for the first row only. ``arrays`` are those of
-        ``out``. ``located`` asks for the slots of all rows.
+        ``out``. ``located`` asks for the slots of all rows. None if rows were overwritten since.
         """
-        if self._read is None:
-            found = take_sequences(self._shape, slots, single, columns, arrays, located)
-        else:
-            found = take_sequences(self._shape, slots, frozenset(), (), None, True)
+        found = take_sequences(self._shape, slots, single, columns, arrays, located)
         if found is None:
             return None
         batch, marks, rows = found
         there = marks
-        if rows is not None and self.layer.across_episodes:
+        if rows is not None and self._across:
             there = np.ones(marks.shape, np.bool_)
-        steps = None
-        if self._read is not None and rows is not None:
-            steps = self._steps(int(there.sum()))
-            batch = self._spread(self._read, rows, there, steps, columns, single, arrays)
-        return Taken(batch, marks, rows, there, steps)
+        return Taken(batch, marks, rows, there)
 
-    def _spread(
-        self,
-        read: Read,
-        rows: Slots,
-        there: NDArray[np.bool_],
-        steps: Slots | None,
-        columns: tuple[Column, ...],
-        single: frozenset[str],
-        arrays: Batch | None,
-    ) -> Batch:
-        """Read each row that is no padding, and put it in its place."""
-        places = np.flatnonzero(there)
-        several = tuple(column for column in columns if column.name not in single)
-        batch = {
-            name: self._place(values, there, places, None if arrays is None else arrays.get(name))
-            for name, values in read(rows.ravel()[places], None, steps, several).items()
-            if name not in single
-        }
-        first = tuple(column for column in columns if column.name in single)
-        if single:
-            given = None if arrays is None else [arrays[column.name] for column in first]
-            if steps is not None:
-                steps = steps[places % there.shape[1] == 0]
-            found = read(np.ascontiguousarray(rows[:, 0]), given, steps, first)
-            batch |= {name: values for name, values in found.items() if name in single}
-        return {column.name: batch[column.name] for column in columns} | batch
-
-    @staticmethod
-    def _place(
-        values: Array, there: NDArray[np.bool_], places: Slots, array: Array | None
-    ) -> Array:
-        """The values of the rows that are there, padded."""
-        shape = (*there.shape, *values.shape[1:])
-        if array is None and len(places) == there.size:
-            return values.reshape(shape)
-        blank = None if values.dtype == object else np.zeros((), values.dtype)
-        if array is None:
-            array = empty(shape, values.dtype)
-        array[~there] = blank
-        by_row(array)[places] = values
-        return array
+    def locate(self, slots: Slots) -> Taken | None:
+        """As ``copy``, and only where the rows are."""
+        return self.copy(slots, (), frozenset(), None, True)
 
     def indexes(self, taken: Taken) -> NDArray[np.int64]:
         """The handles of the rows; -1 for padding."""
         assert taken.slots is not None
         rows = np.ascontiguousarray(taken.slots.ravel())
-        found = handles(self.ring, rows).reshape(taken.slots.shape)
+        found = handles(self._ring, rows).reshape(taken.slots.shape)
         found[~taken.there] = -1
         return found
+
+
+def spread(values: Array, there: NDArray[np.bool_], places: Slots, array: Array | None) -> Array:
+    """The values of the rows that are there, in their places of a padded batch.
+
+    ``places`` are those of ``there``, as one axis; ``array`` is the caller's.
+    """
+    shape = (*there.shape, *values.shape[1:])
+    if array is None and len(places) == there.size:
+        return values.reshape(shape)
+    blank = None if values.dtype == object else np.zeros((), values.dtype)
+    if array is None:
+        array = empty(shape, values.dtype)
+    array[~there] = blank
+    by_row(array)[places] = values
+    return array
 
 
 def by_row(column: Array) -> Array:

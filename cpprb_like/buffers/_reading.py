@@ -1,0 +1,640 @@
+"""What a view reads: its layers over the rows of one ring, and one batch while it is read.
+
+The layers say which rows they need and which columns they make; nothing here knows one of them. Not
+here: what a layer does (``views``), which rows are drawn (``samplers``), and the methods that users
+call (``_view``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._fields.derived import NStepReturns
+from cpprb_like._fields.schema import read_names
+from cpprb_like._machine.aligned import aligned
+from cpprb_like._machine.machine_memory import require
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.gather import new_array
+from cpprb_like._rows.row_handles import handles
+from cpprb_like.buffers._entry import check_drawn
+from cpprb_like.buffers._source import Batch, ColumnSpec
+from cpprb_like.buffers._warnings import warn_of_short_windows
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers import Extra, Slots
+from cpprb_like.samplers._epoch import Epoch
+from cpprb_like.samplers._starts import Starts
+from cpprb_like.schedules import Schedule
+from cpprb_like.views._layer import Drawn, Items, Layer, Plan, Revision
+from cpprb_like.views._rows import RowReader
+from cpprb_like.views._sequences import ROW_INDEXES, SequenceReader, Taken, spread
+from cpprb_like.views._windows import Walk, Windows
+
+if TYPE_CHECKING:
+    from cpprb_like.buffers._replay import ReplayBuffer
+
+__all__ = ["CHECKED_NBYTES", "Choose", "Opened", "ReadPlan", "Reading"]
+
+Array = NDArray[Any]
+Choose = Callable[[], tuple[Slots, Extra]]
+
+CHECKED_NBYTES = 1 << 28  # batches from here on are compared with the memory that is left
+
+
+class Part:
+    """A layer over the rows of one ring, and what it says of itself.
+
+    Parameters
+    ----------
+    layer : Layer
+        As the caller gave it.
+    buffer : ReplayBuffer
+        The rows.
+    fields : dict of ColumnSpec
+        Their fields.
+    """
+
+    def __init__(self, layer: Layer, buffer: ReplayBuffer, fields: dict[str, ColumnSpec]) -> None:
+        self.name = type(layer).__name__
+        self.layer = opened = layer.open(buffer)
+        self.fills = type(opened).fill is not Layer.fill
+        self.revises = type(opened).revises is not Layer.revises
+        before, after = opened.around(fields)
+        if before < 0 or after < 0:
+            raise ValueError(f"{self.name}.around: expected rows from 0 on, got {before}, {after}")
+        self.around = int(before), int(after)
+        self.reads = self._names_of("reads", opened.reads(fields), fields)
+        self.changes = self._names_of("changes", opened.changes(fields), fields)
+        self.columns = {
+            name: ColumnSpec(np.dtype(dtype), tuple(shape))
+            for name, (dtype, shape) in opened.columns(fields).items()
+        }
+        self.replaced = frozenset(self.columns) & frozenset(fields)
+        self.added = frozenset(self.columns) - frozenset(fields)
+
+    def _names_of(
+        self, hook: str, names: Iterable[str], fields: dict[str, ColumnSpec]
+    ) -> frozenset[str]:
+        if isinstance(names, str):
+            raise TypeError(f"{self.name}.{hook}: expected names of fields, got {names!r}")
+        found = frozenset(names)
+        if not found <= set(fields):
+            wrong = sorted(map(str, found - set(fields)))
+            raise ValueError(
+                f"{self.name}: expected some of the fields {list(fields)}, got {wrong[0]!r}"
+            )
+        return found
+
+    def cast(self, name: str, values: Any, spec: ColumnSpec, n: int) -> Array:
+        """What ``fill`` returned for a column, as an array of its dtype and shape."""
+        if not isinstance(values, np.ndarray):
+            found = "nothing" if values is None else f"{type(values).__name__}"
+            raise TypeError(f"{self.name}.fill: expected an array for {name!r}, got {found}")
+        shape = (n, *spec.shape)
+        if values.shape != shape:
+            raise ValueError(
+                f"{self.name}.fill: expected shape {shape} for {name!r}, got {values.shape}"
+            )
+        if not np.can_cast(values.dtype, spec.dtype, "same_kind"):
+            raise TypeError(
+                f"{self.name}.fill: expected {spec.dtype} for {name!r}, got {values.dtype}"
+            )
+        return values.astype(spec.dtype)
+
+
+class Opened:
+    """The layers of a view over the rows of one ring.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        The rows, or those of a shard.
+    layers : tuple of Layer
+        The layers, at most one of a kind.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, layers: tuple[Layer, ...]) -> None:
+        self.buffer = buffer
+        self.ring = ring = buffer.ring
+        self.sampler = buffer.sampler
+        fields = {column.name: ColumnSpec(column.dtype, column.shape) for column in ring.columns}
+        self.names = frozenset(fields)
+        self.parts = [Part(layer, buffer, fields) for layer in layers]
+        self.nstep: NStepReturns | None
+        self.nstep, self.least = self._read_steps()
+        self.most = 1 if self.nstep is None else self.nstep.size
+        self.items: Items | None = None
+        for part in self.parts:
+            found = part.layer.items()
+            if found is not None and self.items is not None:
+                raise ValueError(f"{part.name}: expected one layer that says what an item is")
+            self.items = found if found is not None else self.items
+        self._check_parts()
+        self.filling = [part for part in self.parts if part.fills]
+        self.before = max((part.around[0] for part in self.parts), default=0)
+        self.after = max((part.around[1] for part in self.parts), default=0)
+        self._open_starts()
+        self._open_reader()
+        self._open_columns(fields)
+        self.items_reader: SequenceReader | None = None
+        if self.items is not None:
+            self.items_reader = SequenceReader(buffer._episodes, self.items)
+        # Whether rows of items are copied as they are stored.
+        self.is_plain = self.nstep is None and not self.filling
+        self.whole = ReadPlan(self, ring.columns)
+
+    def _read_steps(self) -> tuple[NStepReturns | None, int]:
+        """The n-step returns that rows are read as, and the least n."""
+        buffer, default = self.buffer, self.buffer._nstep
+        said = [
+            (part, steps)
+            for part in self.parts
+            if (steps := part.layer.steps(buffer.schema, default)) is not None
+        ]
+        if len(said) > 1:
+            raise ValueError(f"{said[1][0].name}: expected one layer that says the n of rows")
+        if not said:
+            return default, 1 if default is None else default.size
+        steps = said[0][1]
+        if default is None and steps.returns is not None:
+            says = steps.says_discount
+            warn_of_short_windows(steps.returns, buffer.schema, says_discount=says)
+        return steps.returns, steps.least
+
+    def _check_parts(self) -> None:
+        """Refuse layers that would change what another one reads or makes."""
+        summed = set() if self.nstep is None else set(self.nstep.rewards)
+        makers: dict[str, str] = {}
+        for part in self.parts:
+            for name in part.columns:
+                if name in makers:
+                    raise ValueError(f"{part.name}: {makers[name]} makes the column {name!r} too")
+                if name in summed:
+                    raise ValueError(f"{part.name}: n-step returns make the column {name!r} too")
+                makers[name] = part.name
+            for other in self.parts:
+                both = sorted(other.changes & (part.reads | part.replaced))
+                if both and other is not part:
+                    raise ValueError(f"{part.name}: {both} are changed by {other.name}")
+
+    def _open_starts(self) -> None:
+        """Make what knows which rows can be drawn, if that is not all that the buffer can draw."""
+        items, ring = self.items, self.ring
+        self.starts: Starts | None = None
+        self._tries = np.random.default_rng(0)  # of looks whether there are starts
+        after = max(self.most - 1, self.after)
+        rows = (1 if items is None else items.rows) + after
+        if rows * ring.n_envs > ring.capacity:
+            what = "size" if items is None else "length"
+            if self.after > self.most - 1:
+                what = max(self.parts, key=lambda part: part.around[1]).name
+            raise ValueError(
+                f"{what}: {rows} rows (with burn_in and n-step returns) of {ring.n_envs} "
+                f"environment(s) do not fit into {ring.capacity} rows"
+            )
+        if items is None and self.before == 0 and after <= ring.lookahead:
+            return
+        across = items is not None and items.across
+        self.starts = self.buffer._starts(
+            rows=rows,
+            least=rows if across else 1 if items is None else items.least,
+            across=across,
+            stride=1 if items is None else items.stride,
+            before=self.before,
+        )
+
+    def _open_reader(self) -> None:
+        """Make what reads single rows."""
+        revised = self.most > 1 and any(part.revises for part in self.parts)
+        self.walks = bool(self.filling) or revised
+        self.rows = RowReader(
+            self.ring, self.nstep, (self.before, self.after) if self.walks else None
+        )
+        self.walk: Any = self.rows.walk_of()  # as ``Walker.take``; None without windows
+
+    def _open_columns(self, fields: dict[str, ColumnSpec]) -> None:
+        """The columns of a batch: dtype and shape of an item, and which hold the first row only."""
+        items, nstep = self.items, self.nstep
+        along = () if items is None else (items.rows,)
+        added: dict[str, ColumnSpec] = {}  # that are read of each row
+        if nstep is not None and nstep.discount:
+            added["discount"] = ColumnSpec(np.dtype(np.float32), nstep.discount_shape)
+        others: dict[str, ColumnSpec] = {}
+        if items is not None:
+            others[items.mark] = ColumnSpec(np.dtype(np.bool_), ())
+        self.replaced_by: dict[str, Part] = {}
+        specs = dict(fields)
+        for part in self.parts:
+            for name, spec in part.columns.items():
+                if name in fields:
+                    self.replaced_by[name] = part
+                    specs[name] = spec
+                elif name in added or name in others:
+                    raise ValueError(f"{part.name}: {name!r} is a further column of the view")
+                else:
+                    (added if part.fills else others)[name] = spec
+        self.added = frozenset(added)
+        self.single = frozenset[str]()
+        if items is not None:
+            names = [*fields, *added]
+            self.single = frozenset(read_names("first_only", items.first_only, names))
+
+        def item(name: str, spec: ColumnSpec) -> ColumnSpec:
+            return spec if name in self.single else ColumnSpec(spec.dtype, (*along, *spec.shape))
+
+        self.specs = {name: item(name, spec) for name, spec in specs.items()}
+        self.further = {name: item(name, spec) for name, spec in {**added, **others}.items()}
+        taken = sorted(set(fields) & set(self.further))
+        if taken:
+            raise ValueError(f"view adds the column {taken[0]!r}: a field has this name")
+        self.item_nbytes = sum(map(self._nbytes_of, ring_names(self.ring.columns)))
+        if items is not None:
+            self.item_nbytes += 16 * items.rows
+
+    # ------------------------------------------------------------------ what it gives
+
+    def plan(self, columns: tuple[Column, ...] | None) -> ReadPlan:
+        """The plan of batches of these columns, or of all."""
+        return self.whole if columns is None else ReadPlan(self, columns)
+
+    def require_memory(self, n: int, columns: tuple[Column, ...] | None) -> None:
+        """Raise ``MemoryError`` if n items of these columns do not fit into the memory left."""
+        nbytes = self.item_nbytes  # of all columns: only large batches need the exact number
+        if n * nbytes >= CHECKED_NBYTES and columns is not None:
+            nbytes = sum(map(self._nbytes_of, ring_names(columns)))
+        if n * nbytes >= CHECKED_NBYTES:
+            require(n * nbytes, f"a batch of {n} items of {nbytes} bytes")
+
+    def _nbytes_of(self, name: str) -> int:
+        """Bytes of an item of a column."""
+        spec = self.specs[name]
+        return spec.dtype.itemsize * math.prod(spec.shape)
+
+    # ------------------------------------------------------------------ choosing
+
+    def check_indexes(self) -> None:
+        """Raise ``ValueError`` if drawn rows cannot be named."""
+        if self.items is None:
+            self.buffer._check_indexes()
+        elif ROW_INDEXES in self.names:
+            raise ValueError(f"view adds the column {ROW_INDEXES!r}: a field has this name")
+        if not self.buffer.has_priorities and "indexes" in self.names:
+            raise ValueError("indexes: there is a field of this name")
+
+    def draw(
+        self, beta: float | Schedule | None, indexes: bool, n: int, replace: bool
+    ) -> tuple[Slots, Extra]:
+        """Draw n rows by the sampler, of those that can be drawn."""
+        ring, sampler, rng = self.ring, self.sampler, self.buffer.rng
+        options: dict[str, Any] = {} if beta is None else {"beta": beta}
+        if self.starts is not None:
+            slots, extra = sampler.draw_starts(self.starts, n, rng, replace=replace, **options)
+        elif len(ring) == 0:
+            raise NotEnoughDataError("cannot sample: the buffer is empty")
+        else:
+            slots, extra = sampler.draw(ring, n, rng, replace=replace, **options)
+        if indexes and not self.buffer.has_priorities:
+            if "indexes" in extra:
+                raise ValueError(f"indexes: {sampler!r} gives indexes of its own")
+            extra = {**extra, "indexes": handles(ring, slots)}
+        return slots, extra
+
+    def draw_steps(self, n: int) -> Slots | None:
+        """How many steps each of n rows is read as, where that is drawn."""
+        if self.nstep is None or self.least == self.most:
+            return None
+        drawn = self.buffer.rng.integers(self.least, self.most, n, endpoint=True)
+        return drawn.astype(np.intp, copy=False)
+
+    def drawable(self, slots: Slots) -> Slots:
+        """Those of the slots whose rows can be drawn."""
+        slots = slots[~self.ring.absent_at(slots)]
+        return slots if self.starts is None else slots[self.starts.tell(slots) == 1]
+
+    def has_starts(self) -> bool:
+        """Whether a row can be drawn, of those that the buffer can draw."""
+        if self.starts is None:
+            return True
+        try:
+            self.starts.draw(1, self._tries)
+        except NotEnoughDataError:
+            return False
+        return True
+
+    def all_drawable(self, slots: Slots) -> bool:
+        """Whether the rows before all of them are still there, which no ``Moment`` says."""
+        if self.starts is None or self.before == 0:
+            return True
+        try:
+            return bool((self.starts.tell(slots) == 1).all())
+        except IndexError:  # cleared since
+            return False
+
+    def epoch(self, rng: np.random.Generator | None) -> Callable[[int], Slots]:
+        """What gives the rows that can be drawn once each, so many at a time."""
+        if self.starts is None:
+            return Epoch(self.ring, rng).take
+        order = self.starts.slots()
+        if rng is not None:
+            order = rng.permutation(order)
+        return _Chunks(order).take
+
+
+def ring_names(columns: tuple[Column, ...]) -> list[str]:
+    """Names of columns."""
+    return [column.name for column in columns]
+
+
+class _Chunks:
+    """Numbers, so many at a time."""
+
+    def __init__(self, numbers: Slots) -> None:
+        self._numbers = numbers
+        self._at = 0
+
+    def take(self, n: int) -> Slots:
+        """The next n, or what is left."""
+        found = self._numbers[self._at : self._at + n]
+        self._at += len(found)
+        return found
+
+
+class RowPlan:
+    """How columns of single rows are read: first those as stored or summed, then those of layers.
+
+    Parameters
+    ----------
+    now : Opened
+        The layers.
+    columns : tuple of Column
+        The fields to read.
+    added : frozenset of str
+        Which of the further columns are made.
+    """
+
+    def __init__(self, now: Opened, columns: tuple[Column, ...], added: frozenset[str]) -> None:
+        self.now = now
+        names = ring_names(columns)
+        self.order = tuple(names)
+        parts = [now.replaced_by.get(name) for name in names]
+        self.base = tuple(
+            column
+            for column, part in zip(columns, parts, strict=True)
+            if part is None or column.name in part.reads
+        )
+        wanted = added | set(names)
+        self.fills = [
+            (part, found)
+            for part in now.filling
+            if (found := {name: one for name, one in part.columns.items() if name in wanted})
+        ]
+        self._no_discount = "discount" in now.added - added
+
+    def read(
+        self, slots: Slots, given: Batch | None, steps: Slots | None
+    ) -> tuple[Batch, Walk | None]:
+        """The columns of the rows in these slots, and their windows if layers read some.
+
+        ``given`` are the caller's arrays for the fields; ``steps`` is the n of each row, if that
+        is drawn.
+        """
+        now, arrays = self.now, None
+        if given is not None:
+            arrays = [self._array_of(column, given, len(slots)) for column in self.base]
+        if not now.walks:
+            values = now.rows.take(slots, arrays, steps, self.base)
+            if self._no_discount:
+                del values["discount"]
+            return values, None
+        values, rows, counts, lengths = now.walk(slots, arrays, steps, self.base)
+        if self._no_discount:
+            del values["discount"]
+        walk = rows, now.before, counts, lengths
+        if not self.fills:
+            return values, walk
+        batch: dict[str, Any] = dict.fromkeys(self.order)  # in the order of the fields
+        batch.update(values)
+        out, n = given or {}, len(slots)
+        for part, wanted in self.fills:
+            windows = Windows(now.ring, slots, walk, part.around, now.rows.last_fields, values, out)
+            found = part.layer.fill(windows, wanted)
+            for name, spec in wanted.items():
+                array: Any = found.get(name)
+                if (
+                    type(array) is not np.ndarray
+                    or array.dtype != spec.dtype
+                    or array.shape != (n, *spec.shape)
+                ):
+                    array = part.cast(name, array, spec, n)
+                if name in out and array is not out[name]:
+                    out[name][...] = array
+                    array = out[name]
+                batch[name] = aligned(array)
+        return batch, walk
+
+    def _array_of(self, column: Column, given: Batch, n: int) -> Array:
+        """The caller's array, or a fresh one for a value that a layer replaces."""
+        if column.name in self.now.replaced_by:
+            return new_array(self.now.ring, column, n)
+        return given[column.name]
+
+
+class ReadPlan:
+    """Batches of some columns.
+
+    Parameters
+    ----------
+    now : Opened
+        The layers.
+    columns : tuple of Column
+        The fields to read.
+    """
+
+    def __init__(self, now: Opened, columns: tuple[Column, ...]) -> None:
+        self.now = now
+        self.columns = columns
+        self.single = now.single & {*now.added, *ring_names(columns)}
+        replaced = frozenset(now.replaced_by)
+        plan = Plan(now.ring, columns, self.single, now.nstep, replaced)
+        self.revisions = [
+            revision
+            for part in now.parts
+            if part.revises and (revision := part.layer.revises(plan)) is not None
+        ]
+        several = tuple(column for column in columns if column.name not in self.single)
+        self.rows = RowPlan(now, several, now.added - self.single)
+        self.first: RowPlan | None = None
+        if self.single:
+            first = tuple(column for column in columns if column.name in self.single)
+            self.first = RowPlan(now, first, now.added & self.single)
+
+
+class Reading:
+    """One batch, while it is read.
+
+    Parameters
+    ----------
+    plan : ReadPlan
+        The columns.
+    choose : callable
+        ``choose()`` gives the drawn slots, and the columns of the sampler.
+    n : int, optional
+        How many slots these have to be.
+    arrays : dict of ndarray, optional
+        The caller's arrays for all fields of the plan.
+    draws : int
+        Batches so far.
+    located : bool
+        Whether the rows of items are named.
+    """
+
+    def __init__(
+        self,
+        plan: ReadPlan,
+        choose: Choose,
+        n: int | None,
+        arrays: Batch | None,
+        draws: int,
+        *,
+        located: bool,
+    ) -> None:
+        self.plan = plan
+        self.choose = choose
+        self.n = n
+        self.arrays = arrays
+        self.located = located
+        self.revisions: list[Revision] = []
+        for revision in plan.revisions:
+            self.revisions.append(revision(draws))
+
+    def attempt(self) -> tuple[Slots, Batch] | None:
+        """Choose rows and read them; None if they went away meanwhile."""
+        now = self.plan.now
+        ring = now.ring
+        moment = ring.now()
+        slots, extra = self.choose()
+        n = len(slots) if self.n is None else self.n
+        check_drawn(now.sampler, slots, extra, n, now.names, now.further)
+        batch: Batch | None
+        if now.items is None:
+            steps = None if now.least == now.most else now.draw_steps(n)
+            batch, walk = self.plan.rows.read(slots, self.arrays, steps)
+            if self.revisions and not self._choose_single(slots, walk, batch):
+                return None
+        else:
+            batch = self._read_items(slots)
+        if batch is None:
+            return None
+        # A moment says nothing of the rows before the drawn ones.
+        if now.before and not ring.is_now(moment) and not now.all_drawable(slots):
+            return None
+        for name, values in extra.items():
+            batch[name] = aligned(values)
+        return slots, batch
+
+    def _read_items(self, slots: Slots) -> Batch | None:
+        now, plan = self.plan.now, self.plan
+        reader, items = now.items_reader, now.items
+        assert reader is not None
+        assert items is not None
+        walk: Walk | None = None
+        if now.is_plain:
+            located = self.located or bool(self.revisions)
+            taken = reader.copy(slots, plan.columns, plan.single, self.arrays, located)
+            if taken is None:
+                return None
+        else:
+            taken = reader.locate(slots)
+            if taken is None:
+                return None
+            walk = self._read_rows(taken)
+        if self.revisions and not self._choose_items(slots, taken, walk):
+            return None
+        taken.batch[items.mark] = taken.marks
+        if self.located:
+            taken.batch[ROW_INDEXES] = reader.indexes(taken)
+        return taken.batch
+
+    def _read_rows(self, taken: Taken) -> Walk | None:
+        """Read each row that is no padding, and put it in its place."""
+        plan, there, rows = self.plan, taken.there, taken.slots
+        assert rows is not None
+        arrays = {} if self.arrays is None else self.arrays
+        places = np.flatnonzero(there)
+        steps = plan.now.draw_steps(len(places))
+        found, walk = plan.rows.read(rows.ravel()[places], None, steps)
+        batch = {
+            name: spread(values, there, places, arrays.get(name)) for name, values in found.items()
+        }
+        if plan.first is not None:
+            if steps is not None:
+                steps = steps[places % there.shape[1] == 0]
+            batch |= plan.first.read(np.ascontiguousarray(rows[:, 0]), self.arrays, steps)[0]
+        taken.batch = {column.name: batch[column.name] for column in plan.columns} | batch
+        return walk
+
+    # ------------------------------------------------------------------ revisions
+
+    def _choose_single(self, slots: Slots, walk: Walk | None, batch: Batch) -> bool:
+        return self._choose(slots, slots, len(slots), (), None, None, walk, batch)
+
+    def _choose_items(self, slots: Slots, taken: Taken, walk: Walk | None) -> bool:
+        assert taken.slots is not None
+        items = self.plan.now.items
+        assert items is not None
+        begins = taken.marks.copy() if items.across else np.zeros_like(taken.marks)
+        begins[:, :1] = True
+        places = np.flatnonzero(taken.there)
+        runs = np.cumsum(begins.ravel())[places]
+        return self._choose(
+            slots,
+            taken.slots.ravel()[places],
+            len(slots),
+            taken.there.shape[1:],
+            places,
+            np.diff(runs, prepend=0) != 0,
+            walk,
+            taken.batch,
+        )
+
+    def _choose(
+        self,
+        drawn: Slots,
+        slots: Slots,
+        n: int,
+        shape: tuple[int, ...],
+        places: Slots | None,
+        begins: NDArray[np.bool_] | None,
+        walk: Walk | None,
+        batch: Batch,
+    ) -> bool:
+        """Let each revision choose, while the rows are those that were read."""
+        now, windows = self.plan.now, None
+        if walk is not None:
+            around = now.before, walk[0].shape[1] - 1 - now.before
+            windows = Windows(now.ring, slots, walk, around, now.rows.last_fields, batch, {})
+        rows = Drawn(
+            slots=slots,
+            items=n,
+            shape=shape,
+            places=places,
+            begins=begins,
+            windows=windows,
+            rng=now.buffer.rng,
+            episodes=now.buffer._episodes,
+            still=partial(now.all_drawable, drawn),
+            read=self._read_again,
+        )
+        return all(revision.choose(rows, batch) for revision in self.revisions)
+
+    def _read_again(self, slots: Slots, steps: Slots | None, columns: tuple[Column, ...]) -> Batch:
+        return RowPlan(self.plan.now, columns, frozenset()).read(slots, None, steps)[0]
+
+    def write(self, batch: Batch) -> bool:
+        """Write what the layers revise; false if rows went away: others are drawn then."""
+        return all(revision.write(batch) for revision in self.revisions)

@@ -1,0 +1,142 @@
+"""``Windows``: the rows around each row of a batch, in its episode.
+
+A batch has one walk, whose windows all layers read. Not here: the walk along the streams
+(``_walker``), and which rows are drawn (``samplers``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import FLAG_END, FLAG_TERMINATED, Ring
+from cpprb_like.views._stacking import read_stacks
+
+__all__ = ["Windows"]
+
+Array = NDArray[Any]
+Slots = NDArray[np.intp]
+Walk = tuple[Slots, int, Slots, Slots]  # rows, rows before, counts and lengths: ``Walker.take``
+
+
+class Windows:
+    """The rows around each of n rows of a batch, in its episode.
+
+    A window has at most ``before`` rows before the row itself, and at most ``after`` rows behind
+    it. It ends where the episode does, at the oldest row of the buffer and at the newest.
+
+    Attributes
+    ----------
+    slots : ndarray of intp, shape (n,)
+        Slots of the rows themselves.
+    before, after : int
+        Rows on each side, at most.
+    rows : ndarray of intp, shape (n, before + 1 + after)
+        Slots of the rows, oldest first; column ``before`` is ``slots``. Outside of the window its
+        first and its last row are repeated.
+    counts : ndarray of intp, shape (n, 2)
+        Rows of each window before the row itself, and behind it.
+    steps : ndarray of intp, shape (n,)
+        Rows of each n-step return; 1 without ``NStep``.
+    last_fields : frozenset of str
+        Fields of the batch that are read from the last row of the n-step return.
+    values : dict of ndarray
+        Columns of the batch that were read already, by name.
+    out : dict of ndarray
+        Arrays of the caller for columns of the batch, by name. A layer may write to those of its
+        own columns and return them.
+    """
+
+    __slots__ = (
+        "_before", "_ring", "_rows", "after", "before", "counts", "last_fields", "out", "rows",
+        "slots", "steps", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        ring: Ring,
+        slots: Slots,
+        walk: Walk,
+        around: tuple[int, int],
+        last_fields: frozenset[str],
+        values: dict[str, Array],
+        out: dict[str, Array],
+    ) -> None:
+        rows, before, counts, self.steps = walk
+        self._ring = ring
+        self._rows, self._before = rows, before  # of the walk: it may be wider
+        self.slots = slots
+        self.before, self.after = around
+        self.rows, self.counts = rows, counts
+        if rows.shape[1] != self.before + 1 + self.after:
+            self.rows = rows[:, before - self.before : before + 1 + self.after]
+            self.counts = np.minimum(counts, around)
+        self.last_fields = last_fields
+        self.values = values
+        self.out = out
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """Which places of ``rows`` are rows of the window, and no repetition."""
+        places = np.arange(-self.before, self.after + 1)
+        there: NDArray[np.bool_] = places <= self.counts[:, 1:]
+        there &= places >= -self.counts[:, :1]
+        return there
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        """Whether the episode ends at the last row of each window."""
+        return self._has_flags(FLAG_END)
+
+    @property
+    def terminated(self) -> NDArray[np.bool_]:
+        """Whether the episode was terminated at the last row of each window."""
+        return self._has_flags(FLAG_TERMINATED)
+
+    def _has_flags(self, flags: int) -> NDArray[np.bool_]:
+        found = self._ring.flags_at(np.ascontiguousarray(self.rows[:, -1]))
+        has: NDArray[np.bool_] = (found & flags) == flags
+        return has
+
+    def read(self, name: str) -> Array:
+        """A field of all rows, as it is stored: shape ``(n, before + 1 + after, *shape)``.
+
+        Outside of the windows it is zero, or None for Python objects.
+        """
+        for column in self._ring.columns:
+            if column.name == name:
+                return read_stacks(self._ring, column, np.where(self.there, self.rows, -1), 0)
+        raise KeyError(f"{name!r} is none of the fields {[one.name for one in self._ring.columns]}")
+
+    def up_to(self, depth: int, *, last: bool, repeat: bool) -> Slots:
+        """The slots of the newest rows up to each row, or up to the last one of its n-step return.
+
+        Parameters
+        ----------
+        depth : int
+            How many, at most ``before + 1``.
+        last : bool
+            Whether they are those up to the last row of the n-step return.
+        repeat : bool
+            Whether the first row of the window is repeated before it; otherwise slots there are -1.
+
+        Returns
+        -------
+        ndarray of intp, shape (n, depth)
+            A fresh dense array, oldest first.
+        """
+        before, rows = self._before, self._rows
+        if last:
+            places = (self.steps + (before - depth))[:, np.newaxis] + np.arange(depth)
+            found: Slots = rows[np.arange(len(rows))[:, np.newaxis], places]
+        else:
+            places = np.arange(before + 1 - depth, before + 1)
+            found = rows[:, before + 1 - depth : before + 1].copy()
+        if not repeat:
+            found[places < before - self.counts[:, :1]] = -1
+        return found
