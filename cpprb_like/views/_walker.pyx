@@ -281,7 +281,6 @@ cdef class Walker:
             count += 1
         c_gather_blocks(read.blocks, count, n)
 
-
     cdef void c_walk_chunk(
         self, Walk walk, const Read* read, intp_t start, intp_t n, intp_t* windows
     ) noexcept nogil:
