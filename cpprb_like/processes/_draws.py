@@ -97,7 +97,7 @@ class Draws:
 
     def update(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows."""
-        self.priorities.update_priorities(indexes, priorities)
+        (self._by_weight or self.priorities).update_priorities(indexes, priorities)
 
     def wrong(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]

@@ -16,7 +16,7 @@ cdef class Follower:
     cdef const volatile int64_t* live    # header of the process that writes
     cdef const uint8_t* live_flags       # its flags: that of slot 0
     cdef intp_t live_stride              # ... and from slot to slot
-    cdef ndarray memory                  # of these, kept
+    cdef ndarray memory                  # owner of these flags
     cdef ndarray changes_memory
     cdef readonly object reopen          # called when the files beside the rows may be others
     cdef bint is_inside                  # a call is under way

@@ -84,11 +84,11 @@ cdef class Follower:
     flags : ndarray of uint8, shape (capacity,)
         The flags of the other one: a view of its records.
     changes : ndarray of int64, shape (1,)
-        A word that the other one raises by two when it did what nobody can follow row by row: it hid
+        Change counter of the writer: +2 after an edit that cannot be followed row by row: it hid
         rows, or set right what another process left half-done, or keeps values in other files. The
-        word is odd meanwhile.
+        counter is odd during the edit.
     reopen : callable
-        ``reopen(base, oldest, stop)`` opens the files beside the rows anew.
+        ``reopen(base, oldest, stop)`` opens the files beside the rows again.
     """
 
     def __cinit__(
@@ -179,19 +179,19 @@ cdef class Follower:
         c_read_fence()
         if (edits | changes) & 1 or self.live[EDITS] != edits or ring.changes[0] != changes:
             return BUSY
-        cdef bint anew = changes != ring.seen, complete = True
+        cdef bint rereads = changes != ring.seen, complete = True
         if clears != ring.state[CLEARS] or written < ring.state[WRITTEN]:
             self.c_forget(clears, base)
-        elif edits != ring.live_edits and not anew:
+        elif edits != ring.live_edits and not rereads:
             self.c_follow_ends()
         ring.live_edits = edits
         cdef bint lapped = written - ring.state[WRITTEN] >= ring.capacity
-        if anew or lapped:
+        if rereads or lapped:
             self.c_reread(written)
         else:
             self.c_follow_rows(written)
-        if anew or lapped and ring.chains:  # a queue that has gone around is read anew, too
-            ring.seen = -1  # if it raises, the next try looks at all rows, and reads it anew
+        if rereads or lapped and ring.chains:  # a queue that has gone around is read again, too
+            ring.seen = -1  # if it raises, the next try looks at all rows, and reads it again
             self.reopen(base, ring.c_bound(), written)
         ring.seen = changes
         for chain in ring.chains:
@@ -780,7 +780,7 @@ def attempt(
     Followers group not None, follow, look, choose, rng, replace, beta, intp_t n,
     tuple columns, list readers, names, dict arrays, bint named, draws,
 ):
-    """A batch of all rings as they are now; None if some of its rows were written over meanwhile.
+    """A batch of all rings as they are now; None if some of its rows were written over in between.
 
     Then ``group.late`` is the number of a ring that has lost a row.
 

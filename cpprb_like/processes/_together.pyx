@@ -104,7 +104,7 @@ def draw_uniform_together(Followers group not None, rng, bint replace, beta, int
         if not replace:
             shuffle = Shuffle(total, n)
         lock = bit_generator.lock
-        lock.acquire()  # nothing is allocated and nothing raised meanwhile: see ``draw_uniform``
+        lock.acquire()  # nothing is allocated and nothing raised until it is released: see ``draw_uniform``
         if replace:
             c_bounded_each(&bits, total, values, n)
         else:
@@ -203,7 +203,7 @@ def draw_each(Followers group not None, list counts, draw, intp_t n, rng):
             found += <intp_t> counts[number]
             stops[number] = found
         lock = bit_generator.lock
-        lock.acquire()  # nothing is allocated and nothing raised meanwhile
+        lock.acquire()  # nothing is allocated and nothing raised until it is released
         c_bounded_each(&bits, total, rows, n)
         lock.release()
         for k in range(n):
