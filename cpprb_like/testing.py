@@ -1,6 +1,6 @@
-"""``check_sampler``: tests that a sampler keeps the promises of ``samplers.Sampler``.
+"""``check_sampler`` and ``check_layer``: whether a class of yours keeps the promises of its base.
 
-It does not know the distribution from which a sampler means to draw: that needs a test of its own.
+They do not know what a sampler means to draw, or a layer to compute: that needs a test of yours.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from cpprb_like._core import Ring
 from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.row_handles import handles
-from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer, View
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, PrioritySampler, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import FrameStacks, Layer, NStep, Sequences, Windows
 
-__all__ = ["check_sampler"]
+__all__ = ["check_layer", "check_sampler"]
 
 Draw = tuple[Slots, Extra]
 Stages = Iterator[tuple[str, ReplayBuffer]]
@@ -701,3 +702,349 @@ HISTORIES: tuple[Callable[[Sampler], Stages], ...] = (
 )
 
 PRIORITY_HISTORIES = (_given_priorities,)
+
+
+# ---- layers -------------------------------------------------------------------------------------
+
+READS = "fill reads the fields that reads names, and no others"
+MADE = "fill gives an array of n rows for each wanted column, for any n, also 0"
+OWN_ARRAYS = "fill gives arrays of its own, to which no later batch is written"
+LOOKS_ONLY = "fill changes neither the layer nor what it is given"
+BY_WINDOW = "the value of a row follows from the rows of its window alone"
+BESIDE = "its columns have the same values beside other layers"
+IN_OUT = "with out= its columns are in the caller's arrays"
+SOME_FIELDS = "with fields= a further column has the same values"
+LAYER_PICKLED = "a layer is pickled with its view, and the copy reads the same"
+NO_RANDOM = "what is random comes from drawn.rng of a revision"
+REVISED = "a revision changes only the fields that changes names"
+
+
+def check_layer(
+    make_layer: Callable[[], Layer],
+    fields: Mapping[str, FieldSpec] | None = None,
+    *,
+    next_of: str | None = None,
+    seed: int = 0,
+) -> None:
+    """Test that a layer keeps the promises of ``views.Layer``, on random buffers of many kinds.
+
+    Buffers of one environment or three, with episodes that are terminated, truncated, ended by
+    ``on_episode_end`` or deleted; not full, wrapped around, cleared, with absent rows, and pickled.
+    Rows are read alone, in batches of any size and order, and beside ``NStep``, ``Sequences`` and
+    ``FrameStacks``; with ``out=`` and ``fields=``.
+
+    Parameters
+    ----------
+    make_layer : callable
+        Returns a new layer from each call, always with the same parameters. It needs at most 8
+        rows before and behind each row.
+    fields : dict of FieldSpec, optional
+        Fields of the buffers, numbers that are filled at random. Those of one bool called
+        ``done``, ``terminated`` or ``truncated`` end episodes. By default ``obs`` of 2 numbers,
+        ``rew`` and ``done``.
+    next_of : str, optional
+        A field whose next value is a field as well, as for ``ReplayBuffer``.
+    seed : int
+        Seed of the buffers.
+
+    Raises
+    ------
+    AssertionError
+        A promise is broken. The message names it and the buffer.
+    TypeError, ValueError
+        ``make_layer`` is not callable or returns no layer; or the layer does not fit the fields.
+
+    Notes
+    -----
+    Not tested: whether the values are those that you mean. That needs a test of its own.
+
+    Cost: some seconds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like.testing import check_layer
+    >>> from cpprb_like.views import FrameStacks, Layer
+    >>> check_layer(lambda: FrameStacks({"obs": 3}))
+    >>> class Rank(Layer):
+    ...     def columns(self, fields):
+    ...         return {"rank": (np.int64, ())}
+    ...     def fill(self, windows, wanted):
+    ...         return {"rank": np.arange(len(windows))}
+    >>> check_layer(Rank)
+    Traceback (most recent call last):
+    AssertionError: Rank(), 5 rows: the value of a row follows from the rows of its window alone;
+    'rank' of slot 1 is 1 in a batch, and 0 alone
+    """
+    if not callable(make_layer):
+        raise TypeError(f"make_layer: expected a callable, got {make_layer!r}")
+    if not isinstance(make_layer(), Layer):
+        raise TypeError(f"make_layer: expected a callable that makes a Layer, got {make_layer()!r}")
+    for n_envs in (1, 3):
+        history = _LayerHistory(dict(FIELDS if fields is None else fields), n_envs, next_of, seed)
+        for where in history.stages():
+            _LayerStage(make_layer, history.rb, where).check()
+
+
+class _LayerHistory:
+    """A buffer of random steps."""
+
+    def __init__(
+        self, fields: dict[str, FieldSpec], n_envs: int, next_of: str | None, seed: int
+    ) -> None:
+        fields = {"row": {"shape": (), "dtype": np.int64}, **fields}
+        self.rng = np.random.default_rng(seed)
+        self.rb = ReplayBuffer(24 * n_envs, fields, n_envs=n_envs, next_of=next_of, seed=seed)
+        self.count = 0
+
+    def add(self, steps: int, *, absent: bool = False) -> None:
+        """Add so many steps of each environment."""
+        n = self.rb.n_envs
+        for _ in range(steps):
+            values = {
+                field.name: self._values(field.name, n, field.dtype, field.shape)
+                for field in self.rb.schema.fields
+            }
+            values["row"] = np.arange(self.count, self.count + n)
+            self.count += n
+            if absent:
+                self.rb.add_where(self.rng.random(n) < 0.7, **values)
+            else:
+                self.rb.add(**values)
+            if self.rng.random() < 0.05:
+                self.rb.on_episode_end()
+
+    def _values(
+        self, name: str, n: int, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> NDArray[Any]:
+        if name in ("done", "terminated", "truncated"):
+            return (self.rng.random((n, *shape)) < 0.15).astype(dtype)
+        if dtype.kind in "biu":
+            return self.rng.integers(0, 2 if dtype.kind == "b" else 100, (n, *shape)).astype(dtype)
+        return self.rng.normal(size=(n, *shape)).astype(dtype)
+
+    def stages(self) -> Iterator[str]:
+        """Play it, with a name for what the buffer holds."""
+        where = "" if self.rb.n_envs == 1 else f" of {self.rb.n_envs} environments"
+        yield f"no rows{where}"
+        self.add(5)
+        yield f"5 rows{where}"
+        self.add(15)
+        yield f"20 rows{where}"
+        self.add(11)
+        yield f"wrapped{where}"
+        for number, episode in list(enumerate(self.rb.episodes.list()))[1:4:2]:
+            if episode.complete:
+                self.rb.episodes.delete(number)
+        yield f"with deleted episodes{where}"
+        if self.rb.n_envs > 1:
+            self.add(20, absent=True)
+            yield f"with absent rows{where}"
+        self.rb.clear()
+        self.add(7)
+        yield f"cleared, and 7 rows added{where}"
+
+
+class _Spy(Windows):
+    """Windows that note which fields were read."""
+
+    __slots__ = ("names",)
+    names: set[str]
+
+    def read(self, name: str) -> NDArray[Any]:
+        """See ``Windows.read``."""
+        self.names.add(name)
+        return super().read(name)
+
+
+class _LayerStage:
+    """A layer over a buffer, as it is now."""
+
+    def __init__(self, make_layer: Callable[[], Layer], rb: ReplayBuffer, where: str) -> None:
+        self.make, self.rb = make_layer, rb
+        self.where = f"{make_layer()!r}, {where}"
+        self.view = rb.view(make_layer())
+        self.now = self.view._now
+        self.part = self.now.parts[0]
+        self.own = {name: self.view.columns[name] for name in self.part.columns}
+        self.slots = np.ascontiguousarray(self.now.drawable(rb.ring.present_slots()))
+
+    def check(self) -> None:
+        """Try each hook."""
+        around: Any = self.part.around
+        if max(around) > 8:
+            raise ValueError(f"make_layer: expected at most 8 rows around a row, got {around}")
+        before, picture = _global_states(), _picture(self.rb)
+        whole = self._read(self.view, self.slots)
+        self._check_revised(whole)
+        if self.part.fills:
+            self._check_fill()
+        is_random = self.part.revises or self.now.least < self.now.most
+        if not is_random and self.now.items is None:
+            self._check_batches(whole)
+            self._check_calls(whole)
+            self._check_beside(whole)
+        if _global_states() != before:
+            raise _broken(self.where, NO_RANDOM, "it drew from a global generator")
+        if _picture(self.rb) != picture:
+            raise _broken(self.where, RING_ALONE, "rows or flags changed")
+
+    def _read(self, view: View, slots: Slots, fields: Any = None) -> dict[str, NDArray[Any]]:
+        """What a view reads at these slots; what a hook raises is a broken promise."""
+        try:
+            found = view.read_at(slots, fields, located=False)
+        except Exception as error:
+            where = f"it raised {type(error).__name__} for {len(slots)} rows: {error}"
+            raise _broken(self.where, MADE, where) from error
+        assert found is not None
+        return found
+
+    def _check_revised(self, whole: dict[str, NDArray[Any]]) -> None:
+        """Other columns are those that are read without the layer."""
+        steps, items = self.part.layer.steps(self.rb.schema, None), self.part.layer.items()
+        if steps is not None or items is not None:
+            return
+        plain = self.rb[self.slots] if len(self.slots) else {}
+        allowed = {*self.own, *self.part.changes}
+        for name, values in plain.items():
+            if name not in allowed and _value(values) != _value(whole[name]):
+                raise _broken(self.where, REVISED, f"{name!r} changed")
+
+    def _check_fill(self) -> None:
+        """Call ``fill`` with windows that are watched."""
+        wanted = self.part.columns
+        for n in {0, len(self.slots)}:
+            slots = self.slots[:n]
+            state = pickle_bytes(self.part.layer)
+            spy = self._windows(slots)
+            given = [array.copy() for array in (spy.slots, spy.rows, spy.counts)]
+            found = self.part.layer.fill(spy, wanted)
+            more = sorted(spy.names - self.part.reads)
+            if more:
+                raise _broken(self.where, READS, f"it read {more}")
+            arrays = (spy.slots, spy.rows, spy.counts)
+            if any(not np.array_equal(*pair) for pair in zip(given, arrays, strict=True)):
+                raise _broken(self.where, LOOKS_ONLY, "it wrote to the windows")
+            if state is not None and pickle_bytes(self.part.layer) != state:
+                raise _broken(self.where, LOOKS_ONLY, "its attributes changed")
+            other = self.part.layer.fill(self._windows(slots), wanted)
+            for name in wanted:
+                if name not in found:
+                    raise _broken(self.where, MADE, f"{name!r} is not there")
+                if _value(np.asarray(found[name])) != _value(np.asarray(other[name])):
+                    raise _broken(self.where, BY_WINDOW, f"{name!r} is not the same twice")
+                array = found[name]
+                if any(np.shares_memory(array, one) for one in arrays) or (
+                    len(array) and np.shares_memory(array, other[name])
+                ):
+                    raise _broken(self.where, OWN_ARRAYS, f"got a view as {name!r}")
+
+    def _windows(self, slots: Slots) -> _Spy:
+        """The windows of rows."""
+        now = self.now
+        values, rows, counts, steps = now.walk(slots, None, None, now.whole.rows.base)
+        walk, fields = (rows, now.before, counts, steps), now.rows.last_fields
+        found = _Spy(now.ring, slots, walk, self.part.around, fields, values, {})
+        found.names = set()
+        return found
+
+    def _check_batches(self, whole: dict[str, NDArray[Any]]) -> None:
+        """A row is read alone, and in any order, as in a batch of all."""
+        n = len(self.slots)
+        order = np.random.default_rng(n).permutation(n)
+        mixed = self._read(self.view, self.slots[order])
+        self._read(self.view, self.slots[:0])
+        for k in range(0, n, 1 if n < 10 else 3):
+            alone = self._read(self.view, self.slots[k : k + 1])
+            for name in self.own:
+                where = f"{name!r} of slot {self.slots[k]} is {whole[name][k]} in a batch"
+                if _value(alone[name][:1]) != _value(whole[name][k : k + 1]):
+                    raise _broken(self.where, BY_WINDOW, f"{where}, and {alone[name][0]} alone")
+        for name in self.own:
+            if _value(mixed[name]) != _value(whole[name][order]):
+                raise _broken(self.where, BY_WINDOW, f"{name!r} depends on the order of rows")
+
+    def _check_calls(self, whole: dict[str, NDArray[Any]]) -> None:
+        """Batches of other calls have the same values: of copies, into arrays, of some fields."""
+        if len(self.slots) == 0:
+            return
+        copied = cast("View", _through_pickle(self.view, self.where))
+        for name, values in self._read(copied, self.slots).items():
+            if _value(values) != _value(whole[name]):
+                raise _broken(self.where, LAYER_PICKLED, f"{name!r} changed")
+        batch = self.view.sample(9, fields=["row"])
+        places = np.searchsorted(whole["row"][self._by_row(whole)], batch["row"])
+        at = self._by_row(whole)[places]
+        for name in self.part.added:
+            if name not in batch or _value(batch[name]) != _value(whole[name][at]):
+                raise _broken(self.where, SOME_FIELDS, f"{name!r} is not there, or changed")
+        out: dict[str, Any] = {
+            name: np.ones((9, *spec.shape), spec.dtype)
+            for name, spec in self.view.columns.items()
+            if name in self.view.fields
+        }
+        arrays = dict(out)
+        self.view.sample(9, out=out)
+        at = self._by_row(whole)[np.searchsorted(np.sort(whole["row"]), out["row"])]
+        for name in self.part.replaced:
+            if out[name] is not arrays[name] or _value(out[name]) != _value(whole[name][at]):
+                raise _broken(self.where, IN_OUT, f"{name!r} is another array, or changed")
+        first = self.view.sample(9)
+        kept = {name: values.copy() for name, values in first.items()}
+        self.view.sample(9)
+        for name in self.own:
+            if _value(first[name]) != _value(kept[name]):
+                raise _broken(self.where, OWN_ARRAYS, f"{name!r} of an earlier batch changed")
+
+    @staticmethod
+    def _by_row(whole: dict[str, NDArray[Any]]) -> NDArray[np.intp]:
+        return np.argsort(whole["row"])
+
+    def _check_beside(self, whole: dict[str, NDArray[Any]]) -> None:
+        """Beside other layers a row has the same values."""
+        own = self.make()
+        for further in self._others():
+            if any(type(layer) is type(own) for layer in further):
+                continue
+            try:
+                view = self.rb.view(self.make(), *further)
+            except ValueError:
+                continue  # they do not go together, and the view says so
+            slots = np.ascontiguousarray(view._now.drawable(self.rb.ring.present_slots()))
+            batch = self._read(view, slots)
+            items = view._now.items
+            n = 1 if items is None else items.rows
+            ids = batch["row"].reshape(len(slots), n)
+            mask = batch.get("mask", np.ones(ids.shape, np.bool_)).reshape(ids.shape)
+            known = dict(zip(whole["row"].tolist(), range(len(self.slots)), strict=True))
+            for name in self.own:
+                values = batch[name].reshape(len(slots), n, *whole[name].shape[1:])
+                for i, k in zip(*np.nonzero(mask), strict=True):
+                    row = known.get(int(ids[i, k]))
+                    if row is None:
+                        continue
+                    if _value(values[i, k][None]) != _value(whole[name][row : row + 1]):
+                        found = f"{name!r}: {whole[name][row]} became {values[i, k]}"
+                        raise _broken(self.where, BESIDE, f"beside {further}: {found}")
+
+    def _others(self) -> list[tuple[Layer, ...]]:
+        numbers = [
+            field.name
+            for field in self.rb.schema.fields
+            if field.name != "row" and field.name not in self.part.columns and field.shape
+        ]
+        rewards = [name for name in ("rew", "reward", "rewards") if name in self.rb.fields]
+        found: list[tuple[Layer, ...]] = [(Sequences(3),)]
+        stacks = [FrameStacks({numbers[0]: 2})] if numbers else []
+        if rewards:
+            nstep = NStep(2, discount=True)
+            found += [(nstep,), (nstep, Sequences(2), *stacks)]
+        return found + [(stack,) for stack in stacks]
+
+
+def pickle_bytes(layer: Layer) -> bytes | None:
+    """A layer's state, as far as it can be pickled."""
+    try:
+        return pickle.dumps(layer.__dict__)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return None

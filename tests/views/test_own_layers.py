@@ -1,0 +1,201 @@
+"""Layers of the caller: what they compute, what they are refused, and how they go with others."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from helpers import check_arrays
+from own_layers import FIELDS, Advantages, ReturnsToGo
+
+from cpprb_like import ReplayBuffer
+from cpprb_like.buffers import Mixture
+from cpprb_like.processes import SharedReplay
+from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
+from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences, Windows
+
+Array = npt.NDArray[Any]
+GAMMA, LAMBDA, HORIZON = 0.9, 0.7, 6
+
+
+def steps(seed: int, n: int = 90) -> dict[str, Array]:
+    """Random steps; ``obs`` has their numbers."""
+    rng = np.random.default_rng(seed)
+    return {
+        "obs": np.arange(n, dtype=np.float32).repeat(3).reshape(n, 3),
+        "rew": rng.normal(size=n).astype(np.float32),
+        "value": rng.normal(size=n).astype(np.float32),
+        "next_value": rng.normal(size=n).astype(np.float32),
+        "terminated": rng.random(n) < 0.1,
+    }
+
+
+def twin(values: Mapping[str, Array], first: int) -> tuple[float, float]:
+    """The return-to-go and the advantage of a step, by the formulas."""
+    total = advantage = 0.0
+    for k in range(HORIZON):
+        t = first + k
+        total += GAMMA**k * float(values["rew"][t])
+        goes_on = 1.0 - float(values["terminated"][t])
+        delta = values["rew"][t] + GAMMA * values["next_value"][t] * goes_on - values["value"][t]
+        advantage += (GAMMA * LAMBDA) ** k * float(delta)
+        if values["terminated"][t]:
+            break
+    return total, advantage
+
+
+def own() -> tuple[Layer, Layer]:
+    """Both layers of the example."""
+    return ReturnsToGo(GAMMA, HORIZON), Advantages(GAMMA, LAMBDA, HORIZON)
+
+
+def check(batch: Mapping[str, Array], values: Mapping[str, Array]) -> None:
+    """The columns of a batch of rows are those of the twin."""
+    for k, number in enumerate(batch["obs"].reshape(-1, 3)[:, 0].astype(int)):
+        total, advantage = twin(values, int(number))
+        np.testing.assert_allclose(batch["return_to_go"].ravel()[k], total, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(batch["advantage"].ravel()[k], advantage, rtol=1e-4, atol=1e-4)
+        found = batch["lambda_return"].ravel()[k]
+        np.testing.assert_allclose(found, advantage + values["value"][number], rtol=1e-4, atol=1e-4)
+
+
+class Slow(Sampler):
+    """A sampler of the caller, without ``draw_starts``."""
+
+    def draw(
+        self, ring: Any, n: int, rng: np.random.Generator, *, replace: bool
+    ) -> tuple[Array, dict[str, Array]]:
+        slots = ring.present_slots()
+        return rng.choice(slots, n, replace=replace), {}
+
+
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized, RankBased, Slow])
+def test_columns_are_those_of_the_formulas(sampler: type[Sampler]) -> None:
+    """With samplers of every kind, in a buffer that has wrapped around."""
+    values = steps(0)
+    rb = ReplayBuffer(60, FIELDS, sampler=sampler(), seed=0)
+    rb.add(**values)
+    view = rb.view(*own())
+    batch = view.sample(40)
+    check_arrays(batch)
+    check(batch, values)
+    assert view.columns["return_to_go"] == (np.dtype(np.float32), ())
+    for epoch in view.epoch(7):
+        check(epoch, values)
+    sequences = rb.view(Sequences(4, across_episodes=True), *own()).sample(9)
+    check(sequences, values)
+
+
+def test_a_mixture_and_a_copy_draw_what_the_view_does() -> None:
+    """Pickled and copied too."""
+    values = steps(1)
+    one, two = (ReplayBuffer(90, FIELDS, seed=seed) for seed in (0, 1))
+    one.add(**values)
+    two.add(**values)
+    views = [rb.view(*own()) for rb in (one, two)]
+    check(Mixture({"a": views[0], "b": views[1]}, {"a": 1, "b": 1}, seed=0).sample(20), values)
+    twins = [copy.deepcopy(views[0]), pickle.loads(pickle.dumps(views[0]))]
+    expected = views[0].sample(8)
+    for same in twins:
+        for name, found in same.sample(8).items():
+            np.testing.assert_array_equal(found, expected[name])
+
+
+def test_a_learner_draws_what_a_buffer_does() -> None:
+    """From every shard."""
+    values = steps(2)
+    with SharedReplay(200, FIELDS, writers=2) as replay:
+        for number in range(2):
+            replay.actor(number).add(**values)
+        view = replay.learner(Uniform(), seed=0).view(*own())
+        check(view.sample(30), values)
+
+
+def test_layers_that_do_not_go_together_are_refused_by_name() -> None:
+    """When the view is made."""
+    rb = ReplayBuffer(50, {**FIELDS, "goal": {"shape": ()}}, seed=0)
+    goals = Hindsight(lambda at, goal, rows: at * 0, goal="goal", achieved="value")
+    bad: list[tuple[tuple[Layer, ...], str]] = [
+        ((ReturnsToGo(0.9, 3), goals), r"ReturnsToGo: \['rew'\] are changed by Hindsight"),
+        ((ReturnsToGo(0.9, 3, "reward"),), "ReturnsToGo: expected some of the fields"),
+        ((ReturnsToGo(0.9, 51),), "ReturnsToGo: 51 rows .* do not fit into 50"),
+        ((Replaces("rew", (np.float32, ())), NStep(2)), "n-step returns make the column 'rew' too"),
+        ((Replaces("obs", ("f4", (3,))), FrameStacks({"obs": 2})), "makes the column 'obs' too"),
+        ((Replaces("mask", (bool, ())), Sequences(2)), "'mask' is a further column of the view"),
+        ((ReturnsToGo(0.9, 3), ReturnsToGo(0.9, 4)), "expected one ReturnsToGo"),
+    ]
+    for layers, message in bad:
+        with pytest.raises(ValueError, match=message):
+            rb.view(*layers)
+    for wrong in (ReturnsToGo, "NStep", None):
+        with pytest.raises(TypeError, match="expected NStep, Sequences"):
+            rb.view(wrong)  # type: ignore[arg-type]
+
+
+class Replaces(Layer):
+    """Makes a column, and of it what ``found`` says."""
+
+    def __init__(self, name: str, spec: Any, found: Any = None) -> None:
+        self.name, self.spec, self.found = name, spec, found
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        del fields
+        return {self.name: self.spec}
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> Any:
+        del wanted
+        return {} if self.found is None else {self.name: self.found(len(windows))}
+
+
+BAD: list[tuple[Any, type[Exception], str]] = [
+    (None, TypeError, "expected an array for 'rew', got nothing"),
+    (lambda n: [0.0] * n, TypeError, "expected an array for 'rew', got list"),
+    (lambda n: np.zeros(n + 1), ValueError, r"expected shape \(4,\) for 'rew', got \(5,\)"),
+    (lambda n: np.zeros((n, 1)), ValueError, r"expected shape \(4,\)"),
+    (lambda n: np.zeros(n, complex), TypeError, "expected float32 for 'rew', got complex128"),
+]
+
+
+@pytest.mark.parametrize(("found", "error", "message"), BAD)
+def test_what_is_no_column_is_refused(found: Any, error: type[Exception], message: str) -> None:
+    """With the name of the layer and of the column."""
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**steps(0, 10))
+    view = rb.view(Replaces("rew", (np.float32, ()), found))
+    with pytest.raises(error, match=f"Replaces.fill: {message}"):
+        view.sample(4)
+    assert view.draws == 0
+
+
+def test_a_replaced_field_is_cast_and_written_into_the_arrays_of_the_caller() -> None:
+    """Also where the layer returns another precision; other fields stay as they are."""
+    values = steps(0, 10)
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**values)
+    view = rb.view(Replaces("rew", (np.float32, ()), lambda n: np.full(n, 0.25)))
+    out = {
+        name: np.ones((5, *spec.shape), spec.dtype)
+        for name, spec in view.columns.items()
+        if name in view.fields
+    }
+    array = out["rew"]
+    view.sample(5, out=out)
+    assert out["rew"] is array
+    assert array.tolist() == [0.25] * 5
+    rows = out["obs"][:, 0].astype(int)
+    np.testing.assert_array_equal(out["value"], values["value"][rows])
+    assert "rew" not in view.sample(3, fields="value")
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own checks, and what it prints."""
+    path = Path(__file__).resolve().parents[2] / "examples" / "own_layer.py"
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    assert "sequences: (8, 16)" in capsys.readouterr().out
