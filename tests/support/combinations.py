@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from own_layers import ReturnsToGo
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.samplers import (
@@ -79,6 +80,8 @@ GOALS = Hindsight(
     relabel_ratio=0.7,
 )
 
+RETURNS: Layer = ReturnsToGo(GAMMA, 4)  # a layer of the caller
+
 VIEWS: dict[str, tuple[Layer, ...]] = {
     "rows": (),
     "NStep": (N_STEP,),
@@ -101,6 +104,10 @@ VIEWS: dict[str, tuple[Layer, ...]] = {
     "Hindsight + FrameStacks + NStep": (GOALS, STACKS, N_STEP),
     "FrameStacks + Sequences + NStep": (STRIDED, STACKS, N_STEP),
     "all four": (GOALS, STACKS, RANDOM_STEPS, ACROSS),
+    "a layer of your own": (RETURNS,),
+    "a layer of your own + Sequences": (WITHIN, RETURNS),
+    "a layer of your own + Sequences, across + NStep, drawn n": (RANDOM_STEPS, RETURNS, ACROSS),
+    "a layer of your own + FrameStacks + Sequences + NStep": (RETURNS, STRIDED, STACKS, N_STEP),
 }
 
 OPTIONS: dict[str, str] = {

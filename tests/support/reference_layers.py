@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from combinations import GAMMA, Cell, reward, step
+from own_layers import ReturnsToGo
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences
@@ -103,12 +104,14 @@ class Reading:
         sizes = nstep.size if nstep is not None else (2, 2) if cell.option == "Nstep" else None
         self.sizes = (1, 1) if sizes is None else sizes
         self.has_discount = sizes is not None
+        returns = found.get(ReturnsToGo)
+        self.horizon = 0 if returns is None else returns.horizon
 
     # ---- which rows can be drawn ----------------------------------------------------------
 
     def can_start(self, first: Step) -> bool:
         """Whether all that the view reads of a row is there."""
-        ring, more = self.history.rb.ring, self.sizes[1] - 1
+        ring, more = self.history.rb.ring, max(self.sizes[1], self.horizon) - 1
         steps, oldest = first.episode.steps, ring.first
         behind = len(steps) - first.place
         if self.sequences is None:
@@ -229,6 +232,11 @@ class Reading:
         values["rew"] = sum(GAMMA**k * rew for k, rew in enumerate(rewards[: len(window)]))
         values["terminated"], values["truncated"] = over, last.values["truncated"]
         values["next_achieved"] = last.values.get("next_achieved")
+        if self.horizon:
+            later = first.episode.steps[first.place : first.place + self.horizon]
+            values["return_to_go"] = sum(
+                GAMMA**k * row.values["rew"] for k, row in enumerate(later)
+            )
         values["obs"] = self.stacked(first, 0)
         values["next_obs"] = self.stacked(last, 1)
         if goal is not None:
