@@ -87,14 +87,16 @@ class Mean(Column):
     """Subtracts a sum over the batch."""
 
     def value(self, windows: Windows) -> Array:
-        return windows.read("rew")[:, 1] - np.float32(windows.read("rew")[:, 1].sum())
+        rewards = windows.read("rew")[:, 1]
+        return np.asarray(rewards - np.float32(rewards.sum()))
 
 
 class NotForNone(Column):
     """Fails for no rows."""
 
     def value(self, windows: Windows) -> Array:
-        return windows.read("rew")[:, 1] - windows.read("rew")[:, 1].max() * 0
+        rewards = windows.read("rew")[:, 1]
+        return np.asarray(rewards - rewards.max() * 0)
 
 
 class WritesWindows(Column):
