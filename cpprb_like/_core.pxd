@@ -87,8 +87,6 @@ cdef class Ring:
     cdef intp_t[::1] counts          # how many there are
     cdef intp_t n_open               # in all queues
     cdef int64_t first_complete      # the oldest row that this call completed, or -1
-    cdef int64_t[::1] completed      # log: ids of the rows that were completed last, in a circle
-    cdef int64_t n_completed         # so far
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
@@ -150,6 +148,41 @@ cdef class Ring:
     cdef bint c_overwritten(self, ndarray slots, int64_t written) noexcept
     cdef Column c_column(self, str name)
     cdef int c_check_slots(self, slots) except -1
+
+
+cdef class DerivedState:
+    cdef readonly Ring ring
+    # What the state was brought up to date for:
+    cdef int64_t clears              # clears of the ring
+    cdef int64_t seen                # rows before this one were taken in
+    cdef int64_t oldest              # the oldest row that was not left out
+    cdef int64_t edits               # edits of the ring
+
+
+cdef inline bint c_is_current(DerivedState state) noexcept nogil:
+    """Whether nothing has changed in the ring since ``c_mark_current``."""
+    return (
+        state.seen == state.ring.state[WRITTEN]
+        and state.edits == state.ring.state[EDITS]
+        and state.clears == state.ring.state[CLEARS]
+        and (state.ring.lookahead == 0 or state.oldest == state.ring.kept_from)
+    )
+
+
+cdef inline void c_mark_current(DerivedState state) noexcept nogil:
+    """Note that the state is up to date."""
+    state.clears = state.ring.state[CLEARS]
+    state.seen = state.ring.state[WRITTEN]
+    state.oldest = state.ring.c_first()
+    state.edits = state.ring.state[EDITS]
+
+
+cdef class Beside:
+    cdef readonly Ring ring          # that the rows have to be added to, or None
+    cdef readonly intp_t n           # rows
+    cdef object publish
+
+    cdef int c_publish(self, int64_t first, int64_t clears, const uint8_t* present) except -1
 
 
 cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil

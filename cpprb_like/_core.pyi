@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, final
 
 import numpy as np
@@ -99,6 +99,14 @@ class Ring:
         repeat: bool = True,
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.uint8]]: ...
     def row_ids(self, slots: NDArray[np.intp]) -> NDArray[np.int64]: ...
+
+class DerivedState:
+    ring: Ring
+
+class Beside:
+    ring: Ring | None
+    n: int
+    def __init__(self, n: int, publish: Callable[[int, int], object]) -> None: ...
 
 def rebuild(ring: Ring) -> None: ...
 def tell_followers(ring: Ring, changes: NDArray[np.int64]) -> None: ...

@@ -43,7 +43,6 @@ cdef uint64_t ALL_BITS = ~<uint64_t> 0
 
 cdef enum:
     WRITE_CHUNK = 32              # rows whose records stay in the first cache meanwhile
-    LEAST_COMPLETED = 64          # row ids in the log of completed rows, at least
     HIDDEN = 64                   # entries in the log of hidden rows
     LONGEST = 1 << 30             # rows of a window on each side, so that sums of two do not overflow
     SPARSE = 8                    # words of bits that are read in the time that finds a slot
@@ -166,10 +165,6 @@ cdef class Ring:
         self.out = SlotSet(capacity)
         self.runs = AbsentRuns(capacity, n_envs)
         self.trackers = ()
-        kept = LEAST_COMPLETED
-        while self.lookahead and kept < 2 * (1 + self.lookahead) * self.n_envs:
-            kept *= 2
-        self.completed = np.empty(kept, np.int64)
         self.hidden = np.empty((HIDDEN, 3), np.int64)
         self.open_rows = np.empty(self.lookahead * self.n_envs, np.int64)
         self.heads = np.zeros(self.n_envs, np.intp)
@@ -471,8 +466,6 @@ cdef class Ring:
         self.counts[stream] -= 1
         self.n_open -= 1
         self.out.c_remove(<intp_t> (row % self.capacity))
-        self.completed[self.n_completed & (self.completed.shape[0] - 1)] = row
-        self.n_completed += 1
         if self.first_complete < 0 or row < self.first_complete:
             self.first_complete = row
 
@@ -513,8 +506,7 @@ cdef class Ring:
     cdef int c_rebuild(self) except -1:
         """Derive all state from the rows in memory, as if they had been added one by one.
 
-        The logs of hidden and of completed rows skip more entries than they have, so those who
-        follow them look at all rows.
+        The log of hidden rows skips more entries than it has, so what follows it looks at all rows.
         """
         cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
         cdef intp_t slot
@@ -528,7 +520,6 @@ cdef class Ring:
         self.counts[:] = 0
         self.heads[:] = 0
         self.n_hidden += self.hidden.shape[0] + 1
-        self.n_completed += self.completed.shape[0] + 1
         if not (self.lookahead or self.state[ABSENT_ROWS]):
             return 0
         for row in range(oldest, written):
@@ -1106,6 +1097,45 @@ cdef class Ring:
             raise IndexError(
                 f"slots: expected 0 to {stored - 1}, got {slots.min()} to {slots.max()}"
             )
+        return 0
+
+
+cdef class DerivedState:
+    """Base class of state that is derived from the rows of a ring, and brought up to date lazily.
+
+    An added row costs nothing. The next call that needs the state compares four numbers with those of
+    the ring (``c_is_current``), takes in what has changed, and notes that (``c_mark_current``).
+    """
+
+
+cdef class Beside:
+    """Values that a call of ``add`` has for its rows beside those of the fields, such as priorities.
+
+    A compiled subclass overrides ``c_publish``, and needs no ``publish``.
+
+    Parameters
+    ----------
+    n : int
+        Rows that there are values for.
+    publish : callable
+        ``publish(first, clears)`` is called when the rows have been written, from row id ``first`` on.
+        It must not fail. It is called once more if a signal handler raises in it.
+    """
+
+    def __init__(self, intp_t n, publish):
+        self.n = n
+        self.publish = publish
+
+    cdef int c_publish(self, int64_t first, int64_t clears, const uint8_t* present) except -1:
+        """Take over the values of rows that have just been written.
+
+        ``clears`` are those of the ring at that time. ``present`` is NULL if all rows hold a step.
+        """
+        try:
+            self.publish(first, clears)
+        except BaseException:
+            self.publish(first, clears)
+            raise
         return 0
 
 

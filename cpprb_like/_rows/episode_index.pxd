@@ -2,7 +2,7 @@
 
 from numpy cimport ndarray
 
-from cpprb_like._core cimport Ring
+from cpprb_like._core cimport DerivedState
 from cpprb_like._rows.slot_set cimport SlotSet
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint32_t
 
@@ -15,11 +15,7 @@ cdef struct Bounds:              # of an episode
     bint is_known                # it is in the buffer from its beginning
 
 
-cdef class EpisodeIndex:
-    cdef readonly Ring ring
-    cdef int64_t clears        # of the ring; all below belongs to it
-    cdef int64_t seen            # rows before this one were looked at
-    cdef int64_t oldest          # when rows that were overwritten were looked for last
+cdef class EpisodeIndex(DerivedState):
     # Of each stream:
     cdef int64_t[::1] newest     # the newest row that holds a step, or ended a deleted episode
     cdef intp_t[::1] records     # place of its episode, or one of the enum in the module

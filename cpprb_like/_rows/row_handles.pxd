@@ -1,4 +1,4 @@
-"""Indexes of rows: made, and resolved; attributes of ``RowHandles``."""
+"""Indexes of rows: made, and resolved."""
 
 from numpy cimport ndarray
 
@@ -39,17 +39,10 @@ cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint as_handles) noexcept
 
 
 cdef ndarray c_handles(Ring ring, ndarray slots)
+cdef ndarray c_indexes(Ring ring, ndarray slots, bint as_handles)
+cdef intp_t c_find(
+    Ring ring, const int64_t* indexes, intp_t n, bint as_handles, int64_t drawn, intp_t* slots,
+    intp_t* places,
+) noexcept nogil
 cdef ndarray c_find_rows(Ring ring, const int64_t[::1] indexes)
 cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1
-
-
-cdef class RowHandles:
-    cdef readonly Ring ring
-    cdef int64_t clears            # of the ring; what is below belongs to it
-    cdef int64_t drawn               # rows written when rows were drawn last
-
-    cdef void c_begin(self) noexcept nogil
-    cdef ndarray c_indexes(self, ndarray slots, bint as_handles)
-    cdef intp_t c_find(
-        self, const int64_t* indexes, intp_t n, bint as_handles, intp_t* slots, intp_t* places
-    ) noexcept nogil

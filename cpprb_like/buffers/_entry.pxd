@@ -5,8 +5,7 @@ from cpython.object cimport PyObject
 from numpy cimport ndarray
 
 from cpprb_like._rows.column cimport Column
-from cpprb_like._core cimport Ring
-from cpprb_like.samplers._row_weights cimport RowWeights
+from cpprb_like._core cimport Beside, Ring
 from cpprb_like._c.typedefs cimport intp_t, uint8_t
 
 
@@ -39,15 +38,15 @@ cdef class BufferBase:
     cdef list c_convert_call(self, Ring ring, PyObject** values, PyObject* names, intp_t other)
     cdef object c_convert(self, Column column, intp_t number, value)
     cdef object c_add_otherwise(
-        self, PyObject** values, PyObject* names, intp_t other, ndarray present, tuple priorities
+        self, PyObject** values, PyObject* names, intp_t other, ndarray present, Beside beside
     )
     cdef int c_refuse_counts(self, list values) except -1
     cdef object c_add_resolved(
         self, Ring ring, PyObject** values, PyObject* names, intp_t other, list ordered,
-        ndarray present, tuple priorities,
+        ndarray present, Beside beside,
     )
     cdef void c_watch(self) noexcept
-    cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities)
+    cdef object c_publish(self, intp_t n, const uint8_t* present, Beside beside)
     cdef object c_add_where(self, present, dict fields)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
     cdef list c_check_out(self, out, intp_t n, tuple columns)

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from cpprb_like._core import Ring
+from cpprb_like._core import Beside, Ring
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._rows.column import Column
 from cpprb_like.samplers._base import Sampler
-from cpprb_like.samplers._row_weights import RowWeights
 
 _Take: TypeAlias = Callable[
     [NDArray[np.intp], list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
@@ -47,9 +46,7 @@ class BufferBase:
     def _hold(self, pauses: bool, call: Callable[..., _T], *arguments: Any) -> _T: ...
     def _end_episodes(self, first: int, stop: int) -> None: ...
     def _clear(self) -> None: ...
-    def _read_priorities(
-        self, priorities: Any
-    ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]: ...
+    def _read_priorities(self, priorities: Any) -> Beside: ...
     def add(self, /, **fields: Any) -> int | None: ...
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None: ...
     def _check_batch_size(

@@ -17,9 +17,8 @@ from cpython.unicode cimport (
 from cpprb_like._machine.aligned cimport c_aligned
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
-from cpprb_like._core cimport CLEARS, WRITTEN, Moment, Ring
+from cpprb_like._core cimport CLEARS, WRITTEN, Beside, Moment, Ring
 from cpprb_like._c.number_casts cimport NO_NUMBER
-from cpprb_like.samplers._row_weights cimport RowWeights
 from cpprb_like._rows.gather cimport c_fill, c_find_arrays, c_take
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
@@ -91,16 +90,8 @@ cdef class BufferBase:
         """What ``attempt()`` gives when it is called until that is not None, and nobody writes."""
         raise NotImplementedError
 
-    def _set_new(self, first, clears, priorities):
-        """Set the priorities of new rows, where ``_read_priorities`` gave no ``RowWeights``: of the
-        rows from row id ``first`` on, written when the ring counted these ``clears``.
-        """
-        raise NotImplementedError
-
     def _read_priorities(self, priorities):
-        """Priorities as three values: the ``RowWeights`` that takes them, or None; an array with
-        the priority of each row; and an array of their weights, or None.
-        """
+        """Priorities as a ``Beside``, which takes them over when the rows have been written."""
         raise NotImplementedError
 
     def _grow(self):
@@ -319,29 +310,28 @@ cdef class BufferBase:
         return self._convert(number, value) if array is None else array
 
     cdef object c_add_otherwise(
-        self, PyObject** values, PyObject* names, intp_t other, cnp.ndarray present, tuple priorities
+        self, PyObject** values, PyObject* names, intp_t other, cnp.ndarray present, Beside beside
     ):
         """Add the rows of a call that is not on the fast path, or raise what is wrong with it."""
         cdef Ring ring = self.c_ring
         cdef intp_t n
         cdef list ordered = None
-        cdef RowWeights weights = None if priorities is None else priorities[0]
         if ring is None:
             raise RuntimeError(not_initialised(self))
-        if weights is not None and weights.ring is not ring:
+        if beside is not None and beside.ring is not None and beside.ring is not ring:
             raise RuntimeError("the sampler keeps the priorities of another buffer")
         n = self.c_resolve_call(values, names, other)
         if n < 0:
             ordered = self.c_convert_call(ring, values, names, other)
         while True:
-            slot = self.c_add_resolved(ring, values, names, other, ordered, present, priorities)
+            slot = self.c_add_resolved(ring, values, names, other, ordered, present, beside)
             if slot is not LACKS_ROOM:
                 return slot
             self._grow()
 
     cdef object c_add_resolved(
         self, Ring ring, PyObject** values, PyObject* names, intp_t other, list ordered,
-        cnp.ndarray present, tuple priorities,
+        cnp.ndarray present, Beside beside,
     ):
         """As ``c_add_otherwise``, with values that need no Python any more, or in ``ordered``.
 
@@ -369,16 +359,14 @@ cdef class BufferBase:
                 f"{self.n_streams} environments, {cnp.PyArray_SIZE(present)} rows as in "
                 f"present, got {n}"
             )
-        if priorities is not None and len(priorities[1]) != n:
-            raise ValueError(
-                f"priorities: expected {n}, one for each step, got {len(priorities[1])}"
-            )
+        if beside is not None and beside.n != n:
+            raise ValueError(f"priorities: expected {n}, one for each step, got {beside.n}")
         if ring.grows and ring.c_prepare(<char**> &self.sources[0], n):
             return LACKS_ROOM
         return self.c_publish(
             n,
             NULL if present is None else <const uint8_t*> cnp.PyArray_DATA(present),
-            priorities,
+            beside,
         )
 
     cdef int c_refuse_counts(self, list values) except -1:
@@ -402,8 +390,8 @@ cdef class BufferBase:
         )
         raise ValueError(f"fields disagree on the number of steps: {found}{how}")
 
-    cdef object c_publish(self, intp_t n, const uint8_t* present, tuple priorities):
-        """Write the rows of a call that has been resolved, and their weights.
+    cdef object c_publish(self, intp_t n, const uint8_t* present, Beside beside):
+        """Write the rows of a call that has been resolved, and what it has beside them.
 
         Returns the slot of the first of them; in a buffer with ``Nstep``, that of the first row
         whose n-step window is complete now, or None.
@@ -418,16 +406,8 @@ cdef class BufferBase:
             slot = self.c_ring.c_publish_ahead(rows, n, present)
         else:
             slot = self.c_ring.c_publish(rows, n, present)
-        if priorities is not None:
-            if priorities[0] is not None:
-                (<RowWeights> priorities[0]).c_set_new(first, priorities[1], priorities[2], present)
-            else:
-                try:
-                    self._set_new(first, clears, priorities[1])
-                except BaseException:
-                    # It cannot fail by itself, so a signal handler raised. The rows are written.
-                    self._set_new(first, clears, priorities[1])
-                    raise
+        if beside is not None:
+            beside.c_publish(first, clears, present)
         if self.is_watched:
             self.c_watch()
         return slot
@@ -493,15 +473,15 @@ cdef class BufferBase:
         """``add_where``, without what the sampler hears of it."""
         cdef Ring ring = self.c_ring
         cdef cnp.ndarray mask = c_read_present(present, ring.n_envs)
-        cdef tuple priorities = None
+        cdef Beside beside = None
         cdef intp_t n
         given = fields.pop(PRIORITIES, None) if self.has_priorities else None
         if given is not None:
-            priorities = self._read_priorities(given)
+            beside = self._read_priorities(given)
         cdef tuple names = tuple(fields)
         cdef list values = list(fields.values())
         cdef PyObject** items = c_list_items(<PyObject*> values)
-        if priorities is None:
+        if beside is None:
             if self._paused:
                 self.c_wait_for_turn()
             self.c_check_ring(ring)
@@ -511,7 +491,7 @@ cdef class BufferBase:
             ):
                 return self.c_publish(n, <const uint8_t*> cnp.PyArray_DATA(mask), None)
         self.c_check_ring(ring)
-        return self.c_add_otherwise(items, <PyObject*> names, -1, mask, priorities)
+        return self.c_add_otherwise(items, <PyObject*> names, -1, mask, beside)
 
     # ------------------------------------------------------------------ drawing
 
@@ -714,11 +694,11 @@ cdef object c_add_with_priorities(BufferBase buffer, PyObject** values, PyObject
     """``add``, when there may be ``priorities`` among the keywords."""
     cdef Ring ring = buffer.c_ring
     cdef intp_t place = c_place_of_priorities(names)
-    cdef tuple priorities = None
+    cdef Beside beside = None
     if place >= 0 and ring is not None and <object> values[place] is not None:
-        priorities = buffer._read_priorities(<object> values[place])
+        beside = buffer._read_priorities(<object> values[place])
         buffer.c_check_ring(ring)
-    return buffer.c_add_otherwise(values, names, place, None, priorities)
+    return buffer.c_add_otherwise(values, names, place, None, beside)
 
 
 cdef intp_t c_place_of_priorities(PyObject* names) except -2:

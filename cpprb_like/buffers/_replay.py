@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._arguments.foreign_arrays import read_argument, read_array
-from cpprb_like._core import Ring, rebuild
+from cpprb_like._core import Beside, Ring, rebuild
 from cpprb_like._fields.derived import (
     NStepReturns,
     check_nstep,
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from cpprb_like.checkpoint._cpprb_files import File
     from cpprb_like.checkpoint._load import Target
     from cpprb_like.checkpoint._rows_back import RingReader
-    from cpprb_like.samplers._row_weights import RowWeights
 
 __all__ = ["ReplayBuffer"]
 
@@ -739,19 +738,12 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         sampler: Any = self.sampler
         return float(sampler.get_max_priority())
 
-    def _read_priorities(
-        self, priorities: ArrayLike
-    ) -> tuple[RowWeights | None, NDArray[np.float64], NDArray[np.float64] | None]:
-        """Priorities for ``add``, and the row weights if they can be set without Python code."""
+    def _read_priorities(self, priorities: ArrayLike) -> Beside:
+        """Priorities for ``add``; see ``PrioritySampler.prepare``."""
         sampler: Any = self.sampler  # of a buffer with priorities
         if self.n_envs > 1:
             priorities = self._in_time_order(priorities)
         return sampler.prepare(priorities)  # type: ignore[no-any-return]
-
-    def _set_new(self, first: int, clears: int, priorities: NDArray[np.float64]) -> None:
-        """Set the priorities of new rows, where ``_read_priorities`` gave no row weights."""
-        sampler: Any = self.sampler
-        sampler.set_new(first, clears, priorities)
 
     def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
         """Priorities of a block of time steps, flattened to one for each row."""

@@ -135,7 +135,7 @@ class Draws:
     def resume(self, number: int) -> None:
         """Take the saved priorities of a shard whose rows were followed for the first time."""
         if number in self._saved:
-            self._weights.weights_of(number).resume(self._saved[number])
+            self._weights.weights_of(number).restore(self._saved[number], later=True)
             del self._saved[number]  # last: after an interrupt the next call resumes once more
 
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._fields.schema import read_columns
 from cpprb_like._rows.gather import take
-from cpprb_like._rows.row_handles import RowHandles, without_row
+from cpprb_like._rows.row_handles import find_rows, without_row
 from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._learner import Learner
@@ -213,7 +213,7 @@ class NewestLearner(Learner):
                     ring = shards.reader(number).ring
                     known = np.delete(places, without_row(ring, handles, True))
                     handles = np.delete(handles, without_row(ring, handles, True))
-                    slots, there = RowHandles(ring).find(handles, True)
+                    slots, there = find_rows(ring, handles)
                     can_draw = ~ring.absent_at(slots)
                     found = group.names.name(number, slots[can_draw])
                     rows[named[known[there[can_draw]]]] = found

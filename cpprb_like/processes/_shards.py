@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -25,6 +26,7 @@ from cpprb_like._core import (
     WORD_EDITS,
     WORD_RESERVED,
     WORD_WRITTEN,
+    Beside,
     tell_followers,
 )
 from cpprb_like._fields.schema import Layout
@@ -282,17 +284,15 @@ class Actor(ReplayBuffer):
         assert self._files is not None
         self._files.one_process.check()
 
-    def _read_priorities(
-        self, priorities: ArrayLike
-    ) -> tuple[None, NDArray[np.float64], NDArray[np.float64] | None]:
+    def _read_priorities(self, priorities: ArrayLike) -> Beside:
         """Priorities for ``add``, and room for them in shared memory."""
         self._check_process()
         assert self._priorities is not None
         values = read_priorities(self._in_time_order(priorities))
         self._hold(False, self._priorities.prepare, self.number)  # of two threads, one
-        return None, values, None
+        return Beside(len(values), partial(self._publish_priorities, values))
 
-    def _set_new(self, first: int, clears: int, priorities: NDArray[np.float64]) -> None:
+    def _publish_priorities(self, priorities: NDArray[np.float64], first: int, clears: int) -> None:
         """Publish the priorities of rows that have just been published."""
         assert self._priorities is not None
         if self.ring.clears == clears:

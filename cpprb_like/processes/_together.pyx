@@ -376,7 +376,7 @@ cdef class WeightsTogether:
                 if one.maxima is None:
                     one.newest_weight = newest
                 one.floor = newest
-                one.c_sync(one.ring.state[WRITTEN])
+                one.c_sync()
         return 0
 
     cdef intp_t c_measure(self, Part* parts) except -1:
@@ -696,7 +696,7 @@ cdef class WeightsTogether:
         self, RowWeights one, const Updates* updates, intp_t first, intp_t stop
     ) except -1:
         """Set the weights of rows of one ring."""
-        one.c_sync(one.ring.state[WRITTEN])
+        one.c_sync()
         one.c_set(
             updates.slots + first, updates.priorities + first, updates.weights + first, stop - first
         )

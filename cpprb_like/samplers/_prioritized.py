@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from cpprb_like._arguments.arrays import Floats
 from cpprb_like._arguments.checks import as_int, as_ints, expect
 from cpprb_like._arguments.foreign_arrays import read_array
-from cpprb_like._core import FLAG_ABSENT, Ring
+from cpprb_like._core import Beside, Ring
 from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like._files.arenas import allocate_floats
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
@@ -102,7 +102,7 @@ class PrioritySampler(Sampler):
         """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are none."""
         return read_priorities(priorities)
 
-    def prepare(self, priorities: ArrayLike) -> tuple[RowWeights | None, Floats, Floats | None]:
+    def prepare(self, priorities: ArrayLike) -> Beside:
         """What ``add`` has to know of the priorities of new rows before it writes one.
 
         Parameters
@@ -112,20 +112,17 @@ class PrioritySampler(Sampler):
 
         Returns
         -------
-        rows : RowWeights or None
-            What takes the weights of the new rows, in one compiled step with the rows. By default
-            None: ``set_new`` is called when they have been written.
-        priorities : ndarray of float64, shape (n,)
-            As ``read_priorities`` gives them.
-        weights : ndarray of float64, shape (n,), or None
-            What the new rows weigh, for ``rows``.
+        Beside
+            It takes over the priorities when the rows have been written. By default it calls
+            ``set_new`` then.
 
         Raises
         ------
         TypeError, ValueError
             As ``read_priorities``.
         """
-        return None, self.read_priorities(priorities), None
+        values = self.read_priorities(priorities)
+        return Beside(len(values), partial(self.set_new, priorities=values))
 
     def set_new(self, first: int, clears: int, priorities: Floats) -> None:
         """Set the priorities of new rows, from row id ``first`` on, which have just been written.
@@ -232,7 +229,6 @@ class ByPriority(PrioritySampler):
     """
 
     maps_rows = True
-    NO_WEIGHT: ClassVar[float] = 0.0  # for ``RowWeights``: a row that is never drawn
     BY_ROWS: ClassVar[bool] = False  # whether weights say nothing outside of their ring
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -265,7 +261,7 @@ class ByPriority(PrioritySampler):
         self.weights_dtype = read_weights_dtype(weights_dtype)
         self.draws = 0
         self._rows: RowWeights | None = None
-        self._saved: tuple[Any, ...] | None = None
+        self._saved: dict[str, Any] | None = None
 
     @property
     def columns(self) -> Mapping[str, ColumnSpec]:
@@ -333,7 +329,7 @@ class ByPriority(PrioritySampler):
         self._expect_none()
         rows = self._keep(ring, mapped)
         if self._saved is not None and not there:
-            rows.load(self._saved)
+            rows.restore(self._saved)
         if mapped:
             rows.keep_in(mapped["notes"], there, self._weighs_all())
         self._saved = None
@@ -347,31 +343,10 @@ class ByPriority(PrioritySampler):
     def _taken(self) -> ValueError:
         return ValueError(f"{self!r} belongs to another buffer; make one for each")
 
-    def move(self, slots: Slots, ring: Ring) -> None:
-        """See ``Sampler.move``: weights and priorities move with their rows.
-
-        Where they were lost, they are NaN; a row then gets those of a new one.
-        """
-        if self._saved is None:
-            return
-        handles, leaves, newest, greatest, *ranks = self._saved
-        *_, drawn = handles
-        leaves = _moved(leaves, slots, 0.0)
-        there = ring.flags() & FLAG_ABSENT == 0
-        there &= ring.row_ids(np.arange(len(there))) >= ring.first  # others are left out
-        if ranks:
-            # In one group until they are sorted, which the next draw does.
-            priorities = _moved(ranks[0][0], slots, self.NO_WEIGHT)
-            if np.isnan(priorities).all():
-                priorities = np.full(len(slots), greatest)
-            priorities = np.where(there, priorities, self.NO_WEIGHT)
-            ranks = [(priorities, np.zeros(1), 0, 1)]
-            leaves = np.zeros(len(slots))
-            leaves[ring.present_slots()] = 1.0
-        elif np.isnan(leaves).any():
-            leaves = np.where(there, newest, 0.0)
-        handles = ring.capacity, ring.written, ring.clears, drawn
-        self._saved = handles, leaves, newest, greatest, *ranks
+    def move(self, slots: Slots, ring: Ring) -> None:  # noqa: ARG002 (weights go by row id)
+        """See ``Sampler.move``: weights go by row id, and the next draw sorts ranks."""
+        if self._saved is not None:
+            self._saved = self._saved | {"capacity": None}
 
     def __getstate__(self) -> dict[str, Any]:
         saved = self._saved if self._rows is None else self.rows.save()
@@ -557,10 +532,10 @@ class ByPriority(PrioritySampler):
         self._weigh(values)
         return values
 
-    def prepare(self, priorities: ArrayLike) -> tuple[RowWeights | None, Floats, Floats | None]:
+    def prepare(self, priorities: ArrayLike) -> Beside:
         """See ``PrioritySampler.prepare``: compiled ``add`` writes rows and weights in one step."""
         values = read_priorities(priorities)
-        return self.rows, values, self._weigh(values)
+        return self.rows.beside(values, self._weigh(values))
 
     def set_new(self, first: int, clears: int, priorities: Floats) -> None:
         """See ``PrioritySampler.set_new``."""
@@ -784,12 +759,6 @@ def read_weights_dtype(dtype: Any) -> np.dtype[Any]:
     if found in (np.dtype(np.float32), np.dtype(np.float64)):
         return found
     raise ValueError(f"weights_dtype: expected float32 or float64, got {dtype!r}")
-
-
-def _moved(values: Floats, slots: Slots, absent: float) -> Floats:
-    """The values of the rows that were in these slots."""
-    there = (slots >= 0) & (slots < len(values))
-    return np.where(there, values[np.where(there, slots, 0)] if len(values) else absent, absent)
 
 
 def _one_of(name: str, value: object, words: tuple[str, str]) -> None:

@@ -6,7 +6,6 @@ rank-based and proportional prioritization share (``_prioritized``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -102,7 +101,6 @@ class RankBased(ByPriority):
             weights_dtype=weights_dtype,
         )
 
-    NO_WEIGHT = math.nan
     BY_ROWS = True
 
     def nbytes_for(self, capacity: int) -> int:

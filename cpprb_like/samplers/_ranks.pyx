@@ -312,25 +312,15 @@ cdef class Ranks:
         return np.array(self.keys[:n])
 
     def save(self):
-        """All that another object of the same parameters needs to go on like this one."""
-        return (
-            self.priorities[: self.known], np.array(self.bottoms[: self.groups]), self.ordered, self.changes,
-        )
+        """The groups of an object of the same parameters, all but the priorities."""
+        return np.array(self.bottoms[: self.groups]), self.ordered, self.changes
 
-    def load(self, saved):
-        """Go on where another object was saved. Raises ``ValueError`` for what none has saved."""
-        priorities, bottoms, ordered, changes = saved
-        priorities, bottoms = np.asarray(priorities), np.asarray(bottoms)
-        if (
-            priorities.dtype != np.float64 or priorities.ndim != 1
-            or len(priorities) > self.capacity
-        ):
-            raise ValueError(
-                f"priorities: expected up to {self.capacity} of float64, "
-                f"got {priorities.dtype} of shape {priorities.shape}"
-            )
-        if not ((priorities >= 0.0) & (priorities < INFINITY) | np.isnan(priorities)).all():
-            raise ValueError("priorities: expected finite numbers of at least 0")
+    def load(self, bottoms, ordered, changes):
+        """Have the groups of another object, and no priorities yet.
+
+        Raises ``ValueError`` for what no object has saved.
+        """
+        bottoms = np.asarray(bottoms)
         if (
             bottoms.dtype != np.float64 or bottoms.ndim != 1
             or not 1 <= len(bottoms) <= self.shares.shape[0]
@@ -339,16 +329,10 @@ cdef class Ranks:
             raise ValueError(f"groups: expected priorities that fall, got {bottoms!r}")
         if not (0 <= ordered <= self.capacity and 0 <= changes < 1 << 62):
             raise ValueError(f"rows at the last sort and changes since: got {ordered}, {changes}")
-        cdef intp_t slot
         self.c_clear()
         self.groups = len(bottoms)
         np.asarray(self.bottoms)[: self.groups] = bottoms
-        np.asarray(self.keys)[: len(priorities)] = priorities + 0.0  # never minus zero
-        self.known = len(priorities)
         self.ordered, self.changes = ordered, changes
-        for slot in range(self.known):
-            if self.keys[slot] == self.keys[slot]:
-                self.c_count(self.c_group(self.keys[slot]), 1)
 
 
 cdef Sorted c_rank_all(

@@ -2,40 +2,40 @@
 
 from numpy cimport ndarray
 
-from cpprb_like._core cimport Ring
+from cpprb_like._core cimport Beside, DerivedState
 from cpprb_like.samplers._ranks cimport Ranks
-from cpprb_like._rows.row_handles cimport RowHandles
 from cpprb_like._segment_tree cimport MaxTree, MinTree, SumTree
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
 
-cdef class RowWeights:
-    cdef readonly Ring ring
+cdef class NewWeights(Beside):
+    cdef readonly RowWeights rows
+    cdef readonly ndarray priorities  # float64, shape (n,)
+    cdef readonly ndarray weights    # the same
+
+
+cdef class RowWeights(DerivedState):
     cdef readonly SumTree tree
     cdef MinTree minima
     cdef MaxTree maxima              # None: new rows get the greatest weight so far
     cdef readonly Ranks ranks        # None: proportional prioritization
-    cdef RowHandles handles
     cdef readonly float64_t first    # weight of new rows before any other was given
     cdef float64_t newest_weight     # the greatest so far
     cdef float64_t greatest_priority  # so far
     cdef float64_t floor             # of the weights of new rows with ``maxima``: the greatest of other rings
-    cdef int64_t clears            # of the ring; all below belongs to it
+    cdef int64_t drawn               # rows that had been written at the last draw
     # Rows whose n-step window is not complete yet: ids, -1 for a free place, and their weights (with
     # ranks, their priorities, as in ``newest_weight``); ``ring.lookahead`` places for each stream.
     cdef int64_t[::1] held_rows
     cdef float64_t[::1] held
-    cdef int64_t completed           # of the rows that the ring completed, those that were seen
-    cdef int64_t hidden              # of the ring's log of hidden rows, the entries that were seen
-    cdef int64_t kept_from           # rows before this one were left out, and have weight 0
-    cdef int64_t filled              # the leaves of the rows before this one are set
+    cdef int64_t hidden              # entries of the ring's log of hidden rows that were taken in
+    cdef int64_t filled              # the leaves of the rows before this one are set; sums: ``seen``
     cdef float64_t* notes            # in a file: the numbers above that a row's weight hangs on, or NULL
     cdef object noted                # what keeps them in memory
-    cdef int64_t summed              # the nodes above the rows before this one are up to date
 
     cdef void c_begin(self) noexcept nogil
     cdef void c_note_down(self) noexcept nogil
-    cdef void c_sync(self, int64_t stop) noexcept nogil
+    cdef void c_sync(self) noexcept nogil
     cdef void c_sync_to(self, int64_t stop) noexcept nogil
     cdef void c_set_new(
         self, int64_t first, ndarray priorities, ndarray weights, const uint8_t* present
@@ -67,5 +67,6 @@ cdef class RowWeights:
     cdef float64_t c_heaviest_held(self) noexcept nogil
     cdef int c_rank(self, intp_t n) except -1
     cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1
-    cdef int c_check_ranks(self, ndarray leaves, ndarray there, float64_t greatest) except -1
-    cdef int c_go_on(self, float64_t[::1] notes, dict held, bint positive) except -1
+    cdef dict c_left_behind(self, float64_t[::1] notes, dict held, bint positive)
+    cdef int c_check(self, dict saved, ndarray there) except -1
+    cdef int c_put_all(self, int64_t first, float64_t[::1] values) except -1

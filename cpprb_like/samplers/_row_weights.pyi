@@ -3,7 +3,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import Ring
+from cpprb_like._core import Beside, DerivedState, Ring
 from cpprb_like._segment_tree import MaxTree, MinTree, SumTree
 from cpprb_like.samplers._ranks import Ranks
 
@@ -11,8 +11,13 @@ _Floats: TypeAlias = NDArray[np.float64]
 _Slots: TypeAlias = NDArray[np.intp]
 
 @final
-class RowWeights:
-    ring: Ring
+class NewWeights(Beside):
+    rows: RowWeights
+    priorities: _Floats
+    weights: _Floats
+
+@final
+class RowWeights(DerivedState):
     tree: SumTree
     first: float
     ranks: Ranks | None
@@ -26,6 +31,7 @@ class RowWeights:
         ranks: Ranks | None = None,
     ) -> RowWeights: ...
     def sync(self) -> None: ...
+    def beside(self, priorities: _Floats, weights: _Floats) -> NewWeights: ...
     def set_new(self, first: int, clears: int, priorities: _Floats, weights: _Floats) -> None: ...
     def draw(
         self,
@@ -55,8 +61,7 @@ class RowWeights:
     ) -> None: ...
     def keep_in(self, notes: _Floats, there: bool, positive: bool) -> None: ...
     def waiting(self) -> tuple[list[int], list[int]]: ...
-    def save(self) -> tuple[Any, ...]: ...
-    def load(self, saved: tuple[Any, ...]) -> None: ...
-    def resume(self, saved: tuple[Any, ...]) -> None: ...
+    def save(self) -> dict[str, Any]: ...
+    def restore(self, saved: dict[str, Any], later: bool = False) -> None: ...
 
 def notes_size(ring: Ring) -> int: ...

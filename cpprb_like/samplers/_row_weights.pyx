@@ -19,9 +19,11 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.fences cimport c_fence
-from cpprb_like._core cimport ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Ring
+from cpprb_like._core cimport (
+    ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Beside, DerivedState, Ring, c_is_current, c_mark_current,
+)
 from cpprb_like.samplers._ranks cimport Ranks
-from cpprb_like._rows.row_handles cimport RowHandles, c_refuse
+from cpprb_like._rows.row_handles cimport c_find, c_indexes, c_refuse
 from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
     c_check_drawn,
@@ -45,7 +47,21 @@ cdef enum:  # numbers in a file
 
 
 @cython.final
-cdef class RowWeights:
+@cython.freelist(4)
+cdef class NewWeights(Beside):
+    """Priorities of the rows of a call of ``add``, and their weights: written in one step with them.
+
+    ``RowWeights.beside`` makes it.
+    """
+
+    cdef int c_publish(self, int64_t first, int64_t clears, const uint8_t* present) except -1:
+        """See ``Beside.c_publish``."""
+        self.rows.c_set_new(first, self.priorities, self.weights, present)
+        return 0
+
+
+@cython.final
+cdef class RowWeights(DerivedState):
     """Weights of the rows of a ring, in a sum tree.
 
     Rows that cannot be drawn have weight 0: absent rows, rows whose n-step window is not complete
@@ -79,13 +95,12 @@ cdef class RowWeights:
         self.minima = minima
         self.maxima = maxima
         self.ranks = ranks
-        self.handles = RowHandles(ring)
         self.first = self.newest_weight = first
         self.greatest_priority = 1.0
         self.clears = ring.state[CLEARS]
         self.held_rows = np.full(ring.lookahead * ring.n_envs, -1, np.int64)
         self.held = np.zeros(ring.lookahead * ring.n_envs, np.float64)
-        self.completed, self.hidden = ring.n_completed, ring.n_hidden
+        self.hidden = ring.n_hidden
 
     # ------------------------------------------------------------------ following the ring
 
@@ -99,26 +114,19 @@ cdef class RowWeights:
         self.tree.c_clear_first(min(self.filled, self.ring.capacity))
         if self.ranks is not None:
             self.ranks.c_clear()
-        self.filled = self.summed = 0
+        self.filled = self.seen = self.oldest = self.drawn = 0
         self.held_rows[:] = -1
-        self.completed, self.hidden = self.ring.n_completed, self.ring.n_hidden
-        self.kept_from = 0
+        self.hidden = self.ring.n_hidden
         self.newest_weight = self.first
         self.greatest_priority = 1.0
 
-    cdef void c_sync(self, int64_t stop) noexcept nogil:
-        """Bring the tree up to date for the rows before ``stop``."""
-        if self.clears == self.ring.state[CLEARS] and self.summed == stop and (
-            self.hidden == self.ring.n_hidden
-        ) and (
-            self.ring.lookahead == 0 or (  # otherwise the end of an episode may have come since
-                self.completed == self.ring.n_completed
-                and self.kept_from == self.ring.c_first()
-            )
-        ):
+    cdef void c_sync(self) noexcept nogil:
+        """Bring the tree up to date."""
+        if c_is_current(self):
             return
         self.c_begin()
-        self.c_sync_to(stop)
+        self.c_sync_to(self.ring.state[WRITTEN])
+        c_mark_current(self)
         self.c_note_down()
 
     cdef void c_note_down(self) noexcept nogil:
@@ -138,15 +146,15 @@ cdef class RowWeights:
         if self.ring.lookahead:
             self.c_catch_up()
         self.c_fill(stop, weight)
-        self.summed = max(self.summed, stop - capacity)
-        if self.summed >= stop:
+        self.seen = max(self.seen, stop - capacity)
+        if self.seen >= stop:
             return
         if self.ring.c_absent() and self.ring.lookahead == 0:
-            for row in range(self.summed, stop):
+            for row in range(self.seen, stop):
                 if self.ring.c_is_absent(<intp_t> (row % capacity)):
                     self.c_take_out(<intp_t> (row % capacity))
-        self.c_sum(self.summed, stop)
-        self.summed = stop
+        self.c_sum(self.seen, stop)
+        self.seen = stop
 
     cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil:
         """Sum the nodes above the leaves of the rows from ``row`` to ``stop``."""
@@ -241,28 +249,23 @@ cdef class RowWeights:
 
     cdef void c_catch_up(self) noexcept nogil:
         """Update the weights of rows that the ring has completed or left out since."""
-        cdef intp_t k, kept = self.ring.completed.shape[0]
+        cdef intp_t k
         cdef int64_t row, first = 0, stop = 0, oldest = self.ring.state[WRITTEN] - self.ring.capacity
-        if self.ring.n_completed - self.completed > kept:
-            self.completed = self.ring.n_completed  # more came since than these, so all are looked at
-            for k in range(self.held_rows.shape[0]):
-                row = self.held_rows[k]
-                if row >= 0 and not self.ring.c_is_open(row):
-                    self.c_release(row)
-                    self.c_sum(row, row + 1)
-        while self.completed < self.ring.n_completed:
-            row = self.ring.completed[self.completed & (kept - 1)]
-            self.completed += 1
-            if row >= self.filled:
+        for k in range(self.held_rows.shape[0]):
+            row = self.held_rows[k]
+            if row < 0 or self.ring.c_is_open(row):
                 continue
             self.c_release(row)
-            if row != stop or row == 0:  # rows of a time step are summed at once
-                self.c_sum(first, stop)
-                first = row
-            stop = row + 1
+            if row < self.ring.c_first():
+                continue
+            if first < stop and first - NEAR < row < stop + NEAR:
+                first, stop = min(first, row), max(stop, row + 1)
+                continue
+            self.c_sum(first, stop)
+            first, stop = row, row + 1
         self.c_sum(first, stop)
-        first, stop = max(self.kept_from, oldest), min(self.ring.c_first(), self.filled)
-        self.kept_from = self.ring.c_first()
+        first, stop = max(self.oldest, oldest), min(self.ring.c_first(), self.filled)
+        self.oldest = self.ring.c_first()
         if first < stop:
             for row in range(first, stop):
                 self.c_take_out(<intp_t> (row % self.ring.capacity))
@@ -306,7 +309,7 @@ cdef class RowWeights:
         cdef float64_t heaviest = 0.0
         cdef intp_t k
         for k in range(self.held_rows.shape[0]):
-            if self.held_rows[k] >= self.kept_from:  # others were left out while they waited
+            if self.held_rows[k] >= self.oldest:  # others were left out while they waited
                 heaviest = max(heaviest, self.held[k])
         return heaviest
 
@@ -316,7 +319,7 @@ cdef class RowWeights:
         To be called before and after absent rows are added, if there are ``maxima``: absent rows
         may overwrite the row of the greatest weight. Otherwise it is not needed.
         """
-        self.c_sync(self.ring.state[WRITTEN])
+        self.c_sync()
 
     def set_new(
         self, int64_t first, int64_t clears, cnp.ndarray priorities, cnp.ndarray weights
@@ -328,6 +331,13 @@ cdef class RowWeights:
         """
         if self.ring.state[CLEARS] == clears:
             self.c_set_new(first, priorities, weights, NULL)
+
+    def beside(self, cnp.ndarray priorities not None, cnp.ndarray weights not None):
+        """These priorities and weights for a call of ``add``; see ``set_new``."""
+        cdef NewWeights given = NewWeights.__new__(NewWeights)
+        given.ring, given.n = self.ring, cnp.PyArray_DIM(weights, 0)
+        given.rows, given.priorities, given.weights = self, priorities, weights
+        return given
 
     cdef void c_set_new(
         self, int64_t first, cnp.ndarray priorities, cnp.ndarray weights, const uint8_t* present
@@ -374,7 +384,7 @@ cdef class RowWeights:
             else:
                 leaves[row % capacity] = weights[row - first] + 0.0  # never minus zero
         self.filled = max(self.filled, first + n)
-        self.summed = min(self.summed, first)
+        self.seen = min(self.seen, first)
 
     # ------------------------------------------------------------------ ranks
 
@@ -382,7 +392,7 @@ cdef class RowWeights:
         """Sort the rows by priority if it is due, unless fewer than n of them can be drawn."""
         if self.ranks is None:
             return 0
-        self.c_sync(self.ring.state[WRITTEN])
+        self.c_sync()
         if self.ranks.c_is_due(self.tree.c_total()) and self.ranks.c_before(self.ranks.groups) >= n:
             self.ranks.c_sort(self.tree.c_level(0))
             if self.ranks.known:  # unless another thread has cleared them
@@ -424,7 +434,7 @@ cdef class RowWeights:
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(weights)
         with bit_generator.lock:
             stop = self.ring.c_stop()
-            self.c_sync(self.ring.state[WRITTEN])
+            self.c_sync()
             if n_passed:
                 self.c_lift(passed, <float64_t*> cnp.PyArray_DATA(lifted), n_passed)
             found = self.tree.c_draw(bitgen, manner, leaves, values, count)
@@ -432,14 +442,13 @@ cdef class RowWeights:
                 self.c_put_back(passed, <const float64_t*> cnp.PyArray_DATA(lifted), n_passed)
             least, total = self.c_least(), self.tree.c_total()
         c_check_drawn(manner, found, count)
+        self.drawn = stop
         if count <= FETCHED_ROWS:
             c_prefetch_rows(
                 <const char*> self.ring.c_record(0), self.ring.record_stride,
                 self.ring.record_stride, leaves, count,
             )
-        self.handles.c_begin()
-        self.handles.drawn = stop
-        return slots, self.handles.c_indexes(slots, as_handles), weights, least, total
+        return slots, c_indexes(self.ring, slots, as_handles), weights, least, total
 
     cdef void c_lift(
         self, const intp_t* slots, float64_t* weights, intp_t n
@@ -467,7 +476,7 @@ cdef class RowWeights:
         """Raise what ``draw`` would raise, without a draw."""
         cdef Manner manner = INDEPENDENT if replace else DISTINCT
         cdef intp_t count = c_index(n), found
-        self.c_sync(self.ring.state[WRITTEN])
+        self.c_sync()
         if replace:
             found = self.tree.c_total() > 0.0
         else:
@@ -482,19 +491,19 @@ cdef class RowWeights:
     @property
     def least(self):
         """The least weight above 0; infinity if there is none."""
-        self.c_sync(self.ring.state[WRITTEN])
+        self.c_sync()
         return self.minima.min
 
     @property
     def total(self):
         """The sum of all weights."""
-        self.c_sync(self.ring.state[WRITTEN])
+        self.c_sync()
         return self.tree.total
 
     @property
     def newest(self):
         """The weight of the next new row."""
-        self.c_sync(self.ring.state[WRITTEN])
+        self.c_sync()
         if self.maxima is None:
             return self.newest_weight
         return max(self.maxima.max, self.c_heaviest_held(), self.floor) or self.first
@@ -506,31 +515,33 @@ cdef class RowWeights:
 
     def count(self, intp_t n):
         """How many rows have a weight, but no more than n of them."""
-        self.c_sync(self.ring.state[WRITTEN])
+        self.c_sync()
         return c_count(&self.tree.nodes[0], &self.tree.shape, n)
 
     @property
     def largest_priority(self):
         """The greatest priority that any row was given, 1.0 at first."""
-        self.c_sync(self.ring.state[WRITTEN])
+        self.c_sync()
         return self.greatest_priority
 
     def get(self, cnp.ndarray slots):
         """The weights of the slots, a dense 1-d array of intp."""
-        self.c_sync(self.ring.state[WRITTEN])
+        self.c_sync()
         return self.tree.get(slots)
 
     def indexes(self, cnp.ndarray slots, bint as_handles):
-        """The ``indexes`` of these slots, for ``update``; see ``RowHandles.indexes``."""
-        return self.handles.c_indexes(slots, as_handles)
+        """The ``indexes`` of these slots, for ``update``: public slots, or handles."""
+        return c_indexes(self.ring, slots, as_handles)
 
     def update(
         self, cnp.ndarray indexes, cnp.ndarray priorities, cnp.ndarray weights, bint as_handles
     ):
         """Set the weights of rows: of duplicates the last wins.
 
-        See ``RowHandles.find`` for ``indexes`` and ``as_handles``. All arrays are dense and of the same
-        length. The entries of rows that were overwritten are removed from the latter two.
+        ``indexes`` are public slots or, if ``as_handles``, handles too. Then rows that were overwritten
+        or deleted since they were drawn are passed over, as are slots that were overwritten since the
+        last draw. Raises ``IndexError`` for a slot that holds no step. All arrays are dense and of the
+        same length. The entries of rows that are passed over are removed from the latter two.
         """
         cdef intp_t k, n = cnp.PyArray_DIM(indexes, 0), count
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
@@ -539,9 +550,10 @@ cdef class RowWeights:
         cdef const intp_t* kept = <const intp_t*> cnp.PyArray_DATA(places)
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(priorities)
         cdef float64_t* given = <float64_t*> cnp.PyArray_DATA(weights)
-        self.c_sync(self.ring.state[WRITTEN])
-        count = self.handles.c_find(
-            <const int64_t*> cnp.PyArray_DATA(indexes), n, as_handles, slots, <intp_t*> kept
+        self.c_sync()
+        count = c_find(
+            self.ring, <const int64_t*> cnp.PyArray_DATA(indexes), n, as_handles, self.drawn, slots,
+            <intp_t*> kept,
         )
         if 0 <= count < n:
             for k in range(count):
@@ -596,16 +608,158 @@ cdef class RowWeights:
         self.newest_weight = weight
         self.greatest_priority = priority
 
+    # ------------------------------------------------------------------ saving
+
+    def save(self):
+        """All that a new object over the same rows needs to go on like this one, as a dict.
+
+        ``values[k]`` is the weight of row ``written - len(values) + k``, or its priority if there are
+        ranks; also of a row whose n-step window is not complete. ``ranks`` has the weights of these
+        rows at that time, and the groups.
+        """
+        self.c_sync()
+        cdef int64_t written = self.ring.state[WRITTEN], row, first = written - self.ring.c_stored()
+        cdef intp_t k
+        slots = (np.arange(first, written) % self.ring.capacity).astype(np.intp)
+        leaves = self.tree.get(slots)
+        values, ranks = leaves, None
+        if self.ranks is not None:
+            values = self.ranks.priorities[slots]
+            ranks = leaves, *self.ranks.save()
+        for k in range(self.held_rows.shape[0]):
+            row = self.held_rows[k]
+            if row >= 0 and self.ring.c_is_open(row):
+                values[row - first] = self.held[k]
+        return {
+            "capacity": self.ring.capacity, "written": written, "clears": self.ring.state[CLEARS],
+            "drawn": self.drawn, "newest": self.newest_weight, "greatest": self.greatest_priority,
+            "values": values, "ranks": ranks,
+        }
+
+    def restore(self, dict saved not None, bint later=False):
+        """Go on where another object was saved, over the rows that there were then.
+
+        Each row is found by its id, and a row that is gone has no weight. NaN in ``values`` stands for
+        the weight of a new row. Without a ``capacity``, the rows are in a ring of another one, or some
+        are missing; then ranks are sorted at the next draw, as they are without ``ranks``.
+
+        Parameters
+        ----------
+        saved : dict
+            See ``save``.
+        later : bool
+            Rows may have come since, which get the weight of new rows, and the ring may have another
+            capacity. Nothing happens if it was cleared since.
+
+        Raises
+        ------
+        ValueError
+            The ring is another one, and has rows; or no object has saved this.
+        """
+        cdef Ring ring = self.ring
+        cdef int64_t written = saved["written"], drawn = saved["drawn"], first, row
+        cdef bint is_whole = saved["capacity"] == ring.capacity
+        cdef float64_t newest = saved["newest"], fresh
+        cdef float64_t[::1] weights
+        cdef cnp.ndarray values
+        if saved["clears"] != ring.state[CLEARS] or written > ring.state[WRITTEN] or not later and (
+            written < ring.state[WRITTEN] or not is_whole and saved["capacity"] is not None
+        ):
+            if len(ring) and not later:
+                raise ValueError("the sampler keeps priorities of the rows of another buffer")
+            return
+        if not 0 <= drawn <= written:
+            raise ValueError(f"rows at the last draw: expected 0 to {written}, got {drawn}")
+        self.c_check_greatest(newest, saved["greatest"])
+        self.c_check(saved, None if later or not is_whole else ring.flags() & ABSENT == 0)
+        values, ranks = np.array(saved["values"]), saved["ranks"] if is_whole else None
+        first = written - len(values)
+        fresh = newest
+        if self.maxima is not None:
+            fresh = values.max(initial=0.0, where=~np.isnan(values)) or self.first
+        if ranks is None:
+            values[np.isnan(values)] = fresh
+        if self.ranks is not None:
+            self.ranks.c_clear()
+            if ranks is not None:
+                self.ranks.load(*ranks[1:])
+        self.c_put_all(first, values)
+        if ranks is not None:
+            weights = np.ascontiguousarray(ranks[0])
+            for row in range(max(first, ring.state[WRITTEN] - ring.capacity), written):
+                if weights[row - first] > 0.0 and ring.c_can_draw(<intp_t> (row % ring.capacity)):
+                    self.tree.c_level(0)[row % ring.capacity] = weights[row - first]
+            self.ranks.changes = ranks[3]
+        self.tree.rebuild()
+        self.newest_weight, self.greatest_priority = newest, saved["greatest"]
+        c_mark_current(self)
+        self.hidden, self.drawn = ring.n_hidden, drawn
+        self.filled = self.seen = written
+
+    cdef int c_put_all(self, int64_t first, float64_t[::1] values) except -1:
+        """Set all leaves, of which no sums are made: rows from ``first`` on have these values.
+
+        It goes from slot to slot and writes each once. A process that is killed leaves the others in a
+        file as they were.
+        """
+        cdef intp_t slot, stored = self.ring.c_stored()
+        cdef int64_t row
+        for slot in range(stored):
+            row = self.ring.c_row_at(slot)
+            if 0 <= row - first < values.shape[0]:
+                self.c_put(row, values[row - first])
+            else:
+                self.c_take_out(slot)
+        np.asarray(self.tree.nodes)[stored : self.ring.capacity] = 0.0
+        return 0
+
+    cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1:
+        """Raise unless these can be the greatest weight and priority so far."""
+        if not (self.first <= weight <= self.tree.largest and 1.0 <= priority < INFINITY):
+            raise ValueError(f"weight and priority of new rows: got {weight} and {priority}")
+        return 0
+
+    cdef int c_check(self, dict saved, cnp.ndarray there) except -1:
+        """Raise unless an object of this kind can have saved these weights.
+
+        ``there`` says which slots hold a step, if they are those of that time.
+        """
+        values, ranks, newest = saved["values"], saved["ranks"], saved["newest"]
+        if values.dtype != np.float64 or values.ndim != 1 or len(values) > saved["written"]:
+            raise ValueError(f"weights: expected up to {saved['written']} of float64, got {values!r}")
+        most = self.tree.largest if there is None else newest  # among other rings, these may have more
+        if not (np.isnan(values) | (values >= 0.0) & (values <= most)).all():
+            raise ValueError(f"weights: expected 0 to {most}")
+        if ranks is not None and (self.ranks is None or ranks[0].shape != values.shape):
+            raise ValueError("the sampler was saved by another kind of sampler")
+        if there is None:
+            return 0
+        if len(values) != len(there):
+            raise ValueError(f"weights: expected {len(there)}, got {len(values)}")
+        rows = np.arange(saved["written"] - len(values), saved["written"])
+        slots = (rows % self.ring.capacity).astype(np.intp)
+        has_value = ~np.isnan(values) if self.ranks is not None else values > 0.0
+        if (has_value & ~there[slots]).any():
+            raise ValueError("weights: expected none where there is no step")
+        if ranks is not None:
+            weighs = ranks[0] > 0.0
+            can_draw = ~self.ring.absent_at(slots)
+            if not ((ranks[0] >= 0.0) & (ranks[0] <= 1.0)).all():
+                raise ValueError("weights: expected 0.0 to 1.0, that of the first rank")
+            if (weighs != (has_value & can_draw)).any():
+                raise ValueError("weights: expected some where there is a priority, and only there")
+        return 0
+
     # ------------------------------------------------------------------ in a file
 
     def keep_in(self, float64_t[::1] notes not None, bint there, bint positive):
         """Note in a file what the leaves of the tree, which are in a file too, do not say.
 
-        ``notes`` has ``notes_size(ring)`` numbers. If they are ``there``, an object that is gone left
-        them, and this one goes on with its weights. A row that the other object had not seen has the
-        weight of a new row. So has a row of weight 0 if all weights are ``positive``: a crash of the
-        machine can bring back a row whose weight was taken out. Raises ``ValueError`` if no object can
-        have left such weights.
+        ``notes`` has ``notes_size(ring)`` numbers. If they are ``there``, another object left them, and
+        this one goes on with its weights. A row that the other object had not seen has the weight of a
+        new row. So has a row of weight 0 if all weights are ``positive``: a crash of the machine can
+        bring back a row whose weight was taken out. Raises ``ValueError`` if no object can have left
+        such weights.
         """
         if notes.shape[0] != notes_size(self.ring):
             raise ValueError(f"notes: expected {notes_size(self.ring)}, got {notes.shape[0]}")
@@ -615,64 +769,53 @@ cdef class RowWeights:
             numbers[HELD : HELD + n].view(np.int64)[:] = -1
         held_rows = numbers[HELD : HELD + n].view(np.int64)
         held = dict(zip(held_rows.tolist(), numbers[HELD + n :].tolist()))
+        saved = self.c_left_behind(notes, held, positive) if there else None
         self.held_rows, self.held = held_rows, numbers[HELD + n :]
-        if there:
-            self.c_go_on(notes, held, positive)
+        if saved is not None:
+            held_rows[~np.isin(held_rows, list(held))] = -1  # they would keep the places of rows to come
+            self.restore(saved)
         self.noted = numbers
         self.notes = &notes[0]
         self.c_note_down()
 
-    cdef int c_go_on(self, float64_t[::1] notes, dict held, bint positive) except -1:
-        """Derive all state from what another object has left in the leaves, and in ``notes``."""
+    cdef dict c_left_behind(self, float64_t[::1] notes, dict held, bint positive):
+        """What another object has left in the leaves, and in ``notes``, as ``save`` gives it.
+
+        Rows that are gone, and those that it had not seen, are removed from ``held``.
+        """
         cdef int64_t base = self.ring.state[HANDLE_BASE], written = self.ring.state[WRITTEN]
         cdef int64_t filled = (<int64_t*> &notes[0])[FILLED] - base
-        cdef intp_t slot, stored = self.ring.c_stored()
-        cdef float64_t[::1] given
-        leaves = np.asarray(self.tree.nodes)[:stored]
-        if filled <= 0:  # it was cleared since
-            filled = 0
-            held = {}
-        else:
-            self.newest_weight, self.greatest_priority = notes[NEWEST_WEIGHT], notes[GREATEST_PRIORITY]
-        if self.ranks is not None:
-            values = self.ranks.left_behind(stored)
-        else:
-            values = leaves.copy()
-        ids = self.ring.row_ids(np.arange(stored, dtype=np.intp))
-        oldest = max(0, written - self.ring.capacity)
-        held = {row: weight for row, weight in held.items() if oldest <= row < min(filled, written)}
-        rows = np.asarray(self.held_rows)
-        rows[~np.isin(rows, list(held))] = -1  # they would keep the places of rows to come
-        fresh = self.newest_weight
-        if self.maxima is not None:  # the greatest that is there
-            fresh = max(float(values.max(initial=0.0)), *held.values(), 0.0) if filled else 0.0
-            fresh = fresh or self.first
-        values[ids >= filled] = fresh
-        for row, weight in held.items():
-            values[row % self.ring.capacity] = weight
+        cdef int64_t first = written - self.ring.c_stored()
+        newest, greatest = self.first, 1.0
+        if filled > 0:  # it was not cleared since
+            newest, greatest = notes[NEWEST_WEIGHT], notes[GREATEST_PRIORITY]
+        rows = np.arange(first, written)
+        leaves = np.asarray(self.tree.nodes)[: len(rows)]
+        values = (leaves if self.ranks is None else self.ranks.left_behind(len(rows)))[
+            rows % self.ring.capacity
+        ]
+        for row in list(held):
+            if first <= row < min(filled, written):
+                values[row - first] = held[row]
+            else:
+                del held[row]
+        is_new = rows >= filled
         if self.ranks is not None:  # a row without a rank is absent, or came back
-            values[np.isnan(values)] = fresh
+            is_new |= np.isnan(values)
         elif positive:
-            values[values == 0.0] = fresh
-        sound = (values >= 0.0) & (values <= self.tree.largest)
+            is_new |= values == 0.0
+        known = values[~is_new]
+        values[is_new] = NAN
+        sound = (known >= 0.0) & (known <= self.tree.largest)
         if not sound.all() or not (
-            self.first <= self.newest_weight <= self.tree.largest
-            and 1.0 <= self.greatest_priority < INFINITY
+            self.first <= newest <= self.tree.largest and 1.0 <= greatest < INFINITY
         ):
             raise ValueError("the priorities of the rows were damaged")
-        self.newest_weight = max(self.newest_weight, values.max(initial=0.0))
-        given = np.ascontiguousarray(values)
-        if self.ranks is not None:
-            self.ranks.c_clear()
-        for slot in range(stored):
-            self.c_put(self.ring.c_row_at(slot), given[slot])
-        np.asarray(self.tree.nodes)[stored : self.ring.capacity] = 0.0
-        self.tree.rebuild()
-        self.clears = self.ring.state[CLEARS]
-        self.filled = self.summed = self.ring.state[WRITTEN]
-        self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()
-        self.hidden = self.ring.n_hidden
-        return 0
+        return {
+            "capacity": None, "written": written, "clears": self.ring.state[CLEARS], "drawn": 0,
+            "newest": max(newest, known.max(initial=0.0)), "greatest": greatest,
+            "values": values, "ranks": None,
+        }
 
     def waiting(self):
         """Rows whose weight waits for their n-step window, and the steps that should be among them.
@@ -681,7 +824,7 @@ cdef class RowWeights:
         """
         cdef int64_t row
         cdef intp_t slot
-        self.c_sync(self.ring.state[WRITTEN])
+        self.c_sync()
         held = [row for row in self.held_rows if row >= 0]
         open_rows = []
         for row in range(self.ring.c_first(), self.ring.state[WRITTEN]):
@@ -689,131 +832,6 @@ cdef class RowWeights:
             if self.ring.c_is_open(row) and not self.ring.c_is_absent(slot):
                 open_rows.append(row)
         return sorted(held), open_rows
-
-    # ------------------------------------------------------------------ saving
-
-    def save(self):
-        """All that a new object over an equal ring needs to go on like this one."""
-        self.c_sync(self.ring.state[WRITTEN])
-        leaves = self.tree.get(np.arange(self.ring.c_stored(), dtype=np.intp))
-        saved = self.handles.save(), leaves, self.newest_weight, self.greatest_priority
-        values = leaves
-        if self.ranks is not None:
-            ranks = self.ranks.save()
-            saved += (ranks,)
-            values = ranks[0]
-        cdef intp_t k
-        for k in range(self.held_rows.shape[0]):
-            if self.held_rows[k] >= 0 and self.ring.c_is_open(self.held_rows[k]):
-                values[self.held_rows[k] % self.ring.capacity] = self.held[k]
-        return saved
-
-    def load(self, saved):
-        """Go on where another object was saved. See ``RowHandles.load``."""
-        handles, leaves, newest_weight, greatest_priority, *ranks = saved
-        if len(ranks) != (self.ranks is not None):
-            raise ValueError("the sampler was saved by another kind of sampler")
-        if not self.handles.load(handles):
-            return
-        there = self.ring.flags() & ABSENT == 0
-        if leaves.dtype != np.float64 or leaves.shape != there.shape:
-            raise ValueError(f"weights: expected {len(there)} of float64, got {leaves!r}")
-        self.c_check_greatest(newest_weight, greatest_priority)
-        if not ((leaves >= 0.0) & (leaves <= np.where(there, newest_weight, 0.0))).all():
-            raise ValueError(
-                f"weights: expected 0 to {newest_weight}, the greatest so far, and 0 without a step"
-            )
-        if ranks:
-            self.ranks.load(ranks[0])
-            self.c_check_ranks(leaves, there, newest_weight)
-        np.asarray(self.tree.nodes)[: len(leaves)] = leaves
-        values = leaves if self.ranks is None else self.ranks.priorities
-        cdef intp_t slot
-        for slot in range(len(leaves) if self.ring.n_open else 0):
-            if not self.ring.c_can_draw(slot):
-                self.c_put(self.ring.c_row_at(slot), values[slot])
-        if ranks:
-            self.ranks.changes = ranks[0][3]
-        self.tree.rebuild()
-        self.newest_weight = newest_weight
-        self.greatest_priority = greatest_priority
-        self.clears = self.ring.state[CLEARS]
-        self.filled = self.summed = self.ring.state[WRITTEN]
-        self.completed, self.kept_from = self.ring.n_completed, self.ring.c_first()
-        self.hidden = self.ring.n_hidden
-
-    def resume(self, saved):
-        """Go on where another object was saved over these rows, of which more may have come since.
-
-        These get the weight of new rows, and those that are gone have none. Nothing happens if the ring
-        was cleared since. The ring may have another capacity. Raises ``ValueError`` as ``load``.
-        """
-        (capacity, written, clears, drawn), leaves, newest_weight, greatest_priority, *ranks = saved
-        cdef Ring ring = self.ring
-        if len(ranks) != (self.ranks is not None):
-            raise ValueError("the sampler was saved by another kind of sampler")
-        if clears != ring.state[CLEARS] or written > ring.state[WRITTEN]:
-            return
-        self.c_check_greatest(newest_weight, greatest_priority)
-        if leaves.dtype != np.float64 or leaves.shape != (min(written, capacity),):
-            raise ValueError(f"weights: expected {min(written, capacity)} of float64, got {leaves!r}")
-        if not ((leaves >= 0.0) & (leaves <= self.tree.largest)).all() or not 0 <= drawn <= written:
-            raise ValueError(f"weights: expected 0 to {self.tree.largest}")
-        rows = np.arange(max(0, written - min(capacity, ring.capacity)), written)
-        places, slots = rows % capacity, rows % ring.capacity
-        cdef float64_t[::1] values = np.ascontiguousarray(leaves[places])
-        cdef bint same = capacity == ring.capacity
-        if ranks:
-            priorities = np.full(len(leaves), NAN)
-            priorities[: len(ranks[0][0])] = ranks[0][0]
-            values = np.ascontiguousarray(priorities[places])
-            self.ranks.c_clear()
-            if same:
-                self.ranks.load(ranks[0])
-        nodes = np.asarray(self.tree.nodes)[: ring.capacity]
-        nodes[:] = 0.0
-        nodes[slots] = leaves[places]
-        cdef int64_t row, first = written - len(rows)
-        for row in range(max(first, ring.state[WRITTEN] - ring.capacity), written):
-            if not ring.c_can_draw(<intp_t> (row % ring.capacity)) or (ranks and not same):
-                self.c_put(row, values[row - first])
-        if ranks and same:
-            self.ranks.changes = ranks[0][3]
-        self.tree.rebuild()
-        self.newest_weight, self.greatest_priority = newest_weight, greatest_priority
-        self.clears = self.handles.clears = clears
-        self.handles.drawn = drawn
-        self.filled = self.summed = written
-        self.completed, self.kept_from = ring.n_completed, ring.c_first()
-        self.hidden = ring.n_hidden
-
-    cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1:
-        """Raise unless these can be the greatest weight and priority so far."""
-        if not (self.first <= weight <= self.tree.largest and 1.0 <= priority < INFINITY):
-            raise ValueError(f"weight and priority of new rows: got {weight} and {priority}")
-        return 0
-
-    cdef int c_check_ranks(
-        self, cnp.ndarray leaves, cnp.ndarray there, float64_t greatest
-    ) except -1:
-        """Raise unless the slots that have a weight, and those whose rows are incomplete, have a
-        priority, and no others.
-        """
-        cdef intp_t slot, stored = cnp.PyArray_DIM(leaves, 0)
-        priorities = self.ranks.priorities
-        ranked = ~np.isnan(priorities)
-        if (priorities > greatest).any():
-            raise ValueError(f"priorities: expected at most {greatest}, the greatest so far")
-        if ranked[stored:].any() or (ranked[:stored] & ~there).any():
-            raise ValueError("priorities: expected none where there is no step")
-        if (leaves > 1.0).any():
-            raise ValueError("weights: expected at most 1.0, that of the first rank")
-        for slot in range(stored):
-            if self.ring.c_can_draw(slot) and (leaves[slot] > 0.0) != ranked[slot]:
-                raise ValueError(f"slot {slot}: expected a weight and a priority, or neither")
-            if not self.ring.c_can_draw(slot) and leaves[slot] != 0.0:
-                raise ValueError(f"weight of slot {slot}: expected 0.0, got {leaves[slot]}")
-        return 0
 
 
 def notes_size(Ring ring not None):

@@ -515,7 +515,7 @@ def test_looks_at_the_weights_beside_distinct_draws() -> None:
         assert rows.least == 1.0
 
     def save() -> None:
-        assert (rows.save()[1] == priorities).all()
+        assert (rows.save()["values"] == priorities).all()
 
     run_together(draw, look, save)
     assert_nodes_are_sums(rb)

@@ -35,7 +35,7 @@ from cpprb_like import (
 )
 from cpprb_like.buffers import Mixture, _replay
 from cpprb_like.buffers import _prioritized as buffer_module
-from cpprb_like.samplers import Prioritized, RankBased, Uniform
+from cpprb_like.samplers import Prioritized, PrioritySampler, RankBased, Uniform
 from cpprb_like.samplers import _prioritized as sampler_module
 from cpprb_like.typing import FieldSpec
 
@@ -535,7 +535,7 @@ def test_whatever_another_thread_does_before_priorities_are_noted(
         armed = False
 
         def prepare(self, priorities: Any) -> Any:
-            return None, super().prepare(priorities)[1], None  # so that ``set_new`` is called
+            return PrioritySampler.prepare(self, priorities)  # so that ``set_new`` is called
 
         def set_new(self, *args: Any) -> None:
             if self.armed:

@@ -424,9 +424,8 @@ class Halves(ByWeight):
     """Gives new rows half of their weight."""
 
     def prepare(self, priorities: Any) -> Any:
-        rows, values, weights = super().prepare(priorities)
-        assert weights is not None
-        return rows, values, weights / 2
+        given: Any = super().prepare(priorities)
+        return given.rows.beside(given.priorities, given.weights / 2)
 
 
 @breaks("read_priorities", "read_priorities gives float64 of shape (n,), and ValueError for what")
