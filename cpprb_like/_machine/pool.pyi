@@ -1,7 +1,0 @@
-from typing import final
-
-@final
-class Pool: ...
-
-@final
-class Lease: ...
