@@ -1,16 +1,213 @@
 """Large values, copied into a batch: by several cores, and past the caches, where it is worth it.
 
 Rows of columns that lie in a block of their own, and values that are found one by one or put
-together of frames. Compiled because it is what a batch of images costs. Not here: columns of
-records (``_rows.gather``), and the loops over bytes (``copying``).
+together of frames. Each large copy starts the threads that it needs and waits for them. That takes
+10 to 20 us each, where the smallest copy that is shared takes 400, so there is no pool of threads
+to repair after a fork or to stop when the program ends.
+
+Compiled because it is what a batch of images costs; the threads are the system's and run without
+the interpreter. Not here: columns of records (``_rows.gather``), and the loops over bytes
+(``copying``).
 """
 
 from cpprb_like._c.copying cimport (
-    CACHED_NBYTES, LONGEST, PIECE, STREAMS, c_copy, c_copy_ahead, c_end_stream, c_gather, c_interleave,
-    c_stream_ahead,
+    CACHED_NBYTES, LONGEST, PIECE, STREAMS, c_copy, c_copy_ahead, c_end_stream, c_gather, c_interleave, c_stream_ahead,
 )
-from cpprb_like._machine.cores cimport c_share, c_was_asked
 from cpprb_like._c.typedefs cimport intp_t
+
+import os
+
+from cpprb_like._arguments.checks import as_int
+
+cdef extern from "Python.h":
+    int PyGILState_Check() noexcept nogil
+
+cdef extern from *:
+    """
+    #if defined(_WIN32)
+    /* No threads: one core does all. */
+    typedef int cpprb_thread;
+    typedef int cpprb_signals;
+    #define cpprb_start(thread, run, argument) ((void)(thread), (void)(run), (void)(argument), -1)
+    #define cpprb_join(thread) ((void)(thread))
+    #define cpprb_block(signals) ((void)(signals))
+    #define cpprb_unblock(signals) ((void)(signals))
+    static int cpprb_cores(void) { return 1; }
+    #else
+    #include <pthread.h>
+    #include <sched.h>
+    #include <signal.h>
+    #include <unistd.h>
+    typedef pthread_t cpprb_thread;
+    typedef sigset_t cpprb_signals;
+    #define cpprb_start(thread, run, argument) pthread_create(thread, NULL, run, argument)
+    #define cpprb_join(thread) ((void)pthread_join(thread, NULL))
+
+    /* Signals are for the threads of the program: those that are started here take none. */
+    static inline void cpprb_block(sigset_t *before)
+    {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, before);
+    }
+    #define cpprb_unblock(before) ((void)pthread_sigmask(SIG_SETMASK, before, NULL))
+
+    /* Those that this process may use, by the mask of its scheduler where there is one. */
+    static int cpprb_cores(void)
+    {
+    #if defined(__linux__) && defined(CPU_COUNT)
+        cpu_set_t allowed;
+        if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+            return CPU_COUNT(&allowed);
+    #endif
+        return (int)sysconf(_SC_NPROCESSORS_ONLN);
+    }
+    #endif
+    """
+    ctypedef struct cpprb_thread:
+        pass
+    ctypedef struct cpprb_signals:
+        pass
+    int cpprb_start(cpprb_thread* thread, void* (*run)(void*) noexcept nogil, void* argument) nogil
+    void cpprb_join(cpprb_thread thread) nogil
+    void cpprb_block(cpprb_signals* before) nogil
+    void cpprb_unblock(const cpprb_signals* before) nogil
+    int cpprb_cores() nogil
+
+cdef enum:
+    MOST = 64                    # threads at one copy
+    BY_DEFAULT = 4               # more do not copy faster: memory is not
+
+cdef intp_t wanted = 0               # threads; 0: as many as there are cores, up to BY_DEFAULT
+cdef intp_t share_nbytes = 1 << 21   # the least that a thread is given
+
+
+cdef struct Share:
+    Job job
+    const void* work
+    intp_t start
+    intp_t stop
+
+
+def set_num_threads(n):
+    """Set how many threads copy a large batch, one of 4 MiB or more.
+
+    Parameters
+    ----------
+    n : int or None
+        At least 1; with 1, the thread that draws copies all by itself. None stands for the default:
+        the value of the environment variable ``CPPRB_LIKE_NUM_THREADS`` when the package was
+        imported, or else as many as the process may use cores, up to 4; for learners of a
+        ``SharedReplay`` one, as actors need the other cores.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``n`` is no integer of at least 1.
+
+    Notes
+    -----
+    The values of a batch do not depend on it. Smaller batches are copied by one thread. The threads
+    run while a batch is copied and end with it: a process that forks, or draws nothing, has none. A
+    program that draws large batches in as many processes as there are cores does best with 1.
+
+    Examples
+    --------
+    >>> import cpprb_like
+    >>> before = cpprb_like.get_num_threads()
+    >>> cpprb_like.set_num_threads(2)
+    >>> cpprb_like.get_num_threads()
+    2
+    >>> cpprb_like.set_num_threads(None)
+    >>> cpprb_like.get_num_threads() == before
+    True
+    """
+    global wanted
+    wanted = by_default if n is None else min(as_int("n", n, 1), MOST)
+
+
+def get_num_threads():
+    """How many threads copy a large batch, at most; see ``set_num_threads``.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> import cpprb_like
+    >>> cpprb_like.get_num_threads() >= 1
+    True
+    """
+    return c_limit()
+
+
+def share_from(intp_t nbytes):
+    """Set the least number of bytes that a thread is given, for tests; the number before."""
+    global share_nbytes
+    before, share_nbytes = share_nbytes, nbytes
+    return before
+
+
+def _read_default(given):
+    """The number of threads that the environment asks for; 0 if it asks for none."""
+    if not given:
+        return 0
+    if not given.isdecimal() or int(given) < 1:
+        raise ValueError(f"CPPRB_LIKE_NUM_THREADS: expected an integer of at least 1, got {given!r}")
+    return min(int(given), MOST)
+
+
+cdef intp_t by_default = _read_default(os.environ.get("CPPRB_LIKE_NUM_THREADS", ""))
+wanted = by_default
+
+
+cdef intp_t c_limit() noexcept nogil:
+    """The most threads that copy."""
+    return wanted if wanted else max(1, min(cpprb_cores(), BY_DEFAULT))
+
+
+cdef bint c_was_asked() noexcept nogil:
+    """Whether the program, or its environment, has chosen a number of threads."""
+    return wanted > 0
+
+
+cdef void* c_run(void* argument) noexcept nogil:
+    cdef Share* share = <Share*> argument
+    share.job(share.work, share.start, share.stop)
+    return NULL
+
+
+cdef void c_share(Job job, const void* work, intp_t n, intp_t nbytes) noexcept nogil:
+    """Do n items, of so many bytes in all, on as many cores as are worth it.
+
+    What a thread that cannot be started should do is done by the caller. A caller that holds the
+    interpreter lock does all: its copy is a small one, and modules built for tracing would have the
+    threads wait for the lock, and the caller for them.
+    """
+    cdef Share[MOST] shares
+    cdef cpprb_thread[MOST] threads
+    cdef bint[MOST] started
+    cdef cpprb_signals signals
+    cdef intp_t k, count = min(nbytes // max(share_nbytes, 1), n)
+    if count > 1:
+        count = min(count, c_limit())
+    if count <= 1 or PyGILState_Check():
+        job(work, 0, n)
+        return
+    cpprb_block(&signals)
+    for k in range(1, count):
+        shares[k].job, shares[k].work = job, work
+        shares[k].start, shares[k].stop = n * k // count, n * (k + 1) // count
+        started[k] = cpprb_start(&threads[k], c_run, &shares[k]) == 0
+    cpprb_unblock(&signals)
+    job(work, 0, n // count)
+    for k in range(1, count):
+        if started[k]:
+            cpprb_join(threads[k])
+        else:
+            c_run(&shares[k])
+
 
 cdef intp_t past_caches = CACHED_NBYTES  # batches that are larger are written so
 

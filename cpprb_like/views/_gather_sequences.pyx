@@ -15,7 +15,7 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._rows.chained cimport Chain, NextOf
 from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_move, c_prefetch_rows
-from cpprb_like._machine.cores cimport c_share
+from cpprb_like._machine.blocks cimport c_share
 from cpprb_like._core cimport (
     ABSENT, END, WRITTEN, Moment, Ring, Walk, c_cursor, c_forward, c_walk_of
 )

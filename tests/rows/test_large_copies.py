@@ -23,8 +23,7 @@ from strategies import Array
 
 import cpprb_like
 from cpprb_like import ReplayBuffer
-from cpprb_like._machine.blocks import stream_from
-from cpprb_like._machine.cores import share_from
+from cpprb_like._machine.blocks import share_from, stream_from
 from cpprb_like.buffers import Mixture
 from cpprb_like.views import FrameStacks, NStep, Sequences
 
@@ -235,7 +234,7 @@ def test_where_no_thread_can_be_started_the_caller_does_all() -> None:
     need("resource")
     code = """
         import resource, numpy as np, cpprb_like
-        from cpprb_like._machine.cores import share_from
+        from cpprb_like._machine.blocks import share_from
         rb = cpprb_like.ReplayBuffer(100, {"x": {"shape": 1000, "dtype": "u1"}}, seed=0)
         rb.add(x=np.arange(100)[:, None].repeat(1000, axis=1))
         out = {"x": np.zeros((64, 1000), "u1")}
