@@ -6,7 +6,7 @@ from cpprb_like._rows.absent_runs cimport AbsentRuns
 from cpprb_like._rows.chained cimport NewRows
 from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport c_prefetch_rows
-from cpprb_like._machine.pool cimport Pool
+from cpprb_like._machine.aligned cimport Pool
 from cpprb_like._rows.slot_set cimport SlotSet, c_has
 from cpprb_like._rows.tracker cimport Tracker
 from cpprb_like._rows.undo cimport Undo

@@ -18,7 +18,7 @@ from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_move, c_swap
 from cpprb_like._machine.clock cimport c_clock
 from cpprb_like._c.fences cimport c_fence, c_read_fence
-from cpprb_like._machine.pool cimport Pool
+from cpprb_like._machine.aligned cimport Pool
 from cpprb_like._c.stops cimport (
     NOWHERE, STOP_AMID, STOP_EDITING, STOP_RESERVED, STOP_WRITTEN, c_come_to, c_stop_at,
 )

@@ -1,7 +1,13 @@
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]: ...
 def aligned(array: NDArray[Any]) -> NDArray[Any]: ...
+
+@final
+class Pool: ...
+
+@final
+class Lease: ...

@@ -1,14 +1,19 @@
-"""Fresh arrays whose memory starts at a cache line: those of batches.
+"""Memory of the arrays of batches: it starts at a cache line, and is used again.
 
-So that whoever takes a batch over by DLPack or by its address need not copy it (JAX does unless it
+Libraries that take a batch by DLPack or by its address need no copy then (JAX copies unless memory
 is aligned to 64 bytes), and rows of a cache line lie in one. A small array owns memory of this
 module, by NumPy's own interface for that (NEP 49). Some of it is kept for the next array of its
-size, for a program draws batches of one size again and again.
+size, as a program draws batches of one size again and again.
 
-Compiled because it is called for each array of each batch. Not here: which memory large arrays of a
-ring are over (``pool``).
+A large array is over memory that a ``Pool`` lends, and that returns to it with the array. Each
+fresh one would cost a page fault for every 4 KiB, as the allocator gives large memory back to the
+system.
+
+Compiled because it is called for each array of each batch, and because memory returns by a C
+destructor. Not here: which arrays are over memory of a pool (``_rows.gather``).
 """
 
+cimport cython
 cimport numpy as cnp
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_New
@@ -18,6 +23,8 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memmove
 
 from cpprb_like._c.typedefs cimport intp_t
+
+import weakref
 
 import numpy as np
 
@@ -234,3 +241,71 @@ cdef void c_free(void* ctx, void* start, size_t nbytes) noexcept nogil:
         kept[lines].count += 1
     else:
         free(<char*> start - c_ahead(start))
+
+
+cdef enum:
+    MOST_KEPT = 1 << 30              # bytes
+    PATIENCE = 256                   # arrays after which memory that nobody asked for is freed
+
+
+@cython.final
+cdef class Pool:
+    """Pieces of memory by size.
+
+    With what is on loan it never holds more than was on loan at a time, and it forgets what has not
+    been asked for in a while: one huge batch does not stay.
+    """
+
+    def __cinit__(self):
+        self.spare = []
+        self.reference = weakref.ref(self)
+
+    cdef Lease c_lease(self, intp_t nbytes):
+        """Uninitialised memory, as that of ``c_memory``, that returns here when the lease dies."""
+        cdef Lease lease = Lease.__new__(Lease)
+        cdef intp_t place, size = nbytes + SLACK
+        self.arrays += 1
+        for place in range(len(self.spare) - 1, -1, -1):
+            if cnp.PyArray_NBYTES(<cnp.ndarray> self.spare[place][0]) == size:
+                lease.memory = self.spare.pop(place)[0]
+                self.spare_nbytes -= size
+                break
+        else:
+            lease.memory = c_memory(nbytes)
+        lease.home = self.reference
+        self.lent += size
+        self.peak = max(self.peak, self.lent)
+        return lease
+
+    cdef int c_give_back(self, memory) except -1:
+        cdef intp_t nbytes = cnp.PyArray_NBYTES(<cnp.ndarray> memory)
+        self.lent -= nbytes
+        self.spare_nbytes += nbytes
+        self.spare.append((memory, self.arrays))
+        return self.c_forget()
+
+    cdef int c_pass(self) except -1:
+        """An array was made that needed no memory from here, and what is kept here grows older."""
+        self.arrays += 1
+        return self.c_forget()
+
+    cdef int c_forget(self) except -1:
+        """Free what is too much, or has not been asked for in a while."""
+        while self.spare and (
+            self.spare_nbytes + self.lent > self.peak
+            or self.spare_nbytes > MOST_KEPT
+            or self.spare[0][1] + PATIENCE < self.arrays
+        ):
+            self.spare_nbytes -= cnp.PyArray_NBYTES(<cnp.ndarray> self.spare.pop(0)[0])
+        return 0
+
+
+@cython.final
+@cython.no_gc
+cdef class Lease:
+    """Keeps memory with the array that uses it, and gives it back when that array dies."""
+
+    def __dealloc__(self):
+        cdef Pool pool = None if self.home is None else self.home()
+        if pool is not None:
+            pool.c_give_back(self.memory)

@@ -14,14 +14,15 @@ from cpython.object cimport PyObject
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
-from cpprb_like._machine.aligned cimport LARGE_NBYTES, c_empty, c_numbers, c_over, c_start
+from cpprb_like._machine.aligned cimport (
+    LARGE_NBYTES, Lease, c_empty, c_numbers, c_over, c_start,
+)
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Block, c_gather_blocks
 from cpprb_like._c.copying cimport c_gather, c_prefetch_rows
 from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring
-from cpprb_like._machine.pool cimport Lease
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 import numpy as np
