@@ -11,7 +11,6 @@ cimport cython
 cimport numpy as cnp
 from libc.string cimport memcpy, memset
 
-from cpprb_like._rows.absent_runs cimport AbsentRuns
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._rows.chained cimport Chain, NewRows
 from cpprb_like._rows.column cimport Column
@@ -22,7 +21,7 @@ from cpprb_like._machine.aligned cimport Pool
 from cpprb_like._c.stops cimport (
     NOWHERE, STOP_AMID, STOP_EDITING, STOP_RESERVED, STOP_WRITTEN, c_come_to, c_stop_at,
 )
-from cpprb_like._rows.slot_set cimport SlotSet, c_has
+from cpprb_like._rows.slot_set cimport AbsentRuns, SlotSet, c_has
 from cpprb_like._rows.tracker cimport Tracker
 from cpprb_like._rows.undo cimport Undo
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint64_t

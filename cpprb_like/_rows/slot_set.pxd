@@ -1,8 +1,8 @@
-"""Attributes and C signatures of ``SlotSet``."""
+"""Attributes and C signatures of ``SlotSet`` and ``AbsentRuns``."""
 
 from numpy cimport ndarray
 
-from cpprb_like._c.typedefs cimport intp_t, uint64_t
+from cpprb_like._c.typedefs cimport int32_t, int64_t, intp_t, uint64_t
 
 
 cdef class SlotSet:
@@ -28,3 +28,15 @@ cdef class SlotSet:
 cdef inline bint c_has(SlotSet slots, intp_t slot) noexcept nogil:
     """Whether a slot is in the set."""
     return slots.count != 0 and slots.bits[slot >> 6] >> (slot & 63) & 1
+
+
+cdef class AbsentRuns:
+    cdef intp_t capacity
+    cdef intp_t n_envs
+    cdef ndarray memory              # what the two below point into; None until a row is absent
+    # Of an absent row, a number of absent rows one after the other in its stream, itself included:
+    cdef int32_t* onward             # from it on
+    cdef int32_t* back               # up to it
+
+    cdef int c_prepare(self) except -1
+    cdef void c_join(self, int64_t row, intp_t before, intp_t after) noexcept nogil

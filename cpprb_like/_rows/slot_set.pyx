@@ -1,15 +1,18 @@
-"""A set of slots, in which the k-th slot that is (not) in the set is found in logarithmic time.
+"""Absent rows by slot: the k-th slot that is (not) one of a set, and the runs that they form.
 
-The ring keeps the slots whose rows cannot be drawn in it, so a draw costs the same whether these
-are few or nearly all. One bit for each slot, and a Fenwick tree of the number of bits set in each
-word: a quarter of a byte for each slot. Compiled because a draw asks for every row. Not here: which
-slots these are (``_core``).
+The ring puts the slots whose rows cannot be drawn into a ``SlotSet``, so a draw costs the same
+whether these are few or nearly all: one bit for each slot, and a Fenwick tree of the number of bits
+set in each word, a quarter of a byte for each slot. ``AbsentRuns`` finds the next step of a stream
+in constant time, behind a pause of an environment or a deleted episode: the length of a run stands
+at its first and at its last row, so a row that becomes absent joins two runs in constant time.
+Eight bytes for each slot. Either allocates memory with the first absent row. Compiled because a
+draw asks for every row. Not here: which rows are absent (``_core``).
 """
 
 cimport cython
 cimport numpy as cnp
 
-from cpprb_like._c.typedefs cimport intp_t, uint64_t
+from cpprb_like._c.typedefs cimport int32_t, int64_t, intp_t, uint64_t
 
 import numpy as np
 
@@ -165,3 +168,48 @@ cdef inline intp_t c_search(SlotSet slots, intp_t place, bint free) noexcept nog
             shift += width
         width >>= 1
     return (word << 6) + shift
+
+
+cdef enum:
+    LONGEST = 0x7FFFFFFF             # a longer run is skipped in parts
+
+
+@cython.final
+cdef class AbsentRuns:
+    """Lengths of the runs of absent rows of a ring.
+
+    A stored length stays valid as long as its row is in the ring, as absent rows stay absent. In
+    the middle of a run it may be too short.
+
+    Parameters
+    ----------
+    capacity, n_envs : int
+        Slots, and streams that rows belong to in turn.
+    """
+
+    def __cinit__(self, intp_t capacity, intp_t n_envs):
+        self.capacity = capacity
+        self.n_envs = n_envs
+
+    @property
+    def nbytes(self):
+        """Bytes of memory."""
+        return 0 if self.memory is None else self.memory.nbytes
+
+    cdef int c_prepare(self) except -1:
+        """Allocate memory, if there is none yet, before a row becomes absent."""
+        if self.memory is None:
+            self.memory = np.zeros(2 * self.capacity, np.int32)
+            self.onward = <int32_t*> cnp.PyArray_DATA(self.memory)
+            self.back = self.onward + self.capacity
+        return 0
+
+    cdef void c_join(self, int64_t row, intp_t before, intp_t after) noexcept nogil:
+        """A row became absent, between runs of so many absent rows that are in the ring."""
+        cdef intp_t slot = <intp_t> (row % self.capacity)
+        cdef int64_t first = row - <int64_t> before * self.n_envs
+        cdef int64_t last = row + <int64_t> after * self.n_envs
+        self.onward[slot] = <int32_t> min(1 + after, LONGEST)
+        self.back[slot] = <int32_t> min(1 + before, LONGEST)
+        self.onward[first % self.capacity] = <int32_t> min(1 + before + after, LONGEST)
+        self.back[last % self.capacity] = <int32_t> min(1 + before + after, LONGEST)
