@@ -1,4 +1,4 @@
-"""C signatures of copying rows out of a ring."""
+"""C signatures of copies between rows of a ring and arrays."""
 
 from numpy cimport ndarray
 
@@ -16,3 +16,6 @@ cdef int c_check_arrays(list arrays, tuple columns, intp_t n) except -1
 cdef ndarray c_new_array(Ring ring, Column column, intp_t n)
 cdef int c_fill(Ring ring, list arrays, tuple columns, ndarray slots) except -1
 cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) noexcept nogil
+cdef void c_write(
+    Ring ring, list columns, list arrays, const intp_t* slots, intp_t n
+) noexcept

@@ -1,6 +1,6 @@
 """New values for stored fields of rows: which may be replaced, and by what.
 
-Not here: how rows are named (``_rows.row_handles``), the writing (``_rows.replace``), and
+Not here: how rows are named (``_rows.row_handles``), the writing (``_rows.gather``), and
 ``update`` itself (``_replay``).
 """
 

@@ -42,9 +42,8 @@ from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.episode_index import EpisodeIndex
-from cpprb_like._rows.gather import take
+from cpprb_like._rows.gather import take, write
 from cpprb_like._rows.indexing import resolve
-from cpprb_like._rows.replace import write
 from cpprb_like._rows.row_handles import handles, without_row
 from cpprb_like._rows.tracker import Tracker
 from cpprb_like.buffers._entry import BufferBase, not_initialised

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from numbered_rows import numbered
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like._rows.replace import write
+from cpprb_like._rows.gather import write
 from cpprb_like.samplers import (
     Extra,
     LegacyUniform,
