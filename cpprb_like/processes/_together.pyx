@@ -17,7 +17,7 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded_each
-from cpprb_like._c.shuffle cimport Shuffle
+from cpprb_like.samplers._uniform_draws cimport Shuffle
 from cpprb_like._c.tree_node cimport c_find
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 from cpprb_like._core cimport HANDLE_BASE, WRITTEN, Ring

@@ -3,7 +3,7 @@
 from numpy cimport ndarray
 
 from cpprb_like._core cimport Ring
-from cpprb_like._c.shuffle cimport Shuffle
+from cpprb_like.samplers._uniform_draws cimport Shuffle
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint64_t
 
 

@@ -2,7 +2,7 @@
 
 Compiled because it looks at every row. The cost of a batch is proportional to its size, that of the
 first one too. Not here: reading the rows (``buffers._replay``), and the random order
-(``_c.shuffle``).
+(``Shuffle`` of ``_uniform_draws``).
 """
 
 cimport cython
@@ -12,7 +12,7 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._core cimport Ring
 from cpprb_like._c.random_integers cimport Bits, c_bits_of
-from cpprb_like._c.shuffle cimport Shuffle
+from cpprb_like.samplers._uniform_draws cimport Shuffle
 from cpprb_like._c.typedefs cimport intp_t, uint64_t
 
 import numpy as np

@@ -1,7 +1,14 @@
+from typing import final
+
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from cpprb_like._core import Ring
+
+@final
+class Shuffle:
+    def __new__(cls, n: int, most: int) -> Self: ...
 
 def draw_uniform(
     ring: Ring,
