@@ -122,7 +122,11 @@ class PrioritySampler(Sampler):
             As ``read_priorities``.
         """
         values = self.read_priorities(priorities)
-        return Beside(len(values), partial(self.set_new, priorities=values))
+
+        def publish(first: int, clears: int) -> None:
+            self.set_new(first, clears, values)
+
+        return Beside(len(values), publish)
 
     def set_new(self, first: int, clears: int, priorities: Floats) -> None:
         """Set the priorities of new rows, from row id ``first`` on, which have just been written.
