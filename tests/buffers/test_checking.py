@@ -15,7 +15,7 @@ from strategies import Array
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._core import N_STATE_WORDS, WORD_CLEARS, WORD_EDITS
 from cpprb_like._files.arenas import allocate_floats
-from cpprb_like.samplers import Prioritized, RankBased, _prioritized
+from cpprb_like.samplers import Prioritized, RankBased, _prioritized, _rank_based
 
 DEPTH = 3
 HEADER = slice(64, 64 + 8 * N_STATE_WORDS)  # the words that every buffer has
@@ -379,22 +379,27 @@ def test_fields_that_are_no_ids(
         played(9, 5).check(**arguments)
 
 
-def test_ranks_that_do_not_fit_the_weights_are_seen() -> None:
+def test_ranks_that_do_not_fit_the_weights_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that weighs something has a priority, is counted in its group, and others are not."""
+    memory: dict[str, Any] = {}
+    monkeypatch.setattr(
+        _rank_based, "memory_of", lambda _, name, n: memory.setdefault(name, np.zeros(n))
+    )
     sampler = RankBased(1.0)
     rb = PrioritizedReplayBuffer(9, {"x": {"shape": ()}}, sampler=sampler)
     rb.add(x=range(5), priorities=range(5))
     rb.sample(1)
     rb.check()
-    ranks = sampler.rows.ranks
-    assert ranks is not None
-    _, *rest = ranks.save()
-    priorities = ranks.priorities
-    for slot, wrong in ((2, np.nan), (7, 2.0)):
-        changed = priorities.copy()
-        changed[slot] = wrong
-        ranks.load((changed, *rest))
+    for name, slot, wrong in (("priorities", 2, np.nan), ("weights", 3, 0.0)):
+        right = memory[name][slot]
+        memory[name][slot] = wrong
         with pytest.raises(AssertionError, match=f"priority of slot {slot}"):
             rb.check()
-    ranks.load((priorities, *rest))
+        memory[name][slot] = right
+        rb.check()
+    counted = memory["priorities"][2]
+    memory["priorities"][2] = 4.0
+    with pytest.raises(AssertionError, match="slots of each group"):
+        rb.check()
+    memory["priorities"][2] = counted
     rb.check()

@@ -466,8 +466,10 @@ def test_ranks_that_cannot_be() -> None:
         (1, 4, "rows at the last sort"),
         (2, -1, "rows at the last sort"),
     ):
+        given: list[Any] = [*sound]
+        given[number] = wrong
         with pytest.raises(ValueError, match=words):
-            ranks.load(*sound[:number], wrong, *sound[number + 1 :])
+            ranks.load(*given)
     assert ranks.group_counts.tolist() == [0, 0]
 
 
