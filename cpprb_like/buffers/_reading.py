@@ -630,11 +630,17 @@ class Reading:
             still=partial(now.all_drawable, drawn),
             read=self._read_again,
         )
-        return all(revision.choose(rows, batch) for revision in self.revisions)
+        for revision in self.revisions:  # noqa: SIM110 (generators change StopIteration of users)
+            if not revision.choose(rows, batch):
+                return False
+        return True
 
     def _read_again(self, slots: Slots, steps: Slots | None, columns: tuple[Column, ...]) -> Batch:
         return RowPlan(self.plan.now, columns, frozenset()).read(slots, None, steps)[0]
 
     def write(self, batch: Batch) -> bool:
         """Write what the layers revise; false if rows went away: others are drawn then."""
-        return all(revision.write(batch) for revision in self.revisions)
+        for revision in self.revisions:  # noqa: SIM110 (as above)
+            if not revision.write(batch):
+                return False
+        return True

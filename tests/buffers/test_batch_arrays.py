@@ -87,7 +87,7 @@ LAYERS: dict[str, tuple[Any, ...]] = {
     "n-step": (NStep(2, 0.9, rew="rew"),),
     "sequences": (Sequences(3),),
     "sequences, one value": (Sequences(3, first_only=("act",)),),
-    "stacks": (FrameStacks({"rew": 3, "far": 2}),),
+    "stacks": (FrameStacks({"act": 3, "bit": 2}),),
     "sequences of stacks": (Sequences(3), FrameStacks({"act": 3})),
 }
 
