@@ -3,7 +3,7 @@ from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
+from typing_extensions import Self, disjoint_base
 
 from cpprb_like._rows.chained import Chain
 from cpprb_like._rows.column import Column
@@ -100,9 +100,11 @@ class Ring:
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.uint8]]: ...
     def row_ids(self, slots: NDArray[np.intp]) -> NDArray[np.int64]: ...
 
+@disjoint_base
 class DerivedState:
     ring: Ring
 
+@disjoint_base
 class Beside:
     ring: Ring | None
     n: int

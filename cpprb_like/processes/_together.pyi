@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -11,6 +12,23 @@ from cpprb_like.samplers._starts import Starts
 def draw_uniform_together(
     group: Followers, rng: np.random.Generator, replace: bool, beta: object, n: int
 ) -> tuple[NDArray[np.intp], dict[str, NDArray[Any]]]: ...
+def draw_of_ring(
+    group: Followers, rng: np.random.Generator, replace: bool, number: int, n: int
+) -> NDArray[np.intp]: ...
+def draw_each(
+    group: Followers,
+    counts: list[int],
+    draw: Callable[[int, int], NDArray[np.intp]],
+    n: int,
+    rng: np.random.Generator,
+) -> NDArray[np.intp]: ...
+def draw_distinct_of(
+    group: Followers,
+    counts: list[int],
+    draw: Callable[[int, int], NDArray[np.intp]],
+    n: int,
+    rng: np.random.Generator,
+) -> NDArray[np.intp]: ...
 
 @final
 class StartsTogether:
