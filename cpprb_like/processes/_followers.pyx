@@ -564,7 +564,7 @@ cdef class Followers:
                 if part is None:
                     late[0] = number
                     return None
-                parts.append((number, part))
+                parts.append((number, len(slots), part))
             batch = self.c_join(parts, values, places, n, arrays)
         except (ValueError, IndexError):
             late[0] = self.c_overtaken(values, n)
@@ -579,10 +579,13 @@ cdef class Followers:
     cdef dict c_join(
         self, list parts, const intp_t* rows, const intp_t* places, intp_t n, dict arrays
     ):
-        """A batch of the columns of its parts, each row in its place; see ``c_parts``."""
-        cdef dict first = parts[0][1], batch = {}, part
+        """A batch of the columns of its parts, each row in its place; see ``c_parts``.
+
+        A part is the number of its ring, its number of rows, and its columns.
+        """
+        cdef dict first = parts[0][2], batch = {}, part
         cdef cnp.ndarray out, values
-        cdef intp_t k, number, start, nbytes
+        cdef intp_t k, number, count, start, nbytes
         cdef const char** bases
         cdef const char** wholes
         if len(parts) == 1 and arrays is None:
@@ -597,14 +600,21 @@ cdef class Followers:
                 out = None if arrays is None else arrays.get(name)
                 if out is None:
                     out = c_like(values, n)
-                nbytes = cnp.PyArray_NBYTES(values) // cnp.PyArray_DIM(values, 0)
                 start = 0
-                for number, part in parts:
+                for number, count, part in parts:
                     values = part[name]
+                    c_check_part(name, values, out, count)
                     if not cnp.PyArray_IS_C_CONTIGUOUS(values) or values.dtype != out.dtype:
                         values = part[name] = np.ascontiguousarray(values, out.dtype)
+                    nbytes = cnp.PyArray_NBYTES(values) // count
                     bases[number] = cnp.PyArray_BYTES(values) - start * nbytes
-                    start += cnp.PyArray_DIM(values, 0)
+                    start += count
+                if out.dtype.hasobject:  # of a layer of the caller
+                    joined = np.concatenate([part[name] for _, _, part in parts])
+                    for k in range(n):
+                        out[k] = joined[places[k]]
+                    batch[name] = out
+                    continue
                 for k in range(n):
                     wholes[k] = bases[rows[k] & self.mask] + places[k] * nbytes
                 if n * nbytes < UNLOCKED_NBYTES:
@@ -766,10 +776,26 @@ cdef inline void c_fetch_records(
         c_prefetch_rows(records[k] + first, size, size, &zero, 1)
 
 
+cdef int c_check_part(name, cnp.ndarray values, cnp.ndarray out, intp_t count) except -1:
+    """Raise unless a column of a part has so many rows, of the shape of those of a batch."""
+    cdef intp_t k, ndim = cnp.PyArray_NDIM(values)
+    cdef bint fits = ndim > 0 and ndim == cnp.PyArray_NDIM(out)
+    fits = fits and cnp.PyArray_DIM(values, 0) == count
+    for k in range(1, ndim if fits else 0):
+        fits = fits and cnp.PyArray_DIM(values, k) == cnp.PyArray_DIM(out, k)
+    if not fits:
+        shape = (count, *[out.shape[k] for k in range(1, out.ndim)])
+        found = tuple([values.shape[k] for k in range(ndim)])
+        raise ValueError(f"column {name!r}: expected shape {shape}, got {found}")
+    return 0
+
+
 cdef cnp.ndarray c_like(cnp.ndarray values, intp_t n):
     """A fresh array for n rows of the kind of these."""
     cdef intp_t[cnp.NPY_MAXDIMS] dims
     cdef intp_t k, ndim = cnp.PyArray_NDIM(values)
+    if ndim == 0 or values.dtype.hasobject:
+        return np.empty((n, *(<object> values).shape[1:]), values.dtype)
     for k in range(ndim):
         dims[k] = cnp.PyArray_DIM(values, k)
     dims[0] = n

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import Batch
 from cpprb_like.buffers._view import View
 from cpprb_like.processes._draws import Beta, Drawn, RowNumbers
@@ -86,14 +85,6 @@ class LearnerView(Sharded):
                 if self._starts is not None and part.starts is not None:
                     self._starts.put(number, part.starts)
                 self._parts[number] = part
-
-    def _begin_epoch(
-        self, fields: Names, shuffle: bool, rng: np.random.Generator | None
-    ) -> EpochOrder | None:
-        with self._shards.lock:
-            self._shards.follow()
-            self._open_parts()
-            return super()._begin_epoch(fields, shuffle, rng)
 
     def _read_chosen(self, choose: Callable[[Limits], RowNumbers], names: Names) -> Batch:
         self._open_parts()

@@ -256,6 +256,9 @@ class Sharded(Source):
 
     # ------------------------------------------------------------------ epochs
 
+    def _open_parts(self) -> None:
+        """Make ``_parts`` of the shards that have come, where they are not the readers."""
+
     def _begin_epoch(
         self, fields: Names, shuffle: bool, rng: np.random.Generator | None
     ) -> EpochOrder | None:
@@ -263,6 +266,7 @@ class Sharded(Source):
         with shards.lock:
             generator = order_generator(shuffle, rng, shards.rng)
             shards.follow()
+            self._open_parts()
             rings = [(number, ring) for number, ring in shards.group.usable_rings if len(ring)]
             found = {number: self._parts[number].order(generator) for number, _ in rings}
             clears = [(number, ring, ring.clears) for number, ring in rings]

@@ -6,7 +6,7 @@ import gc
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from cpprb_like.samplers import (
     Sampler,
     Uniform,
 )
-from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences
+from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences, Windows
 
 Array = npt.NDArray[Any]
 SIZES = (10, 90, 400, 0)  # rows of each shard: uneven, and none
@@ -570,6 +570,91 @@ def test_an_epoch_of_a_view_has_each_start_once(name: str) -> None:
                 check_view = batch["id"] if batch["id"].ndim == 1 else batch["id"][:, 0]
                 found += check_view.tolist()
             assert len(found) == len(set(found)) > 30
+
+
+@pytest.mark.parametrize("came_at", [1, 2])
+def test_an_epoch_of_a_view_begins_while_a_shard_comes(came_at: int) -> None:
+    """The shards that are looked at last have views of their own, as all others."""
+    with SharedReplay(200, SMALL, writers=2, reserve=False) as replay:
+        with replay.actor(0) as actor:
+            actor.add(**{key: plain(ids(0, 0, 10))[key] for key in SMALL})
+        view = replay.learner(seed=0).view(Sequences(2))
+        follow, looks = view._shards.follow, 0
+
+        def follow_and_find() -> None:
+            nonlocal looks
+            looks += 1
+            if looks == came_at:
+                with replay.actor(1) as other:
+                    other.add(**{key: plain(ids(1, 0, 10))[key] for key in SMALL})
+            follow()
+
+        view._shards.follow = follow_and_find  # type: ignore[method-assign]
+        assert sum(len(batch["id"]) for batch in view.epoch(4)) in (9, 18)
+
+
+class Named(Layer):
+    """A layer with a column of Python objects, of which each batch has fresh ones."""
+
+    def reads(self, fields: Mapping[str, Any]) -> list[str]:
+        return ["id"]
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {"name": (object, ())}
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> dict[str, Array]:
+        return {"name": np.array([f"row {row}" for row in windows.read("id").ravel()], object)}
+
+
+def test_objects_that_a_layer_makes_are_those_of_their_rows(replay: SharedReplay) -> None:
+    """They are copied with their counts of references."""
+    view = replay.learner(seed=0).view(Named())
+    for _ in range(20):
+        batch = view.sample(50)
+        assert batch["name"].tolist() == [f"row {row}" for row in batch["id"]]
+
+
+class Uneven(Layer):
+    """A layer whose column has another shape in each shard."""
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {"odd": (np.float64, ())}
+
+    def revises(self, plan: Any) -> Any:
+        return lambda draws: self
+
+    def choose(self, drawn: Any, batch: dict[str, Array]) -> bool:
+        batch["odd"] = self.values(drawn.items)
+        return True
+
+    def write(self, batch: dict[str, Array]) -> bool:
+        return True
+
+    def values(self, n: int) -> Array:
+        return np.zeros((n, n))
+
+
+class Short(Uneven):
+    """A layer whose column has too few rows."""
+
+    def values(self, n: int) -> Array:
+        return np.zeros(n - 1)
+
+
+class Single(Uneven):
+    """A layer whose column is no array of rows."""
+
+    def values(self, n: int) -> Array:
+        return np.array(1.0)
+
+
+@pytest.mark.parametrize("layer", [Uneven, Short, Single])
+def test_columns_of_parts_that_do_not_fit_are_refused(
+    replay: SharedReplay, layer: Callable[[], Layer]
+) -> None:
+    """They are not copied as if they had the shape of each other."""
+    with pytest.raises(ValueError, match="column 'odd': expected shape"):
+        replay.learner(seed=0).view(layer()).sample(200)
 
 
 def test_layers_that_do_not_fit_are_refused(replay: SharedReplay) -> None:
