@@ -699,17 +699,22 @@ cdef class RowWeights(DerivedState):
     cdef int c_put_all(self, int64_t first, float64_t[::1] values) except -1:
         """Set all leaves, of which no sums are made: rows from ``first`` on have these values.
 
-        It goes from slot to slot and writes each once. A process that is killed leaves the others in a
-        file as they were.
+        It writes each slot once. A process that is killed leaves the others in a file as they were.
+        Rows that can be drawn come first. Then a row that waits for its n-step window may take the
+        place where the weight of one of them was held.
         """
         cdef intp_t slot, stored = self.ring.c_stored()
         cdef int64_t row
-        for slot in range(stored):
-            row = self.ring.c_row_at(slot)
-            if 0 <= row - first < values.shape[0]:
-                self.c_put(row, values[row - first])
-            else:
-                self.c_take_out(slot)
+        cdef bint can_draw
+        for can_draw in (True, False):
+            for slot in range(stored):
+                if self.ring.c_can_draw(slot) != can_draw:
+                    continue
+                row = self.ring.c_row_at(slot)
+                if 0 <= row - first < values.shape[0]:
+                    self.c_put(row, values[row - first])
+                else:
+                    self.c_take_out(slot)
         np.asarray(self.tree.nodes)[stored : self.ring.capacity] = 0.0
         return 0
 
@@ -774,6 +779,9 @@ cdef class RowWeights(DerivedState):
         if saved is not None:
             held_rows[~np.isin(held_rows, list(held))] = -1  # they would keep the places of rows to come
             self.restore(saved)
+            for k in range(n):
+                if held_rows[k] >= 0 and not self.ring.c_is_open(held_rows[k]):
+                    held_rows[k] = -1  # its weight is in a leaf: it would be set once more, later
         self.noted = numbers
         self.notes = &notes[0]
         self.c_note_down()
@@ -805,9 +813,13 @@ cdef class RowWeights(DerivedState):
         elif positive:
             is_new |= values == 0.0
         known = values[~is_new]
-        values[is_new] = NAN
+        fresh = NAN
+        if self.maxima is not None and filled > 0:  # rows that were overwritten since count, as in a draw
+            is_gone = self.ring.flags()[rows % self.ring.capacity] & ABSENT != 0
+            fresh = values.max(initial=0.0, where=(rows >= filled) | ~is_gone) or NAN
+        values[is_new] = fresh
         sound = (known >= 0.0) & (known <= self.tree.largest)
-        if not sound.all() or not (
+        if not sound.all() or fresh > self.tree.largest or not (
             self.first <= newest <= self.tree.largest and 1.0 <= greatest < INFINITY
         ):
             raise ValueError("the priorities of the rows were damaged")

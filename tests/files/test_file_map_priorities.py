@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +114,21 @@ def test_rows_that_were_added_without_priorities(tmp_path: Path) -> None:
     assert found == pytest.approx([1.0, 5**0.7, 5**0.7, 5**0.7])
 
 
+def test_new_rows_have_the_greatest_priority_that_was_there(tmp_path: Path) -> None:
+    """With ``"present"`` rows that no draw has seen weigh the same with and without a new start.
+
+    The row of the greatest priority had been overwritten by them, and did not count any more.
+    """
+    rb = make("present", tmp_path, "x")
+    twin = PrioritizedReplayBuffer(40, FIELDS, sampler=SAMPLERS["present"](), seed=0)
+    for each in (rb, twin):
+        each.add(x=np.arange(40), done=np.zeros(40), priorities=[9.0] + 39 * [2.0])
+        each.get_max_priority()
+        each.add(x=[40, 41], done=[0, 0])
+    del rb, each
+    assert weights(make("present", tmp_path, "r+")) == weights(twin)
+
+
 def test_a_sampler_file_that_was_damaged_or_lost(tmp_path: Path) -> None:
     """A number that is no weight is refused; without the file all rows have that of new rows."""
     rb = make("proportional", tmp_path, "x")
@@ -130,6 +149,78 @@ def test_a_sampler_file_that_was_damaged_or_lost(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match=r"a\.sampler\.dat is missing"):
         assert weights(make("proportional", tmp_path, "r+")) == ([1.0, 1.0], 1.0)
     make("proportional", tmp_path, "r+")  # the file is there again
+
+
+NSTEP: Any = {"size": 3, "rew": [], "next": []}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_priorities_set_after_opening_stay(tmp_path: Path, name: str) -> None:
+    """Rows whose windows were completed just before the end get no weight a second time.
+
+    Their weights were still held in the file. The next row had set those over newer priorities.
+    """
+    rb = make(name, tmp_path, "x", Nstep=NSTEP)
+    rb.add(x=[0, 1], done=[False, False], priorities=[2.0, 3.0])
+    rb.get_max_priority()
+    rb.add(x=[2, 3], done=[False, True])
+    del rb
+    rb = make(name, tmp_path, "r+", Nstep=NSTEP)
+    rb.update_priorities([0, 1], [7.0, 9.0])
+    expected = weights(rb)[0]
+    rb.add(x=4, done=True)
+    assert weights(rb)[0][:4] == expected
+
+
+KILLED_WHILE_OPENING = """
+import os, signal, sys
+import numpy as np
+from test_file_map_priorities import large
+
+find_nan = np.isnan
+
+def isnan(*values):
+    signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))
+    return find_nan(*values)
+
+np.isnan = isnan  # the last call before weights are written
+large(sys.argv[1], "r+")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def large(folder: str, mode: Any) -> PrioritizedReplayBuffer:
+    """A buffer so large that it takes a millisecond to set all weights."""
+    return PrioritizedReplayBuffer(
+        (1 << 18) - 2, {"x": {"shape": (), "dtype": bool}}, Nstep=NSTEP,
+        sampler=Prioritized(1.0, eps=0.0), mmap_prefix=f"{folder}/a", mmap_mode=mode,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers")
+def test_a_process_that_is_killed_while_it_opens_a_file(tmp_path: Path) -> None:
+    """The weights that were held are there, whichever weights had been set.
+
+    Rows that waited came first, as they are in the first slots, and took the places of others.
+    """
+    rb = large(str(tmp_path), "x")
+    n = rb.ring.capacity
+    rb.add(x=np.zeros(n - 2, bool), priorities=np.ones(n - 2))
+    rb.add(x=[0, 0], priorities=[5.0, 6.0])
+    rb.get_max_priority()
+    rb.add(x=[0, 0])
+    del rb
+    raw = (tmp_path / "a.sampler.dat").read_bytes()
+    for seconds in (0.0002, 0.0005, 0.001, 0.002):
+        (tmp_path / "a.sampler.dat").write_bytes(raw)
+        command = [sys.executable, "-c", KILLED_WHILE_OPENING, str(tmp_path), str(seconds)]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        }
+        assert subprocess.run(command, env=environment, check=False).returncode < 0
+        rb = large(str(tmp_path), "r+")
+        assert rb.sampler.rows.get(np.arange(n - 3, n)).tolist() == [1.0, 5.0, 6.0]  # type: ignore[attr-defined]
+        del rb
 
 
 def cleared(name: str, folder: Path) -> PrioritizedReplayBuffer:
