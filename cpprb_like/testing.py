@@ -792,6 +792,8 @@ class _LayerHistory:
     def __init__(
         self, fields: dict[str, FieldSpec], n_envs: int, next_of: str | None, seed: int
     ) -> None:
+        if "row" in fields:
+            raise ValueError("fields: expected none called 'row', which check_layer adds")
         fields = {"row": {"shape": (), "dtype": np.int64}, **fields}
         self.rng = np.random.default_rng(seed)
         self.rb = ReplayBuffer(24 * n_envs, fields, n_envs=n_envs, next_of=next_of, seed=seed)
@@ -1017,7 +1019,7 @@ class _LayerStage:
             ids = batch["row"].reshape(len(slots), n)
             mask = batch.get("mask", np.ones(ids.shape, np.bool_)).reshape(ids.shape)
             known = dict(zip(whole["row"].tolist(), range(len(self.slots)), strict=True))
-            for name in self.own:
+            for name in self.own.keys() - view._now.rows.last_fields:
                 values = batch[name].reshape(len(slots), n, *whole[name].shape[1:])
                 for i, k in zip(*np.nonzero(mask), strict=True):
                     row = known.get(int(ids[i, k]))

@@ -208,6 +208,14 @@ def test_what_is_no_layer_is_refused() -> None:
     """By its name."""
     with pytest.raises(TypeError, match="make_layer: expected a callable, got"):
         check_layer(NStep(3))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="fields: expected none called 'row'"):
+        check_layer(lambda: FrameStacks({"row": 2}), {"row": {"shape": 2}})
+
+
+def test_next_values_are_those_of_the_last_step_beside_n_step_returns() -> None:
+    """A layer that replaces a next field gives there what it gives for that step."""
+    fields: dict[str, Any] = {"obs": {"shape": 2}, "rew": {}, "done": {"dtype": bool}}
+    check_layer(lambda: FrameStacks({"obs": 3}), fields, next_of="obs")
     with pytest.raises(TypeError, match="make_layer: expected a callable that makes a Layer"):
         check_layer(lambda: 3)  # type: ignore[arg-type,return-value]
     with pytest.raises(ValueError, match="at most 8 rows"):
