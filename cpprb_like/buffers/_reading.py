@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import read_names
 from cpprb_like._machine.aligned import aligned
@@ -65,9 +66,8 @@ class Part:
         self.fills = type(opened).fill is not Layer.fill
         self.revises = type(opened).revises is not Layer.revises
         before, after = opened.around(fields)
-        if before < 0 or after < 0:
-            raise ValueError(f"{self.name}.around: expected rows from 0 on, got {before}, {after}")
-        self.around = int(before), int(after)
+        around = f"{self.name}.around"
+        self.around = as_int(around, before, 0), as_int(around, after, 0)
         self.reads = self._names_of("reads", opened.reads(fields), fields)
         self.changes = self._names_of("changes", opened.changes(fields), fields)
         self.columns = {
@@ -76,6 +76,10 @@ class Part:
         }
         self.replaced = frozenset(self.columns) & frozenset(fields)
         self.added = frozenset(self.columns) - frozenset(fields)
+        if self.columns and not self.fills and (self.replaced or not self.revises):
+            raise TypeError(
+                f"{self.name}: expected a method fill, which makes {list(self.columns)}, got none"
+            )
 
     def _names_of(
         self, hook: str, names: Iterable[str], fields: dict[str, ColumnSpec]
@@ -227,6 +231,7 @@ class Opened:
         others: dict[str, ColumnSpec] = {}
         if items is not None:
             others[items.mark] = ColumnSpec(np.dtype(np.bool_), ())
+        taken = {*added, *others, "indexes", ROW_INDEXES, *self.sampler.columns}
         self.replaced_by: dict[str, Part] = {}
         specs = dict(fields)
         for part in self.parts:
@@ -234,7 +239,7 @@ class Opened:
                 if name in fields:
                     self.replaced_by[name] = part
                     specs[name] = spec
-                elif name in added or name in others:
+                elif name in taken:
                     raise ValueError(f"{part.name}: {name!r} is a further column of the view")
                 else:
                     (added if part.fills else others)[name] = spec
@@ -249,9 +254,9 @@ class Opened:
 
         self.specs = {name: item(name, spec) for name, spec in specs.items()}
         self.further = {name: item(name, spec) for name, spec in {**added, **others}.items()}
-        taken = sorted(set(fields) & set(self.further))
-        if taken:
-            raise ValueError(f"view adds the column {taken[0]!r}: a field has this name")
+        twice = sorted(set(fields) & set(self.further))
+        if twice:
+            raise ValueError(f"view adds the column {twice[0]!r}: a field has this name")
         self.item_nbytes = sum(map(self._nbytes_of, ring_names(self.ring.columns)))
         if items is not None:
             self.item_nbytes += 16 * items.rows
@@ -393,7 +398,13 @@ class RowPlan:
             for part in now.filling
             if (found := {name: one for name, one in part.columns.items() if name in wanted})
         ]
-        self._no_discount = "discount" in now.added - added
+        # Replaced fields that the batch leaves out: a layer reads them for its further columns.
+        self._left_out = frozenset[str]().union(
+            *(part.reads & part.replaced for part, found in self.fills if part.added & set(found))
+        ) - set(names)
+        self.base += tuple(column for column in now.ring.columns if column.name in self._left_out)
+        has_discount = now.nstep is not None and now.nstep.discount
+        self._no_discount = has_discount and "discount" not in added
 
     def read(
         self, slots: Slots, given: Batch | None, steps: Slots | None
@@ -435,6 +446,8 @@ class RowPlan:
                     out[name][...] = array
                     array = out[name]
                 batch[name] = aligned(array)
+        for name in self._left_out:
+            del batch[name]
         return batch, walk
 
     def _array_of(self, column: Column, given: Batch, n: int) -> Array:

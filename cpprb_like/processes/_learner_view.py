@@ -60,6 +60,8 @@ class LearnerView(Sharded):
             if few == options["size"]:
                 raise
             self._model = View(model_of(options["size"]), self.layers)  # long sequences
+        for name in self._model._now.further.keys() & self.sampler.columns.keys():
+            raise ValueError(f"view adds the column {name!r}: {self.sampler!r} gives this one")
         self._starts: StartsTogether | None = None
         if self._model._now.starts is not None:
             self._starts = StartsTogether(self._shards.group)

@@ -193,6 +193,88 @@ def test_a_replaced_field_is_cast_and_written_into_the_arrays_of_the_caller() ->
     assert "rew" not in view.sample(3, fields="value")
 
 
+class Halves(Layer):
+    """Replaces a field, and makes a further column of what it was."""
+
+    def reads(self, fields: Mapping[str, Any]) -> list[str]:
+        del fields
+        return ["value"]
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        del fields
+        return {"value": (np.float32, ()), "whole": (np.float32, ())}
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> dict[str, Array]:
+        made = {"value": windows.values["value"] / 2, "whole": windows.values["value"].copy()}
+        return {name: made[name] for name in wanted}
+
+
+@pytest.mark.parametrize("further", [(), (Sequences(3),), (Sequences(3, first_only="value"),)])
+def test_a_layer_has_the_values_of_a_field_that_the_batch_leaves_out(
+    further: tuple[Layer, ...],
+) -> None:
+    """A further column is in each batch, so the field that it is made of is read for it."""
+    values = steps(0, 10)
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**values)
+    view = rb.view(Halves(), *further)
+    for names in (None, ["obs"], ["obs", "value"]):
+        batch = view.sample(6, fields=names)
+        assert ("value" in batch) == (names is None or "value" in names)
+        there = batch.get("mask", np.ones(6, bool)).astype(bool)
+        rows = batch["obs"][there][:, 0].astype(int)
+        np.testing.assert_array_equal(batch["whole"][there], values["value"][rows])
+
+
+@pytest.mark.parametrize("first_only", ["discount", "rew"])
+def test_a_layer_may_make_the_column_discount(first_only: str) -> None:
+    """Where no n-step returns do: for all rows of sequences, or for the first ones."""
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**steps(0, 10))
+    layer = Replaces("discount", (np.float32, ()), lambda n: np.full(n, 0.5, np.float32))
+    batch = rb.view(layer, Sequences(3, first_only=first_only)).sample(4)
+    assert batch["discount"].shape == ((4,) if first_only == "discount" else (4, 3))
+    assert set(batch["discount"].ravel().tolist()) <= {0.5, 0.0}
+
+
+@pytest.mark.parametrize("name", ["indexes", "row_indexes", "weights"])
+def test_columns_of_a_view_are_no_layers(name: str) -> None:
+    """The column of the layer would be lost where the view writes its own."""
+    layer = Replaces(name, (np.float32, ()), lambda n: np.zeros(n, np.float32))
+    rb = ReplayBuffer(20, FIELDS, sampler=Prioritized(), seed=0)
+    with pytest.raises(ValueError, match=f"Replaces: '{name}' is a further column"):
+        rb.view(layer, Sequences(2))
+    with SharedReplay(20, FIELDS, writers=1) as replay:
+        learner = replay.learner(Prioritized(), seed=0)
+        with pytest.raises(ValueError, match=f"column.*'{name}'|'{name}' is a further column"):
+            learner.view(layer)
+
+
+class Declares(Layer):
+    """Says what its subclasses do not do."""
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        del fields
+        return {"rew": (np.float32, ())}
+
+
+class Between(Replaces):
+    """Needs one row and a half."""
+
+    def around(self, fields: Mapping[str, Any]) -> Any:
+        del fields
+        return 1.5, 0
+
+
+def test_what_a_layer_says_is_checked() -> None:
+    """When the view is made: columns that nothing makes were missing from batches."""
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    with pytest.raises(TypeError, match=r"Declares: expected a method fill, which makes \['rew'\]"):
+        rb.view(Declares())
+    with pytest.raises(TypeError, match=r"Between\.around: expected an integer, got 1\.5"):
+        rb.view(Between("rew", (np.float32, ())))
+
+
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """Its own checks, and what it prints."""
     path = Path(__file__).resolve().parents[2] / "examples" / "own_layer.py"
