@@ -944,7 +944,7 @@ class _LayerStage:
     def _windows(self, slots: Slots) -> _Spy:
         """The windows of rows."""
         now = self.now
-        values, rows, counts, steps = now.walk(slots, None, None, now.whole.rows.base)
+        values, rows, counts, steps = now.walk(slots, None, None, now.plan(None).rows.base)
         walk, fields = (rows, now.before, counts, steps), now.rows.last_fields
         found = _Spy(now.ring, slots, walk, self.part.around, fields, values, {})
         found.names = set()

@@ -150,7 +150,6 @@ class Opened:
             self.items_reader = SequenceReader(buffer._episodes, self.items)
         # Whether rows of items are copied as they are stored.
         self.is_plain = self.nstep is None and not self.filling
-        self.whole = ReadPlan(self, ring.columns)
 
     def _read_steps(self) -> tuple[NStepReturns | None, int]:
         """The n-step returns that rows are read as, and the least n."""
@@ -264,8 +263,15 @@ class Opened:
     # ------------------------------------------------------------------ what it gives
 
     def plan(self, columns: tuple[Column, ...] | None) -> ReadPlan:
-        """The plan of batches of these columns, or of all."""
-        return self.whole if columns is None else ReadPlan(self, columns)
+        """The plan of batches of these columns, or of all.
+
+        A plan refers to this object, which refers to no plan: a cycle would hold the rows.
+        """
+        return ReadPlan(self, self.ring.columns if columns is None else columns)
+
+    def read_again(self, slots: Slots, steps: Slots | None, columns: tuple[Column, ...]) -> Batch:
+        """Columns of rows, of so many steps each, without those that layers make."""
+        return RowPlan(self, columns, frozenset()).read(slots, None, steps)[0]
 
     def require_memory(self, n: int, columns: tuple[Column, ...] | None) -> None:
         """Raise ``MemoryError`` if n items of these columns do not fit into the memory left."""
@@ -641,15 +647,12 @@ class Reading:
             rng=now.buffer.rng,
             episodes=now.buffer._episodes,
             still=partial(now.all_drawable, drawn),
-            read=self._read_again,
+            read=now.read_again,  # a method of this object would make a cycle with the revisions
         )
         for revision in self.revisions:  # noqa: SIM110 (generators change StopIteration of users)
             if not revision.choose(rows, batch):
                 return False
         return True
-
-    def _read_again(self, slots: Slots, steps: Slots | None, columns: tuple[Column, ...]) -> Batch:
-        return RowPlan(self.plan.now, columns, frozenset()).read(slots, None, steps)[0]
 
     def write(self, batch: Batch) -> bool:
         """Write what the layers revise; false if rows went away: others are drawn then."""

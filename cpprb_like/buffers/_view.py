@@ -17,7 +17,7 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._rows.column import Column
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._reading import CHECKED_NBYTES, Choose, Opened, Reading
+from cpprb_like.buffers._reading import CHECKED_NBYTES, Choose, Opened, Reading, ReadPlan
 from cpprb_like.buffers._source import (
     Batch,
     ColumnSpec,
@@ -85,7 +85,7 @@ class View(Source):
         self.layers = tuple(layers)
         self.draws = 0
         check_layers(self.layers)
-        self._opened = Opened(buffer, self.layers)
+        self._whole = Opened(buffer, self.layers).plan(None)
 
     def layer(self, kind: type[One]) -> One | None:
         """The layer of a kind, if the view has one."""
@@ -95,9 +95,14 @@ class View(Source):
     @property
     def _now(self) -> Opened:
         """What reads the rows that the buffer has now."""
-        if self._opened.ring is not self.buffer.ring:  # it was initialised again
-            self._opened = Opened(self.buffer, self.layers)
-        return self._opened
+        return self._all.now
+
+    @property
+    def _all(self) -> ReadPlan:
+        """How batches of all columns are read."""
+        if self._whole.now.ring is not self.buffer.ring:  # it was initialised again
+            self._whole = Opened(self.buffer, self.layers).plan(None)
+        return self._whole
 
     # ------------------------------------------------------------------ sampling
 
@@ -144,9 +149,10 @@ class View(Source):
         Where the layers need rows around the drawn one that may be missing, so that not every row
         can be drawn, importance-sampling weights are normalised by the maximum over the batch.
         """
-        now, buffer = self._opened, self.buffer
-        if now.ring is not buffer.ring:
-            now = self._now
+        plan, buffer = self._whole, self.buffer
+        if plan.now.ring is not buffer.ring:
+            plan = self._all
+        now = plan.now
         columns = None if fields is None else read_columns(fields, now.ring.columns)
         n = buffer._check_batch_size(batch_size, columns)
         if n * now.item_nbytes >= CHECKED_NBYTES:
@@ -161,7 +167,8 @@ class View(Source):
         if indexes:
             now.check_indexes()
         draw = partial(now.draw, beta, indexes, n, replace)
-        plan = now.whole if columns is None else now.plan(columns)
+        if columns is not None:
+            plan = now.plan(columns)
         while True:
             one = Reading(plan, draw, n, arrays, self.draws, located=indexes)
             batch = buffer.consistently(one.attempt)
@@ -175,7 +182,7 @@ class View(Source):
 
     def _read(self, choose: Choose, columns: tuple[Column, ...] | None) -> Batch:
         """The rows that ``choose`` chooses, as they are at one moment."""
-        plan = self._now.plan(columns)
+        plan = self._all if columns is None else self._now.plan(columns)
         while True:
             one = Reading(plan, choose, None, None, self.draws, located=False)
             batch = self.buffer.consistently(one.attempt)
@@ -190,8 +197,10 @@ class View(Source):
         Returns None if rows were seen to go away since. The caller checks with ``ring.holds``
         whether all are still there. ``located`` adds ``row_indexes`` of sequences.
         """
-        now = self._now
-        plan = now.plan(read_columns(fields, now.ring.columns))
+        plan = self._all
+        columns = read_columns(fields, plan.now.ring.columns)
+        if columns is not None:
+            plan = plan.now.plan(columns)
         one = Reading(plan, lambda: (slots, {}), len(slots), None, self.draws, located=located)
         found = one.attempt()
         if found is None or not one.write(found[1]):

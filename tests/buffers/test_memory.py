@@ -17,6 +17,7 @@ from memory import allocated, resident
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences
 
 MIB = 2**20
 needs_proc = pytest.mark.skipif(
@@ -181,6 +182,47 @@ def test_pool_is_given_back_with_the_buffer() -> None:
     kept = batch_of_a_dead_buffer()
     assert (kept == 1).all()
     assert kept.nbytes <= allocated(batch_of_a_dead_buffer) < kept.nbytes + MIB
+
+
+LAYERS: dict[str, Callable[[], tuple[Layer, ...]]] = {
+    "Sequences": lambda: (Sequences(2),),
+    "NStep": lambda: (NStep((1, 3), 0.9, discount=True),),
+    "FrameStacks": lambda: (FrameStacks({"obs": 2}),),
+    "Hindsight": lambda: (Hindsight(_reward, goal="goal", achieved="obs"),),
+    "all": lambda: (Hindsight(_reward, goal="goal", achieved="obs"), NStep(2, 0.9), Sequences(2)),
+}
+
+
+def _reward(achieved: Any, goals: Any, *_: Any) -> Any:
+    return -np.abs(achieved - goals).sum(axis=-1)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_views_and_their_batches_are_freed_at_once(name: str) -> None:
+    """No cycle of references holds a buffer whose view is gone, nor what a batch was read with."""
+    fields: dict[str, FieldSpec] = {
+        "obs": {"shape": 2},
+        "goal": {"shape": 2},
+        "rew": {"shape": ()},
+        "done": {"shape": (), "dtype": bool},
+    }
+    rb = ReplayBuffer(40, fields, seed=0)
+    for _ in range(4):
+        rb.add(obs=np.zeros((10, 2)), goal=np.ones((10, 2)), rew=np.zeros(10), done=[0] * 9 + [1])
+    view = rb.view(*LAYERS[name]())
+    view.sample(4, fields=["obs", "rew"])
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            view.sample(4)
+        assert len(list(view.epoch(8))) >= 2
+        assert gc.collect() == 0
+        dead = weakref.ref(rb)
+        del rb, view
+        assert dead() is None
+    finally:
+        gc.enable()
 
 
 # ---- reuse -------------------------------------------------------------------------------
