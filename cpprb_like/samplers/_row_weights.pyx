@@ -802,6 +802,7 @@ cdef class RowWeights(DerivedState):
         values = (leaves if self.ranks is None else self.ranks.left_behind(len(rows)))[
             rows % self.ring.capacity
         ]
+        heaviest = max([weight for row, weight in held.items() if 0 <= row < filled], default=0.0)
         for row in list(held):
             if first <= row < min(filled, written):
                 values[row - first] = held[row]
@@ -816,7 +817,7 @@ cdef class RowWeights(DerivedState):
         fresh = NAN
         if self.maxima is not None and filled > 0:  # rows that were overwritten since count, as in a draw
             is_gone = self.ring.flags()[rows % self.ring.capacity] & ABSENT != 0
-            fresh = values.max(initial=0.0, where=(rows >= filled) | ~is_gone) or NAN
+            fresh = values.max(initial=heaviest, where=(rows >= filled) | ~is_gone) or NAN
         values[is_new] = fresh
         sound = (known >= 0.0) & (known <= self.tree.largest)
         if not sound.all() or fresh > self.tree.largest or not (

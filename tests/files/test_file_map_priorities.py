@@ -25,6 +25,7 @@ SAMPLERS: dict[str, Any] = {
     "present": lambda: Prioritized(1.0, max_priority="present"),
     "ranks": lambda: RankBased(0.8),
 }
+NSTEP: Any = {"size": 3, "rew": [], "next": []}
 
 
 def make(name: str, tmp_path: Path, mode: Any, **options: Any) -> PrioritizedReplayBuffer:
@@ -114,19 +115,23 @@ def test_rows_that_were_added_without_priorities(tmp_path: Path) -> None:
     assert found == pytest.approx([1.0, 5**0.7, 5**0.7, 5**0.7])
 
 
-def test_new_rows_have_the_greatest_priority_that_was_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"Nstep": NSTEP}])
+def test_new_rows_have_the_greatest_priority_that_was_there(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     """With ``"present"`` rows that no draw has seen weigh the same with and without a new start.
 
-    The row of the greatest priority had been overwritten by them, and did not count any more.
+    They had overwritten the row of the greatest priority, which did not count any more. With
+    ``Nstep`` its weight was held in the file.
     """
-    rb = make("present", tmp_path, "x")
-    twin = PrioritizedReplayBuffer(40, FIELDS, sampler=SAMPLERS["present"](), seed=0)
+    rb = make("present", tmp_path, "x", **options)
+    twin = PrioritizedReplayBuffer(40, FIELDS, sampler=SAMPLERS["present"](), seed=0, **options)
     for each in (rb, twin):
-        each.add(x=np.arange(40), done=np.zeros(40), priorities=[9.0] + 39 * [2.0])
+        each.add(x=np.arange(40), done=np.zeros(40), priorities=39 * [2.0] + [9.0])
         each.get_max_priority()
-        each.add(x=[40, 41], done=[0, 0])
+        each.add(x=np.arange(40, 100), done=np.zeros(60))
     del rb, each
-    assert weights(make("present", tmp_path, "r+")) == weights(twin)
+    assert weights(make("present", tmp_path, "r+", **options)) == weights(twin)
 
 
 def test_a_sampler_file_that_was_damaged_or_lost(tmp_path: Path) -> None:
@@ -149,9 +154,6 @@ def test_a_sampler_file_that_was_damaged_or_lost(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match=r"a\.sampler\.dat is missing"):
         assert weights(make("proportional", tmp_path, "r+")) == ([1.0, 1.0], 1.0)
     make("proportional", tmp_path, "r+")  # the file is there again
-
-
-NSTEP: Any = {"size": 3, "rew": [], "next": []}
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
