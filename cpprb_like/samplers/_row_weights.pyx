@@ -809,6 +809,8 @@ cdef class RowWeights(DerivedState):
             else:
                 del held[row]
         is_new = rows >= filled
+        if self.ranks is None:  # leaves of absent rows are set to 0 later than those of others
+            values[~is_new & (self.ring.flags()[rows % self.ring.capacity] & ABSENT != 0)] = 0.0
         if self.ranks is not None:  # a row without a rank is absent, or came back
             is_new |= np.isnan(values)
         elif positive:
@@ -816,8 +818,7 @@ cdef class RowWeights(DerivedState):
         known = values[~is_new]
         fresh = NAN
         if self.maxima is not None and filled > 0:  # rows that were overwritten since count, as in a draw
-            is_gone = self.ring.flags()[rows % self.ring.capacity] & ABSENT != 0
-            fresh = values.max(initial=heaviest, where=(rows >= filled) | ~is_gone) or NAN
+            fresh = values.max(initial=heaviest) or NAN
         values[is_new] = fresh
         sound = (known >= 0.0) & (known <= self.tree.largest)
         if not sound.all() or fresh > self.tree.largest or not (

@@ -115,6 +115,20 @@ def test_rows_that_were_added_without_priorities(tmp_path: Path) -> None:
     assert found == pytest.approx([1.0, 5**0.7, 5**0.7, 5**0.7])
 
 
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_priorities_of_absent_rows_do_not_count(tmp_path: Path, name: str) -> None:
+    """New rows have the greatest priority of steps, whether or not a draw came before the end.
+
+    An absent row's priority was in the file until the next draw, and new rows got it.
+    """
+    rb = make(name, tmp_path, "x", n_envs=2)
+    rb.add_where([True, False], x=[0, 1], done=[False, False], priorities=[2.0, 9.0])
+    del rb
+    rb = make(name, tmp_path, "r+", n_envs=2)
+    rb.add(x=[2, 3], done=[False, False])
+    assert len(set(weights(rb)[0])) == 1
+
+
 @pytest.mark.parametrize("options", [{}, {"Nstep": NSTEP}])
 def test_new_rows_have_the_greatest_priority_that_was_there(
     tmp_path: Path, options: dict[str, Any]
