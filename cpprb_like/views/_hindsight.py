@@ -495,8 +495,10 @@ class Relabelling(Revision):
             if column.name in several - self.plan.goals.changed
         )
         steps = lengths.astype(np.intp)[cut]
-        found = self.drawn.read(self.slots[cut], steps, columns)
-        self.rows.check()
+        try:
+            found = self.drawn.read(self.slots[cut], steps, columns)
+        finally:
+            self.rows.check()  # also where it failed, as the buffer was cleared
         for column in columns:
             self._put(batch, column.name, found[column.name], cut)
 

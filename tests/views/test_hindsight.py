@@ -39,7 +39,7 @@ from cpprb_like.buffers import View
 from cpprb_like.samplers import Extra, Sampler, Slots, Uniform
 from cpprb_like.schedules import Linear
 from cpprb_like.typing import FieldSpec
-from cpprb_like.views import Hindsight
+from cpprb_like.views import Hindsight, NStep
 from cpprb_like.views._goals import choose_rows
 
 Array = npt.NDArray[Any]
@@ -496,6 +496,27 @@ def test_goals_that_go_away_are_chosen_again(monkeypatch: pytest.MonkeyPatch) ->
     assert set(batch["id"].tolist()) == {109}
     others = (batch["goal"] - 1) // 3
     assert set(others.tolist()) <= {*range(10, 20), *range(100, 110)}
+
+
+def test_rows_that_are_cleared_before_their_returns_are_cut_are_drawn_again() -> None:
+    """Rows are read again where the new goal ends an n-step return earlier: those of then."""
+    calls = 0
+
+    def ends(achieved: Array, goal: Array, rows: Any) -> Array:
+        nonlocal calls
+        del goal, rows
+        calls += 1
+        if calls == 1:
+            rb.clear()
+            rb.add(**steps(100, 5))
+        return np.ones(len(achieved), bool)
+
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**steps(0, 20))
+    goals = Hindsight(reward, goal="goal", achieved="at", terminated_func=ends, relabel_ratio=1.0)
+    view = rb.view(goals, NStep(3))
+    assert set(view.sample(30)["id"].tolist()) <= set(range(100, 105))
+    assert calls == 2
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
