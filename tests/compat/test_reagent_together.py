@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,37 @@ def test_what_is_read_was_there_together(place: Any, change: Any, read: Any) -> 
     check_together(place(), change, read, 0.3)
 
 
+class AddsBehind(np.ndarray[Any, Any]):
+    """Flags behind whose copy another thread adds a step, if it need not wait."""
+
+    def begin(self, adding: Thread) -> None:
+        self.adding = adding
+
+    def copy(self, order: Any = "C") -> Any:
+        found = np.array(self, order=order)
+        self.adding.start()
+        self.adding.join(0.5)
+        return found
+
+
+def test_what_is_pickled_was_there_together() -> None:
+    """The number of rows that the flags follow was newer than the flags: steps were lost."""
+    rb = PrioritizedReplayBuffer(1, 9, 4)
+
+    def add() -> None:
+        rb.add(observation=[1.0], action=1, reward=1.0, terminal=False)
+
+    for _ in range(3):
+        add()
+    rb._valid.flags = flags = rb._valid.flags.view(AddsBehind)
+    flags.begin(Thread(target=add))
+    data = pickle.dumps(rb)
+    flags.adding.join()
+    found = pickle.loads(data)
+    assert found.size == found.add_count - 1
+    assert rb.size == rb.add_count - 1 == 3
+
+
 def steps(kind: Any, added: int) -> Any:
     """A buffer with some steps."""
     torch.manual_seed(0)
@@ -128,6 +161,7 @@ def steps(kind: Any, added: int) -> Any:
 
 def look(rb: Any) -> Any:
     """All that can be drawn, and what can when the program goes on."""
+    assert rb.size == rb._is_index_valid.sum()
     rb = copy.deepcopy(rb)
     seen: list[Any] = []
     for number in (100, None):

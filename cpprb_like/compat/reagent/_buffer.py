@@ -325,7 +325,8 @@ class ReplayBuffer(Savable):
     @property
     def size(self) -> int:
         """Steps that can be drawn: not the rows stored."""
-        return int(np.count_nonzero(self._flags))
+        self._valid.follow(self._rows)
+        return self._valid.count
 
     def cursor(self) -> np.int64:
         """Slot that the next row goes to."""
@@ -647,6 +648,15 @@ class ReplayBuffer(Savable):
         self.__dict__.update({**vars(other), "_settings": self._settings})
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._rows is None:
+            return self._state()
+        return self._rows.rows._hold(False, self._state)
+
+    def _state(self) -> dict[str, Any]:
+        """What is pickled and saved, while other threads that write wait.
+
+        Rows are read later: ``follow`` takes in those that were added meanwhile.
+        """
         rows, flags = self._rows, self._flags
         return {
             "settings": vars(self._settings),

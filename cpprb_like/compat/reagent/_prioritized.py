@@ -278,8 +278,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self.sum_tree.max_recorded_priority = self._read_priority(greatest)
         super()._fill(found, priorities)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
+    def _state(self) -> dict[str, Any]:
+        state = super()._state()
         priorities = self.sum_tree.get_many(np.arange(self._settings.replay_capacity))
         greatest = self.sum_tree.max_recorded_priority
         return {**state, "priorities": priorities, "max_recorded_priority": greatest}

@@ -55,6 +55,7 @@ class Valid:
 
     def __init__(self, capacity: int, priorities: Priorities | None = None) -> None:
         self.flags: NDArray[np.bool_] = np.zeros(capacity, np.bool_)
+        self._count: int | None = 0  # of the flags that are set; None while they change
         self.seen = self.open = 0
         self.tree = SumTree(capacity)
         self._priorities = priorities
@@ -104,9 +105,22 @@ class Valid:
         self.open = ring.episode_len(0)
         self.seen = written
 
+    @property
+    def count(self) -> int:
+        """How many flags are set."""
+        known = self._count
+        return self._counted() if known is None else known
+
+    def _counted(self) -> int:
+        return int(np.count_nonzero(self.flags))
+
     def set(self, slots: Slots, flags: NDArray[np.bool_] | bool) -> None:
-        """Set the flags of slots."""
+        """Set the flags of slots, each of which is there once."""
+        count, self._count = self.count, None  # so that a call that is cut off leaves no wrong one
+        count -= int(np.count_nonzero(self.flags[slots]))
         self.flags[slots] = flags
+        count += int(np.count_nonzero(self.flags[slots]))
+        self._count = count
         self.weigh(slots)
 
     def weigh(self, slots: Slots) -> None:
