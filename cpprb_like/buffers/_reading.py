@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields import casting
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import read_names
 from cpprb_like._machine.aligned import aligned
@@ -108,7 +109,10 @@ class Part:
             raise TypeError(
                 f"{self.name}.fill: expected {spec.dtype} for {name!r}, got {values.dtype}"
             )
-        return values.astype(spec.dtype)
+        try:
+            return casting.cast(np.asarray(values), spec.dtype)
+        except ValueError as error:
+            raise ValueError(f"{self.name}.fill: for {name!r}: {error}") from error
 
 
 class Opened:

@@ -214,7 +214,7 @@ class Layer:
         -------
         dict of ndarray
             A fresh array for each of ``wanted``, shape ``(n, *shape)``. Its dtype is cast to that
-            of the column if that is of the same kind.
+            of the column if that is of the same kind and holds the values.
         """
         return {}
 

@@ -159,6 +159,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (lambda n: np.zeros(n + 1), ValueError, r"expected shape \(4,\) for 'rew', got \(5,\)"),
     (lambda n: np.zeros((n, 1)), ValueError, r"expected shape \(4,\)"),
     (lambda n: np.zeros(n, complex), TypeError, "expected float32 for 'rew', got complex128"),
+    (lambda n: np.full(n, 1e300), ValueError, "for 'rew': .*1e\\+300"),
 ]
 
 
