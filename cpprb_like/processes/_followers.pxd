@@ -39,6 +39,9 @@ cdef struct Span:                # the rows of a ring
     intp_t capacity
     int64_t handles              # handle of row 0
     int64_t bound                # rows before this one may have been written over
+    int64_t clears               # of the ring, as it was followed; so are ...
+    int64_t edits
+    int64_t changes
     bint is_used                 # by the rows of a call
 
 
@@ -74,7 +77,7 @@ cdef class Followers:
     cdef int c_fill_chain(
         self, Ring ring, char* out, intp_t place, const intp_t* rows, intp_t n
     ) except -1
-    cdef intp_t c_overtaken(self, const intp_t* rows, intp_t n) noexcept
+    cdef intp_t c_overtaken(self, Span* spans, const intp_t* rows, intp_t n) noexcept
     cdef void c_fill_block(
         self, Ring ring, char* out, const char** wholes, intp_t place,
         const intp_t* rows, intp_t n,

@@ -18,6 +18,7 @@ Compiled because every draw of a learner follows, reads and checks. Not here: wh
 cimport cython
 cimport numpy as cnp
 from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
 
 from cpprb_like._machine.aligned cimport c_aligned, c_empty, c_numbers
 from cpprb_like._c.arrays cimport c_check_array
@@ -452,6 +453,8 @@ cdef class Followers:
             span.capacity = ring.capacity
             span.head = <intp_t> (ring.state[WRITTEN] % ring.capacity)
             span.start = ring.state[WRITTEN] - span.head
+            span.clears, span.edits = ring.state[CLEARS], ring.live_edits
+            span.changes = ring.seen
 
     cdef int c_check_rows(self, rows, const char** records) except -1:
         """Raise unless these are numbers of rows, in a dense 1-d array of intp; see ``c_look``.
@@ -478,9 +481,7 @@ cdef class Followers:
 
     cdef int64_t c_row(self, intp_t row) noexcept nogil:
         """The row id, in its ring, of a row that was checked."""
-        cdef const Span* span = self.spans + (row & self.mask)
-        cdef intp_t slot = row >> self.bits
-        return span.start + slot - (0 if slot < span.head else span.capacity)
+        return c_row_of(self.spans + (row & self.mask), row >> self.bits)
 
     def handles(self, cnp.ndarray rows not None):
         """What names these rows for ever: their handles, with the number of the ring in the low bits."""
@@ -537,7 +538,7 @@ cdef class Followers:
         cdef dict batch = {}
         for k in range(len(arrays)):
             batch[(<Column> columns[k]).name] = arrays[k]
-        late[0] = self.c_overtaken(<const intp_t*> cnp.PyArray_DATA(rows), n)
+        late[0] = self.c_overtaken(self.spans, <const intp_t*> cnp.PyArray_DATA(rows), n)
         return batch
 
     cdef dict c_read_parts(
@@ -555,9 +556,12 @@ cdef class Followers:
         cdef list parts = []
         if n == 0:
             return {}
-        cdef intp_t* places = <intp_t*> malloc(n * sizeof(intp_t))
-        if places == NULL:
+        # Layers of the caller may draw from the same rings, which looks at them anew.
+        cdef Span* spans = <Span*> malloc((self.mask + 1) * sizeof(Span) + n * sizeof(intp_t))
+        cdef intp_t* places = <intp_t*> (spans + self.mask + 1)
+        if spans == NULL:
             raise MemoryError("no memory left to gather rows")
+        memcpy(spans, self.spans, (self.mask + 1) * sizeof(Span))
         try:
             for number, slots in self.c_parts(rows, places):
                 part = readers[number].read(slots, names, located)
@@ -567,14 +571,15 @@ cdef class Followers:
                 parts.append((number, len(slots), part))
             batch = self.c_join(parts, values, places, n, arrays)
         except (ValueError, IndexError):
-            late[0] = self.c_overtaken(values, n)
+            late[0] = self.c_overtaken(spans, values, n)
             if late[0] < 0:  # the rows that were read are there, so the error is theirs
                 raise
             return None
+        else:
+            late[0] = self.c_overtaken(spans, values, n)
+            return batch
         finally:
-            free(places)
-        late[0] = self.c_overtaken(values, n)
-        return batch
+            free(spans)
 
     cdef dict c_join(
         self, list parts, const intp_t* rows, const intp_t* places, intp_t n, dict arrays
@@ -712,10 +717,12 @@ cdef class Followers:
         free(ids)
         return 0
 
-    cdef intp_t c_overtaken(self, const intp_t* rows, intp_t n) noexcept:
+    cdef intp_t c_overtaken(self, Span* spans, const intp_t* rows, intp_t n) noexcept:
         """A ring of which one of the rows has been written over since it was followed, or -1.
 
-        If there is none, all that was read of these rows is as it was at that time.
+        If there is none, all that was read of these rows is as it was at that time. ``spans`` are
+        those of ``c_look`` at that time. A ring that was followed again since, and has chains, is
+        one of those that were written over: chains know the rows that they followed last.
         """
         cdef intp_t k, number, found = -1
         cdef bint any_bound = False
@@ -723,27 +730,37 @@ cdef class Followers:
         cdef Ring ring
         cdef Chain chain
         for number in range(self.width):
-            span = self.spans + number
+            span = spans + number
             if not span.is_used:
                 continue
             ring = self.c_ring(number)
             span.bound = ring.c_bound()
             any_bound |= span.bound > span.start + span.head - span.stored
         for k in range(n if any_bound else 0):
-            if self.c_row(rows[k]) < self.spans[rows[k] & self.mask].bound:
+            span = spans + (rows[k] & self.mask)
+            if c_row_of(span, rows[k] >> self.bits) < span.bound:
                 found = rows[k] & self.mask
         for number in range(self.width):
-            if self.spans[number].is_used:
+            span = spans + number
+            if span.is_used:
                 ring = self.c_ring(number)
                 if (
-                    ring.live[EDITS] != ring.live_edits or ring.live[CLEARS] != ring.state[CLEARS]
-                    or ring.changes[0] != ring.seen
+                    ring.live[EDITS] != span.edits or ring.live[CLEARS] != span.clears
+                    or ring.changes[0] != span.changes
                 ):
                     found = number
                 for chain in ring.chains:
-                    if not chain.c_promises_hold():
+                    if (
+                        not chain.c_promises_hold()
+                        or ring.state[WRITTEN] != span.start + span.head
+                    ):
                         found = number
         return found
+
+
+cdef inline int64_t c_row_of(const Span* span, intp_t slot) noexcept nogil:
+    """The row id of a slot."""
+    return span.start + slot - (0 if slot < span.head else span.capacity)
 
 
 cdef void c_fill_records(Ring ring, char** outs, const char** records, intp_t n) noexcept:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 import shared_rows
 from distributions import chi_square_limit
-from shared_rows import EACH, EPISODE, FIELDS, chained, ids, plain
+from shared_rows import CHAINED, CHAINED_OPTIONS, EACH, EPISODE, FIELDS, chained, ids, plain
 
 import cpprb_like
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
@@ -612,6 +612,53 @@ def test_objects_that_a_layer_makes_are_those_of_their_rows(replay: SharedReplay
     for _ in range(20):
         batch = view.sample(50)
         assert batch["name"].tolist() == [f"row {row}" for row in batch["id"]]
+
+
+class Drawing(Layer):
+    """A layer that has rows written over, and draws from the same learner, in ``fill``."""
+
+    def __init__(self, write: Callable[[], None], draw: Callable[[], object]) -> None:
+        self.write, self.draw = write, draw
+        self.calls = 0
+
+    def reads(self, fields: Mapping[str, Any]) -> list[str]:
+        return ["id"]
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {"copy": (fields["id"].dtype, ())}
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> dict[str, Array]:
+        self.calls += 1
+        if self.calls % 4 == 1:
+            self.write()
+            self.draw()
+        return {"copy": windows.read("id").reshape(-1)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "options"), [(plain, {}), (chained, {"env_dict": CHAINED, **CHAINED_OPTIONS})]
+)
+def test_a_layer_may_draw_from_its_own_learner(
+    rows: Callable[[Array], dict[str, Array]], options: dict[str, Any]
+) -> None:
+    """Its draw follows newer rows; rows that were written over are drawn again all the same."""
+    replay = filled((50, 50), rows, capacity=50, **options)
+    with replay, replay.actor(0) as one, replay.actor(1) as other:
+        count = 50
+
+        def write() -> None:
+            nonlocal count
+            for number, actor in enumerate((one, other)):
+                actor.add(**rows(ids(number, count, count + 28)))
+            count += 28
+
+        learner = replay.learner(seed=0)
+        view = learner.view(Drawing(write, lambda: learner.sample(1)))
+        for _ in range(30):
+            batch = view.sample(20)
+            found = batch.pop("copy")
+            assert batch["id"].tolist() == found.tolist()
+            shared_rows.check(batch, rows)
 
 
 class Uneven(Layer):
