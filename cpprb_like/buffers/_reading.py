@@ -452,10 +452,12 @@ class RowPlan:
                     or array.shape != (n, *spec.shape)
                 ):
                     array = part.cast(name, array, spec, n)
-                if name in out and array is not out[name]:
+                if name not in out:
+                    batch[name] = aligned(array)
+                    continue
+                if array is not out[name]:
                     out[name][...] = array
-                    array = out[name]
-                batch[name] = aligned(array)
+                batch[name] = out[name]  # itself, whatever its address: revisions write to it
         for name in self._left_out:
             del batch[name]
         return batch, walk

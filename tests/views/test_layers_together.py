@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like._machine.aligned import empty
 from cpprb_like.buffers import Mixture
 from cpprb_like.samplers import Recency
 from cpprb_like.typing import FieldSpec
@@ -155,3 +158,37 @@ def test_goals_in_sequences_of_any_length_beside_a_value_without_elements(
     achieved = batch["x"].reshape(16, -1)[:, :1] // 20 * 20 + 8  # at the end of the episode
     found = batch["goal"] if first_only else batch["goal"][:, 0]
     assert (found == achieved).all()
+
+
+@pytest.mark.parametrize("offset", [0, 8])
+def test_stacks_that_new_goals_cut_are_in_the_arrays_of_the_caller(offset: int) -> None:
+    """Those at any address: next stacks are written again where an n-step return ends earlier."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 3, (41, 2))
+    rb = ReplayBuffer(50, FIELDS, next_of="x", seed=0)
+    rb.add(x=x[:-1], next_x=x[1:], goal=x[:-1] - 9, rew=np.ones(40), done=np.arange(40) % 10 == 9)
+
+    def reached(achieved: Any, goal: Any, rows: Mapping[str, Any]) -> Any:
+        del rows
+        return (achieved == goal).all(axis=-1)
+
+    goals = Hindsight(
+        reached,
+        goal="goal",
+        achieved="next_x",
+        terminated_func=reached,
+        terminated="done",
+        relabel_ratio=1.0,
+    )
+    view = rb.view(FrameStacks({"x": 3}), NStep(4), goals)
+    twin = copy.deepcopy(view)
+    expected, out = view.sample(32), {}
+    for name, spec in view.columns.items():
+        nbytes = 32 * spec.dtype.itemsize * math.prod(spec.shape)
+        memory = empty((nbytes + offset,), np.dtype(np.uint8))[offset:]
+        out[name] = memory.view(spec.dtype).reshape(32, *spec.shape)
+    found = twin.sample(32, out=dict(out))
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+        if name in out:
+            np.testing.assert_array_equal(out[name], values)
