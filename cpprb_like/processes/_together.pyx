@@ -37,6 +37,7 @@ cnp.import_array()
 
 cdef enum:
     GUESSES = 64             # of the part that a place is in: the fewer, the more steps after them
+    MOST_ROWS = 1000000000   # from here on ``Generator.hypergeometric`` refuses
     FETCHED_ROWS = 512       # batches whose records stay in a cache until they are copied
 
 cdef float64_t LARGEST = 2.0 ** 1000  # a weight, as long as there is no row
@@ -227,14 +228,36 @@ def draw_each(Followers group not None, list counts, draw, intp_t n, rng):
 
 def draw_distinct_of(Followers group not None, list counts, draw, n, rng):
     """As ``draw_each``, n different rows; ``draw(number, k)`` draws k different ones."""
-    drawn, left = [np.empty(0, np.intp)], sum(counts)
-    for number, count in enumerate(counts):
-        left -= count
-        own = rng.hypergeometric(count, left, n) if count else 0
-        n -= own
+    drawn = [np.empty(0, np.intp)]
+    for number, own in enumerate(c_distinct_counts(counts, n, rng)):
         if own:
             drawn.append(group.names.name(number, draw(number, own)))
     return rng.permutation(np.concatenate(drawn))
+
+
+cdef object c_distinct_counts(list counts, intp_t n, rng):
+    """How many of n different rows are in each ring; there are so many."""
+    cdef intp_t total = sum(counts)
+    cdef list found = []
+    cdef cnp.ndarray places
+    cdef Shuffle shuffle
+    cdef Bits bits
+    if total < MOST_ROWS:
+        for count in counts:
+            total -= count
+            found.append(rng.hypergeometric(count, total, n) if count else 0)
+            n -= <intp_t> found[len(found) - 1]
+        return found
+    shuffle = Shuffle(total, n)
+    places = c_numbers(1, &n, cnp.NPY_INTP)
+    bit_generator = rng.bit_generator
+    bits = c_bits_of(c_bit_generator(bit_generator))
+    lock = bit_generator.lock
+    lock.acquire()  # nothing is allocated and nothing raised until it is released
+    shuffle.c_take(&bits, <intp_t*> cnp.PyArray_DATA(places), n)
+    lock.release()
+    numbers = np.searchsorted(np.cumsum(counts), places, "right")
+    return np.bincount(numbers, minlength=len(counts)).tolist()
 
 
 # ---------------------------------------------------------------------- of starts

@@ -20,6 +20,8 @@ import cpprb_like
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Mixture
 from cpprb_like.processes import SharedReplay
+from cpprb_like.processes._followers import Followers
+from cpprb_like.processes._together import draw_distinct_of
 from cpprb_like.samplers import (
     LegacyUniform,
     Prioritized,
@@ -143,6 +145,25 @@ def test_draws_are_in_proportion_to_priorities(name: str) -> None:
             counts.update(learner.sample(25, fields="id")["id"].tolist())
         found = np.array([counts[one] for one in batch["id"].tolist()])
         limit_of(found, 10_000 * priorities / priorities.sum())
+
+
+@pytest.mark.parametrize("scale", [1, 10**9])
+def test_distinct_rows_of_huge_shards_are_uniform(scale: int) -> None:
+    """Also of more rows than NumPy's hypergeometric distribution takes."""
+    counts, n, trials = [3 * scale, 0, scale, 6 * scale], 5, 4000
+    rng = np.random.default_rng(0)
+    found = np.zeros(4)
+
+    def draw(number: int, k: int) -> Array:
+        return rng.choice(counts[number], k, replace=False, shuffle=False)
+
+    for _ in range(trials):
+        rows = draw_distinct_of(Followers(4), counts, draw, n, rng)
+        assert len({*rows.tolist()}) == n
+        found += np.bincount(rows & 3, minlength=4)
+    expected = trials * n * np.array(counts) / sum(counts)
+    assert found[1] == 0
+    assert np.abs(found - expected).max() < 5 * np.sqrt(trials * n / 4)
 
 
 def test_distinct_rows_come_one_after_another_by_weight() -> None:
