@@ -522,6 +522,34 @@ def test_stored_fields_are_indexed_like_arrays() -> None:
         action[0] = 1  # type: ignore[index]
 
 
+class Meanwhile(tuple[int, ...]):
+    """A shape; another thread stores frames while it is pickled."""
+
+    def __reduce__(self) -> Any:
+        self.store()  # type: ignore[attr-defined]
+        return tuple, (tuple(self),)
+
+
+def test_frames_without_effect_are_not_drawn_from_a_pickle_beside_a_thread() -> None:
+    """Rows were pickled before the numbers of such frames, which were those of later ones."""
+    rb = ReplayBuffer(6, 2, seed=0)
+
+    def store(numbers: range) -> None:
+        for number in numbers:
+            slot = rb.store_frame(np.full((2, 2, 1), number))
+            if number != 1:
+                rb.store_effect(slot, number, 1.0, False)
+
+    store(range(5))
+    rb._frame_shape = Meanwhile(rb._frame_shape)
+    rb._frame_shape.store = lambda: store(range(5, 13))  # type: ignore[attr-defined]
+    other = pickle.loads(pickle.dumps(rb))
+    assert rb.next_idx == 13 % 6
+    assert other.next_idx == 5
+    assert not other.can_sample(4)
+    assert sorted(other.sample(3).action) == [0, 2, 3]
+
+
 @pytest.mark.parametrize("seed", [None, 3])
 def test_pickles_and_copies_go_on(seed: int | None) -> None:
     """A copy has the same frames, draws the same, and goes its own way."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from contextlib import suppress
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -122,12 +122,12 @@ def test_what_is_read_was_there_together(place: Any, change: Any, read: Any) -> 
 class AddsBehind(np.ndarray[Any, Any]):
     """Flags behind whose copy another thread adds a step, if it need not wait."""
 
-    def begin(self, adding: Thread) -> None:
-        self.adding = adding
+    copied: Event
+    adding: Thread
 
     def copy(self, order: Any = "C") -> Any:
         found = np.array(self, order=order)
-        self.adding.start()
+        self.copied.set()
         self.adding.join(0.5)
         return found
 
@@ -141,10 +141,18 @@ def test_what_is_pickled_was_there_together() -> None:
 
     for _ in range(3):
         add()
+
+    def add_behind() -> None:
+        copied.wait()
+        add()
+
+    copied = Event()
+    adding = Thread(target=add_behind)
+    adding.start()
     rb._valid.flags = flags = rb._valid.flags.view(AddsBehind)
-    flags.begin(Thread(target=add))
+    flags.copied, flags.adding = copied, adding
     data = pickle.dumps(rb)
-    flags.adding.join()
+    adding.join()
     found = pickle.loads(data)
     assert found.size == found.add_count - 1
     assert rb.size == rb.add_count - 1 == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -522,6 +522,19 @@ class ReplayBuffer(Checkpointed):
         values = rows.stack(name, following[:, np.newaxis]).reshape(-1)
         values[slots == newest] = pending.get(number - 1, NOT_KNOWN)[EFFECT.index(name)]
         return following[older], values
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_suspects"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._suspects = set()
+        rows = self._rows
+        if rows is not None:  # another thread may have stored frames while the state was read
+            number = rows.ring.written
+            following = np.arange(max(0, number - self.size) + 1, number)
+            is_known = rows.stack("is_known", following[:, np.newaxis] % self.size)[:, 0]
+            self._suspects.update((following[~is_known] - 1).tolist())
 
     def __repr__(self) -> str:
         return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import operator
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -648,7 +649,7 @@ class ReplayBuffer(Savable):
         self.__dict__.update({**vars(other), "_settings": self._settings})
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._rows is None:
+        if self._rows is None or threading.active_count() == 1:  # a forked child may lack the lock
             return self._state()
         return self._rows.rows._hold(False, self._state)
 
