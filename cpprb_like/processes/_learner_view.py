@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._machine.aligned import empty
 from cpprb_like.buffers._source import Batch
 from cpprb_like.buffers._view import View
 from cpprb_like.processes._draws import Beta, Drawn, RowNumbers
@@ -41,6 +42,7 @@ class LearnerView(Sharded):
     """
 
     learner: Sharded
+    _model: View
 
     def __init__(
         self,
@@ -91,6 +93,13 @@ class LearnerView(Sharded):
     def _read_chosen(self, choose: Callable[[Limits], RowNumbers], names: Names) -> Batch:
         self._open_parts()
         return super()._read_chosen(choose, names)
+
+    def _no_rows(self, names: Names, located: bool = False) -> Batch:
+        found = super()._no_rows(names)
+        items = self._model._now.items
+        if located and items is not None:
+            found[ROW_INDEXES] = empty((0, items.rows), np.dtype(np.int64))
+        return found
 
     def _can_draw(self) -> bool:
         with self._shards.lock:

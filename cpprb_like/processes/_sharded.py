@@ -168,10 +168,10 @@ class Sharded(Source):
                 )
             self.draws += 1
         self._counts.drew(n)
-        return batch if n else {**self._no_rows(names), **batch}
+        return batch if n else {**self._no_rows(names, indexes), **batch}
 
-    def _no_rows(self, names: Names) -> Batch:
-        """A batch of no rows, without the columns of the sampler."""
+    def _no_rows(self, names: Names, located: bool = False) -> Batch:  # noqa: ARG002
+        """A batch of no rows, without the columns of the sampler; ``located`` as for a view."""
         known = {**self._field_specs(names), **self._model._further_specs()}
         return {name: empty((0, *one.shape), one.dtype) for name, one in known.items()}
 

@@ -543,6 +543,21 @@ def can_start(step: int, size: int) -> bool:
     return last - step + 1 >= 3 if last < size else step + 3 < size
 
 
+@in_every_sampler
+def test_a_batch_of_no_sequences_has_the_columns_of_any_batch(
+    replay: SharedReplay, name: str
+) -> None:
+    """Names of their rows among them, if these are wanted."""
+    view = replay.learner(SAMPLERS[name](), seed=0).view(Sequences(3))
+    for options in ({}, {"indexes": True}, {"fields": "id", "indexes": True}):
+        none, some = view.sample(0, **options), view.sample(2, **options)
+        kinds = [
+            [(key, values.dtype, values.shape[1:]) for key, values in batch.items()]
+            for batch in (none, some)
+        ]
+        assert kinds[0] == kinds[1]
+
+
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized])
 @pytest.mark.parametrize("replace", [True, False])
 def test_starts_of_sequences_are_uniform_over_shards(
