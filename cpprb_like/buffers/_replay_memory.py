@@ -304,23 +304,23 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         except TypeError:
             if not isinstance(index, slice):
                 raise TypeError(f"index: expected an integer or a slice, got {index!r}") from None
-            return self._by_age()[index]
+            return self._by_age()[0][index]
         expected = f"{-n} to {n - 1}" if n else "an object to be there"
         raise IndexError(f"index: expected {expected}, got {index}")
 
     def __iter__(self) -> Iterator[Any]:
         """The objects that are there now, oldest first."""
-        return iter(self._by_age())
+        return iter(self._by_age()[0])
 
-    def _by_age(self) -> list[Any]:
-        """The objects that are there now, oldest first."""
+    def _by_age(self) -> tuple[list[Any], int]:
+        """The objects that are there now, oldest first, and the slot of the oldest."""
         found: list[Any] = []
         oldest = -1
         while oldest != self._oldest:  # a new list may run the garbage collector, and that anything
             items, oldest = self._items, self._oldest
             found = items[oldest:]
             found += items[:oldest]
-        return found
+        return found, oldest
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max_size={self.max_size}, size={self.size})"
@@ -336,10 +336,11 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         return _blank, (type(self),), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
+        objects, oldest = self._by_age()  # at one moment, as other threads may append
         return {
             "max_size": self.max_size,
-            "index": self.index,
-            "objects": self[:],
+            "index": oldest if len(objects) == self.max_size else len(objects),
+            "objects": objects,
             "rng": self.rng,
             "copies": self._copies,
             "attributes": {k: v for k, v in self.__dict__.items() if k not in OWN},

@@ -622,3 +622,22 @@ def test_threads(seed: int | None) -> None:
 
     counts = run_together(write, read, read, elsewhere, memory.clear, seconds=0.5)
     assert min(counts) >= 3, f"a thread starved: {counts}"
+
+
+class GrowsBehind(ReplayMemory):
+    """Another thread appends an object behind a look at the index."""
+
+    @property
+    def index(self) -> int:
+        found = super().index
+        self.append(found)
+        return found
+
+
+def test_a_copy_beside_a_thread_that_appends_is_of_one_moment() -> None:
+    """The index was read before the objects, so that some copies and pickles could not be made."""
+    memory = GrowsBehind(5)
+    for number in range(3):
+        memory.append(number)
+    other = copy.copy(memory)
+    assert list(other) == [0, 1, 2]
