@@ -42,6 +42,7 @@ cdef class Ranks:
     cdef void c_count(self, intp_t group, int64_t n) noexcept nogil
     cdef int64_t c_before(self, intp_t group) noexcept nogil
     cdef float64_t c_set(self, intp_t slot, float64_t priority) noexcept nogil
+    cdef float64_t c_move(self, float64_t old, float64_t priority) noexcept nogil
     cdef void c_set_many(self, const intp_t* slots, float64_t* values, intp_t n) noexcept nogil
     cdef void c_clear(self) noexcept nogil
     cdef void c_forget_groups(self) noexcept nogil

@@ -182,14 +182,18 @@ cdef class Ranks:
 
     cdef float64_t c_set(self, intp_t slot, float64_t priority) noexcept nogil:
         """Set the priority of a slot, NaN for none, and return its weight, 0.0 for none."""
-        cdef intp_t group = self.c_group(priority), left
         cdef float64_t old
         while self.known <= slot:
             self.keys[self.known] = NAN
             self.known += 1
         old = self.keys[slot]
-        self.changes += old == old or priority == priority
         self.keys[slot] = priority + 0.0  # never minus zero
+        return self.c_move(old, priority)
+
+    cdef float64_t c_move(self, float64_t old, float64_t priority) noexcept nogil:
+        """Count a slot in the group of its priority, no longer in that of the old one: its weight."""
+        cdef intp_t group = self.c_group(priority), left
+        self.changes += old == old or priority == priority
         if old == old:
             left = self.c_group(old)
             if left == group and priority == priority:
@@ -276,8 +280,7 @@ cdef class Ranks:
         for slot in range(self.known):
             priority, sorted_as = self.keys[slot], keys[slot] if slot < n else NAN
             if priority != sorted_as and (priority == priority or sorted_as == sorted_as):
-                self.keys[slot] = sorted_as
-                weights[slot] = self.c_set(slot, priority)
+                weights[slot] = self.c_move(sorted_as, priority)
 
     cdef void c_group_all(self, const float64_t* keys, const Entry* entries, intp_t n) noexcept nogil:
         """Make a group of the slots of each cell; slots of equal priority stay together."""
