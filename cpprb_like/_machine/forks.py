@@ -50,17 +50,15 @@ def watch(lock: Any, level: int) -> None:
     """
     key = level, id(lock)
     if key not in _watched:
-        _watched[key] = weakref.ref(lock, partial(_forget, _watched, key))
+        # Callbacks are one call of C each, ``pop(key, reference)``: of a Python function there, an
+        # exception of a signal handler would be lost.
+        _watched[key] = weakref.ref(lock, partial(_watched.pop, key))
 
 
 def tell(method: Callable[[], None]) -> None:
     """Call a method in every child, as long as its object exists; it does not raise."""
     owner, function = method.__self__, method.__func__  # type: ignore[attr-defined]
-    _told[id(owner)] = weakref.ref(owner, partial(_forget, _told, id(owner))), function
-
-
-def _forget(known: dict[Any, Any], key: Any, _: object) -> None:
-    known.pop(key, None)
+    _told[id(owner)] = weakref.ref(owner, partial(_told.pop, id(owner))), function
 
 
 def _living() -> list[Any]:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import copy
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from forked import SECONDS, outcome
+from interruptions import Cut
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._machine.forks import BUFFER, watch
 from cpprb_like.buffers import ReplayMemory
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler
@@ -217,6 +222,30 @@ def test_a_lock_that_never_comes_does_not_stop_a_fork(monkeypatch: pytest.Monkey
     thread.join()
     rb.check()
     rb.clear()
+
+
+def test_an_interrupt_while_a_watched_lock_dies_is_raised() -> None:
+    """A signal handler that ran in the callback of a weak reference lost its exception there."""
+    lock = threading.RLock()
+    watch(lock, BUFFER)
+    held = [lock]
+    del lock
+
+    def handle(*_: object) -> None:
+        raise Cut
+
+    before = signal.signal(signal.SIGALRM, handle)
+    # The signal comes during the sum, and its handler cannot run before the lock has died.
+    calls = partial(sum, range(20_000_000)), held.clear, partial(time.sleep, 1)
+    run = partial(list, map(methodcaller("__call__"), calls))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-3)
+        with pytest.raises(Cut):
+            run()  # the handler runs in ``sleep`` at the latest
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert held == []
 
 
 def test_a_child_reads_the_file_of_its_parent_and_does_not_write(tmp_path: Path) -> None:
