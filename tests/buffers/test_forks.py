@@ -237,7 +237,7 @@ def test_an_interrupt_while_a_watched_lock_dies_is_raised() -> None:
     before = signal.signal(signal.SIGALRM, handle)
     # The signal comes during the sum, and its handler cannot run before the lock has died.
     calls = partial(sum, range(20_000_000)), held.clear, partial(time.sleep, 1)
-    run = partial(list, map(methodcaller("__call__"), calls))
+    run: Callable[[], object] = partial(list, map(methodcaller("__call__"), calls))
     try:
         signal.setitimer(signal.ITIMER_REAL, 1e-3)
         with pytest.raises(Cut):
