@@ -155,7 +155,7 @@ class DreamerWriter(Writer):
         name = f"{time}-{stream.uuid}-{following}-{stream.length}.npz"
         arrays = {key: np.concatenate(pieces) for key, pieces in stream.pieces.items()}
         with (self._folder / name).open("xb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            np.savez_compressed(file, **arrays)  # numbers: NumPy 1.26 has no allow_pickle here
         stream.begin(following)
 
     def close(self) -> None:
