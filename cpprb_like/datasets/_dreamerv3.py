@@ -153,7 +153,7 @@ class DreamerWriter(Writer):
         self._time += timedelta(microseconds=1)
         time = self._time.strftime("%Y%m%dT%H%M%SF%f")
         name = f"{time}-{stream.uuid}-{following}-{stream.length}.npz"
-        arrays = {key: np.concatenate(pieces) for key, pieces in stream.pieces.items()}
+        arrays: dict[str, Any] = {k: np.concatenate(pieces) for k, pieces in stream.pieces.items()}
         with (self._folder / name).open("xb") as file:
             np.savez_compressed(file, **arrays)  # numbers: NumPy 1.26 has no allow_pickle here
         stream.begin(following)
