@@ -220,3 +220,23 @@ def test_next_values_are_those_of_the_last_step_beside_n_step_returns() -> None:
         check_layer(lambda: 3)  # type: ignore[arg-type,return-value]
     with pytest.raises(ValueError, match="at most 8 rows"):
         check_layer(lambda: ReturnsToGo(0.9, 10))
+
+
+def test_sums_that_round_by_the_size_of_a_batch_are_the_same() -> None:
+    """A product of matrices adds in another order for one row than for several: no fault."""
+
+    class Returns(Layer):
+        def around(self, fields: object) -> tuple[int, int]:
+            return 0, 3
+
+        def reads(self, fields: object) -> list[str]:
+            return ["rew"]
+
+        def columns(self, fields: object) -> dict[str, Any]:
+            return {"rtg": ("f8", ())}
+
+        def fill(self, windows: Any, wanted: object) -> dict[str, Any]:
+            rewards = windows.read("rew").astype("f8")
+            return {"rtg": np.tensordot(0.9 ** np.arange(4), rewards, (0, 1))}
+
+    check_layer(Returns)
