@@ -7,6 +7,7 @@
 # make learning-curves    train with Stable-Baselines3's buffer and with ours, and draw both (an hour)
 # make test-datasets    run the tests of data sets that need the libraries whose formats they are
 # make dev     the development set-up: everything below without another install
+# make map     print every module of the package, with what it is
 # make lint typecheck debug bench bench-processes cliffs bench-report guard wheel clean: see CONTRIBUTING.md
 #
 # Each command makes the virtual environment VENV and builds the package into it, as far as needed.
@@ -41,7 +42,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves test-datasets dev lint format typecheck debug asan bench bench-processes cliffs bench-report guard wheel api clean
+.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves test-datasets dev lint format typecheck debug asan bench bench-processes cliffs bench-report guard wheel map api clean
 
 demo:
 	$(call environment,demo)
@@ -194,6 +195,9 @@ bench-report:
 	$(RUN) benchmarks/report.py $(ARGS)
 
 # docs/api.md, from the docstrings of the built package.
+map:
+	@$(PYTHON) tools/module_map.py $(ARGS)
+
 api:
 	$(call environment,test)
 	$(RUN) tools/api_page.py

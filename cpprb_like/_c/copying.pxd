@@ -122,7 +122,7 @@ cdef inline void c_gather_at(
 ) noexcept nogil:
     """out[k] = the value at an offset in records[k] for k in range(n).
 
-    Not by ``c_gather``, whose addresses are computed, nor by ``c_copy`` in a loop: docs/design.md.
+    Not by ``c_gather``, whose addresses are computed, nor by ``c_copy`` in a loop: docs/decisions.md.
     """
     cdef intp_t k
     if size == 4:

@@ -11,26 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from module_map import AT_THE_TOP, LEAVES, PACKAGE, ROOMS, first_sentence, modules, room_of
+from tree_numbers import mean_sentence, pages_for_maintainers
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "cpprb_like"
-# Each room, from the bottom up; a room may import those before it.
-INNER = (
-    *("_c", "_arguments", "_machine", "_rows", "_fields", "_files", "samplers", "views"),
-    *("checkpoint", "buffers", "limiters", "processes"),
-)
-LEAVES = ("integrations", "compat", "datasets", "cli")
-ROOMS = (*INNER, *LEAVES)
-# Modules that stand at the top of the package, and the rooms that they belong to.
-AT_THE_TOP = {
-    "__main__": "cli",
-    "errors": "_c",
-    "schedules": "_arguments",
-    "_core": "_rows",
-    "_segment_tree": "samplers",
-    "testing": "buffers",
-    "typing": "buffers",
-}
 # Of what is private, the outer rooms may take what reads arguments, as they read the same ones,
 # what asks for memory, what writes files, and what stacks frames.
 FOR_ALL = (
@@ -57,12 +41,6 @@ ON_DEMAND = {"checkpoint/_progress.py": {"tqdm"}}
 DOORS = {"buffers/_exchange.py": {"datasets"}}
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd")
 GENERATED = re.compile(r".*\.(c|cpp|so|pyd|o|html|pyc|whl|tar\.gz)|.*\.egg-info/.*|(build|dist)/.*")
-
-
-def room_of(path: Path) -> str:
-    """The room that a file is in, or belongs to; '' for the names of the package."""
-    first = path.relative_to(PACKAGE).parts[0].partition(".")[0]
-    return "" if first == "__init__" else AT_THE_TOP.get(first, first)
 
 
 def python_imports(path: Path) -> Iterator[str]:
@@ -124,25 +102,27 @@ def test_every_file_is_in_a_room() -> None:
     assert {room_of(path) for path in SOURCES} == {"", *ROOMS}
 
 
-def test_design_lists_every_module_once() -> None:
-    """Each module stands in its room in the list of docs/design.md, and nothing else does."""
-    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    listing = design.partition("\ncpprb_like/\n")[2].partition("\ntests/")[0]
-    listed, folder = [], ""
-    for line in listing.splitlines():
-        if found := re.match(r"  ((?:\w+/)+)(\s|$)", line):
-            folder = found[1]
-        elif found := re.match(r"    (\w+)\.\w+ ", line):
-            listed.append(folder + found[1])
-        elif found := re.match(r"  (\w+)\.\w+ ", line):
-            listed.append(found[1])
-    there = {
-        path.relative_to(PACKAGE).with_suffix("").as_posix()
-        for path in SOURCES
-        if path.stem != "__init__"
-    }
-    assert sorted(listed) == sorted(set(listed))
-    assert set(listed) == there
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_every_module_begins_with_a_sentence(path: Path) -> None:
+    """The map of modules, ``make map``, is made of these sentences."""
+    sentence = first_sentence(path)
+    assert sentence.endswith(".")
+    assert 2 <= len(sentence.split()) <= 25
+
+
+def test_the_page_of_the_design_lists_the_rooms_in_order() -> None:
+    """The first column of the table of rooms in docs/design.md names each room once."""
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    table = page.partition("\n| room | question |\n")[2].partition("\n\n")[0]
+    columns = [line.split("|")[1] for line in table.splitlines()]
+    assert re.findall(r"`(\w+)`", "".join(columns)) == list(ROOMS)
+
+
+def test_the_pages_for_maintainers_are_short() -> None:
+    """Design, decisions, promises and the words of the source: at most 5,500 words together."""
+    texts = pages_for_maintainers(ROOT)
+    assert sum(len(text.split()) for text in texts) <= 5500
+    assert all(mean_sentence(text) <= 19 for text in texts)
 
 
 @in_every_source

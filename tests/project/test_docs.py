@@ -132,13 +132,13 @@ def test_python_blocks_run(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_have_a_language_that_is_tested(page: Path) -> None:
-    """No block is left out: each is Python, a shell command, or the list of rooms.
+    """No block is left out: each is Python or a shell command.
 
     On the page of the docstrings: a signature, or an example that is tested where it stands. Of the
     changes to a program, those to whole files are tested by tests/libraries.
     """
     languages = {name for name, _ in BLOCK.findall(page.read_text())}
-    further = {"design.md": {""}, "api.md": {"pycon", "text"}, "libraries.md": {"diff"}}
+    further = {"api.md": {"pycon", "text"}, "libraries.md": {"diff"}}
     assert languages <= {"python", "bash"} | further.get(page.name, set())
 
 
