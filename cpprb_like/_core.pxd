@@ -17,7 +17,7 @@ cdef enum:  # words of the header
     ABSENT_ROWS = 1  # rows in the ring that hold no step
     CLEARS = 2     # clears so far
     HANDLE_BASE = 3  # base of handles: rows before the last clear, rounded up at each clear
-    EDITS = 4      # twice how often values of rows were replaced, rows hidden, or episodes ended; odd meanwhile
+    EDITS = 4      # twice the number of edits (values replaced, rows hidden, episodes ended); odd during one
     RESERVED = 5   # rows whose bytes may have been written: those before WRITTEN, and those that are being added
     EPISODE_LENS = 6  # one word for each stream
 
@@ -73,10 +73,10 @@ cdef class Ring:
     cdef Undo undo                   # log of what a killed process leaves half-done, or None on the heap
     cdef int64_t* lens_before        # of the same, or NULL
     cdef str frozen                  # why nothing may be written, or None
-    cdef bint grows                  # whether room for values that are kept aside is made in files
+    cdef bint grows                  # whether the overflow lies in files that grow
     cdef SlotSet out                 # slots in use whose rows cannot be drawn
     cdef AbsentRuns runs             # of absent rows
-    cdef tuple trackers              # are told which rows are edited
+    cdef tuple trackers              # objects that record which rows are edited
     cdef int64_t[:, ::1] hidden      # log of rows that became absent, in a circle: first, last, step
     cdef int64_t n_hidden            # entries of this log so far
     # Below: only with lookahead.
@@ -188,7 +188,7 @@ cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil
 
 
 cdef inline intp_t c_stored(Ring ring) noexcept nogil:
-    """``Ring.c_stored``, where it is asked for each of many rows: without a call."""
+    """``Ring.c_stored`` inline, for loops over rows."""
     cdef int64_t written = ring.state[WRITTEN]
     return <intp_t> written if written < ring.capacity else ring.capacity
 

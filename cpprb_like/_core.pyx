@@ -1,4 +1,4 @@
-"""``Ring``: the ring buffer.
+"""``Ring``: the rows of a buffer in caller-owned memory, their streams, episodes and end flags.
 
 It writes rows into memory that it is given, and knows which row follows which in its stream, where
 episodes end, and which rows can be drawn. Compiled because moving a small row costs less than any
@@ -41,7 +41,7 @@ cdef enum:  # columns of Ring.ends
 cdef uint64_t ALL_BITS = ~<uint64_t> 0
 
 cdef enum:
-    WRITE_CHUNK = 32              # rows whose records stay in the first cache meanwhile
+    WRITE_CHUNK = 32              # rows written at a time: their records stay in the first cache
     HIDDEN = 64                   # entries in the log of hidden rows
     LONGEST = 1 << 30             # rows of a window on each side, so that sums of two do not overflow
     SPARSE = 8                    # words of bits that are read in the time that finds a slot
@@ -99,8 +99,8 @@ cdef class Ring:
         has ``lookahead * n_envs`` slots for incomplete rows; complete rows beyond the other slots
         are left out.
     undo : Undo, optional
-        Of an arena in a file: where old bytes are kept while new ones are written over them, so
-        that a process may be killed at any time.
+        Undo log of an arena in a file: old bytes, while new ones are written over them. With it
+        the process may be killed at any time.
     frozen : str, optional
         Why nothing may be written.
     flags : ndarray of uint8, shape (capacity,), optional
@@ -272,7 +272,7 @@ cdef class Ring:
         return last - (last - slot) % self.span if slot <= last else -1
 
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil:
-        """The row id of the row in a slot in use; of another slot, cleared meanwhile, a negative one."""
+        """The row id of the row in a slot in use; negative if a clear has emptied the slot."""
         cdef int64_t last = self.state[WRITTEN] - 1
         cdef int64_t back = last - slot
         if back < 0:
@@ -355,7 +355,7 @@ cdef class Ring:
         return first
 
     cdef void c_reserve(self, int64_t written, intp_t n) noexcept nogil:
-        """Say in a file which rows are about to be written; what they overwrite is not alive now."""
+        """Announce in a file which rows will be written; the rows that they overwrite are not alive."""
         memcpy(self.lens_before, &self.state[EPISODE_LENS], self.n_envs * sizeof(int64_t))
         c_fence()
         self.state[RESERVED] = written + min(n, self.capacity)
@@ -412,7 +412,7 @@ cdef class Ring:
         return 0
 
     cdef void c_begin_edit(self) noexcept nogil:
-        """Rows that are there are about to change."""
+        """Announce an edit of stored rows."""
         self.state[EDITS] += 1
         c_fence()
         c_come_to(STOP_EDITING)
@@ -475,7 +475,7 @@ cdef class Ring:
 
     cdef void c_drop_oldest(self) noexcept nogil:
         cdef intp_t slot = <intp_t> (self.kept_from % self.capacity), stream
-        if self.n_open and not self.c_can_draw(slot):  # of a stream that had no step for long?
+        if self.n_open and not self.c_can_draw(slot):  # a stream without a step for long
             stream = <intp_t> (self.kept_from % self.n_envs)
             if self.counts[stream] and self.kept_from == (
                 self.open_rows[stream * self.lookahead + self.heads[stream]]
@@ -732,7 +732,7 @@ cdef class Ring:
         """Forget all rows."""
         cdef intp_t used = -1
         self.c_check_writable()
-        while used < self.c_stored():  # rows may come meanwhile
+        while used < self.c_stored():  # other threads may add rows during the allocation
             used = self.c_stored()
             fresh = [np.empty_like(column.objects[:used]) for column in self.object_columns]
         if self.out.count:
@@ -792,7 +792,7 @@ cdef class Ring:
 
         That is so if none of them has another row by now, the ring was not cleared, and nothing
         was edited: values replaced, rows hidden, episodes ended. Rows that follow those in the
-        slots are younger, so they need not be asked for.
+        slots are younger, so they need no check.
         """
         c_check_array(slots, "slots", cnp.NPY_INTP, -1)
         return self.c_holds(moment, slots)
@@ -1149,7 +1149,7 @@ def rebuild(Ring ring not None):
 
 
 def tell_followers(Ring ring not None, cnp.ndarray changes not None):
-    """Have a ring raise this word by two whenever it hides rows: see ``processes._follower``.
+    """Register the change counter of a ring: +2 when it hides rows; see ``processes._followers``.
 
     The word lies in the memory of the ring's rows, which keeps it.
     """
@@ -1158,7 +1158,7 @@ def tell_followers(Ring ring not None, cnp.ndarray changes not None):
 
 
 def stop_at(place, int signal):
-    """Have this process send itself a signal when it next comes to a place; for tests.
+    """Make this process send itself a signal at its next visit to a place; for tests.
 
     ``place`` is a key of ``STOPS``, or None for nowhere. The first three are passed by rows that
     are added to a file or to shared memory, ``"editing"`` by what changes rows that are there.
@@ -1167,7 +1167,7 @@ def stop_at(place, int signal):
 
 
 def track(Ring ring not None, tuple trackers not None):
-    """Tell these trackers from now on, and no others, which rows are edited.
+    """Set the trackers that record which rows are edited; earlier ones record no more.
 
     Raises ``ValueError`` if one is for another number of slots.
     """

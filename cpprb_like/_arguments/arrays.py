@@ -1,4 +1,4 @@
-"""Types of arrays that many modules name: aliases for type checkers, without behaviour."""
+"""Type aliases of arrays, for type checkers."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def as_int(name: str, value: object, least: float = -math.inf, most: float = mat
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     try:
-        number = operator.index(value)  # type: ignore[arg-type]  # whatever has no index is refused
+        number = operator.index(value)  # type: ignore[arg-type]  # raises without an index
     except TypeError:
         raise TypeError(f"{name}: expected an integer, got {value!r}") from None
     if number < least:
@@ -54,7 +54,7 @@ def as_path(name: str, value: str | os.PathLike[str]) -> Path:
         text = os.fsdecode(value)
     except TypeError:
         raise TypeError(f"{name}: expected a path, got {value!r}") from None
-    if URL.match(text):  # a folder of that name would be made without a word
+    if URL.match(text):  # else a folder of that name would be made
         raise ValueError(f"{name}: expected a path of this machine, got the URL {text!r}")
     return Path(text)
 
@@ -86,6 +86,6 @@ def as_discount(name: str, gamma: object) -> float:
 
 
 def expect(sound: bool, what: str, expected: object, got: object) -> None:
-    """Raise ``AssertionError`` unless something is sound, which says what it is."""
+    """Raise ``AssertionError`` that names ``what``, unless ``sound``."""
     if not sound:
         raise AssertionError(f"{what}: expected {expected}, got {got}")

@@ -22,7 +22,7 @@ HERE = "<" if sys.byteorder == "little" else ">"
 
 
 def name_of(dtype: np.dtype[Any]) -> str | None:
-    """The byte order and name, such as ``"<bfloat16"``; None of all dtypes of NumPy's own."""
+    """The byte order and name, such as ``"<bfloat16"``; None for NumPy's own dtypes."""
     if dtype.isbuiltin != 2 or dtype.type.__module__ != PACKAGE:
         return None
     return (HERE if dtype.itemsize > 1 else "|") + dtype.name

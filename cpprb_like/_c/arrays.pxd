@@ -1,4 +1,4 @@
-"""Arguments of compiled functions: integers, and arrays that C can walk through."""
+"""Checks of arguments of compiled functions: integers and dense arrays."""
 
 cimport numpy as cnp
 from cpython.number cimport PyNumber_AsSsize_t
@@ -12,7 +12,7 @@ cdef inline intp_t c_index(number) except? -1:
 
 
 cdef inline int c_check_array(array, str name, int typenum, intp_t n) except -1:
-    """Refuse what is no dense 1-d array of a dtype, or has not n elements unless n is -1."""
+    """Raise unless ``array`` is a dense 1-d array of a dtype, with n elements unless n is -1."""
     dtype = "intp" if typenum == cnp.NPY_INTP else "float64"
     if not cnp.PyArray_Check(array):
         raise TypeError(f"{name}: expected an array of {dtype}, got {type(array).__name__}")

@@ -1,4 +1,4 @@
-"""Order of stores: what is written before a fence is in memory before what is written after it.
+"""Memory fences: stores before a fence reach memory before stores after it.
 A full fence also keeps what is read after it behind what is written before it.
 
 A process that is killed stops between two stores, and another one may read the same memory at any

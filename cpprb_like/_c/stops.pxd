@@ -1,4 +1,4 @@
-"""Places where tests stop or kill a process that writes to memory that others read.
+"""Stop places: points between two stores at which tests stop or kill a process that writes.
 
 A signal that comes from outside comes at a random moment, and most moments are harmless. So the few
 that matter have names, and ``_core.stop_at`` says at which of them the process signals itself. One

@@ -1,8 +1,8 @@
-"""Nodes with eight children: how they lie in memory, what they hold, which child holds a target.
+"""Tree nodes with eight children: memory layout, sums, bounds and the search for a target.
 
 An array holds the levels of a tree one after another, leaves first, each filled up with zeros to a
 multiple of eight nodes; so the children of a node are one cache line, if the array begins with one.
-Zeros everywhere are a tree of zero weights. A sum is always added up anew from its children, in an
+Zeros everywhere are a tree of zero weights. A sum is always added up from its children, in an
 order that is written out, so the sums depend on the leaves alone: no rounding piles up, and
 every platform has the same bits. Eight, because 16 to a node took 1.8 times as long to set and 1.4
 times as long to search, though there are fewer levels.
@@ -190,8 +190,8 @@ cdef inline float64_t c_most(
     """The least of all weights that is not zero, or the greatest; zero if all are.
 
     The root is a bound. Going down by the child that has its parent's bound leads to 64 leaves; if
-    one of them is that weight, it is the one. Otherwise the bounds above them were left behind by
-    weights that are gone, and are computed anew. So a set, which leaves them behind, pays for that.
+    one of them has that weight, it is the result. Otherwise the bounds are those of earlier
+    weights, and are recomputed. Each set makes at most one bound that is recomputed later.
     """
     cdef intp_t root = shape.offset[shape.levels - 1] - shape.offset[SIDE_LEVEL]
     cdef intp_t node, level, child
@@ -290,7 +290,7 @@ cdef inline void c_find(
     """Search for targets from 0 to the total, which is not zero.
 
     Many descents go down side by side, so that their cache misses overlap. Near the root, where
-    targets that ascend share nodes, running sums are kept from one descent to the next: draws of
+    targets that ascend share nodes, a descent uses the running sums of the one before: draws of
     256 from a buffer of 2^20 rows got 1.2 us faster, and targets in random order no slower.
     ``values``, unless NULL, receives the weights found; it may be the array of the targets.
     """

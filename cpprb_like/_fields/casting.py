@@ -47,11 +47,11 @@ def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:
         return np.array(value, dtype=_with_object_leaves(dtype))
     array = read_array(value)
     if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
-        return array  # which is of a dtype of its own
+        return array  # the value has a dtype
     if (array.dtype.kind == "f" and dtype.kind in "iu") or array.dtype.kind in "SU":
         return np.array(
             value, dtype=object
-        )  # before NumPy made floats of ints, or texts of anything
+        )  # before NumPy turns ints into floats, or values into texts
     return array
 
 

@@ -1,4 +1,4 @@
-"""The options ``next_of``, ``stack_compress`` and ``Nstep`` -> frozen specs.
+"""The options ``next_of``, ``stack_compress`` and ``Nstep`` as frozen specs.
 
 Not here: how the values are stored (``schema``, ``chained``) and read (``views._rows``).
 """

@@ -1,4 +1,4 @@
-"""Fields and memory layout: ``env_dict`` -> frozen field specs, and the place of each byte.
+"""Fields and memory layout: ``env_dict`` as frozen field specs, and the place of each byte.
 
 Only this module interprets ``env_dict``, and only this module knows the layout of the memory.
 Not here: the memory itself (``arenas``), and casts of values (``casting``).
@@ -600,7 +600,7 @@ class Layout:
         ``overflow``: bytes by field of values that no neighbouring row holds. ``index``: bytes of
         the index of rows that can be drawn.
         """
-        kept = {name: size for name, size in (overflow or {}).items() if size}
+        apart = {name: size for name, size in (overflow or {}).items() if size}
         rows = [("field", "dtype", "shape", "bytes/step", "total")]
         for field in self.schema.fields:
             stored = str(self.schema.stored_nbytes(field))
@@ -608,7 +608,7 @@ class Layout:
             rows.append((field.name, str(field.dtype), str(field.shape), stored, total))
         rows += [
             (f"(overflow of {name})", "", "", "", format_nbytes(size))
-            for name, size in kept.items()
+            for name, size in apart.items()
         ]
         extra = (
             self.total_nbytes - sum(map(self._nbytes_of, self.schema.fields)) - self.sampler_nbytes
@@ -618,7 +618,7 @@ class Layout:
             rows.append(("(sampler)", "", "", "", format_nbytes(self.sampler_nbytes)))
         if index:
             rows.append(("(rows not to draw)", "", "", "", format_nbytes(index)))
-        total = format_nbytes(self.total_nbytes + sum(kept.values()) + index)
+        total = format_nbytes(self.total_nbytes + sum(apart.values()) + index)
         rows.append(("total", "", "", "", total))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []

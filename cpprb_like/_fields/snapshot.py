@@ -1,7 +1,7 @@
 """Snapshots: the rows of a buffer by value, for pickling and copying.
 
-Rows in use are records as they are: views of the buffer's memory, so that pickling does not copy
-them first, or copies where other threads may write to it meanwhile. Not here: the attributes of
+Records are saved as they lie in memory: as views, which pickling does not copy first, or as copies
+where other threads may write. Not here: the attributes of
 the buffer (``buffers._replay``) and the memory (``arenas``).
 """
 

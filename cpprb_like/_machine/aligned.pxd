@@ -5,8 +5,8 @@ from numpy cimport dtype, ndarray
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 cdef enum:
-    SLACK = 63                   # bytes of memory more than asked for, to start at a cache line
-    LARGE_NBYTES = 65536         # arrays from here on own no memory: they are over that of another
+    SLACK = 63                   # extra bytes of an allocation, so that it can start at a cache line
+    LARGE_NBYTES = 65536         # least bytes of an array over memory of a pool
 
 
 cdef ndarray c_empty(dtype kind, intp_t ndim, intp_t* dims)

@@ -1,9 +1,9 @@
-"""Memory of the arrays of batches: it starts at a cache line, and is used again.
+"""Memory of batch arrays: aligned to cache lines, and reused.
 
 Libraries that take a batch by DLPack or by its address need no copy then (JAX copies unless memory
 is aligned to 64 bytes), and rows of a cache line lie in one. A small array owns memory of this
-module, by NumPy's own interface for that (NEP 49). Some of it is kept for the next array of its
-size, as a program draws batches of one size again and again.
+module, by NumPy's own interface for that (NEP 49). Freed memory of small arrays is
+reused for the next array of its size, as a program draws batches of one size again and again.
 
 A large array is over memory that a ``Pool`` lends, and that returns to it with the array. Each
 fresh one would cost a page fault for every 4 KiB, as the allocator gives large memory back to the
@@ -68,15 +68,15 @@ cdef extern from "numpy/arrayobject.h":
 
 cdef enum:
     LINE = SLACK + 1             # bytes of a cache line
-    PIECES = 8                   # of memory of each size that are kept
-    KEPT_LINES = 64              # arrays of up to 4 kB: 1.1 MB at most
+    PIECES = 8                   # pieces of freed memory that are stored for each size
+    SMALL_LINES = 64             # cache lines of the largest such array (4 kB); 1.1 MB in all at most
     TRACED = 389047              # NumPy's number for ``tracemalloc``, which it forgets memory by
 
-cdef struct Kept:                # memory of arrays that are gone, for others of that size
+cdef struct Spare:               # freed memory for arrays of one size
     intp_t count
     void* starts[PIECES]
 
-cdef Kept[KEPT_LINES + 1] kept   # by cache lines; whoever holds the interpreter's lock may touch it
+cdef Spare[SMALL_LINES + 1] spare   # by cache lines; guarded by the interpreter lock
 cdef PyDataMem_Handler HANDLER
 HANDLER.name[:] = b"cpprb_like" + bytes(117)
 HANDLER.version = 1
@@ -160,7 +160,7 @@ cdef cnp.ndarray c_empty(cnp.dtype kind, intp_t ndim, intp_t* dims):
 
 
 cdef cnp.ndarray c_over(cnp.dtype kind, intp_t ndim, intp_t* dims, void* data, owner):
-    """An array over memory that it keeps the owner of."""
+    """An array over memory; it holds a reference to the owner."""
     array = c_wrap(kind, ndim, dims, data)
     cnp.set_array_base(array, owner)
     return array
@@ -187,7 +187,7 @@ cdef void* c_start(cnp.ndarray memory) noexcept:
 
 
 # Before an array are two bytes: how far behind the start of the allocated memory it is, and nearest
-# to it how many cache lines it has if its memory may be kept, or else 0.
+# to it how many cache lines it has if its memory may be reused, or else 0.
 
 
 cdef void* c_place(char* raw, intp_t lines) noexcept nogil:
@@ -204,10 +204,10 @@ cdef intp_t c_ahead(void* start) noexcept nogil:
 
 cdef void* c_malloc(void* ctx, size_t nbytes) noexcept nogil:
     cdef intp_t lines = max(<intp_t> ((nbytes + SLACK) // LINE), 1)
-    cdef bint is_small = lines <= KEPT_LINES
-    if is_small and kept[lines].count:
-        kept[lines].count -= 1
-        return kept[lines].starts[kept[lines].count]
+    cdef bint is_small = lines <= SMALL_LINES
+    if is_small and spare[lines].count:
+        spare[lines].count -= 1
+        return spare[lines].starts[spare[lines].count]
     cdef char* raw = <char*> malloc((lines + 1) * LINE)
     return NULL if raw == NULL else c_place(raw, lines if is_small else 0)
 
@@ -236,24 +236,24 @@ cdef void c_free(void* ctx, void* start, size_t nbytes) noexcept nogil:
     if start == NULL:
         return
     cdef intp_t lines = (<char*> start - 1)[0]
-    if KEEPS_MEMORY and lines and kept[lines].count < PIECES:
-        kept[lines].starts[kept[lines].count] = start
-        kept[lines].count += 1
+    if KEEPS_MEMORY and lines and spare[lines].count < PIECES:
+        spare[lines].starts[spare[lines].count] = start
+        spare[lines].count += 1
     else:
         free(<char*> start - c_ahead(start))
 
 
 cdef enum:
-    MOST_KEPT = 1 << 30              # bytes
-    PATIENCE = 256                   # arrays after which memory that nobody asked for is freed
+    MOST_SPARE = 1 << 30             # bytes of unused memory in a pool
+    PATIENCE = 256                   # arrays after which unused memory is freed
 
 
 @cython.final
 cdef class Pool:
-    """Pieces of memory by size.
+    """Pool of large pieces of memory.
 
-    With what is on loan it never holds more than was on loan at a time, and it forgets what has not
-    been asked for in a while: one huge batch does not stay.
+    Its memory, with what is on loan, never exceeds the most that was on loan at a time. Memory that
+    is unused for PATIENCE arrays is freed, so the memory of one huge batch does not stay.
     """
 
     def __cinit__(self):
@@ -285,15 +285,15 @@ cdef class Pool:
         return self.c_forget()
 
     cdef int c_pass(self) except -1:
-        """An array was made that needed no memory from here, and what is kept here grows older."""
+        """Count an array that needed no memory of the pool, as spare memory ages by arrays."""
         self.arrays += 1
         return self.c_forget()
 
     cdef int c_forget(self) except -1:
-        """Free what is too much, or has not been asked for in a while."""
+        """Free memory above the limits, and memory that was unused for PATIENCE arrays."""
         while self.spare and (
             self.spare_nbytes + self.lent > self.peak
-            or self.spare_nbytes > MOST_KEPT
+            or self.spare_nbytes > MOST_SPARE
             or self.spare[0][1] + PATIENCE < self.arrays
         ):
             self.spare_nbytes -= cnp.PyArray_NBYTES(<cnp.ndarray> self.spare.pop(0)[0])
@@ -303,7 +303,7 @@ cdef class Pool:
 @cython.final
 @cython.no_gc
 cdef class Lease:
-    """Keeps memory with the array that uses it, and gives it back when that array dies."""
+    """Loan of memory to an array: the memory returns to its pool when the array dies."""
 
     def __dealloc__(self):
         cdef Pool pool = None if self.home is None else self.home()

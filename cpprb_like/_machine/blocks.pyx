@@ -1,4 +1,4 @@
-"""Large values, copied into a batch: by several cores, and past the caches, where it is worth it.
+"""Copies of large values into a batch: by several cores, and past the caches for large batches.
 
 Rows of columns that lie in a block of their own, and values that are found one by one or put
 together of frames. Each large copy starts the threads that it needs and waits for them. That takes

@@ -1,4 +1,4 @@
-"""CRC-32, the checksum of zlib, at the speed of memory where the processor multiplies without carry.
+"""CRC-32, the checksum of zlib, at the speed of memory on processors with carry-less products.
 
 zlib sums up 1 to 2 GB/s, which is slower than a file is read. The remainder of a long polynomial is
 found by folding: 64 bytes are multiplied into the next 64 by two constants, powers of x modulo the
@@ -89,7 +89,7 @@ cdef bint FOLDS = crc_can_fold()
 
 
 def crc32(const uint8_t[::1] data not None, uint32_t value=0):
-    """The same as ``zlib.crc32(data, value)``. The interpreter lock is given up meanwhile."""
+    """The same as ``zlib.crc32(data, value)``. It runs without the interpreter lock."""
     cdef size_t n = <size_t> data.shape[0]
     cdef size_t folded = n & ~<size_t> 15
     if not FOLDS or n < LEAST:

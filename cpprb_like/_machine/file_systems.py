@@ -1,4 +1,4 @@
-"""What some file systems refuse: locks, and to put the names of a folder on the disk.
+"""Calls that some file systems refuse: file locks, and synchronising the names of a folder.
 
 Not here: which files are locked and synchronised (``_files.file_maps``, ``checkpoint._disk``).
 """

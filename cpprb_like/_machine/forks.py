@@ -1,4 +1,4 @@
-"""Locks across ``os.fork``: no lock is held in the child by a thread that does not exist there.
+"""Locks across ``os.fork``: a child starts with all locks of the package free.
 
 A fork copies the memory of all threads, but only the forking thread goes on in the child. A call of
 another thread would stay half-done there, and its locks held for ever. So the forking thread first
@@ -25,7 +25,7 @@ from numpy.random.mtrand import get_bit_generator
 __all__ = ["BUFFER", "EPOCH", "GENERATOR", "INNERMOST", "OneProcess", "tell", "watch"]
 
 EPOCH, BUFFER, GENERATOR, INNERMOST = range(4)  # in the order in which calls take them
-TIMEOUT = 5.0  # seconds for all locks; one that is held for longer is made anew in the child
+TIMEOUT = 5.0  # seconds for all locks; the child replaces one that is held for longer
 
 
 _watched: dict[tuple[int, int], weakref.ref[Any]] = {}
@@ -125,7 +125,7 @@ class OneProcess:
         watch(self._lock, BUFFER)
 
     def close(self, refusal: str) -> None:
-        """Let nobody take it any more."""
+        """Refuse the lock to all callers from now on."""
         with self._lock:
             self._process, self._refusal = -1, refusal
 

@@ -61,9 +61,9 @@ def _from_system() -> int | None:
 
 
 def _from_container() -> int | None:
-    """What the control group of this process still allows (Linux, version 2 or 1).
+    """Bytes that the control group of this process still allows (Linux, version 2 or 1).
 
-    Pages of files that nobody uses count as free: the system drops them when it needs room.
+    Unused pages of files count as free: the system drops them when it needs space.
     """
     for folder, limit_name, usage_name in (
         ("/sys/fs/cgroup", "memory.max", "memory.current"),
@@ -78,7 +78,7 @@ def _from_container() -> int | None:
 
 
 def _from_limit() -> int | None:
-    """What the limit of this process still allows: ``ulimit -v``."""
+    """Bytes that the address space limit of this process still allows (``ulimit -v``)."""
     if sys.platform == "win32":
         return None
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,4 +1,4 @@
-"""Prefetch state: what generators and samplers were before the oldest batch not yet returned.
+"""Prefetch state: generators and samplers as they were before the oldest batch not yet returned.
 
 A save, a pickle and a copy describe the program, which has not seen the batches that wait. The
 thread records, before each draw, the state of what the draw changes. Savers read the oldest record;

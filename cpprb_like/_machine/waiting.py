@@ -1,7 +1,7 @@
-"""Waits for what another thread or process does: a look, a short sleep, another look.
+"""``wait_until``: polls a condition with short sleeps, until it is true or the time is out.
 
-No other process has to wake the one that waits, so none that dies holds it. Not here: what is
-waited for (``limiters``, ``processes``).
+The waiting process needs no wake-up call, so the death of another one never blocks it. Not here:
+the conditions (``limiters``, ``processes``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["sleep", "wait_until"]
 Found = TypeVar("Found")
 
 YIELDING = 100e-6  # seconds in which the processor is only yielded: a batch of CartPole
-SHORTEST, LONGEST = 50e-6, 2e-3  # seconds of a sleep, between them ...
-PART = 0.1  # ... this part of what was waited so far, so that little is waited in vain
+SHORTEST, LONGEST = 50e-6, 2e-3  # seconds of a sleep
+PART = 0.1  # length of a sleep as a part of the time waited so far, within these limits
 
 _yield: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0.0))
 
