@@ -504,7 +504,7 @@ def test_prioritized_dqn_learns(tmp_path: Path) -> None:
         replay_buffer_kwargs={"sampler": Prioritized(alpha=0.5), "n_steps": 3, "gamma": 0.99},
     )  # fmt: skip
     model.learn(8_000)
-    assert mean_return(model, model.get_env(), 5) > 100
+    assert mean_return(model, model.get_env(), 5) > 60  # 220 to 436 over seeds; 20 at random
     model.save(tmp_path / "model")
     model.save_replay_buffer(tmp_path / "rows")
     again = PrioritizedDQN.load(tmp_path / "model", env=model.get_env())
