@@ -7,8 +7,7 @@ from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._machine.aligned cimport Pool
 from cpprb_like._rows.slot_set cimport AbsentRuns, SlotSet, c_has
-from cpprb_like._rows.tracker cimport Tracker
-from cpprb_like._rows.undo cimport Undo
+from cpprb_like._rows.edits cimport Tracker, Undo
 from cpprb_like._c.typedefs cimport int32_t, int64_t, intp_t, uint8_t
 
 

@@ -7,8 +7,7 @@ from typing_extensions import Self, disjoint_base
 
 from cpprb_like._rows.chained import Chain
 from cpprb_like._rows.column import Column
-from cpprb_like._rows.tracker import Tracker
-from cpprb_like._rows.undo import Undo
+from cpprb_like._rows.edits import Tracker, Undo
 
 N_STATE_WORDS: Final[int]
 WORD_WRITTEN: Final[int]

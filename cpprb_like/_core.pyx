@@ -22,8 +22,7 @@ from cpprb_like._c.stops cimport (
     NOWHERE, STOP_AMID, STOP_EDITING, STOP_RESERVED, STOP_WRITTEN, c_come_to, c_stop_at,
 )
 from cpprb_like._rows.slot_set cimport AbsentRuns, SlotSet, c_has
-from cpprb_like._rows.tracker cimport Tracker
-from cpprb_like._rows.undo cimport Undo
+from cpprb_like._rows.edits cimport Tracker, Undo
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint64_t
 
 from io import UnsupportedOperation

@@ -47,8 +47,7 @@ from cpprb_like._files.recovery import Queue, end_before, hide, recover
 from cpprb_like._machine.file_systems import REFUSED, sync_folder
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._rows import chained, overflow
-from cpprb_like._rows.tracker import Tracker
-from cpprb_like._rows.undo import Undo
+from cpprb_like._rows.edits import Tracker, Undo
 
 if sys.platform == "win32":
     import msvcrt

@@ -41,11 +41,11 @@ from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like._rows.column import Column
+from cpprb_like._rows.edits import Tracker
 from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.gather import take, write
 from cpprb_like._rows.indexing import resolve
 from cpprb_like._rows.row_handles import handles, without_row
-from cpprb_like._rows.tracker import Tracker
 from cpprb_like.buffers._entry import BufferBase, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
@@ -57,7 +57,7 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
-from cpprb_like.samplers._uniform_draws import draw_uniform
+from cpprb_like.samplers._uniform_draws import Epoch, draw_uniform
 from cpprb_like.schedules import Schedule
 from cpprb_like.typing import FieldSpec, NstepSpec
 from cpprb_like.views._layer import Layer
@@ -1011,8 +1011,6 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
             return None
         ring, clears = self.ring, self.ring.clears
         columns = self._columns(fields)
-        from cpprb_like.samplers._epoch import Epoch  # noqa: PLC0415 (on demand)
-
         epoch = Epoch(ring, order_generator(shuffle, rng, self.rng))
 
         def is_gone() -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Ring
-from cpprb_like._rows.tracker import Tracker
+from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._arrays import DamagedError
 from cpprb_like.checkpoint._held import Saves

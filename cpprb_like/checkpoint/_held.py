@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Ring, track
 from cpprb_like._fields.schema import Layout
-from cpprb_like._rows.tracker import Tracker
+from cpprb_like._rows.edits import Tracker
 
 if TYPE_CHECKING:
     from cpprb_like.checkpoint._save import Before

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_ABSENT_ROWS, Ring
 from cpprb_like._fields.schema import Layout
-from cpprb_like._rows.tracker import Tracker
+from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint import _arrays, _manifest, _segments
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES, Codec, DamagedError, FileEntry
 from cpprb_like.checkpoint._disk import Disk

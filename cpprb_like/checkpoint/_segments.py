@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Moment, Ring
 from cpprb_like._fields.schema import Layout
-from cpprb_like._rows.tracker import Tracker
+from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 
 __all__ = ["Index", "IndexCopy", "Part", "Plan", "flags_name", "parts_of", "plan", "record_dtype"]

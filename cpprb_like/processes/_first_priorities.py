@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._rows.edits import fence
 from cpprb_like.processes._folder import GONE_MESSAGE, room_for
-from cpprb_like.processes._versions import fence
 
 __all__ = ["FirstPriorities"]
 

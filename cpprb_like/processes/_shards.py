@@ -34,9 +34,8 @@ from cpprb_like._files import file_maps
 from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._rows import chained, overflow
+from cpprb_like._rows.edits import Tracker, Undo, clock
 from cpprb_like._rows.row_handles import handles
-from cpprb_like._rows.tracker import Tracker
-from cpprb_like._rows.undo import Undo, clock
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._first_priorities import FirstPriorities
@@ -51,10 +50,10 @@ from cpprb_like.processes._folder import (
 )
 from cpprb_like.processes._followers import Follower
 from cpprb_like.samplers._base import Sampler, Slots
-from cpprb_like.samplers._epoch import Epoch
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
+from cpprb_like.samplers._uniform_draws import Epoch
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -4,7 +4,7 @@ Starts are found by trying rows as long as they are common. Where they are rare 
 a set of all of them, which follows the ring from then on. Which of both it is, and what is drawn,
 depends on the rows and on the generator alone, never on what was asked for before: so a buffer goes
 on with the same draws after it was saved. Compiled because it looks at every row that is tried, or
-new. Not here: how sequences are read (``views._gather_sequences``), what they are good for
+new. Not here: how sequences are read (``views._gather_windows``), what they are good for
 (``views._sequences``), and starts by priority (``_prioritized``).
 """
 

@@ -1,7 +1,7 @@
 """``Sequences``: consecutive rows of one environment, as a layer of a view.
 
 Not here: which rows a sequence can start at (``samplers._starts``), how starts are drawn (the
-samplers), the copying (``_gather_sequences``), and whole episodes (``buffers._episodes``).
+samplers), the copying (``_gather_windows``), and whole episodes (``buffers._episodes``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import check
-from cpprb_like.views._gather_sequences import take_sequences
+from cpprb_like.views._gather_windows import take_sequences
 from cpprb_like.views._layer import Items, Layer
 from cpprb_like.views._windows import Windows
 

@@ -1,7 +1,7 @@
 """Frames of several rows as one stack: ``stack`` of every buffer.
 
 The caller decides which rows belong to a stack. Not here: frame stacks that are added as such and
-stored as single frames (``_rows.chained``), and the copying of plain bytes (``_gather_frames``).
+stored as single frames (``_rows.chained``), and the copying of plain bytes (``_gather_windows``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
-from cpprb_like.views._gather_frames import COPIED_AT_ONCE, newest_frame, take_stacks
+from cpprb_like.views._gather_windows import COPIED_AT_ONCE, newest_frame, take_stacks
 from cpprb_like.views._rows import read_rows
 
 __all__ = ["CHECKED_NBYTES", "newest_frame", "read_stacks", "stack_rows", "take_stacks"]

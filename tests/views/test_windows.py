@@ -16,7 +16,7 @@ from views import sample_sequences
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.typing import FieldSpec
-from cpprb_like.views._gather_sequences import take_sequences
+from cpprb_like.views._gather_windows import take_sequences
 
 Array = npt.NDArray[Any]
 Row = dict[str, Any]

@@ -1,4 +1,4 @@
-"""C signatures of copying sequences of rows."""
+"""C signatures of copies of sequences."""
 
 from numpy cimport ndarray
 

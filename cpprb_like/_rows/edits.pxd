@@ -1,0 +1,27 @@
+"""Attributes and C signatures of ``Tracker`` and ``Undo``."""
+
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+
+
+cdef class Tracker:
+    cdef readonly intp_t capacity
+    cdef uint8_t[::1] bits           # one for each slot: whether its row was edited
+
+    cdef void c_mark(self, intp_t slot) noexcept nogil
+
+
+cdef class Undo:
+    cdef uint8_t[::1] arena          # the memory whose old bytes are logged
+    cdef readonly int64_t[::1] lens  # episode lengths of the streams before the rows that are being added
+    cdef uint8_t[::1] log            # a word, the number of bytes in force, and then entries
+    cdef public Tracker tracker      # of rows that were edited since the last flush
+    cdef int64_t[::1] added_memory   # memory of ``added_at``
+    cdef int64_t* added_at           # time of the last row, and count of edits, for other processes; or NULL
+    cdef int64_t[::1] times          # of rows, by slot; or None
+    cdef bint has_times
+    cdef intp_t used                 # bytes of entries that are not in force yet
+
+    cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil
+    cdef void c_begin(self) noexcept nogil
+    cdef void c_note_times(self, int64_t written, intp_t n) noexcept nogil
+    cdef void c_end(self) noexcept nogil

@@ -1,0 +1,140 @@
+"""Edits of stored rows: which rows were edited (``Tracker``), and the bytes before (``Undo``).
+
+A ``Tracker`` marks the slots of edited rows, for the next save or flush. An ``Undo`` log lies in a
+file and restores rows after a process was killed between two stores. Added rows need neither: their
+ids say which they are, and they are not alive before their last byte is written. Compiled because
+both stand between the stores of a compiled loop. ``clock`` and ``fence`` are for Python code that
+shares memory with other processes. Not here: the edits (``_core``, ``gather``), and
+what is restored when a file is opened (``_files.recovery``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.string cimport memcpy
+
+from cpprb_like._c.arrays cimport c_check_array
+from cpprb_like._c.fences cimport c_fence, c_full_fence
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._machine.clock cimport c_clock, c_fine_clock
+
+import numpy as np
+
+cnp.import_array()
+
+
+@cython.final
+cdef class Tracker:
+    """The slots whose rows were edited: values replaced, a row hidden, an episode ended.
+
+    Parameters
+    ----------
+    capacity : int
+        Number of slots. Memory: a bit for each.
+    """
+
+    def __cinit__(self, intp_t capacity):
+        self.capacity = capacity
+        self.bits = np.zeros((capacity + 7) >> 3, np.uint8)
+
+    cdef void c_mark(self, intp_t slot) noexcept nogil:
+        """Mark the row in a slot as edited."""
+        self.bits[slot >> 3] |= <uint8_t> (1 << (slot & 7))
+
+    def mark(self, slots):
+        """Mark the rows in these slots, an array of intp. Raises ``IndexError`` for another slot."""
+        c_check_array(slots, "slots", cnp.NPY_INTP, -1)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        if n and not 0 <= slots.min() <= slots.max() < self.capacity:
+            raise IndexError(f"slots: expected 0 to {self.capacity - 1}")
+        for k in range(n):
+            self.c_mark(values[k])
+
+    def slots(self):
+        """The marked slots, ascending. Cost: proportional to all slots, a bit each."""
+        cdef object bits = np.asarray(self.bits)
+        used = np.flatnonzero(bits)
+        marked = np.unpackbits(bits[used], bitorder="little").reshape(-1, 8)
+        places, within = np.nonzero(marked)
+        return (8 * used[places] + within).astype(np.intp)
+
+
+@cython.final
+cdef class Undo:
+    """Log of old bytes of an arena that lies in a file.
+
+    Parameters
+    ----------
+    arena : ndarray of uint8
+        The memory that is written to.
+    lens : ndarray of int64, shape (n_envs,)
+        Memory for the lengths of episodes before the rows that are being added.
+    log : ndarray of uint8
+        Memory. The first word is the number of bytes of entries in force: 0 most of the time. An
+        entry is the offset of bytes in the arena, how many there are, and what they were, padded to
+        words.
+    tracker : Tracker
+        Marks the rows that are edited.
+    added_at : ndarray of int64, shape (2,), optional
+        Memory for the time of the last row, as ``clock`` gives it, and for a word that is raised when
+        old bytes come into force, and again when they no longer are.
+    times : ndarray of int64, shape (capacity,), optional
+        Memory for the time at which each row was added, by slot. Later calls of all processes of a
+        machine have later times.
+    """
+
+    def __cinit__(
+        self, uint8_t[::1] arena not None, int64_t[::1] lens not None, uint8_t[::1] log not None,
+        Tracker tracker not None, int64_t[::1] added_at=None, int64_t[::1] times=None,
+    ):
+        self.arena = arena
+        self.lens = lens
+        self.log = log
+        self.tracker = tracker
+        self.added_memory = added_at
+        self.added_at = NULL if added_at is None else &added_at[0]
+        self.times = times
+        self.has_times = times is not None
+
+    cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil:
+        """Write an entry for bytes that are about to change. The log has room for all entries."""
+        cdef int64_t* entry = <int64_t*> &self.log[8 + self.used]
+        entry[0] = offset
+        entry[1] = nbytes
+        memcpy(entry + 2, &self.arena[0] + offset, nbytes)
+        self.used += 16 + (nbytes + 7) // 8 * 8
+
+    cdef void c_begin(self) noexcept nogil:
+        """Put the entries in force: an opened file is restored from them."""
+        if self.added_at != NULL:
+            self.added_at[1] += 1
+        c_fence()
+        (<int64_t*> &self.log[0])[0] = self.used
+        c_fence()
+
+    cdef void c_note_times(self, int64_t written, intp_t n) noexcept nogil:
+        """Write the time of n rows behind ``written``, whose slots are reserved already."""
+        cdef intp_t k, capacity = self.times.shape[0]
+        cdef int64_t now = c_fine_clock()
+        c_fence()  # readers of the row before see the reservation first
+        for k in range(min(n, capacity)):
+            self.times[<intp_t> ((written + n - 1 - k) % capacity)] = now
+
+    cdef void c_end(self) noexcept nogil:
+        """Drop all entries: the new bytes are written."""
+        c_fence()
+        (<int64_t*> &self.log[0])[0] = 0
+        c_fence()
+        self.used = 0
+        if self.added_at != NULL:
+            self.added_at[1] += 1
+
+
+def clock():
+    """The time now, in nanoseconds from some moment on; the same in all processes of a machine."""
+    return c_clock()
+
+
+def fence():
+    """Order the loads and stores of Python code in shared memory before and after this call."""
+    c_full_fence()

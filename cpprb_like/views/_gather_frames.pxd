@@ -1,1 +1,0 @@
-"""Nothing: stacks are for Python."""
