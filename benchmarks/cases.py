@@ -28,14 +28,13 @@ class Effort:
     rows: int  # of the buffers of small steps
     wide_rows: int
     image_rows: int
-    front_rows: int  # of the fronts of older systems, which are filled step by step
     leaves: int  # of the trees of weights, and rows of the buffers that have one
     saved_nbytes: int  # of the buffers of images that are saved
     growth: tuple[int, ...]
     batches: tuple[int, ...]
     learner_rows: int  # of pairs of stacked images, that a learner waits for
     learner_steps: int  # with batches of 32
-    whole: bool = True  # else without old systems' fronts, the memory of images, and imports
+    whole: bool = True  # False: no imports, and no memory of images
 
     def rows_of(self, kind: str) -> int:
         """Rows of a buffer of such steps."""
@@ -50,7 +49,6 @@ EFFORTS = {
         rows=1_000_000,
         wide_rows=100_000,
         image_rows=10_000,
-        front_rows=1_000_000,
         leaves=1 << 20,
         saved_nbytes=2_000_000_000,
         growth=(10_000, 100_000, 1_000_000, 10_000_000, HUNDRED_MILLION),
@@ -65,7 +63,6 @@ EFFORTS = {
         rows=1_000_000,
         wide_rows=100_000,
         image_rows=5_000,
-        front_rows=100_000,
         leaves=1 << 20,
         saved_nbytes=2_000_000_000,
         growth=(10_000, 1_000_000),
@@ -82,7 +79,6 @@ EFFORTS = {
         rows=10_000,
         wide_rows=1_000,
         image_rows=200,
-        front_rows=10_000,
         leaves=1 << 13,
         saved_nbytes=5_000_000,
         growth=(10_000,),
@@ -110,8 +106,6 @@ def cases(effort: Effort) -> Iterator[Case]:
     """All cases, those that share a buffer one behind the other."""
     for group in (_small, _wide, _images, _growth, _prioritized, _trees, _readings, _rest, _memory):
         yield from group(effort)
-    if effort.whole:
-        yield from _fronts(effort)
 
 
 def _small(effort: Effort) -> Iterator[Case]:
@@ -261,50 +255,6 @@ def _readings(effort: Effort) -> Iterator[Case]:
         {"rows": effort.image_rows, "frames_first": False, "n": 32},
         (Ahead(),),
     )
-
-
-def _fronts(effort: Effort) -> Iterator[Case]:
-    group = "Fronts, against the original's rule in NumPy"
-    for what, depth, rows, times in (
-        ("84x84 with 4 frames", 4, effort.image_rows, 5.0),
-        ("4 floats", 1, effort.front_rows, 1.0),
-    ):
-        steps = {"depth": depth, "rows": rows}
-        yield Case(
-            group, f"keras-gym: sample 32, {what}", "keras_gym_sample", steps, (Ahead(times),)
-        )
-        yield Case(group, f"keras-gym: add, {what}", "keras_gym_add", steps)
-    yield Case(group, "coax: sample 256", "coax_sample", {"rows": effort.leaves}, (Ahead(),))
-    tree = {"leaves": effort.leaves}
-    yield Case(group, "ReAgent's SumTree: draw 256", "reagent_tree_draw", tree, (Ahead(30),))
-    yield Case(group, "ReAgent's SumTree: set", "reagent_tree_set", tree)
-    for what, depth, rows, n in (
-        ("256 steps", 1, effort.front_rows, 256),
-        ("32 stacks of 4 frames", 4, min(2000, effort.front_rows), 32),
-    ):
-        steps = {"depth": depth, "rows": rows}
-        yield Case(
-            group,
-            f"ReAgent: sample {what}",
-            "reagent_sample",
-            steps | {"n": n},
-            (Ahead(5, "original, one by one"),),
-        )
-        yield Case(
-            group, f"ReAgent: add, {'frames' if depth > 1 else 'steps'}", "reagent_add", steps
-        )
-    frames = {"rows": 2 * effort.image_rows}
-    yield Case(group, "Berkeley DQN: sample 32 of 4 frames", "dqn_sample", frames, (Ahead(5),))
-    yield Case(group, "Berkeley DQN: store a step, view of the newest", "dqn_store", frames)
-    rows_of = {"rows": effort.front_rows}
-    yield Case(
-        group,
-        "ReplayMemory: sample 5",
-        "memory_sample",
-        rows_of,
-        (Ahead(10, "deque"),),
-    )
-    yield Case(group, "ReplayMemory: append", "memory_append", rows_of, (Ahead(1, "original"),))
 
 
 def _rest(effort: Effort) -> Iterator[Case]:

@@ -132,14 +132,6 @@ def _walked(effort: Effort) -> Iterator[Cliff]:
         yield _cliff(case, times, f"stacks_{what}", unit, **rows)
     images = {"rows": effort.image_rows, "n": 1024}
     yield _cliff("1024 pairs of images: above memcpy", 1.15, "image_pairs", **images)
-    for depth, what in ((4, "84x84 with 4 frames"), (1, "4 floats")):
-        options = {"depth": depth, "rows": effort.image_rows}
-        yield _cliff(f"keras-gym's front: add, {what}", 1.0, "keras_gym_add", **options)
-    frames = {"rows": 2 * effort.image_rows}
-    # A view of the original is no copy of its frames.
-    yield _cliff("Berkeley's front: store a step, view", 4.5, "dqn_store", **frames)
-    stacks = {"depth": 4, "rows": min(2000, effort.front_rows), "n": 32}
-    yield _cliff("ReAgent's front: sample 32 stacks", 1.0, "reagent_sample", **stacks)
 
 
 def _cliff(what: str, times: float, operation: str, unit: str = "s", /, **options: Any) -> Cliff:

@@ -35,13 +35,11 @@ OURS = tuple(
         "files",
         "weighted",
         "readings",
-        "fronts_dqn",
-        "fronts_keras_gym",
         "loop",
         "recording",
     )
 )
-WITH_TORCH = ("contenders.with_torch", "contenders.fronts_reagent")  # in the environment of a peer
+WITH_TORCH = ("contenders.with_torch",)  # in the environment of a peer
 HAS_TORCH = "stable_baselines3"
 WAITING = "waiting"
 

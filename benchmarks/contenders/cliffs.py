@@ -7,6 +7,7 @@ so another checkout can be measured in the same run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,8 +20,6 @@ from cpprb_like.buffers import Mixture, View
 from cpprb_like.samplers import Recency
 from cpprb_like.typing import FieldSpec, NstepSpec
 from cpprb_like.views import Hindsight, Sequences
-
-from .originals import side_by_side
 
 __all__ = ["cliff", "steep", "usual"]
 
@@ -45,7 +44,13 @@ shelf = Shelf()
 
 def cliff(operation: str) -> Callable[[Function], Function]:
     """The decorated function does the usual work at place 0 and the case at place 1."""
-    return side_by_side(operation, usual, steep)
+
+    def register(function: Function) -> Function:
+        for place, contender in enumerate((usual, steep)):
+            contender.does(operation)(partial(function, place))
+        return function
+
+    return register
 
 
 # ------------------------------------------------------------------ rows that cannot be drawn
@@ -455,32 +460,3 @@ def image_pairs(place: int, rows: int, n: int) -> Work:
     if place == 0:
         return compiled(Floor(rb).copy_pairs(rb.sample(n)))
     return statement(f"batch = rb.sample({n})", rb=rb)
-
-
-# ------------------------------------------------------------------ fronts of older systems
-
-
-@cliff("keras_gym_add")
-def keras_gym_add(place: int, depth: int, rows: int) -> Work:
-    """A step by keras-gym's own rule, and by its front."""
-    from . import fronts_keras_gym as fronts  # noqa: PLC0415 (it has contenders of its own)
-
-    return fronts.keras_gym_add(1 - place, depth, rows)
-
-
-@cliff("dqn_store")
-def dqn_store(place: int, rows: int) -> Work:
-    """A step and the newest view by the course's own rule, and by its front."""
-    from . import fronts_dqn as fronts  # noqa: PLC0415
-
-    return fronts.dqn_store(1 - place, rows)
-
-
-@cliff("reagent_sample")
-def reagent_sample(place: int, depth: int, rows: int, n: int) -> Work:
-    """A batch by ReAgent's own rule, and by its front."""
-    try:
-        from . import fronts_reagent as fronts  # noqa: PLC0415
-    except ImportError as error:
-        raise Cannot(f"not here: {error}") from None
-    return fronts.reagent_sample(1 - place, depth, rows, n)

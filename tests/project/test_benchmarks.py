@@ -25,19 +25,10 @@ from measure import calls_in, statement
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 CONTENDERS = FOLDER / "contenders"
 SMOKE = EFFORTS["smoke"]
-NEED_TORCH = ("reagent_", "sample_torch_loaded", "sample_tensors")
-OF_OURS = (  # what no peer is asked for
-    *("reagent_", "sample_torch_loaded"),
+NEED_TORCH = ("sample_torch_loaded", "sample_tensors")
+OF_OURS = (  # operations that peers need not do
+    *("sample_torch_loaded", "sequences_across", "memory_said"),
     *("add_one_", "sample_none", "sample_distinct", "sample_into", "prioritized_add_given"),
-    *(
-        "sequences_across",
-        "memory_said",
-        "keras_gym_",
-        "coax_",
-        "dqn_",
-        "memory_sample",
-        "memory_append",
-    ),
 )
 MADE_UP = """
 import os
