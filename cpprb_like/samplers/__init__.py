@@ -1,6 +1,6 @@
-"""Which rows are drawn: samplers, and the weights that they keep for rows.
+"""Samplers, which decide which rows are drawn, and the weights of rows that they store.
 
-A sampler is asked for ``n`` rows of a ring and returns their slots, with further columns for the
+A sampler draws ``n`` rows of a ring and returns their slots, with further columns for the
 batch such as importance-sampling weights. It never sees the values of the rows; ``views`` read
 those. ``cpprb_like._segment_tree`` belongs to this room.
 May import: ``_files`` and what that may.

@@ -23,7 +23,7 @@ __all__ = ["Extra", "FileMemory", "Sampler", "Slots", "reject"]
 Extra = dict[str, NDArray[Any]]
 FileMemory = Callable[[str, Mapping[str, int]], tuple[dict[str, Floats], bool]]
 
-TRIES = 256  # for each start, before it is given up
+TRIES = 256  # most tries for each start
 SPARE_TRIES = 4096
 
 
@@ -87,7 +87,7 @@ class Sampler:
         Batches have them in the byte order of the machine, so they are declared in it.
         Buffers, views and learners have them in their ``columns`` and refuse fields of such names,
         and a mixture compares those of its sources before it draws. By default there are none. A
-        draw may have columns that are not declared: nobody knows of them before they are there.
+        draw may have columns that are not declared: they are unknown until the draw returns.
         """
         return {}
 
@@ -110,11 +110,11 @@ class Sampler:
         ring: Ring,
         memory: FileMemory,  # noqa: ARG002 (for subclasses)
     ) -> None:
-        """As ``open``, of a buffer in a file, where what is kept for each row can be kept too.
+        """As ``open``, for a buffer in a file: the state of the sampler by row can lie there too.
 
         ``memory(what, sizes)`` gives arrays of float64, by their names in ``sizes``, and whether
-        they have what they had the last time, when ``what`` was the same. By default it is not
-        used.
+        they hold the values of the last time, which is so if ``what`` is the same. By default it
+        is not used.
         """
         self.open(ring)
 
@@ -126,7 +126,7 @@ class Sampler:
         """
 
     def sync(self) -> None:
-        """Bring what is kept for rows up to date.
+        """Bring the state by row up to date.
 
         Called before and after absent rows are added, and before the rows of an episode are hidden.
         """
@@ -196,7 +196,7 @@ class Sampler:
 
         A mixture asks all of its sources before it draws from the first, so that a batch that
         cannot be drawn leaves the generators of all where they are. By default nothing is raised,
-        and ``draw`` is asked.
+        and the mixture tries ``draw``.
         """
 
     def draw_state(self) -> dict[str, Any]:
@@ -263,12 +263,12 @@ class Sampler:
         return None
 
     def check_rows(self, ring: Ring, slots: Slots) -> None:
-        """Raise ``AssertionError`` unless what it keeps for rows is sound: part of ``rb.check()``.
+        """Raise ``AssertionError`` unless its state by row is sound: part of ``rb.check()``.
 
         Parameters
         ----------
         ring : Ring
-            As for ``draw``; no other thread writes meanwhile.
+            As for ``draw``; no other thread writes during the call.
         slots : ndarray of intp
             The slots of all rows that hold a step, those that cannot be drawn yet included.
         """
@@ -289,8 +289,8 @@ def reject(
     while True:
         among = tries if replace else min(tries, len(ring))
         slots, extra = draw(ring, among, rng, replace=replace)
-        kept = np.flatnonzero(starts.tell(slots) == 1)
-        if len(kept) >= n:
+        places = np.flatnonzero(starts.tell(slots) == 1)
+        if len(places) >= n:
             break
         spare -= tries
         if not replace and tries >= len(ring):
@@ -298,7 +298,7 @@ def reject(
         if replace and spare < 0:
             starts.refuse()
         tries = max(2 * tries, SPARE_TRIES // 8) if replace else 2 * tries
-    if replace and len(kept) > n:  # any of them: a stratified draw has an order
-        kept = np.sort(rng.choice(kept, n, replace=False))
-    kept = kept[:n]
-    return slots[kept], {name: values[kept] for name, values in extra.items()}
+    if replace and len(places) > n:  # a random choice, as a stratified draw has an order
+        places = np.sort(rng.choice(places, n, replace=False))
+    places = places[:n]
+    return slots[places], {name: values[places] for name, values in extra.items()}

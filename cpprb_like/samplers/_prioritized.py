@@ -33,10 +33,10 @@ from cpprb_like.schedules import Schedule, check, value_at
 __all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
 
 
-TRIES = 64  # that each start pays for, before all starts are looked at ...
-TRIES_PER_ROW = 1 / 8  # ... or all of them for each row, if that is more: the look takes longer
+TRIES = 64  # most tries for each start before the set of all starts is used
+TRIES_PER_ROW = 1 / 8  # most tries for each row, if that is more: to make the set looks at all rows
 SPARE_TRIES = 256
-FEW_STARTS = 4  # tries for each start, from which on rows that are none are passed over
+FEW_STARTS = 4  # tries for each start, above which draws leave out rows that were no starts
 
 
 class PrioritySampler(Sampler):
@@ -103,7 +103,7 @@ class PrioritySampler(Sampler):
         return read_priorities(priorities)
 
     def prepare(self, priorities: ArrayLike) -> Beside:
-        """What ``add`` has to know of the priorities of new rows before it writes one.
+        """Convert the priorities of new rows for ``add``, before it writes a row.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class PrioritySampler(Sampler):
         """Set the priorities of new rows, from row id ``first`` on, which have just been written.
 
         It must not fail: ``read_priorities`` has checked them. If ``ring.clears`` is no longer
-        ``clears``, the rows are gone. It is called a second time for the same rows if a signal
+        ``clears``, the rows were cleared. It is called a second time for the same rows if a signal
         handler raised during the first call, as Ctrl-C does: so no row lacks its priority.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method set_new")
@@ -224,7 +224,7 @@ def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
 
 
 class ByPriority(PrioritySampler):
-    """What ``Prioritized`` and ``RankBased`` share: all but how a priority becomes a weight.
+    """Base class of ``Prioritized`` and ``RankBased``: all but the step from priority to weight.
 
     A row is drawn with probability ``P(i) = weight(i) / sum of weights``. The parameters are those
     of the two subclasses; ``alpha`` and ``beta`` are checked here. A subclass makes the
@@ -236,9 +236,9 @@ class ByPriority(PrioritySampler):
     BY_ROWS: ClassVar[bool] = False  # whether weights say nothing outside of their ring
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A subclass with a hook of its own for new priorities is asked by that, after the rows.
+        """Choose how a subclass gets new priorities: by its own hook, if it has one.
 
-        Decided here, once: the compiled step of ``prepare`` would pass over the hook.
+        The compiled step of ``prepare`` does not call such a hook.
         """
         super().__init_subclass__(**options)
         hooks = cls.set_new, cls.read_priorities
@@ -269,7 +269,7 @@ class ByPriority(PrioritySampler):
 
     @property
     def columns(self) -> Mapping[str, ColumnSpec]:
-        """See ``PrioritySampler.columns``; and ``probabilities``, float64, if asked for."""
+        """See ``PrioritySampler.columns``; and ``probabilities``, float64, if wanted."""
         if not self.probabilities:
             return super().columns
         return {**super().columns, "probabilities": ColumnSpec(np.dtype(np.float64), ())}
@@ -281,7 +281,7 @@ class ByPriority(PrioritySampler):
         raise NotImplementedError
 
     def _mapped(self, capacity: int) -> tuple[str, dict[str, int]]:
-        """What would be in a file, if it were in one, in words, and the sizes of its arrays."""
+        """Description of the weights, which a file has to match, and the sizes of the arrays."""
         return f"{type(self).__name__}", {"weights": tree_size(capacity)}
 
     def _weighs_all(self) -> bool:
@@ -289,7 +289,7 @@ class ByPriority(PrioritySampler):
         return False
 
     def _weigh(self, priorities: Floats) -> Floats:
-        """What ``RowWeights`` takes for rows of these priorities; ``ValueError`` if too large."""
+        """Arguments of ``RowWeights`` for these priorities; ``ValueError`` if too large."""
         raise NotImplementedError
 
     def open(self, ring: Ring) -> None:
@@ -432,7 +432,7 @@ class ByPriority(PrioritySampler):
         Without replacement so are all rows that were drawn: starts come one after another, each in
         proportion among those that are left. The extra
         columns are ``weights``, 1.0 for the rarest of the batch, ``indexes``, and ``probabilities``
-        if these are asked for: those among the starts.
+        if these are wanted: those among the starts.
         """
         exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
         rows = self.rows
@@ -450,7 +450,7 @@ class ByPriority(PrioritySampler):
                 tries = rows.count(tries)
             if tries == 0:
                 break
-            # Strata only where all are kept: the first few of a stratified draw are no fair draw.
+            # Strata only where all slots are used: a part of a stratified draw is no fair draw.
             stratified = self.stratified and replace and not tried
             drawn, _, weight, _, _ = rows.draw(tries, rng, replace, stratified, False, passed)
             is_start = starts.tell(drawn) == 1
@@ -608,7 +608,7 @@ class Prioritized(ByPriority):
     Cost: n times the logarithm of the capacity for a draw or an update of n rows, amortised: the
     draw after the last of many rows of the least priority got a greater one looks at all rows, a
     millisecond for a million. New rows cost nothing until the next draw. Memory: 10 bytes a row.
-    Sums are of float64, and each is computed anew from its parts, so rounding errors do not grow.
+    Sums are of float64, and each is recomputed from its parts, so rounding errors do not grow.
 
     Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", sections
     3.3 and 3.4.

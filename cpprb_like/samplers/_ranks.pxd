@@ -21,7 +21,7 @@ cdef class Ranks:
     cdef readonly float64_t alpha
     cdef float64_t[::1] keys         # the priority of each slot, NaN where it has no rank, ...
     cdef intp_t known                # ... of so many slots; the others have none
-    cdef intp_t bits                 # binary digits after the first by which ranks are told apart
+    cdef intp_t bits                 # binary digits after the first that distinguish ranks
     # Cell i holds the ranks above grid[i], up to grid[i + 1].
     cdef int64_t[::1] grid
     cdef float64_t[::1] shares       # the weight of each rank of the cell

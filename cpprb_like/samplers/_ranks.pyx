@@ -4,7 +4,7 @@ Exact ranks need a sort, so the slots are sorted now and then, as in T. Schaul e
 Experience Replay" (2016), appendix B.2.1: when as many priorities have changed as there were slots
 at the last sort, or a quarter as many where the sum of the weights is off. A sort also divides the
 slots into groups of neighbouring ranks, about 64 groups for each doubling of the rank. Afterwards
-the size of each group is kept exactly: a slot whose priority changes moves to another group, and
+the size of each group stays exact: a slot whose priority changes moves to another group, and
 gets the mean weight of the ranks of that group at that time. So a new priority gets its present
 rank, to 1 % right after a sort and to a few percent before the next, and the sum of all weights
 stays near that of exact ranks however priorities drift. Only slots that were not updated have a
@@ -137,7 +137,7 @@ cdef class Ranks:
     cdef float64_t c_sum(self, int64_t rank) noexcept nogil:
         """The weights of the ranks up to this one."""
         cdef intp_t cell = self.c_cell(rank)
-        if self.grid[cell] == rank:  # there may be no cell above it
+        if self.grid[cell] == rank:  # the last cell has none above
             return self.sums[cell]
         return self.sums[cell] + (rank - self.grid[cell]) * self.shares[cell]
 
@@ -156,14 +156,14 @@ cdef class Ranks:
         cdef intp_t n = self.groups - 1, half
         if n == 0:
             return 0
-        while n > 1:  # without branches, which could not be foretold
+        while n > 1:  # without branches, as they would be mispredicted
             half = n >> 1
             bottoms += half * (priority < bottoms[half - 1])
             n -= half
         return (bottoms - &self.bottoms[0]) + (priority < bottoms[0])
 
     cdef void c_count(self, intp_t group, int64_t n) noexcept nogil:
-        """A group has got n slots more."""
+        """Add n to the slots of a group."""
         self.counts[group] += n
         group += 1
         while group <= self.groups:
@@ -232,8 +232,9 @@ cdef class Ranks:
     # ------------------------------------------------------------------ sorting
 
     cdef bint c_is_due(self, float64_t total) noexcept nogil:
-        """Whether it is time to sort slots of so much weight: as many priorities have changed as
-        were sorted; or a quarter, and all together weigh a quarter more than all ranks, or less.
+        """Whether a sort is due: as many priorities have changed as were sorted at the last one.
+
+        A quarter of these suffices if ``total`` differs by a quarter from the weight of all ranks.
         """
         cdef float64_t expected
         if self.changes == 0 or HASTE * self.changes < self.ordered:
@@ -274,7 +275,7 @@ cdef class Ranks:
         return 0
 
     cdef void c_set_changed(self, float64_t* weights, const float64_t* keys, intp_t n) noexcept nogil:
-        """Rank the slots anew whose priority is not among the first n ``keys``, which were sorted."""
+        """Set again the slots whose priority changed since the first n ``keys`` were copied for a sort."""
         cdef intp_t slot
         cdef float64_t priority, sorted_as
         for slot in range(self.known):
@@ -311,7 +312,7 @@ cdef class Ranks:
     # ------------------------------------------------------------------ saving
 
     def left_behind(self, n):
-        """What another object that is gone has left in this memory: the first n priorities."""
+        """The first n priorities that an earlier object left in this memory."""
         return np.array(self.keys[:n])
 
     def save(self):
@@ -319,7 +320,7 @@ cdef class Ranks:
         return np.array(self.bottoms[: self.groups]), self.ordered, self.changes
 
     def load(self, bottoms, ordered, changes):
-        """Have the groups of another object, and no priorities yet.
+        """Take over the groups of another object, without priorities.
 
         Raises ``ValueError`` for what no object has saved.
         """

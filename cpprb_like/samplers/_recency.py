@@ -15,7 +15,7 @@ from cpprb_like.schedules import Schedule, check, value_at
 
 __all__ = ["Recency"]
 
-ROUNDS = 4  # of tries, before all of the newest rows are looked at
+ROUNDS = 4  # rounds of tries, before all of the newest rows are checked
 SPARE_TRIES = 32
 
 
@@ -133,7 +133,7 @@ class Recency(Sampler):
         found = np.empty(0, np.intp)
         tries = 2 * n + SPARE_TRIES
         for _ in range(ROUNDS if n and len(ring) else 0):
-            # Distinct rows are tried anew each time: which starts are the first is as fair then.
+            # Each round draws distinct rows again, so the first starts of a round are a fair draw.
             count = tries if replace else min(tries, newest, len(ring))
             slots = draw_uniform(ring, count, rng, replace, newest)
             slots = slots[starts.tell(slots) == 1]

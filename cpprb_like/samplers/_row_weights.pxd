@@ -30,8 +30,8 @@ cdef class RowWeights(DerivedState):
     cdef float64_t[::1] held
     cdef int64_t hidden              # entries of the ring's log of hidden rows that were taken in
     cdef int64_t filled              # the leaves of the rows before this one are set; sums: ``seen``
-    cdef float64_t* notes            # in a file: the numbers above that a row's weight hangs on, or NULL
-    cdef object noted                # what keeps them in memory
+    cdef float64_t* notes            # in a file: copies of the numbers above that weights of rows depend on, or NULL
+    cdef object noted                # owner of that memory
 
     cdef void c_begin(self) noexcept nogil
     cdef void c_note_down(self) noexcept nogil

@@ -130,7 +130,7 @@ cdef class RowWeights(DerivedState):
         self.c_note_down()
 
     cdef void c_note_down(self) noexcept nogil:
-        """Write down in a file what the leaves do not tell, after these were written."""
+        """Write into a file the state beside the leaves, after the leaves."""
         if self.notes == NULL:
             return
         c_fence()
@@ -344,8 +344,8 @@ cdef class RowWeights(DerivedState):
     ) noexcept:
         """As ``set_new``, for rows that are still there.
 
-        ``present`` says which of them hold a step: also of those that the same call has overwritten,
-        so their flags are gone. NULL if all do, or if it is not known of the latter.
+        ``present`` says which of them hold a step. It also covers rows that the same call has
+        overwritten, whose flags are lost. NULL if all hold one, or if it is unknown.
         """
         cdef const float64_t* values = <const float64_t*> cnp.PyArray_DATA(priorities)
         cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(weights)
@@ -547,18 +547,18 @@ cdef class RowWeights(DerivedState):
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
         cdef cnp.ndarray places = c_numbers(1, &n, cnp.NPY_INTP)
         cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(found)
-        cdef const intp_t* kept = <const intp_t*> cnp.PyArray_DATA(places)
+        cdef const intp_t* alive = <const intp_t*> cnp.PyArray_DATA(places)
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(priorities)
         cdef float64_t* given = <float64_t*> cnp.PyArray_DATA(weights)
         self.c_sync()
         count = c_find(
             self.ring, <const int64_t*> cnp.PyArray_DATA(indexes), n, as_handles, self.drawn, slots,
-            <intp_t*> kept,
+            <intp_t*> alive,
         )
         if 0 <= count < n:
             for k in range(count):
-                values[k] = values[kept[k]]
-                given[k] = given[kept[k]]
+                values[k] = values[alive[k]]
+                given[k] = given[alive[k]]
         if count > 0:
             self.c_set(slots, values, given, count)
         if count < 0:
@@ -569,7 +569,7 @@ cdef class RowWeights(DerivedState):
     ) noexcept nogil:
         """Set the weights of rows that are there, in a tree that is up to date.
 
-        What is in ``slots`` and ``weights`` afterwards is not said.
+        The contents of ``slots`` and ``weights`` are undefined afterwards.
         """
         self.c_note(priorities, weights, n)
         if self.ring.n_open:
@@ -611,7 +611,7 @@ cdef class RowWeights(DerivedState):
     # ------------------------------------------------------------------ saving
 
     def save(self):
-        """All that a new object over the same rows needs to go on like this one, as a dict.
+        """State as a dict, from which ``restore`` of a new object over the same rows continues.
 
         ``values[k]`` is the weight of row ``written - len(values) + k``, or its priority if there are
         ranks; also of a row whose n-step window is not complete. ``ranks`` has the weights of these
@@ -637,9 +637,9 @@ cdef class RowWeights(DerivedState):
         }
 
     def restore(self, dict saved not None, bint later=False):
-        """Go on where another object was saved, over the rows that there were then.
+        """Restore the state of another object, which was saved over the same rows.
 
-        Each row is found by its id, and a row that is gone has no weight. NaN in ``values`` stands for
+        Each row is found by its id, and a row that was overwritten has no weight. NaN in ``values`` stands for
         the weight of a new row. Without a ``capacity``, the rows are in a ring of another one, or some
         are missing; then ranks are sorted at the next draw, as they are without ``ranks``.
 
@@ -758,7 +758,7 @@ cdef class RowWeights(DerivedState):
     # ------------------------------------------------------------------ in a file
 
     def keep_in(self, float64_t[::1] notes not None, bint there, bint positive):
-        """Note in a file what the leaves of the tree, which are in a file too, do not say.
+        """Store the state beside the leaves in ``notes``, memory of a file like the leaves.
 
         ``notes`` has ``notes_size(ring)`` numbers. If they are ``there``, another object left them, and
         this one goes on with its weights. A row that the other object had not seen has the weight of a
@@ -787,9 +787,9 @@ cdef class RowWeights(DerivedState):
         self.c_note_down()
 
     cdef dict c_left_behind(self, float64_t[::1] notes, dict held, bint positive):
-        """What another object has left in the leaves, and in ``notes``, as ``save`` gives it.
+        """State that an earlier object left in the leaves and in ``notes``, in the form of ``save``.
 
-        Rows that are gone, and those that it had not seen, are removed from ``held``.
+        Rows that were overwritten, and those that it had not seen, are removed from ``held``.
         """
         cdef int64_t base = self.ring.state[HANDLE_BASE], written = self.ring.state[WRITTEN]
         cdef int64_t filled = (<int64_t*> &notes[0])[FILLED] - base

@@ -1,4 +1,4 @@
-"""Are the weights that a sampler keeps for rows sound: ``Sampler.check_rows`` of prioritized ones.
+"""Checks of the weights of rows that a prioritized sampler stores: its ``check_rows``.
 
 Whatever is known twice is compared. Not here: the rows themselves (``buffers._checking``), and
 whether a sampler keeps its promises (``testing``).

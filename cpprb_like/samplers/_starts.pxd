@@ -18,14 +18,14 @@ cdef class Starts:
     cdef readonly bint across        # sequences run over the ends of episodes
     cdef readonly intp_t stride      # rows of a stream from one start to the next
     cdef readonly intp_t before      # rows before a start that have to be there
-    # Of starts that are kept, once they were rare; all belongs to a number of clears, and to the rows
-    # before ``seen``:
+    # The set of all starts, made once starts were rare. It is that of a number of clears, and of the
+    # rows before ``seen``:
     cdef SlotSet kept                # all starts
     cdef int64_t clears              # of the ring
     cdef int64_t seen
     cdef int64_t first               # the oldest row at the last look
     cdef int64_t edits               # of the ring
-    cdef ndarray streams             # what these point into; of each stream
+    cdef ndarray streams             # memory of the following arrays, which have an entry for each stream
     cdef int64_t* waiting            # the oldest row that may become a start, -1 if there is none
     cdef int64_t* counts             # rows that hold a step, from there on: never too few
     cdef int64_t* newest             # row that holds a step

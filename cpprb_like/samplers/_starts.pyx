@@ -1,9 +1,9 @@
-"""Which rows sequences can start at.
+"""``Starts``: the rows at which sequences, n-step returns and frame stacks can start.
 
 Starts are found by trying rows as long as they are common. Where they are rare they are drawn from
 a set of all of them, which follows the ring from then on. Which of both it is, and what is drawn,
-depends on the rows and on the generator alone, never on what was asked for before: so a buffer goes
-on with the same draws after it was saved. Compiled because it looks at every row that is tried, or
+depends on the rows and on the generator alone, never on earlier calls: so a buffer goes on with
+the same draws after it was saved. Compiled because it looks at every row that is tried, or
 new. Not here: how sequences are read (``views._gather_windows``), what they are good for
 (``views._sequences``), and starts by priority (``_prioritized``).
 """
@@ -29,13 +29,13 @@ from cpprb_like.errors import NotEnoughDataError
 cnp.import_array()
 
 cdef enum:
-    TRIES = 32               # that each start pays for, and so many for each row from one to the next
+    TRIES = 32               # most tries for each start, times the stride
     SPARE_TRIES = 256
-    FETCHED = 32             # flags that are fetched before the first of them is looked at
-    ROUNDS = 4               # of draws with replacement, before the rest comes from a list
+    FETCHED = 32             # flags that are prefetched before the first is read
+    ROUNDS = 4               # draws with replacement, before the rest comes from a list
     SPARSE = 8               # words of bits that are read in the time that finds a slot
 
-cdef enum:  # what a row is
+cdef enum:  # states of a row
     NEVER = -1               # no sequence will ever start there
     WAITS = 0                # rows have to follow
     STARTS = 1
@@ -110,7 +110,7 @@ cdef class Starts:
         return self.kept.nbytes + (0 if self.streams is None else self.streams.nbytes)
 
     cdef int c_prepare(self) except -1:
-        """To be called before the methods below: what they will ask the index is up to date."""
+        """Bring the index of episodes up to date, before the methods below read it."""
         if self.ring.c_absent() and (self.across or self.stride > 1 or self.before):
             self.index.c_sync_rows()
         return 0
@@ -118,7 +118,7 @@ cdef class Starts:
     # ------------------------------------------------------------------ one row
 
     cdef bint c_is_first(self, int64_t row) noexcept nogil:
-        """Whether an episode begins at a row; not if that row is gone which would tell."""
+        """Whether an episode begins at a row; false if the row before it was overwritten."""
         cdef Bounds bounds
         cdef uint8_t flags
         if row - self.ring.n_envs < self.ring.c_first():
@@ -158,11 +158,11 @@ cdef class Starts:
         cdef int64_t last = row + (self.rows - 1) * self.ring.n_envs
         if self.ring.c_absent() or last >= self.ring.state[WRITTEN]:
             return self.rows
-        # All its rows are there, so only an end that comes too early is in the way.
+        # All rows of the sequence are there, so only an early end can prevent a start.
         return 1 if self.across else self.least
 
     cdef int c_what(self, intp_t slot) noexcept nogil:
-        """What the row in a slot in use is: NEVER, WAITS or STARTS."""
+        """State of the row in a slot in use: NEVER, WAITS or STARTS."""
         cdef int64_t row = self.ring.c_row_at(slot)
         cdef intp_t count = 1, most = self.c_looked_at(row)
         if row < self.ring.c_first() or self.ring.c_absent() and self.ring.c_is_absent(slot):
@@ -331,7 +331,7 @@ cdef class Starts:
         return k
 
     cdef intp_t c_choose(self, intp_t* out, intp_t k, intp_t n, Bits* bits) noexcept:
-        """Draw the k-th to the n-th start from those that are kept; how many there are then."""
+        """Draw the k-th to the n-th start from the set of all; returns how many were drawn in all."""
         cdef intp_t slot
         while k < n and self.kept.count:
             slot = self.kept.c_at(<intp_t> c_bounded(bits, self.kept.count))
@@ -340,14 +340,15 @@ cdef class Starts:
                 k += 1
         return k
 
-    # ------------------------------------------------------------------ starts that are kept
+    # ------------------------------------------------------------------ the set of all starts
 
-    # After ``c_follow`` these are all starts and nothing else, whenever it was called before: a set
-    # that is made anew draws as one that has followed the ring for long.
+    # After ``c_follow`` the set has all starts and nothing else. A new set draws the same slots as
+    # one that has followed the ring for long.
 
     cdef int c_follow(self) except -1:
-        """Look at the rows that have come since the last call, the first time at all, and at those
-        that may be starts no more.
+        """Bring the set up to date: with the rows added since, and those that may be starts no more.
+
+        The first call looks at all rows.
         """
         cdef Ring ring = self.ring
         cdef int64_t row, first
@@ -357,7 +358,7 @@ cdef class Starts:
         while self.c_is_over():
             if memory is None:
                 memory, streams = self.kept.c_allocate(), np.empty(3 * ring.n_envs, np.int64)
-                self.c_prepare()  # last: rows may have come meanwhile
+                self.c_prepare()  # last: other threads may add rows during the allocation
             else:
                 self.c_begin(memory, streams)
         first = ring.c_first()
@@ -373,7 +374,7 @@ cdef class Starts:
             slot = slot + 1 if slot + 1 < ring.capacity else 0
         self.seen = row
         row = max(self.first, row - ring.capacity)
-        while row < first:  # is in its slot, and left out of the ring
+        while row < first:  # rows in their slots that the ring leaves out
             if c_has(self.kept, <intp_t> (row % ring.capacity)):
                 self.kept.c_remove(<intp_t> (row % ring.capacity))
             row += 1
@@ -395,7 +396,7 @@ cdef class Starts:
         return 0
 
     cdef void c_check_all(self) noexcept:
-        """Rows were hidden, so any of those that are kept may be no start, and fewer may wait."""
+        """Check all starts after rows were hidden: some may be none now, and fewer rows may wait."""
         cdef intp_t stream, k = self.kept.count
         for stream in range(self.ring.n_envs):
             if self.waiting[stream] >= 0:
@@ -405,7 +406,7 @@ cdef class Starts:
             self.c_check(self.kept.c_at(k))
 
     cdef void c_check_oldest(self) noexcept:
-        """The oldest rows of each stream have lost those before them."""
+        """Check the oldest rows of each stream, as the rows before them were overwritten."""
         cdef Ring ring = self.ring
         cdef int64_t row
         cdef intp_t stream, _
@@ -421,13 +422,13 @@ cdef class Starts:
                 row = ring.c_next(row, ring.state[WRITTEN])
 
     cdef bint c_is_over(self) noexcept:
-        """Whether what is kept is of no use."""
+        """Whether the set is out of date: not made yet, cleared, or too far behind."""
         return self.kept.memory is None or (
             self.clears != self.ring.state[CLEARS] or self.ring.c_first() < self.first
         )
 
     cdef void c_begin(self, cnp.ndarray memory, cnp.ndarray streams) noexcept:
-        """Begin anew, over fresh memory."""
+        """Empty the set, over fresh memory."""
         cdef intp_t stream
         self.kept.c_forget(memory)
         self.streams = streams
@@ -442,14 +443,14 @@ cdef class Starts:
         self.edits = self.ring.state[EDITS]
 
     cdef void c_see(self, int64_t row, intp_t stream, intp_t slot) noexcept:
-        """A row has come that holds a step."""
+        """Take in a new row that holds a step."""
         cdef Ring ring = self.ring
         cdef int64_t last = self.newest[stream]
         if self.waiting[stream] >= 0:
             if last < ring.c_first():
                 self.waiting[stream] = -1
             elif not self.across and ring.c_flags(<intp_t> (last % ring.capacity))[0] & END:
-                self.c_end(stream)  # by hand, after it was seen
+                self.c_end(stream)  # ended by ``on_episode_end`` after it was seen
             elif self.waiting[stream] < ring.c_first():
                 self.c_wait_from(stream, ring.c_first())
         if self.waiting[stream] < 0:
@@ -461,9 +462,7 @@ cdef class Starts:
             self.c_end(stream)
 
     cdef void c_settle(self, intp_t stream) noexcept:
-        """Keep the rows of a stream that wait, as far as they are complete and have enough others
-        behind them.
-        """
+        """Add the waiting rows of a stream that are complete and have enough rows behind them."""
         while self.waiting[stream] >= 0 and self.counts[stream] >= self.rows and self.c_is_complete(
             <intp_t> (self.waiting[stream] % self.ring.capacity)
         ):
@@ -471,7 +470,7 @@ cdef class Starts:
             self.c_move_on(stream)
 
     cdef void c_end(self, intp_t stream) noexcept:
-        """The episode of the rows that wait has ended: some are starts, the others never will be."""
+        """Settle the waiting rows of a stream whose episode has ended: starts, or never starts."""
         if self.newest[stream] < self.ring.c_first():
             self.waiting[stream] = -1
             return
@@ -482,7 +481,7 @@ cdef class Starts:
         self.waiting[stream] = -1
 
     cdef void c_wait_from(self, intp_t stream, int64_t row) noexcept:
-        """The rows of a stream from this one on wait for others: count them."""
+        """Let the rows of a stream wait from this one on, and count them."""
         cdef Ring ring = self.ring
         row += (stream + ring.n_envs - row % ring.n_envs) % ring.n_envs
         if row <= self.newest[stream] and ring.c_is_absent(<intp_t> (row % ring.capacity)):
@@ -494,21 +493,21 @@ cdef class Starts:
             row = ring.c_next(row, self.newest[stream] + 1)
 
     cdef void c_move_on(self, intp_t stream) noexcept:
-        """The oldest row of a stream that waited is known."""
+        """Move on to the next waiting row of a stream."""
         self.counts[stream] -= 1
         self.waiting[stream] = self.ring.c_next(self.waiting[stream], self.newest[stream] + 1)
 
     cdef void c_keep(self, int64_t row) noexcept:
-        """Keep a row that has enough others behind it."""
+        """Add a row that has enough rows behind it."""
         if self.c_is_on_stride(row) and self.c_has_before(row):
             self.kept.c_add(<intp_t> (row % self.ring.capacity))
 
     cdef bint c_check(self, intp_t slot) noexcept:
-        """Whether a slot that is kept is a start; if it is not, it goes."""
+        """Whether a slot of the set is still a start; if not, it is removed."""
         cdef int64_t row
         cdef intp_t stream
         cdef int what
-        if slot >= self.ring.c_stored():  # cleared meanwhile
+        if slot >= self.ring.c_stored():  # cleared by another thread
             self.kept.c_remove(slot)
             return False
         what = self.c_what(slot)
@@ -525,7 +524,7 @@ cdef class Starts:
 
     def refuse(self, distinct=None):
         """Raise ``NotEnoughDataError``: a sequence can start nowhere, or at too few slots."""
-        # In words for rows as for sequences: a view of n-step returns asks here too.
+        # The words fit rows and sequences, as a view of n-step returns comes here too.
         needs = []
         if self.across:
             needs.append(f"begin {self.rows} rows of an environment")

@@ -1,7 +1,7 @@
 """Segment trees in memory of their own, for samplers and programs that draw by weight.
 
-Not here: the trees (``_segment_tree``), and trees whose memory somebody else counts
-(``_prioritized``).
+Not here: the trees (``_segment_tree``), and the trees of samplers, whose memory counts as part of
+a buffer (``_prioritized``).
 """
 
 from __future__ import annotations

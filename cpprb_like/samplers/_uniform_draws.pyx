@@ -211,7 +211,7 @@ cdef bint c_is(const Plan* plan, Plan other) noexcept:
 
 
 cdef intp_t c_most(const Plan* plan, intp_t n, intp_t times) noexcept:
-    """The most numbers that a shuffle is asked for, to find n distinct slots.
+    """The most numbers of a shuffle that are tried to find n distinct slots.
 
     At least half of the numbers are slots that can be drawn, so four times as many are enough but
     for very rare cases.
