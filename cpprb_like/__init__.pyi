@@ -18,6 +18,7 @@ from cpprb_like.integrations.gymnasium import create_env_dict as create_env_dict
 from cpprb_like.samplers import LaBERlazy as LaBERlazy
 from cpprb_like.samplers import LaBERmax as LaBERmax
 from cpprb_like.samplers import LaBERmean as LaBERmean
+from cpprb_like.views import Among as Among
 from cpprb_like.views import FrameStacks as FrameStacks
 from cpprb_like.views import Hindsight as Hindsight
 from cpprb_like.views import NStep as NStep

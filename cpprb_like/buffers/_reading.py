@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
+from cpprb_like._core import Ring
 from cpprb_like._fields import casting
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import read_names
@@ -31,9 +32,11 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform_draws import Epoch
+from cpprb_like.samplers._where import Where
 from cpprb_like.schedules import Schedule
+from cpprb_like.views._among import is_true
 from cpprb_like.views._layer import Drawn, Items, Layer, Plan, Revision
-from cpprb_like.views._rows import RowReader
+from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._sequences import ROW_INDEXES, SequenceReader, Taken, spread
 from cpprb_like.views._windows import Walk, Windows
 
@@ -70,6 +73,10 @@ class Part:
         around = f"{self.name}.around"
         self.around = as_int(around, before, 0), as_int(around, after, 0)
         self.reads = self._names_of("reads", opened.reads(fields), fields)
+        found = opened.condition(fields)
+        self.condition = None
+        if found is not None:
+            self.condition = self._names_of("condition", found[0], fields), found[1]
         self.changes = self._names_of("changes", opened.changes(fields), fields)
         self.columns = {
             name: ColumnSpec(np.dtype(dtype), tuple(shape))
@@ -144,6 +151,7 @@ class Opened:
             self.items = found if found is not None else self.items
         self._check_parts()
         self.filling = [part for part in self.parts if part.fills]
+        self.conditions = [part.condition for part in self.parts if part.condition is not None]
         self.before = max((part.around[0] for part in self.parts), default=0)
         self.after = max((part.around[1] for part in self.parts), default=0)
         self._open_starts()
@@ -204,10 +212,18 @@ class Opened:
                 f"{what}: {rows} rows (with burn_in and n-step returns) of {ring.n_envs} "
                 f"environment(s) do not fit into {ring.capacity} rows"
             )
-        if items is None and self.before == 0 and after <= ring.lookahead:
-            return
+        if items is not None or self.before or after > ring.lookahead:
+            self.starts = self._starts_of(rows)
+        if self.conditions:
+            self.starts = cast(
+                "Any", Where(ring, partial(_hold, ring, self.conditions), self.starts)
+            )
+
+    def _starts_of(self, rows: int) -> Starts:
+        """The rows that have all rows that the layers need around them."""
+        items = self.items
         across = items is not None and items.across
-        self.starts = self.buffer._starts(
+        return self.buffer._starts(
             rows=rows,
             least=rows if across else 1 if items is None else items.least,
             across=across,
@@ -358,6 +374,16 @@ class Opened:
         if rng is not None:
             order = rng.permutation(order)
         return _Chunks(order).take
+
+
+def _hold(
+    ring: Ring, conditions: Iterable[tuple[frozenset[str], Callable[[Batch], Any]]], slots: Slots
+) -> NDArray[np.bool_]:
+    """Whether the conditions of all layers are true for these rows."""
+    found = np.ones(len(slots), np.bool_)
+    for names, holds in conditions:
+        found &= is_true(holds(read_fields(ring, slots, names)), len(slots))
+    return found
 
 
 def ring_names(columns: tuple[Column, ...]) -> list[str]:

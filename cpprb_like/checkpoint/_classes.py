@@ -33,6 +33,7 @@ MODULES = {
     "Reverse": "cpprb_like.samplers._reverse",
     "Prioritized": "cpprb_like.samplers._prioritized",
     "RankBased": "cpprb_like.samplers._rank_based",
+    "Among": "cpprb_like.views._among",
     "NStep": "cpprb_like.views._nstep",
     "Sequences": "cpprb_like.views._sequences",
     "FrameStacks": "cpprb_like.views._frame_stacks",

@@ -62,6 +62,11 @@ class LearnerView(Sharded):
             if few == options["size"]:
                 raise
             self._model = View(model_of(options["size"]), self.layers)  # long sequences
+        if self._model._now.conditions:
+            raise ValueError(
+                f"view: expected layers without a condition such as Among, got {self.layers!r}: a "
+                "learner draws from the rows of several processes; view the buffer of one"
+            )
         for name in self._model._now.further.keys() & self.sampler.columns.keys():
             raise ValueError(f"view adds the column {name!r}: {self.sampler!r} gives this one")
         self._starts: StartsTogether | None = None

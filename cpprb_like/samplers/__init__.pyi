@@ -12,3 +12,4 @@ from cpprb_like.samplers._reverse import Reverse as Reverse
 from cpprb_like.samplers._trees import new_sum_tree as new_sum_tree
 from cpprb_like.samplers._uniform import LegacyUniform as LegacyUniform
 from cpprb_like.samplers._uniform import Uniform as Uniform
+from cpprb_like.samplers._where import Where as Where

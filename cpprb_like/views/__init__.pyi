@@ -1,3 +1,4 @@
+from cpprb_like.views._among import Among as Among
 from cpprb_like.views._frame_stacks import FrameStacks as FrameStacks
 from cpprb_like.views._hindsight import Hindsight as Hindsight
 from cpprb_like.views._layer import Layer as Layer

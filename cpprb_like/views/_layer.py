@@ -22,12 +22,22 @@ if TYPE_CHECKING:
     from cpprb_like._rows.episode_index import EpisodeIndex
     from cpprb_like.views._windows import Windows
 
-__all__ = ["Drawn", "Items", "Layer", "Plan", "Revision", "Steps", "check_layers"]
+__all__ = [
+    "Condition",
+    "Drawn",
+    "Items",
+    "Layer",
+    "Plan",
+    "Revision",
+    "Steps",
+    "check_layers",
+]
 
 Array = NDArray[Any]
 Slots = NDArray[np.intp]
 Batch = dict[str, Array]
 Fields = Mapping[str, ColumnSpec]
+Condition = tuple[Iterable[str], Callable[[Batch], Any]]
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,17 @@ class Layer:
         """
         return 0, 0
 
+    def condition(self, fields: Fields) -> Condition | None:  # noqa: ARG002 (for subclasses)
+        """Which rows can be drawn; None, the default: all that the other layers leave.
+
+        Returns
+        -------
+        (names, holds) or None
+            ``holds(values)`` gives a bool for each of n rows, shape ``(n,)``, from the values of
+            the fields of these names, as they were added.
+        """
+        return None
+
     def reads(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
         """Names of the fields that it reads; by default none.
 
@@ -244,8 +265,8 @@ def check_layers(layers: tuple[Layer, ...]) -> None:
     for layer, kind in zip(layers, kinds, strict=True):
         if not isinstance(layer, Layer):
             raise TypeError(
-                "view: expected NStep, Sequences, FrameStacks, Hindsight or another Layer, "
-                f"got {layer!r}"
+                "view: expected NStep, Sequences, FrameStacks, Hindsight, Among or another "
+                f"Layer, got {layer!r}"
             )
         if kinds.count(kind) > 1:
             raise ValueError(f"view: expected one {kind.__name__}, got more")

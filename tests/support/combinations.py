@@ -24,9 +24,20 @@ from cpprb_like.samplers import (
     Sampler,
     Uniform,
 )
-from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences
+from cpprb_like.views import Among, FrameStacks, Hindsight, Layer, NStep, Sequences
 
-__all__ = ["GAMMA", "OPTIONS", "SAMPLERS", "VIEWS", "Cell", "build", "reason", "reward"]
+__all__ = [
+    "CHOSEN",
+    "GAMMA",
+    "OPTIONS",
+    "SAMPLERS",
+    "UNORDERED",
+    "VIEWS",
+    "Cell",
+    "build",
+    "reason",
+    "reward",
+]
 
 Array = npt.NDArray[Any]
 GAMMA = 0.5
@@ -80,6 +91,14 @@ GOALS = Hindsight(
     relabel_ratio=0.7,
 )
 
+
+def is_chosen(rows: Mapping[str, Array]) -> Array:
+    """The condition of the view of some rows."""
+    found: Array = rows["id"] % 3 != 0
+    return found
+
+
+CHOSEN = Among(is_chosen, "id")
 RETURNS: Layer = ReturnsToGo(GAMMA, 4)  # a layer of the caller
 
 VIEWS: dict[str, tuple[Layer, ...]] = {
@@ -103,6 +122,9 @@ VIEWS: dict[str, tuple[Layer, ...]] = {
     "Hindsight + Sequences + NStep": (N_STEP, WITHIN, GOALS),
     "Hindsight + FrameStacks + NStep": (GOALS, STACKS, N_STEP),
     "FrameStacks + Sequences + NStep": (STRIDED, STACKS, N_STEP),
+    "Among": (CHOSEN,),
+    "Among + NStep": (CHOSEN, N_STEP),
+    "Among + FrameStacks + Sequences": (STACKS, CHOSEN, WITHIN),
     "all four": (GOALS, STACKS, RANDOM_STEPS, ACROSS),
     "a layer of your own": (RETURNS,),
     "a layer of your own + Sequences": (WITHIN, RETURNS),
@@ -139,10 +161,17 @@ NOT_RANDOM = (
 )
 
 
+NO_CONDITION = (
+    "the rows of several processes are drawn together, and a condition is computed of the rows of "
+    "one buffer"
+)
 NO_ORDER = (
     "the rows of several processes have no common order of age, and a draw of its own is not known "
     "there: a `SharedReplay` draws with `Uniform`, `Prioritized` or `RankBased`"
 )
+
+
+UNORDERED = ("Recency", "Reverse", "LegacyUniform")  # samplers that no learner takes
 
 
 @dataclass(frozen=True)
@@ -161,8 +190,10 @@ def reason(cell: Cell) -> str | None:
         return NO_WEIGHTS
     if cell.option == "replace" and cell.sampler == "Reverse":
         return NOT_RANDOM
-    if cell.option == "shared" and cell.sampler in ("Recency", "Reverse", "LegacyUniform"):
+    if cell.option == "shared" and cell.sampler in UNORDERED:
         return NO_ORDER
+    if cell.option == "shared" and CHOSEN in VIEWS[cell.view]:
+        return NO_CONDITION
     return None
 
 

@@ -11,7 +11,7 @@ from combinations import GAMMA, Cell, reward, step
 from own_layers import ReturnsToGo
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences
+from cpprb_like.views import Among, FrameStacks, Hindsight, Layer, NStep, Sequences
 
 Array = npt.NDArray[Any]
 Values = dict[str, Any]
@@ -105,12 +105,15 @@ class Reading:
         self.sizes = (1, 1) if sizes is None else sizes
         self.has_discount = sizes is not None
         returns = found.get(ReturnsToGo)
+        self.is_chosen = found[Among].by if Among in found else None
         self.horizon = 0 if returns is None else returns.horizon
 
     # ---- which rows can be drawn ----------------------------------------------------------
 
     def can_start(self, first: Step) -> bool:
-        """Whether all that the view reads of a row is there."""
+        """Whether all that the view reads of a row is there, and it is one to choose from."""
+        if self.is_chosen is not None and not self.is_chosen(first.values):
+            return False
         ring, more = self.history.rb.ring, max(self.sizes[1], self.horizon) - 1
         steps, oldest = first.episode.steps, ring.first
         behind = len(steps) - first.place

@@ -1,0 +1,163 @@
+"""``Where``: the rows of a ring for which a condition is true, as a sampler draws among them.
+
+It has the methods of ``Starts``, so ``Sampler.draw_starts`` of each sampler draws among these rows.
+Not here: conditions on the values of fields (``views._among``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import Ring
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._base import Slots
+from cpprb_like.samplers._starts import Starts, first_of_each
+from cpprb_like.samplers._uniform_draws import draw_uniform
+
+__all__ = ["Where"]
+
+CHUNK = 1 << 14  # rows for which the condition is computed at once
+TRIES = 64  # per drawn row, before the condition is computed for all rows
+ROUNDS = 4  # of draws with replacement, before distinct rows are drawn from a list
+LEAST = 32  # rows tried at once: a call for one row takes as long
+
+
+class Where:
+    """The rows of a ring for which a condition is true.
+
+    ``sampler.draw_starts(Where(ring, holds), n, rng, replace=True)`` draws among them with any
+    sampler, in the proportions of the sampler. ``views.Among`` is the same as a layer of a view.
+
+    Parameters
+    ----------
+    ring : Ring
+        The rows: ``rb.ring``.
+    holds : callable
+        ``holds(slots)`` gives a bool for each slot, shape ``(n,)``. Each of the slots holds a row
+        that can be drawn.
+    starts : Starts or Where, optional
+        Rows to choose from; by default all rows that can be drawn.
+
+    Notes
+    -----
+    The condition is computed when it is needed, and no result is kept. Rows are tried as long as
+    the condition is common. Where it holds for fewer than one row in some dozens, it is computed
+    for all rows, at each draw.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.samplers import Uniform, Where
+    >>> rb = ReplayBuffer(10, {"x": {"shape": ()}})
+    >>> rb.add(x=range(10))
+    0
+    >>> even = Where(rb.ring, lambda slots: slots % 2 == 0)
+    >>> even.slots().tolist(), even.has(5), even.has(6)
+    ([0, 2, 4, 6, 8], True, False)
+    >>> slots, _ = Uniform().draw_starts(even, 5, np.random.default_rng(0), replace=False)
+    >>> sorted(slots.tolist())
+    [0, 2, 4, 6, 8]
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        holds: Callable[[Slots], NDArray[np.bool_]],
+        starts: Starts | Where | None = None,
+    ) -> None:
+        self.ring = ring
+        self.holds = holds
+        self.starts = starts
+
+    def tell(self, slots: Slots) -> NDArray[np.int8]:
+        """For each of the slots, which are in use: 1 if its row is one of these, else less."""
+        if self.starts is None:
+            told = 1 - self.ring.absent_at(slots).astype(np.int8)
+        else:
+            told = self.starts.tell(slots)
+        there = np.flatnonzero(told == 1)
+        told[there] = self.holds(slots if len(there) == len(slots) else slots[there])
+        return told
+
+    def _chunks(self) -> Iterator[Slots]:
+        """Yield all of these rows, in order of their slots."""
+        every = self.ring.present_slots() if self.starts is None else self.starts.slots()
+        for start in range(0, len(every), CHUNK):
+            slots = every[start : start + CHUNK]
+            yield slots[self.holds(slots)]
+
+    def slots(self) -> Slots:
+        """The slots of all of these rows, ascending. Cost: proportional to all rows."""
+        return np.concatenate([np.empty(0, np.intp), *self._chunks()])
+
+    @property
+    def count(self) -> int:
+        """How many rows there are. Cost: proportional to all rows."""
+        return sum(map(len, self._chunks()))
+
+    def has(self, n: int) -> bool:
+        """Whether there are at least n. It looks at no more rows than that takes, in chunks."""
+        missing = n
+        chunks = self._chunks()
+        while missing > 0:
+            slots = next(chunks, None)
+            if slots is None:
+                return False
+            missing -= len(slots)
+        return True
+
+    def draw(self, n: int, rng: np.random.Generator) -> Slots:
+        """Draw n slots, each with the same probability, with replacement.
+
+        Raises ``NotEnoughDataError`` if the condition is true for no row.
+        """
+        found = [np.empty(0, np.intp)]
+        missing, tries = n, TRIES * max(n, LEAST) if len(self.ring) else 0
+        while missing and tries > 0:
+            wanted = max(2 * missing, LEAST)
+            tries -= wanted
+            slots = (
+                draw_uniform(self.ring, wanted, rng, True)
+                if self.starts is None
+                else self.starts.draw(wanted, rng)
+            )
+            found.append(slots[self.holds(slots)][:missing])
+            missing -= len(found[-1])
+        if missing:
+            every = self.slots()
+            if len(every) == 0:
+                self.refuse()
+            found.append(every[rng.integers(len(every), size=missing)])
+        return np.concatenate(found)
+
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
+        """Draw n different slots, each with the same probability.
+
+        Raises ``NotEnoughDataError`` if there are fewer.
+        """
+        drawn = np.empty(0, np.intp)
+        if n > len(self.ring):
+            self.refuse(n)
+        for _ in range(ROUNDS):
+            if len(drawn) == n:
+                return drawn
+            # A repeated row is dropped, so each of the others is equally likely.
+            drawn = first_of_each(np.concatenate([drawn, self.draw(n - len(drawn), rng)]))
+        others = np.setdiff1d(self.slots(), drawn)
+        if len(drawn) + len(others) < n:
+            self.refuse(n)
+        return np.concatenate([drawn, rng.permutation(others)[: n - len(drawn)]])
+
+    def refuse(self, distinct: int | None = None) -> NoReturn:
+        """Raise ``NotEnoughDataError``: no row, or fewer than ``distinct``, can be drawn."""
+        wanted = "" if distinct is None else f" {distinct} distinct rows"
+        count = self.count if len(self.ring) else 0
+        raise NotEnoughDataError(
+            f"cannot sample{wanted}: the buffer holds {len(self.ring)} rows, of which "
+            f"{count or 'none'} can be drawn: the condition must be true"
+        )

@@ -1,0 +1,110 @@
+"""``Among``: draws among the rows for which a condition is true, as a layer of a view.
+
+Not here: how rows are drawn among others (``samplers._where``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cpprb_like._arguments.arrays import Batch
+from cpprb_like.views._layer import Condition, Fields, Layer
+
+__all__ = ["Among"]
+
+
+class Among(Layer):
+    """Draws among the rows for which a condition is true.
+
+    Parameters
+    ----------
+    condition : str or callable
+        Name of a field, one bool or number a row: its rows that are not 0. Or a function:
+        ``condition(rows)`` gives a bool for each of n rows, shape ``(n,)``, from a dict of the
+        values of ``fields``, each of shape ``(n, *shape)``.
+    *fields : str
+        Fields that the function reads.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter is of a wrong type or value; or, by ``view``, there is no such field, or it is
+        no number. ``sample`` raises them where the function returns anything else.
+
+    Notes
+    -----
+    Rows are drawn in the proportions of the buffer's sampler. The condition is computed at each
+    draw, of the values at that time: ``rb.update`` of a field changes which rows are drawn. Of
+    ``Sequences`` it is about the first row, and of n-step returns about the row that was drawn.
+
+    Cost: the condition is computed for a few times the rows of a batch. Where it is true for fewer
+    than one row in some dozens, it is computed for all rows of the buffer, at each draw.
+
+    Views of a learner of several processes do not take it.
+
+    Examples
+    --------
+    >>> from cpprb_like import Mixture, ReplayBuffer
+    >>> from cpprb_like.views import Among
+    >>> fields = {"x": {"shape": ()}, "is_demo": {"shape": (), "dtype": bool}}
+    >>> rb = ReplayBuffer(100, fields, seed=0)
+    >>> rb.add(x=range(10), is_demo=[True] * 2 + [False] * 8)
+    0
+    >>> demos = rb.view(Among("is_demo"))
+    >>> demos.sample(4)["x"].tolist()
+    [0.0, 0.0, 0.0, 1.0]
+    >>> late = rb.view(Among(lambda rows: (rows["x"] > 5) & ~rows["is_demo"], "x", "is_demo"))
+    >>> sorted(late.sample(4, replace=False)["x"].tolist())
+    [6.0, 7.0, 8.0, 9.0]
+    >>> mixture = Mixture({"demos": demos, "late": late}, {"demos": 1, "late": 3}, seed=0)
+    >>> mixture.sample(8)["source"].tolist()
+    [0, 0, 1, 1, 1, 1, 1, 1]
+    """
+
+    def __init__(self, condition: str | Callable[[Batch], ArrayLike], *fields: str) -> None:
+        if isinstance(condition, str):
+            if fields:
+                raise ValueError(f"fields: expected none beside a name, got {fields}")
+        elif not callable(condition):
+            raise TypeError(f"condition: expected a name or a function, got {condition!r}")
+        elif not fields:
+            raise ValueError("fields: expected the names of the fields that the function reads")
+        for name in fields:
+            if not isinstance(name, str):
+                raise TypeError(f"fields: expected names of fields, got {name!r}")
+        self.by = condition
+        self.fields = fields
+
+    def condition(self, fields: Fields) -> Condition:
+        """See ``Layer.condition``."""
+        condition = self.by
+        names = (condition,) if isinstance(condition, str) else self.fields
+        for name in names:
+            if name not in fields:
+                raise ValueError(f"Among: expected some of the fields {list(fields)}, got {name!r}")
+        if not isinstance(condition, str):
+            return names, condition
+        spec = fields[condition]
+        if spec.shape or spec.dtype.kind not in "biuf":
+            raise ValueError(
+                f"Among: expected a field of one bool or number a row, got {condition!r} of shape "
+                f"{spec.shape} and {spec.dtype}"
+            )
+        return names, lambda rows: rows[condition] != 0
+
+    def __repr__(self) -> str:
+        return f"Among({', '.join(map(repr, (self.by, *self.fields)))})"
+
+
+def is_true(found: Any, n: int) -> NDArray[np.bool_]:
+    """What a condition returned for n rows, as an array of bools."""
+    array = np.asarray(found)
+    if array.dtype != np.bool_ or array.shape != (n,):
+        raise ValueError(
+            f"condition: expected bools of shape ({n},), got {array.dtype} of shape {array.shape}"
+        )
+    return array
