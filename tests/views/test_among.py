@@ -170,7 +170,7 @@ def test_rows_go_away_with_the_view() -> None:
     rb = filled(50, 0.5)
     view = rb.view(Among("tag"), NStep(2))
     view.sample(3)
-    gone = weakref.ref(rb.ring)
+    gone = weakref.ref(rb)
     gc.disable()
     try:
         del rb, view
