@@ -1,6 +1,6 @@
-"""``check_sampler`` and ``check_layer``: whether a class of yours keeps the promises of its base.
+"""``check_sampler`` and ``check_layer``: tests of the promises of a sampler or layer of yours.
 
-They do not know what a sampler means to draw, or a layer to compute: that needs a test of yours.
+The distribution of a sampler, and the values of a layer, need a test of your own.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ PRESENT = "absent rows are never drawn"
 ELIGIBLE = "draw_starts returns starts only"
 DISTINCT = "without replace no row comes twice"
 ENOUGH = "n distinct rows are drawn where there are as many (else pass distinct=False)"
-TOO_FEW = "NotEnoughDataError if n distinct rows are asked for and there are fewer"
+TOO_FEW = "NotEnoughDataError if n distinct rows are requested and there are fewer"
 COLUMNS = "extra columns are arrays of length n under names that are no fields"
 FRESH = "arrays are fresh: no later draw writes to them, or comes from them"
 RNG_ONLY = "what is random comes from rng only: the same rng and history give the same draw"
 RING_ALONE = "the ring is only read"
 UNMOVED = "a draw that raises leaves the sampler as it was"
 PICKLED = "a sampler is pickled with its buffer, and the copy goes on with the same draws"
-TOLD = "draw_state tells the attributes that a draw changes: with those from before, it is repeated"
+STATED = "draw_state has the attributes that a draw changes: with those from before, it is repeated"
 WORKS = "a draw of n rows, n at least 0, works"
 DECLARED = "columns are dtype and shape by name, and each draw has such columns"
-ASKED = "check_draw raises nothing where a draw works"
+CHECKED = "check_draw raises nothing where a draw works"
 ASIDE = "sync, check_draw, check_rows, row_weights and row_priorities change no draw"
 HOOKED = "what a buffer calls when it is made, and when rows come and go, works"
 NBYTES = "nbytes_for is a number of bytes"
@@ -146,7 +146,7 @@ def check_sampler(
 
 
 def _check_declared(where: str, sampler: Sampler) -> None:
-    """What a sampler says of itself, before it has rows."""
+    """The declarations of a sampler without rows."""
     if sampler.has_priorities is not isinstance(sampler, PrioritySampler):
         raise _broken(where, PRIORITIES, f"got {sampler.has_priorities}")
     if sampler.maps_rows and not sampler.keeps_rows:
@@ -160,7 +160,7 @@ def _check_declared(where: str, sampler: Sampler) -> None:
 
 
 def _working(history: Callable[[Sampler], Stages], sampler: Sampler) -> Stages:
-    """The stages of a history; what a hook raises meanwhile is a broken promise."""
+    """The stages of a history; an exception of a hook in one of them is a broken promise."""
     where, stages = "as it is made", history(sampler)
     while True:
         try:
@@ -178,7 +178,7 @@ def _working(history: Callable[[Sampler], Stages], sampler: Sampler) -> Stages:
 
 @dataclass(frozen=True)
 class _Window:
-    """What a view reads from each start on; see ``Starts``."""
+    """Window that a view reads from each start on; see ``Starts``."""
 
     view: str
     rows: int
@@ -186,7 +186,7 @@ class _Window:
     stride: int
 
     def starts(self, ring: Ring) -> Starts:
-        """The rows at which it can start, by an object that has kept nothing yet."""
+        """The rows at which it can start, by a new object without state."""
         return Starts(
             EpisodeIndex(ring), rows=self.rows, least=self.least, across=False, stride=self.stride
         )
@@ -208,13 +208,13 @@ class _Stage:
     """Five buffers of the same history, and a pickled copy, whose draws must be equal.
 
     The arrays that ``spoiled`` draws are overwritten; ``patient`` does not get the draws that
-    ``rb`` refused; ``asked`` is asked by all other hooks between the draws.
+    ``rb`` refused; on ``probed`` all other hooks are called between the draws.
     """
 
     def __init__(self, place: str, buffers: list[ReplayBuffer], distinct: bool) -> None:
         self.place = place
         self.distinct = distinct
-        self.rb, self.twin, self.spoiled, self.patient, self.asked = buffers
+        self.rb, self.twin, self.spoiled, self.patient, self.probed = buffers
         self.copy = _pickled(self.rb, place)
         self.earlier: list[tuple[str, Draw, Draw]] = []
 
@@ -232,29 +232,29 @@ class _Stage:
         _expect_same(where, RNG_ONLY, drawn, attempt(self.twin))
         _expect_same(where, PICKLED, drawn, attempt(self.copy))
         if window is None:
-            _check_asked(where, self.asked.sampler, n, replace, drawn)
-        _expect_same(where, ASIDE, drawn, attempt(self.asked))
+            _check_probed(where, self.probed.sampler, n, replace, drawn)
+        _expect_same(where, ASIDE, drawn, attempt(self.probed))
         spoiled = attempt(self.spoiled)
         _expect_same(where, FRESH, drawn, spoiled)
         if drawn is None or spoiled is None:
             if window is not None and type(self.rb.sampler).draw_starts is Sampler.draw_starts:
-                attempt(self.patient)  # that one draws several times, and may give up after some
+                attempt(self.patient)  # ``rb`` may have drawn several times before it gave up
             return
         _expect_same(where, UNMOVED, drawn, attempt(self.patient))
         again = _pickled(self.rb, self.place)
         again.sampler.__dict__.update(before)
-        _expect_same(where, TOLD, drawn, attempt(again))
+        _expect_same(where, STATED, drawn, attempt(again))
         _overwrite(spoiled)
         self.earlier.append((where, drawn, _copy(drawn)))
 
     def end(self) -> None:
-        """Check that no earlier draw was written to, and what is kept for the rows."""
+        """Check that no earlier draw was written to, and the state by row."""
         for where, drawn, before in self.earlier:
             _expect_same(where, FRESH, before, drawn)
-        _check_kept(self.place, self.asked)
+        _check_state(self.place, self.probed)
 
 
-def _check_asked(where: str, sampler: Sampler, n: int, replace: bool, drawn: Draw | None) -> None:
+def _check_probed(where: str, sampler: Sampler, n: int, replace: bool, drawn: Draw | None) -> None:
     """``check_draw`` refuses no draw that works; ``sync`` works at any time."""
     sampler.sync()
     try:
@@ -262,11 +262,11 @@ def _check_asked(where: str, sampler: Sampler, n: int, replace: bool, drawn: Dra
     except Exception as error:
         if drawn is not None:
             found = f"it raised {type(error).__name__}: {error}"
-            raise _broken(where, ASKED, found) from error
+            raise _broken(where, CHECKED, found) from error
 
 
-def _check_kept(where: str, rb: ReplayBuffer) -> None:
-    """What a sampler keeps for rows is of the right kind, and sound."""
+def _check_state(where: str, rb: ReplayBuffer) -> None:
+    """The state by row of a sampler is of the right kind, and sound."""
     sampler, slots = rb.sampler, rb.ring.present_slots()
     values: Any
     for name, values in _kept_for(sampler, slots).items():
@@ -284,7 +284,7 @@ def _check_kept(where: str, rb: ReplayBuffer) -> None:
 
 
 def _kept_for(sampler: Sampler, slots: Slots) -> dict[str, NDArray[np.float64] | None]:
-    """What a sampler keeps for the rows in these slots, by the names of its hooks."""
+    """The state of a sampler for the rows in these slots, by the names of its hooks."""
     return {
         "row_weights": sampler.row_weights(slots),
         "row_priorities": sampler.row_priorities(slots),
@@ -295,7 +295,7 @@ def _kept_for(sampler: Sampler, slots: Slots) -> dict[str, NDArray[np.float64] |
 
 
 def _check_files(make_sampler: Callable[[], Sampler]) -> None:
-    """In a file a sampler draws as on the heap; what it keeps there is there again."""
+    """In a file a sampler draws as on the heap, and finds its state again."""
     heap, sampler = _filled(make_sampler(), 7), make_sampler()
     where = f"{sampler!r}, in a file"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -316,7 +316,7 @@ def _check_files(make_sampler: Callable[[], Sampler]) -> None:
         del rb, sampler
         gc.collect()  # so that the file is free to be opened again
         again = _buffer(make_sampler(), 7, mmap_prefix=Path(folder) / "rows", mmap_mode="r+")
-        # What rows weigh may follow from the draws, as that of ranks does; priorities do not.
+        # Weights of rows may depend on the draws, as those of ranks do; priorities do not.
         name = "row_weights" if before["row_priorities"] is None else "row_priorities"
         after = _kept_for(again.sampler, slots)[name]
         if _value(after) != _value(before[name]):
@@ -326,7 +326,7 @@ def _check_files(make_sampler: Callable[[], Sampler]) -> None:
 
 
 def _check_move(make_sampler: Callable[[], Sampler]) -> None:
-    """Over a ring of another capacity a sampler goes on with what it kept for the rows there."""
+    """Over a ring of another capacity a sampler goes on with its state for the rows there."""
     rb, smaller = _filled(make_sampler(), 7), _filled(None, 5)
     ring, where = smaller.ring, f"{rb.sampler!r}, moved from 7 slots to 5"
     slots = (ring.row_ids(np.arange(5)) % 7).astype(np.intp)
@@ -348,7 +348,7 @@ def _check_move(make_sampler: Callable[[], Sampler]) -> None:
 
 
 def _filled(sampler: Sampler | None, capacity: int, **options: Any) -> ReplayBuffer:
-    """A buffer around which rows have gone, with an absent one, and with priorities if it can."""
+    """A buffer that has wrapped, with an absent row, and with priorities if it has them."""
     rb = _buffer(sampler, capacity, **options)
     for number in range(9):
         priorities = {"priorities": float(number % 4)} if rb.has_priorities else {}
@@ -453,7 +453,7 @@ def _check_columns(where: str, sampler: Sampler, ring: Ring, n: int, drawn: Draw
 
 
 def _names(sampler: PrioritySampler, ring: Ring, slots: Slots) -> NDArray[np.int64]:
-    """What names the rows in these slots for ``update_priorities``."""
+    """``indexes`` of the rows in these slots, for ``update_priorities``."""
     return handles(ring, slots) if sampler.check_for_update else slots.astype(np.int64)
 
 
@@ -694,7 +694,7 @@ def _check_reading(where: str, sampler: PrioritySampler) -> None:
 def _expect_priorities(
     where: str, promise: str, rb: ReplayBuffer, slots: NDArray[Any], expected: list[float]
 ) -> None:
-    """Rows have these priorities, as far as the sampler tells."""
+    """Rows have these priorities, if the sampler knows any."""
     found = rb.sampler.row_priorities(slots.astype(np.intp))
     if found is not None and not np.allclose(found, expected):
         raise _broken(where, promise, f"expected {expected}, got {found.tolist()}")
@@ -900,7 +900,7 @@ class _LayerStage:
             raise _broken(self.where, RING_ALONE, "rows or flags changed")
 
     def _read(self, view: View, slots: Slots, fields: Any = None) -> dict[str, NDArray[Any]]:
-        """What a view reads at these slots; what a hook raises is a broken promise."""
+        """The batch of a view at these slots; an exception of a hook is a broken promise."""
         try:
             found = view.read_at(slots, fields, located=False)
         except Exception as error:
@@ -1000,10 +1000,10 @@ class _LayerStage:
             if out[name] is not arrays[name] or _value(out[name]) != _value(whole[name][at]):
                 raise _broken(self.where, IN_OUT, f"{name!r} is another array, or changed")
         first = self.view.sample(9)
-        kept = {name: values.copy() for name, values in first.items()}
+        copies = {name: values.copy() for name, values in first.items()}
         self.view.sample(9)
         for name in self.own:
-            if _value(first[name]) != _value(kept[name]):
+            if _value(first[name]) != _value(copies[name]):
                 raise _broken(self.where, OWN_ARRAYS, f"{name!r} of an earlier batch changed")
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The commands, their options and their errors."""
+"""The commands ``inspect``, ``verify``, ``convert`` and ``copy``: their options and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Commands(click.Group):
 
 
 def _line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Message of an error in one line."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"
@@ -48,7 +48,7 @@ def _line(error: BaseException) -> str:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Have an error name the file that it is about."""
+    """Add the name of the file to an error."""
     try:
         yield
     except (BrokenPipeError, ImportError):
@@ -64,7 +64,7 @@ def _naming(path: Path) -> Iterator[None]:
 def commands() -> None:
     """Look at, check, convert and copy saved replay buffers.
 
-    No code in a file is run, so files of strangers are safe.
+    No code in a file is run, so files from unknown sources are safe.
     """
 
 
@@ -107,7 +107,7 @@ def verify(folder: Path) -> None:
 @click.argument("source", type=PATH)
 @click.argument("new", type=PATH)
 @click.option("--from", "kind", type=click.Choice(_convert.KINDS), help="What SOURCE is.")
-@click.option("--to", type=click.Choice(_convert.KINDS), help="What NEW is; told from its suffix.")
+@click.option("--to", type=click.Choice(_convert.KINDS), help="What NEW is; by default, by suffix.")
 @click.option("--size", type=int, metavar="N", help="Capacity; as many as there are rows.")
 @click.option("--split", metavar="NAME", help="Of SOURCE, a data set that has several.")
 @click.option("--strict", is_flag=True, help="Refuse what has no place in a buffer, or in NEW.")
@@ -134,7 +134,7 @@ def convert(
 ) -> None:
     """Make a checkpoint, a data set or a file of cpprb's of any of these.
 
-    What SOURCE is, is told from its files; what NEW is, from its suffix: a checkpoint has none.
+    The kind of SOURCE follows from its files, that of NEW from its suffix: a checkpoint has none.
     --no-sync is for checkpoints: other files are always put on the disk.
     """
     with _naming(source):
@@ -213,9 +213,9 @@ def copy(
     """
     chosen = None if codec in (None, "none") else codec
     if size is None and fields is None:
-        kept = checkpoint.AS_IT_IS if codec is None else chosen
+        stored = checkpoint.AS_IT_IS if codec is None else chosen
         with _naming(folder):
-            checkpoint.copy(folder, new, state=state, codec=kept, level=level, sync=not no_sync)
+            checkpoint.copy(folder, new, state=state, codec=stored, level=level, sync=not no_sync)
     else:
         _expect_none(new)
         names = _names(fields)
@@ -229,7 +229,7 @@ def copy(
 
 
 def _as_it_is(data: bytes) -> bytes:
-    """The bytes of a Python object, which nobody has to know."""
+    """The bytes of a Python object, without decoding."""
     return data
 
 

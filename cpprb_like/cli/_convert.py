@@ -30,21 +30,21 @@ KINDS = (CHECKPOINT, CPPRB, *FORMATS)
 
 
 def kind_of(path: Path) -> str:
-    """What is at a path: a checkpoint, a data set of some format, or else a file of cpprb's."""
+    """Kind of a path: a checkpoint, a data set of some format, or else a file of cpprb's."""
     if path.is_dir() and checkpoint.states(path):
         return CHECKPOINT
     return detect_format(path) or CPPRB
 
 
 def written_as(path: Path, kind: str | None) -> str:
-    """What to write to a path: what is asked for, or what its suffix says, or a checkpoint."""
+    """Kind of file to write: ``kind``, or that of the suffix, or else a checkpoint."""
     if kind is None and path.suffix == ".npz":
         return CPPRB
     return kind or detect_format(path, is_new=True) or CHECKPOINT
 
 
 def check_options(given: Collection[str], source: str, written: str) -> None:
-    """Raise ``ValueError`` for an option that nothing would read, of what is read and written."""
+    """Raise ``ValueError`` for an option that neither the source nor the new file has."""
     is_read, is_written = (kind in FORMATS for kind in (source, written))
     sums, what = "nstep" in given, "file of cpprb's" if written == CPPRB else "data set"
     readers = {

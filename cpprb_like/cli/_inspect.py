@@ -1,4 +1,4 @@
-"""What ``inspect`` tells: plain values that JSON has, and the numbers behind the pictures."""
+"""Report of ``inspect``: plain values that JSON has, and the numbers behind the pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 class Found(NamedTuple):
-    """What there is: as plain values, and the rows of each buffer by its path."""
+    """Result of a look: plain values, and the rows of each buffer by its path."""
 
     document: dict[str, Any]
     rows: dict[str, Rows]

@@ -1,4 +1,4 @@
-"""The picture of ``inspect --plot``: lengths of episodes, returns over time, priorities."""
+"""Picture of ``inspect --plot``: lengths of episodes, returns over time, priorities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``inspect`` and ``verify`` tell, as text: aligned tables, numbers with their units."""
+"""Reports of ``inspect`` and ``verify`` as text: aligned tables, numbers with their units."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]
 
 
 def clean(text: str) -> str:
-    """A text of a stranger's, without what would move the cursor of a terminal."""
+    """Text of a file without characters that would move the cursor of a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def report(document: dict[str, Any]) -> str:
-    """What ``inspect`` tells."""
+    """Report of ``inspect``."""
     lines: list[str] = []
     if document["kind"] == "checkpoint":
         lines += table(_head(document))
@@ -187,7 +187,7 @@ def _priorities(found: dict[str, Any]) -> Pairs:
 
 
 def verdicts(found: list[Verdict]) -> str:
-    """What ``verify`` tells."""
+    """Report of ``verify``."""
     lines = []
     for verdict in found:
         words = "OK" if verdict.is_in_order else "DAMAGED"

@@ -1,4 +1,4 @@
-"""What is said where a library is not installed. Not here: which ones there are (pyproject)."""
+"""Error of a module whose library is not installed; the extras are those of ``pyproject.toml``."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class SpecNest:
     ----------
     spec
         A spec, which is any object with a ``shape`` and a ``dtype``, or a dict, list, tuple or
-        named tuple of nests. It is read once and not kept.
+        named tuple of nests. It is read once and not stored.
     name : str
         First part of the names of the fields.
 

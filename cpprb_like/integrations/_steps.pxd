@@ -22,7 +22,7 @@ cdef class Parts:
 cdef class Steps:
     cdef readonly object buffer      # that steps are added to, None before there is one
     cdef public list obs             # before the next step, leaf by leaf; None before a reset
-    cdef readonly object nobody      # False for each environment; an array, or a scalar for one
+    cdef readonly object none        # False for each environment; an array, or a scalar for one
     cdef public object waiting       # bool: whose episode has ended and that are not reset yet
     cdef public intp_t n_waiting     # how many these are
     cdef bint is_vector              # there is a leading axis of environments

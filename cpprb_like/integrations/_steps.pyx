@@ -135,16 +135,16 @@ cdef class Steps:
         self.n_envs = n_rows if self.is_vector else 1
         self.resets_at_once = mode == "SAME_STEP"
         self.resets_next = mode == "NEXT_STEP"
-        self.nobody = np.zeros(self.n_envs, np.bool_) if self.is_vector else np.False_
+        self.none = np.zeros(self.n_envs, np.bool_) if self.is_vector else np.False_
         self.buffer = None
         self.obs = None
-        self.wait_for(self.nobody)
+        self.wait_for(self.none)
 
     def attach(self, buffer):
         """Add to this buffer from the next reset on."""
         self.buffer = buffer
         self.obs = None
-        self.wait_for(self.nobody)
+        self.wait_for(self.none)
 
     def wait_for(self, envs):
         """Note which episodes have ended: an array or a scalar that is not changed later."""
@@ -165,7 +165,7 @@ cdef class Steps:
         if mask is None:
             self.buffer.on_episode_end()
             self.obs = first
-            self.waiting = self.nobody
+            self.waiting = self.none
             self.n_waiting = 0
             return None
         if self.obs is None or not self.is_vector:
@@ -189,7 +189,7 @@ cdef class Steps:
         return None
 
     cdef bint c_keep(self, list first, const uint8_t* chosen) except -1:
-        """Put into ``first`` what the environments that were not chosen saw last, if it fits."""
+        """Copy the last observations of the environments that were not chosen into ``first``."""
         cdef intp_t k, env, nbytes
         cdef cnp.ndarray now, before
         for k in range(len(first)):
@@ -242,9 +242,9 @@ cdef class Steps:
         cdef bint ended = bool(terminated) or bool(truncated)
         if self.resets_at_once and (ended or has_final(info)):
             return NotImplemented
-        cdef list kept = c_copies(values, first)
+        cdef list copies = c_copies(values, first)
         slot = self.c_call(None, values, terminated, truncated, extra)
-        self.obs = kept
+        self.obs = copies
         if ended:
             self.waiting = np.True_
             self.n_waiting = 1
@@ -261,7 +261,7 @@ cdef class Steps:
             return NotImplemented
         if self.n_waiting and not self.resets_next:
             return NotImplemented
-        cdef cnp.ndarray ended = <cnp.ndarray> self.nobody
+        cdef cnp.ndarray ended = <cnp.ndarray> self.none
         for env in range(self.n_envs):
             n_ended += (terminal[env] | cut[env]) != 0
         if n_ended:
@@ -271,8 +271,8 @@ cdef class Steps:
         final = (<dict> info).get(FINAL_OBS)
         if (final is not None) != (self.resets_at_once and n_ended > 0):
             return NotImplemented
-        # All that may fail comes before the step is written, and the state after it.
-        cdef list kept = c_copies(values, first)
+        # Calls that may fail come before the step is written, and the new state after it.
+        cdef list copies = c_copies(values, first)
         if final is not None and not self.c_put_final(values, first, final, c_bytes(ended)):
             return NotImplemented
         present = None
@@ -281,7 +281,7 @@ cdef class Steps:
             if present is None:
                 return NotImplemented
         slot = self.c_call(present, values, terminated, truncated, extra)
-        self.obs = kept
+        self.obs = copies
         if not self.resets_at_once:
             self.waiting = ended
             self.n_waiting = n_ended
@@ -362,7 +362,7 @@ cdef class Steps:
 
 
 cdef list c_copies(list leaves, intp_t first):
-    """The same arrays and numbers from one place on, of which the arrays are nobody else's."""
+    """Copies of the arrays, and the numbers, from one place of a list on."""
     cdef intp_t k
     cdef list copies = []
     for k in range(first, len(leaves)):

@@ -396,7 +396,7 @@ class GymnasiumRecorder(_Wrappable):
         buffer = self._attached()
         arrived = list(self._obs_tree.collect(obs, "obs", self._n_rows))
         steps = self._steps
-        chosen = ~steps.nobody
+        chosen = ~steps.none
         if mask is not None:
             chosen = self._flags(mask, "mask")
             if steps.obs is None:

@@ -135,7 +135,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         Discount factor of ``n_steps``: that of the algorithm, and another is refused. It has to be
         given if ``n_steps`` is above 1.
     stack_compress : bool or iterable of str
-        Observations are frame stacks: of each step only the newest frame is kept. For Dict
+        Observations are frame stacks: of each step only the newest frame is stored. For Dict
         observations, or those of several images, the keys of the stacks. It includes
         ``optimize_memory_usage``.
     seed : int, optional
@@ -165,7 +165,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     ``model.replay_buffer.buffer`` write only what is new since the last time.
 
     If observations of a step are not the next ones of the step before, the environment was reset
-    meanwhile, as by a second ``learn``; n-step returns and new goals do not reach across it.
+    in between, as by a second ``learn``; n-step returns and new goals do not reach across it.
 
     Examples
     --------
@@ -275,7 +275,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
 
     @property
     def dones(self) -> _LastStep:
-        """Only for Stable-Baselines3, which marks the last step before a ``learn`` anew."""
+        """Only for Stable-Baselines3, which marks the last step before each ``learn`` as done."""
         return _LastStep(self.buffer)
 
     def size(self) -> int:
@@ -461,7 +461,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         return {part.key: batch[prefix + part.field] for part in self._parts}
 
     def _tensors(self, values: Nested) -> Any:
-        """Tensors on the device; on the CPU of the same memory, as batches are nobody else's."""
+        """Tensors on the device; on the CPU over the memory of the batch."""
         if isinstance(values, dict):
             return {key: self._tensors(value) for key, value in values.items()}
         return torch.as_tensor(values, device=self.device)
@@ -501,7 +501,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     # ------------------------------------------------------------------ pickles
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what is made anew from it."""
+        """State without ``source``, which ``__setstate__`` rebuilds."""
         state = self.__dict__.copy()
         del state["source"]
         return state
@@ -524,7 +524,7 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
         As for ``ReplayBuffer``; observations are dicts with ``observation``, ``achieved_goal`` and
         ``desired_goal``.
     env : VecEnv
-        The training environment, whose ``compute_reward`` is asked; the algorithm passes it.
+        The training environment, whose ``compute_reward`` is called; the algorithm passes it.
     n_sampled_goal : int
         Relabelled rows for each row with its own goal; 4.
     goal_selection_strategy : {"future", "final", "episode"} or GoalSelectionStrategy
@@ -545,7 +545,7 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
     Other than in Stable-Baselines3, rows of unfinished episodes are drawn too, with goals of the
     steps so far; each row is relabelled with the probability of ``n_sampled_goal / (n_sampled_goal
     + 1)``, where there it is a fixed share of a batch; and of an episode whose first steps were
-    overwritten the others remain. With n-step returns the rewards of all steps are computed anew.
+    overwritten the others remain. With n-step returns the rewards of all steps are recomputed.
 
     Examples
     --------
@@ -747,7 +747,7 @@ def _calling_algorithm() -> OffPolicyAlgorithm | None:
 
 
 def _read_gamma(gamma: float | None, n_steps: int) -> float:
-    """The discount factor; of one step it is never asked for."""
+    """The discount factor; steps of one row do not need it."""
     if gamma is not None:
         return gamma
     if n_steps > 1:

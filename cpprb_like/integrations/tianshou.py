@@ -243,7 +243,7 @@ class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignor
     """A replay buffer for the collectors and algorithms of Tianshou.
 
     An observation is stored once, and not again as the next one of the step before; those that
-    differ, such as the last of an episode, are kept. With the same ``random_seed`` batches are
+    differ, such as the last of an episode, are stored. With the same ``random_seed`` batches are
     those of Tianshou's ``VectorReplayBuffer``.
 
     Parameters
@@ -255,7 +255,7 @@ class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignor
     stack_num : int
         Observations of a batch are stacks of those of so many steps; 1.
     stack_compress : bool
-        Observations are frame stacks as they come: only the newest frame of each is kept.
+        Observations are frame stacks as they come: only the newest frame of each is stored.
     random_seed : int
         Seed of the draws.
 
@@ -268,7 +268,7 @@ class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignor
     -----
     It is pickled by value. Tianshou's ``save_hdf5``, ``load_hdf5``, ``from_data`` and ``set_batch``
     would miss the observations and raise ``NotImplementedError``. So do ``update`` of another
-    buffer by it, which may have moved the indices of that one, and observations asked of a part,
+    buffer by it, which may have moved the indices of that one, and observations of a part,
     as ``buffer.buffers[0]``: index this buffer.
 
     A slot in which no step was stored is an ``IndexError``, where Tianshou gives zeros.
@@ -418,7 +418,7 @@ class PrioritizedVectorReplayBuffer(
 
 
 class _Elsewhere(np.ndarray):
-    """In place of the observations in Tianshou's arrays: whoever would read it is told so."""
+    """Stand-in for the observations in Tianshou's arrays: a read raises and says where they are."""
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):  # as Tianshou shares an array among parts of a buffer

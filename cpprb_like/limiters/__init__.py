@@ -1,4 +1,4 @@
-"""HOW OFTEN: limits on how fast rows are added and drawn, so that neither side runs ahead.
+"""Rate limiters: limits on how fast rows are added and drawn, so that neither side runs ahead.
 
 A call of ``add`` or ``sample`` announces its items in the counters (``_counters``), which say
 whether the limiter (``_policies``) allows them; where it does not, the call takes them back, sleeps

@@ -1,4 +1,4 @@
-"""``Counters``: how many rows were inserted and sampled, and whether a limiter allows some more.
+"""``Counters``: counts of inserted and sampled rows, and whether a limiter allows more.
 
 Each writer and each reader has a line of words of its own, to which no other one writes: so no
 lock is needed, and none is left behind by a process that is killed. A call announces its items
@@ -49,7 +49,7 @@ cdef enum:
     SUMS = WAITING + 2   # and of readers
 
 cdef enum:
-    # Nanoseconds that a call lets those go first that have waited for longer, while nothing changes.
+    # Nanoseconds for which older waits go first while nothing changes.
     COURTESY = 1_000_000_000
 
 
@@ -134,7 +134,7 @@ cdef class Counters:
                 sums[SAMPLES_BEGUN] += words[BEGUN]
 
     def use(self, intp_t line):
-        """Begin to use a line: from now on all who look at the counters look at it too."""
+        """Mark a line as used: from now on sums include it."""
         self.c_check(line, 0)
         self.used[line] = 1
 
@@ -172,25 +172,26 @@ cdef class Counters:
         return self.c_begin(line, n, sums)
 
     def end(self, intp_t line, int64_t n, int64_t now):
-        """The call that announced n items has ended, at this time in nanoseconds."""
+        """Count n announced items as done, at this time in nanoseconds."""
         self.c_check(line, n)
         c_fence()
         self.words[line * WORDS + DONE] += n
         self.words[line * WORDS + LAST] = now
 
     def cancel(self, intp_t line, int64_t n):
-        """The call that announced n items was refused, or has failed."""
+        """Take back n announced items, of a call that was refused or has failed."""
         self.c_check(line, n)
         self.words[line * WORDS + BEGUN] -= n
 
     def set_rows(self, intp_t line, int64_t rows):
-        """A writer holds so many rows now."""
+        """Set the number of rows that a writer holds."""
         self.c_check(line, rows)
         self.words[line * WORDS + ROWS] = rows
 
     def void(self, intp_t line):
-        """Forget what the calls of a line announced and did not do, and that one waits: its owner
-        has died, and nobody else writes to it now.
+        """Take back announcements and the wait of a line whose owner has died.
+
+        No other process writes to the line now.
         """
         self.c_check(line, 0)
         self.words[line * WORDS + BEGUN] = self.words[line * WORDS + DONE]
@@ -239,7 +240,7 @@ cdef class Counters:
         one waits for. Two exceptions keep both sides from waiting for each other. One is that the
         other side waits and is not allowed to go on: only this turn may end that. A call there that
         is allowed, and has not looked yet, is no such case. The other is that COURTESY has passed in
-        which the other side did nothing, or in which the oldest turn could have gone.
+        which the other side did nothing, or in which the oldest turn was allowed.
         """
         cdef bint sample = turn.line >= self.writers
         cdef intp_t first = self.writers if sample else 0
@@ -378,7 +379,7 @@ cdef class Turn:
         return True
 
     def wait(self, int64_t now, bint wanted):
-        """The call waits, from now on if it has not yet; is there a caller who wants it?"""
+        """Note that the call waits; ``wanted`` is whether a caller waits for its result."""
         if not self.since:
             self.since = self.now = max(now, 1)
             self.before, self.after = self.counters.newest, NULL
@@ -391,7 +392,7 @@ cdef class Turn:
         self.counters.c_show(self.line)
 
     cdef int c_leave(self) except -1:
-        """The call waits no longer."""
+        """Note that the call waits no longer."""
         cdef int64_t* words = &self.counters.words[self.line * WORDS]
         if self.since and self.generation == self.counters.generation:
             words[WAITS] += 1
@@ -419,7 +420,7 @@ cdef class Turn:
             self.counters.end(self.line, self.n, now)
 
     def close(self, held=None):
-        """Take back what was announced and not done, and wait no longer.
+        """Take back announced items that were not done, and end the wait.
 
         Rows of a call that was interrupted may be in the buffer ``held()``: they are counted.
         """

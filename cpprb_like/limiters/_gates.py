@@ -1,6 +1,6 @@
 """Gates: a call that its limiter does not allow yet waits here, for a bounded time.
 
-The time of a batch that is drawn ahead counts from when it is asked for. Not here: the counters
+The time of a batch that is drawn ahead counts from the request for it. Not here: the counters
 and the order of calls that wait (``_counters``), and the wait itself (``_machine.waiting``).
 """
 
@@ -33,7 +33,7 @@ __all__ = [
 
 Found = TypeVar("Found")
 
-ALIVE = 1e-3  # seconds of a wait until it is asked whether the processes of the other side live
+ALIVE = 1e-3  # seconds of a wait before the processes of the other side are checked for life
 
 
 def words_for(writers: int, readers: int) -> tuple[int, int]:
@@ -49,11 +49,11 @@ def open_counters(
 
 
 def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
-    """Let a limiter begin with ``rows`` that are there, in the middle of what it allows.
+    """Set the counts of a limiter for ``rows`` stored rows to the middle of what it allows.
 
-    So a buffer that was loaded, or filled before, lets both sides go on. The counts of the program
-    that saved it would be those of a moment at which one side waited, most often: they would hold
-    it for ever if the other side is not what it was.
+    So both sides of a buffer that was loaded, or filled before, can go on. Saved counts are most
+    often those of a moment at which one side waited. They would block that side for ever if the
+    other side has changed.
     """
     ratio, _, low, high = limiter.bounds
     samples = 0
@@ -63,10 +63,10 @@ def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
 
 
 class Peers:
-    """The other ends of a limiter. Here: threads of this process, which do not die alone."""
+    """The other ends of a limiter. This class: threads, which do not die without their process."""
 
     def void_dead(self) -> None:
-        """Void what calls of dead processes have announced, or that they wait."""
+        """Take back announcements and waits of dead processes."""
 
     def describe(self, first: int, stop: int) -> str:  # noqa: ARG002
         """Processes that have the lines from ``first`` to ``stop``, for messages."""
@@ -87,7 +87,7 @@ class Gate:
     peers : Peers, optional
         The other ends.
     held : callable, optional
-        Of a writer: gives its buffer, or None if that has gone, as a weak reference does.
+        Of a writer: returns its buffer, or None after its end, as a weak reference does.
     """
 
     WHAT = ""
@@ -264,7 +264,7 @@ class LimiterStats:
 
 
 def stats(counters: Counters) -> LimiterStats:
-    """What the counters say now."""
+    """Statistics from the counters, as they are now."""
     inserts, rows, samples = counters.totals()
     now = time.monotonic_ns()
     writers = [counters.waits(line, now) for line in range(counters.writers)]

@@ -121,7 +121,7 @@ def _as_number(name: str, value: object) -> float:
 
 @dataclass(frozen=True)
 class MinSize(RateLimiter):
-    """Nothing is drawn before so many rows are there; after that nobody waits.
+    """Draws wait until so many rows are there; after that neither side waits.
 
     Parameters
     ----------
@@ -180,8 +180,8 @@ class SampleToInsertRatio(RateLimiter):
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or value, or nobody could go on once ``min_size_to_sample``
-        rows are there; the message names it.
+        An argument is of a wrong type or value, or neither side could go on once
+        ``min_size_to_sample`` rows are there; the message names it.
 
     Examples
     --------
@@ -218,7 +218,7 @@ class SampleToInsertRatio(RateLimiter):
         if high - low < least:
             raise ValueError(
                 f"error_buffer: expected a range of at least {least:g}, twice the greater of 1 and "
-                f"samples_per_insert, or nobody could go on; got {high - low:g}"
+                f"samples_per_insert, or neither side could go on; got {high - low:g}"
             )
         if low > start:
             raise ValueError(

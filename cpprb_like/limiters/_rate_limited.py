@@ -49,7 +49,7 @@ class StepCounter:
             try:
                 value = np.asarray(value)
             except (TypeError, ValueError, RuntimeError):
-                return self._n_envs  # and ``add`` says what is wrong with it
+                return self._n_envs  # ``add`` raises and names the fault
         return int(value.size) // self._size
 
 
@@ -172,15 +172,15 @@ class RateLimited(LimitedSource):
     Notes
     -----
     A limiter that is made over rows that are there already, or that was pickled or saved, begins in
-    the middle of what it allows: counts are not kept, as those of a moment at which one side waited
-    would hold it for ever.
+    the middle of what it allows. Counts are not saved, as those of a moment at which one side
+    waited would hold it for ever.
 
     Calls of one side go in the order in which they began to wait, so that small batches do not
     starve larger ones. One that has waited for longer is let go first as long as rows come, and
     for a second more; it is not while the other side waits too.
 
     Waiting is a look, a sleep of up to 2 ms, and another look. With ``prefetch`` the thread waits,
-    without a time-out until its batch is asked for; ``close``, ``reseed`` and ``restore`` do not
+    without a time-out until its batch is requested; ``close``, ``reseed`` and ``restore`` do not
     wait for it.
     An ``epoch`` is not limited, and does not count.
 
@@ -276,7 +276,7 @@ class RateLimited(LimitedSource):
         self._inserts.count_rows()
 
     def clear(self) -> None:
-        """Forget all rows; the limiter begins anew."""
+        """Forget all rows; the limiter starts as that of an empty buffer."""
         self.buffer.clear()
         self._inserts.count_rows()
         self._inserts.counters.set_base(0, 0)

@@ -1,4 +1,4 @@
-"""What is read of drawn rows: n-step returns, sequences, frame stacks, relabelled goals.
+"""Layers and readers of drawn rows: n-step returns, sequences, frame stacks, relabelled goals.
 
 The layers here are options of a view: ``rb.view(NStep(3), Sequences(64))``. A reader gets slots and
 fills a batch. Stored values are gathered; derived values are computed from a window of rows that is

@@ -1,6 +1,6 @@
-"""Which row gives a row its new goal: one of the same episode, or any.
+"""Choice of the row whose achieved goal becomes the new goal of another row.
 
-Compiled because it is asked for each row of a batch. Not here: where episodes begin and end
+Compiled because it runs for each row of a batch. Not here: where episodes begin and end
 (``_rows.episode_index``), and what the rows found are good for (``_hindsight``).
 """
 
@@ -18,7 +18,7 @@ from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 cnp.import_array()
 
 cdef enum:
-    TRIES = 32               # draws that may hit an absent row before another way is taken
+    TRIES = 32               # draws that may hit an absent row, before rows are counted
 
 cdef enum:  # strategies: which row
     C_FUTURE = 0
@@ -36,7 +36,7 @@ def choose_rows(EpisodeIndex index not None, cnp.ndarray slots not None, rng, in
     """For each of the slots another one, that of a row of the same episode.
 
     Of an episode whose first rows were overwritten, those that are left count; of one that has not
-    ended, the rows so far. Any number of threads may call, and add to the ring meanwhile.
+    ended, the rows so far. Other threads may call it and add rows at the same time.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ cdef bint c_choose(
 ) noexcept:
     """As ``choose_rows``, with the lock of the generator; false if a slot is not in use any more.
 
-    Rows that came while somebody waited for the lock are not looked for; a row that was overwritten
-    meanwhile is given back as it is.
+    Rows that were added while the caller waited for the lock are not considered. A row that was
+    overwritten in that time is returned as its own choice.
     """
     cdef Ring ring = index.ring
     cdef Bounds bounds
@@ -115,8 +115,8 @@ cdef bint c_choose(
 
 
 cdef int64_t c_pick(Ring ring, Bits* bits, int64_t first, int64_t last) noexcept:
-    """One of the rows of a stream from ``first`` to ``last``, which hold a step, that do so too,
-    each equally likely.
+    """A random row of a stream from ``first`` to ``last`` that holds a step, each equally likely.
+    ``first`` and ``last`` hold one.
 
     The more rows there are, the more are tried before those that hold a step are counted; and then
     these are few, or nearly no call comes so far.

@@ -68,7 +68,7 @@ class Hindsight(Layer):
         ``reward_func(achieved, goal, rows)`` returns the rewards of n steps, shape ``(n,)`` or
         ``(n, 1)``. ``achieved`` are the achieved goals and ``goal`` the relabelled ones, both of
         shape ``(n, *shape)``; ``rows`` maps all fields to arrays of n rows, which are copied when
-        they are asked for: single frames, also beside ``FrameStacks``. ``compute_reward`` of
+        they are read: single frames, also beside ``FrameStacks``. ``compute_reward`` of
         Gymnasium-Robotics can be passed as it is.
     goal : str or iterable of str, optional
         Fields of the desired goal, all of the same dtype and shape. By default ``desired_goal``, or
@@ -109,7 +109,7 @@ class Hindsight(Layer):
     Notes
     -----
     Steps are stored once, with their original goal and reward: relabelling costs no memory, and
-    each batch is relabelled anew. Of relabelled rows only the fields named above change.
+    each batch gets other goals. Of relabelled rows only the fields named above change.
 
     With ``NStep`` the rewards of all n steps are computed for the new goal and summed. Where
     ``terminated_func`` says that a step terminates the episode, the n-step return ends there, and
@@ -231,7 +231,7 @@ class Goals(Layer):
         self.changed = frozenset(changed)
         if layer.relabelled and OWN_NAME in fields:
             raise ValueError(f"relabelled: the buffer has a field {OWN_NAME!r}")
-        self.asked: set[str] = set()  # fields that the functions asked for in earlier batches
+        self.requested: set[str] = set()  # fields that the functions read in earlier batches
 
     def changes(self, fields: Fields) -> frozenset[str]:  # noqa: ARG002
         """See ``Layer.changes``."""
@@ -279,7 +279,7 @@ def choose_goals(drawn: Drawn, ratio: float) -> Chosen:
 
 
 class RelabelPlan:
-    """What is changed in batches of some columns.
+    """Plan of the changes in batches of some columns.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ class RelabelPlan:
         self.most = 1 if nstep is None else nstep.size
         self.is_several = self.most > 1
         self.names = names = frozenset(column.name for column in plan.columns)
-        # Of columns that a batch has as they were added, the functions get the batch's own rows.
+        # Columns that a batch has as they were added: the functions get the rows of the batch.
         self.as_asked = frozenset() if self.is_several else names - plan.single - plan.replaced
         self.without_reading = self.as_asked | {field.name for field in goals.fields}
         self.fields = [field for field in goals.fields if field.name in names]
@@ -318,7 +318,7 @@ class Relabelling(Revision):
     Parameters
     ----------
     plan : RelabelPlan
-        What is changed.
+        Plan of the changes.
     ratio : float
         The probability of a new goal.
     """
@@ -357,12 +357,12 @@ class Relabelling(Revision):
         self.asked_slots = rows[self.within]
 
     def _read_more(self, moment: Moment, batch: Batch, still: Callable[[], bool]) -> None:
-        """Read the fields that the functions asked for the last times and are not in the batch."""
+        """Read the fields that the functions used in earlier batches and that this one lacks."""
         in_batch = {name: self._rows_of(batch[name]) for name in self.plan.as_asked}
         more: Batch = {}
         if self.plan.calls_functions:
             goals = self.plan.goals
-            wanted = {goals.achieved.name, *goals.asked.copy()} - self.plan.without_reading
+            wanted = {goals.achieved.name, *goals.requested.copy()} - self.plan.without_reading
             more = read_fields(self.plan.ring, self.asked_slots, wanted) if wanted else more
         self.rows = RelabelledRows(
             self.plan.ring,
@@ -371,7 +371,7 @@ class Relabelling(Revision):
             self.places,
             in_batch,
             more,
-            self.plan.goals.asked,
+            self.plan.goals.requested,
             still,
         )
 
@@ -380,7 +380,7 @@ class Relabelling(Revision):
     def write(self, batch: Batch) -> bool:
         """Write new goals, rewards and end flags into the batch.
 
-        False if a function asked for a field that had not been read, of rows overwritten since.
+        False if a function reads a field of rows that were overwritten before it could be read.
         """
         if not self._write_goals(batch):
             return False
@@ -434,7 +434,7 @@ class Relabelling(Revision):
             achieved = column_of("goal_func", layer.goal_func(achieved), n, goal)
         rows.goals = {field.name: new for field in goals.fields}
         rewards = ends = None
-        # Copies for the caller's functions, so that they can do with them what they like.
+        # Copies for the caller's functions, which may write to them.
         if self.plan.sets_reward:
             found = layer.reward_func(achieved.copy(), new.copy(), rows)
             rewards = finite_column("reward_func", found, n, goals.reward)
@@ -498,7 +498,7 @@ class Relabelling(Revision):
         try:
             found = self.drawn.read(self.slots[cut], steps, columns)
         finally:
-            self.rows.check()  # also where it failed, as the buffer was cleared
+            self.rows.check()  # also after a failure, as of a cleared buffer
         for column in columns:
             self._put(batch, column.name, found[column.name], cut)
 
@@ -524,7 +524,7 @@ class Relabelling(Revision):
 class RelabelledRows(Mapping[str, Array]):
     """Relabelled rows, for the user's functions.
 
-    A field is copied when it is asked for, and read first if that was not done.
+    A field is copied at each access, and read from the ring at the first one if necessary.
     """
 
     def __init__(
@@ -535,7 +535,7 @@ class RelabelledRows(Mapping[str, Array]):
         places: Slots,
         batch: Batch,
         more: Batch,
-        asked: set[str],
+        requested: set[str],
         still: Callable[[], bool],
     ) -> None:
         self.ring = ring
@@ -545,7 +545,7 @@ class RelabelledRows(Mapping[str, Array]):
         self.batch = batch
         self.more = more  # of these rows, fields that are not in the batch
         self.goals: Batch = {}
-        self.asked = asked
+        self.requested = requested
         self.still = still
         self.are_gone = False
 
@@ -569,7 +569,7 @@ class RelabelledRows(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         if name not in self:
             raise KeyError(f"{name!r} is none of the fields {list(self)}")
-        self.asked.add(name)
+        self.requested.add(name)
         return self.stored(name)
 
     def __contains__(self, name: object) -> bool:

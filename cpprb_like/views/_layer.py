@@ -1,4 +1,4 @@
-"""``Layer``: the base class of what a view does with drawn rows, and the hooks that a view calls.
+"""``Layer``: the base class of layers, which compute columns of a view from drawn rows.
 
 Not here: the order in which a view calls the hooks (``buffers._view``).
 """
@@ -169,14 +169,14 @@ class Layer:
         schema: Schema,  # noqa: ARG002 (for subclasses)
         default: NStepReturns | None,  # noqa: ARG002
     ) -> Steps | None:
-        """How rows are read as n-step returns; None, the default, where another layer says it.
+        """The n-step returns that rows are read as; None, the default, if the layer has none.
 
         ``default`` is the buffer's own ``Nstep``. At most one layer of a view says it.
         """
         return None
 
     def items(self) -> Items | None:
-        """What an item of a batch is; None, the default: one row. At most one layer says it."""
+        """The rows of an item; None, the default: one row. At most one layer has others."""
         return None
 
     def around(self, fields: Fields) -> tuple[int, int]:  # noqa: ARG002 (for subclasses)
@@ -240,7 +240,7 @@ class Layer:
         return {}
 
     def revises(self, plan: Plan) -> Callable[[int], Revision] | None:  # noqa: ARG002
-        """What changes batches of these columns after they were read; None, the default: nothing.
+        """Function that makes the revision of a batch of these columns; None, the default: none.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Transitions by slot: of one step, or n-step.
+"""``RowReader``: transitions by slot, of one step or n steps.
 
 Rows are stored once; next values and n-step returns are computed here from the rows after a drawn
 one.
@@ -127,7 +127,7 @@ class RowReader:
         return batch
 
     def walk_of(self) -> Callable[..., Walked] | None:
-        """What reads batches with their windows, of a reader that was given ``around``.
+        """Function that reads batches with their windows, of a reader that was given ``around``.
 
         Called with the arguments of ``take``, it returns what ``Walker.take`` does.
         """

@@ -84,7 +84,7 @@ class Sequences(Layer):
 
     Cost: proportional to ``batch_size * T``. Rows are drawn and rejected until they are starts,
     about ``stride`` tries for each sequence. Where starts are rarer than about one row in
-    ``32 * stride``, they are kept in a set. Then the first batch looks at all rows, some 20 ns
+    ``32 * stride``, they are stored in a set. Then the first batch looks at all rows, some 20 ns
     each, and later ones at the rows added since; after ``on_episode_end`` or ``update`` also once
     at each environment, 1 ns. The set takes a quarter of a byte a row.
 
@@ -154,7 +154,7 @@ class Sequences(Layer):
 
 @dataclass
 class Taken:
-    """A batch of sequences, as it was read."""
+    """Batch of sequences, as it was read."""
 
     batch: Batch
     marks: NDArray[np.bool_]  # ``mask`` or ``is_first``

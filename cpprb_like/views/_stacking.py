@@ -1,4 +1,4 @@
-"""Frames of several rows as one stack: ``stack`` of every buffer.
+"""``stack`` of every buffer: frames of several rows as one stack.
 
 The caller decides which rows belong to a stack. Not here: frame stacks that are added as such and
 stored as single frames (``_rows.chained``), and the copying of plain bytes (``_gather_windows``).

@@ -1,6 +1,6 @@
-"""The windows of a batch: the rows around each drawn row in its episode, walked once.
+"""``Walker``: walks the windows of a batch, the rows around each drawn row in its episode, once.
 
-What a batch holds of the windows is read on the way: values of the first and the last row, and
+Values that a batch takes from the windows are read on the way: those of the first and last row, and
 discounted sums. Compiled because it visits every row of every window. Not here: what the windows
 are for (the layers), steps along a stream (``_core``), and sums of unusual dtypes (``_rows``).
 """

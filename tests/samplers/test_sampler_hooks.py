@@ -350,7 +350,7 @@ class Pessimist(Plain):
         raise NotEnoughDataError(f"none of {n}")
 
 
-@breaks("draw_state", "draw_state tells the attributes that a draw changes")
+@breaks("draw_state", "draw_state has the attributes that a draw changes")
 class Untold(Counting):
     """Counts its draws, and does not say so."""
 

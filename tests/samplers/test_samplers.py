@@ -846,7 +846,7 @@ class Counting(Good):
         return {"turn": np.full(len(slots), self.turn)}
 
 
-@breaks("draw_state tells the attributes that a draw changes", "'turn': ")
+@breaks("draw_state has the attributes that a draw changes", "'turn': ")
 class Untold(Good):
     """Counts its draws, and does not say so."""
 
