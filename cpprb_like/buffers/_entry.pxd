@@ -9,6 +9,16 @@ from cpprb_like._core cimport Beside, Ring
 from cpprb_like._c.typedefs cimport intp_t, uint8_t
 
 
+cdef class SampleOptions:
+    cdef readonly object beta        # float, schedule or None
+    cdef readonly bint replace
+    cdef readonly object out         # dict of arrays, or None
+    cdef readonly bint indexes
+    cdef readonly object fields      # names as the caller gave them; None for all
+
+    cdef bint c_is_plain(self) noexcept
+
+
 cdef class BufferBase:
     cdef Ring c_ring                 # None before there are rows
     cdef readonly object _lock       # RLock held by whoever needs writers to wait

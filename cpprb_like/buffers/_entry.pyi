@@ -1,15 +1,16 @@
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from threading import RLock
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from typing_extensions import disjoint_base
+from typing_extensions import Self, disjoint_base
 
 from cpprb_like._core import Beside, Ring
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._rows.column import Column
 from cpprb_like.samplers._base import Sampler
+from cpprb_like.schedules import Schedule
 
 _Take: TypeAlias = Callable[
     [NDArray[np.intp], list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
@@ -24,6 +25,31 @@ def check_drawn(
     names: Container[str],
     further: Container[str],
 ) -> None: ...
+
+@final
+class SampleOptions:
+    beta: Final[float | Schedule | None]
+    replace: Final[bool]
+    out: Final[dict[str, Any] | None]
+    indexes: Final[bool]
+    fields: Final[str | Iterable[str] | None]
+    def __new__(
+        cls,
+        beta: float | Schedule | None = None,
+        replace: bool = True,
+        out: dict[str, Any] | None = None,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+    ) -> Self: ...
+    def but(self, **changes: Any) -> SampleOptions: ...
+    @property
+    def keywords(self) -> dict[str, Any]: ...
+    @property
+    def further(self) -> dict[str, Any]: ...
+    @property
+    def of_sampler(self) -> dict[str, Any]: ...
+
+DEFAULTS: SampleOptions
 
 @disjoint_base
 class BufferBase:
@@ -52,15 +78,14 @@ class BufferBase:
     def _check_batch_size(
         self, batch_size: int, columns: tuple[Column, ...] | None = None
     ) -> int: ...
-    def _sample(
-        self,
-        draw: Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]],
-        batch_size: int,
-        replace: bool,
-        out: dict[str, NDArray[Any]] | None,
-        take: _Take | None = None,
-        columns: tuple[Column, ...] | None = None,
-    ) -> dict[str, NDArray[Any]]: ...
+    def _draw_by(
+        self, options: SampleOptions
+    ) -> tuple[
+        Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]],
+        _Take | None,
+        tuple[Column, ...] | None,
+    ]: ...
+    def _sample(self, batch_size: int, options: SampleOptions) -> dict[str, NDArray[Any]]: ...
     def _draw(
         self,
         draw: Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]],

@@ -7,6 +7,7 @@ need Python to convert them (``_fields.schema``, ``_fields.casting``), and all o
 (``_replay``).
 """
 
+cimport cython
 cimport numpy as cnp
 from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject, PyObject_GenericSetAttr
@@ -68,14 +69,61 @@ cdef str PRIORITIES = "priorities"   # the keyword of those buffers whose rows h
 cdef object MISSING = object()
 cdef object LACKS_ROOM = object()
 # What NumPy reads otherwise than by a protocol, and what may hide masked entries.
+cdef tuple OPTIONS = ("beta", "replace", "out", "indexes", "fields")   # of ``sample``
 cdef tuple PLAIN_TYPES = (np.ndarray, np.generic, list, tuple, str, bytes, int, float, complex)
+
+
+@cython.final
+cdef class SampleOptions:
+    """Options of ``sample`` beside the number of items, under the names of its arguments.
+
+    ``Source.sample`` makes one, and each source passes it on as it is. Compiled because Python takes
+    as long to make a named tuple as a draw of 32 rows.
+    """
+
+    def __cinit__(
+        self, beta=None, bint replace=True, out=None, bint indexes=False, fields=None
+    ):
+        self.beta = beta
+        self.replace = replace
+        self.out = out
+        self.indexes = indexes
+        self.fields = fields
+
+    def but(self, **changes):
+        """These options with some changes."""
+        return SampleOptions(**{**self.keywords, **changes})
+
+    @property
+    def keywords(self):
+        """The options that differ from the defaults: keyword arguments of ``sample``."""
+        found = {name: getattr(self, name) for name in OPTIONS}
+        return {name: one for name, one in found.items() if one is not getattr(DEFAULTS, name)}
+
+    @property
+    def further(self):
+        """Keyword arguments of ``Sampler.draw`` beside ``replace``: those that only some take."""
+        return {} if self.beta is None else {"beta": self.beta}
+
+    @property
+    def of_sampler(self):
+        """Keyword arguments of ``Sampler.draw``."""
+        return {"replace": self.replace, **self.further}
+
+    cdef bint c_is_plain(self) noexcept:
+        """Whether rows are drawn and read as they are without options."""
+        return self.beta is None and self.fields is None and not self.indexes
+
+
+DEFAULTS = SampleOptions()  # compared by identity: a call without options makes no object
 
 
 cdef class BufferBase:
     """Compiled base class of ``ReplayBuffer``, which is the class to use.
 
     A subclass passes it a ``Ring`` by ``_attach``, overrides the methods that raise
-    ``NotImplementedError`` here, and has the attributes ``schema``, ``sampler`` and ``rng``.
+    ``NotImplementedError`` here, and has the attributes ``schema``, ``sampler``, ``rng`` and
+    ``_take``.
     """
 
     def _check_names(self, given):
@@ -518,12 +566,24 @@ cdef class BufferBase:
         """A number of rows that can be drawn at once, of some columns or of all."""
         return self.c_read_batch_size(batch_size, columns)
 
-    def _sample(self, draw, batch_size, bint replace, out, take=None, tuple columns=None):
-        """A batch of the rows that ``draw`` chooses, in fresh arrays or in those of ``out``.
+    def _draw_by(self, options):
+        """How to draw and read a batch: the functions ``draw`` and ``take``, and the columns.
 
-        ``take(slots, arrays)`` reads the columns, by default all of the ring, and may give None to
-        be called again, with other slots; by default the ring reads them.
+        ``draw(ring, n, rng, replace=replace)`` chooses slots, as ``Sampler.draw``.
+        ``take(slots, arrays)`` reads the columns, and may return None to be called again, with other
+        slots; None stands for the ring. The columns are None for all.
         """
+        raise NotImplementedError
+
+    def _sample(self, batch_size, SampleOptions options not None):
+        """See ``Source._sample``."""
+        cdef bint replace = options.replace
+        cdef tuple columns = None
+        out = options.out
+        if options.c_is_plain():
+            draw, take = self.sampler.draw, self._take
+        else:
+            draw, take, columns = self._draw_by(options)
         cdef intp_t n = self.c_read_batch_size(batch_size, columns)
         cdef list arrays = None
         cdef bint converted = False

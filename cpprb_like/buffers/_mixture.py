@@ -22,6 +22,7 @@ from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.aligned import aligned, empty
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import DrawCanceledError
+from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._parts import Parts
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
@@ -76,7 +77,23 @@ class Mixture(Source):
     Empty sources: their share goes to the others, in the ratio of theirs. So training may begin on
     demonstrations alone.
 
+    Batches: the rows of a source lie together, in the order of the sources. The column ``source``,
+    intp, is the number of the source of each row, 0 for the first. If a source has priorities,
+    ``weights`` are 1.0 for rows of the others, and float64 if the sampler of a source gives that.
+    Further columns, such as ``discount``, are there if all sources give them.
+
     Importance-sampling ``weights`` correct for priorities within each source, not for the shares.
+
+    ``sample`` also raises ``NotEnoughDataError`` if all sources with a share above 0 are empty, and
+    ``ValueError`` if a schedule gives a share below 0, or all give 0; if the sampler of a buffer
+    without priorities gives ``weights`` or ``indexes``; or if one source gives a further column and
+    another does not. A call that raises leaves ``out`` as it was. What can be known is checked
+    before the first part is drawn, so that the generators of all sources stay where they are. A
+    sampler of your own that raises does so after those of earlier sources have drawn.
+
+    Cost of a batch: that of drawing the parts, and ten microseconds or so. Sources write the rows
+    of a large batch in place. Those of a small one, and of ``out``, are copied once more, when all
+    parts are drawn.
 
     There is no ``epoch``: it would take each row once, whatever the shares.
 
@@ -128,86 +145,9 @@ class Mixture(Source):
 
     # ------------------------------------------------------------------ sampling
 
-    def sample(
-        self,
-        batch_size: int,
-        beta: float | Schedule | None = None,
-        *,
-        replace: bool = True,
-        out: dict[str, Any] | None = None,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-    ) -> Batch:
-        """Draw a batch from all sources.
-
-        Parameters
-        ----------
-        batch_size : int
-            Rows to draw, at least 0.
-        beta : float or schedule, optional
-            Importance-sampling exponent of the sources that have priorities; see
-            ``PrioritizedReplayBuffer.sample``.
-        replace : bool
-            Whether a row may be drawn more than once.
-        out : dict of ndarray, optional
-            Arrays for the fields, as for ``ReplayBuffer.sample``. The other columns are fresh
-            arrays, which it gets under their names.
-        fields : str or iterable of str, optional
-            The fields to read; all.
-
-        Returns
-        -------
-        dict of ndarray
-            Each field, shape ``(batch_size, *shape)``, and further columns of shape
-            ``(batch_size,)``. The rows of a source lie together, in the order of the sources.
-
-            source : intp
-                Number of the source that the row is from, 0 for the first.
-            weights : float32, or float64 if the sampler of a source gives that
-                Importance-sampling weights; 1.0 for rows of sources without priorities. Only if a
-                source has priorities.
-            indexes : int64
-                For ``update_priorities``. Only if a source has priorities.
-
-            Further columns, such as ``discount``, if all sources give them.
-
-        Raises
-        ------
-        NotEnoughDataError
-            All sources with a share above 0 are empty; or ``replace`` is false and one holds fewer
-            rows than its share; or all priorities of one are 0. It is a ``ValueError``.
-        TypeError, ValueError, MemoryError
-            As ``ReplayBuffer.sample``; or ``beta`` is no number of at least 0, or no buffer has
-            priorities for it; or a schedule gives a number below 0, or all give 0; or the sampler
-            of a buffer that is no ``PrioritizedReplayBuffer`` gives ``weights`` or ``indexes``; or
-            one buffer gives a further column and another does not.
-
-        Notes
-        -----
-        Cost: that of drawing the parts, and ten microseconds or so. Buffers write the rows of a
-        large batch where they stay; those of a small one, and of ``out``, are copied once more,
-        when all parts are drawn.
-
-        A call that raises leaves ``out`` as it was. What can be known is checked before the first
-        part is drawn, so that the generators of all buffers stay where they are, too; a sampler of
-        your own that raises does so after those of earlier buffers have drawn.
-
-        Examples
-        --------
-        >>> from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-        >>> from cpprb_like.buffers import Mixture
-        >>> online = ReplayBuffer(10, {"x": {"shape": ()}}, seed=0)
-        >>> demos = PrioritizedReplayBuffer(10, {"x": {"shape": ()}}, seed=1)
-        >>> _ = online.add(x=[1, 2, 3]), demos.add(x=[4, 5, 6])
-        >>> mixture = Mixture({"online": online, "demos": demos}, {"online": 1, "demos": 1}, seed=2)
-        >>> batch = mixture.sample(4, beta=0.6, replace=False)
-        >>> list(batch)
-        ['x', 'source', 'weights', 'indexes']
-        >>> (batch["x"] > 3).tolist(), batch["source"].tolist()
-        ([False, False, True, True], [0, 0, 1, 1])
-        """
-        n, names = self._read_batch_size(batch_size, fields)
-        self._check_beta(beta)
+    def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
+        n, names = self._read_batch_size(batch_size, options.fields)
+        out, options = options.out, options.but(fields=names, out=None)
         wanted = self._field_specs(names)
         to = None
         if out is not None:
@@ -217,8 +157,8 @@ class Mixture(Source):
         try:
             offset = int(number * 2**RANDOM_BITS) * ends[-1] >> RANDOM_BITS
             cuts = [(n * end + offset) // ends[-1] for end in ends]
-            self._check_parts(cuts, beta, replace)
-            batch = self._draw(cuts, wanted, to, names, beta, replace, indexes)
+            self._check_parts(cuts, options)
+            batch = self._draw(cuts, wanted, to, options)
         except DrawCanceledError:  # what is drawn next may follow from another seed
             raise
         except BaseException:
@@ -256,7 +196,7 @@ class Mixture(Source):
             raise NotEnoughDataError(f"cannot sample: sources {empty} are empty")
         return _ends(tuple(held))
 
-    def _check_parts(self, cuts: list[int], beta: float | Schedule | None, replace: bool) -> None:
+    def _check_parts(self, cuts: list[int], options: SampleOptions) -> None:
         """Raise what drawing the parts would raise, as far as it is known, before any is drawn."""
         parts = {}
         for (name, source), (start, stop) in zip(
@@ -268,9 +208,7 @@ class Mixture(Source):
                     _check_plain(name, columns, ("weights", "indexes"))
                 parts[name] = columns - {*OWN_NAMES}
                 with _named(name):
-                    source._check_draw(
-                        stop - start, replace=replace, beta=beta if source.has_priorities else None
-                    )
+                    source._check_draw(stop - start, _own(source, options))
         _check_columns(parts)
 
     def _draw(
@@ -278,10 +216,7 @@ class Mixture(Source):
         cuts: list[int],
         wanted: Mapping[str, ColumnSpec],
         to: Batch | None,
-        names: tuple[str, ...] | None,
-        beta: float | Schedule | None,
-        replace: bool,
-        indexes: bool,
+        options: SampleOptions,
     ) -> Batch:
         """A batch that is parted at ``cuts``, of the ``wanted`` fields; those go into ``to``.
 
@@ -296,7 +231,7 @@ class Mixture(Source):
         extra: Batch = {"source": empty((n,), np.dtype(np.intp))}
         if self.has_priorities:
             extra["weights"] = empty((n,), self._weights_dtype)
-        if self.has_priorities or indexes:
+        if self.has_priorities or options.indexes:
             extra["indexes"] = empty((n,), np.dtype(np.int64))
         parts: list[tuple[int, int, Batch]] = []
         others = {}
@@ -305,10 +240,11 @@ class Mixture(Source):
         ):
             if start == stop:
                 continue
-            views = None
+            own_options = options
             if in_place:
                 views = {field: values[start:stop] for field, values in batch.items()}
-            part = self._part(name, stop - start, names, views, beta, replace, indexes)
+                own_options = options.but(out=views)
+            part = self._part(name, stop - start, own_options)
             parts.append((start, stop, part))
             extra["source"][start:stop] = number
             if "weights" in extra:
@@ -325,23 +261,13 @@ class Mixture(Source):
                     values[start:stop] = part[name]
         return batch | extra | further
 
-    def _part(
-        self,
-        name: str,
-        n: int,
-        names: tuple[str, ...] | None,
-        out: Batch | None,
-        beta: float | Schedule | None,
-        replace: bool,
-        indexes: bool,
-    ) -> Batch:
+    def _part(self, name: str, n: int, options: SampleOptions) -> Batch:
         """The items of one source."""
         source = self._sources[name]
         with _named(name):
-            if source.has_priorities:
-                return source.sample(n, beta, replace=replace, out=out, fields=names)
-            part = source.sample(n, replace=replace, out=out, indexes=indexes, fields=names)
-        _check_plain(name, part, ("weights",) if indexes else ("weights", "indexes"))
+            part = source.sample(n, **_own(source, options).keywords)
+        if not source.has_priorities:
+            _check_plain(name, part, ("weights",) if options.indexes else ("weights", "indexes"))
         return part
 
     # ------------------------------------------------------------------ priorities
@@ -419,12 +345,12 @@ class Mixture(Source):
                 wrong.append(places[sources[number]._check_update(own, priorities[places])])
         return np.concatenate(wrong)
 
-    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
-        if not replace and n > len(self):
+    def _check_draw(self, n: int, options: SampleOptions) -> None:
+        if not options.replace and n > len(self):
             raise NotEnoughDataError(
                 f"cannot sample {n} distinct rows: the sources hold {len(self)}"
             )
-        self._check_beta(beta)
+        self._check_beta(options.beta)
         self._ends_of_shares()
 
     def _check_epoch(self) -> None:
@@ -546,6 +472,13 @@ def _check_fields(one: str, first: Source, two: str, second: Source) -> None:
                 f"field {name!r}: expected {a.dtype} of shape {a.shape} as in source {one!r}, "
                 f"got {b.dtype} of shape {b.shape} in source {two!r}"
             )
+
+
+def _own(source: Source, options: SampleOptions) -> SampleOptions:
+    """The options for one source: it has importance-sampling weights, or needs ``indexes``."""
+    if source.has_priorities:
+        return options.but(indexes=False)
+    return options.but(beta=None)
 
 
 def _check_plain(name: str, columns: Iterable[str], weighing: tuple[str, ...]) -> None:

@@ -25,7 +25,7 @@ from cpprb_like._machine.machine_memory import require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
 from cpprb_like._rows.row_handles import handles
-from cpprb_like.buffers._entry import check_drawn
+from cpprb_like.buffers._entry import SampleOptions, check_drawn
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.buffers._warnings import warn_of_short_windows
 from cpprb_like.errors import NotEnoughDataError
@@ -33,7 +33,6 @@ from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.samplers._where import Where
-from cpprb_like.schedules import Schedule
 from cpprb_like.views._among import is_true
 from cpprb_like.views._layer import Drawn, Items, Layer, Plan, Revision
 from cpprb_like.views._rows import RowReader, read_fields
@@ -317,19 +316,17 @@ class Opened:
         if not self.buffer.has_priorities and "indexes" in self.names:
             raise ValueError("indexes: there is a field of this name")
 
-    def draw(
-        self, beta: float | Schedule | None, indexes: bool, n: int, replace: bool
-    ) -> tuple[Slots, Extra]:
+    def draw(self, n: int, options: SampleOptions) -> tuple[Slots, Extra]:
         """Draw n rows by the sampler, of those that can be drawn."""
         ring, sampler, rng = self.ring, self.sampler, self.buffer.rng
-        options: dict[str, Any] = {} if beta is None else {"beta": beta}
+        keywords = options.of_sampler
         if self.starts is not None:
-            slots, extra = sampler.draw_starts(self.starts, n, rng, replace=replace, **options)
+            slots, extra = sampler.draw_starts(self.starts, n, rng, **keywords)
         elif len(ring) == 0:
             raise NotEnoughDataError("cannot sample: the buffer is empty")
         else:
-            slots, extra = sampler.draw(ring, n, rng, replace=replace, **options)
-        if indexes and not self.buffer.has_priorities:
+            slots, extra = sampler.draw(ring, n, rng, **keywords)
+        if options.indexes and not self.buffer.has_priorities:
             if "indexes" in extra:
                 raise ValueError(f"indexes: {sampler!r} gives indexes of its own")
             extra = {**extra, "indexes": handles(ring, slots)}

@@ -46,7 +46,7 @@ from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.gather import take, write
 from cpprb_like._rows.indexing import resolve
 from cpprb_like._rows.row_handles import handles, without_row
-from cpprb_like.buffers._entry import BufferBase, not_initialised
+from cpprb_like.buffers._entry import BufferBase, SampleOptions, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
@@ -58,7 +58,6 @@ from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import Epoch, draw_uniform
-from cpprb_like.schedules import Schedule
 from cpprb_like.typing import FieldSpec, NstepSpec
 from cpprb_like.views._layer import Layer
 from cpprb_like.views._rows import RowReader
@@ -560,87 +559,19 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
 
     # ------------------------------------------------------------------ sampling
 
-    def sample(
-        self,
-        batch_size: int,
-        beta: float | Schedule | None = None,
-        *,
-        replace: bool = True,
-        out: dict[str, Any] | None = None,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-    ) -> Batch:
-        """Draw rows.
-
-        Parameters
-        ----------
-        batch_size : int
-            Rows to draw, at least 0.
-        beta : float or schedule, optional
-            Importance-sampling exponent, at least 0, in place of the sampler's own; 1 corrects
-            fully. Of buffers with priorities only. The time of a schedule is the number of batches
-            drawn so far.
-        replace : bool
-            Whether a row may be drawn more than once.
-        out : dict of (ndarray or tensor), optional
-            Arrays to write into, or tensors on the CPU, of PyTorch for example: each field's dtype,
-            shape ``(batch_size, *shape)``, C-contiguous and writeable. Further columns are fresh
-            arrays, which it gets under their names.
-        indexes : bool
-            Add the column ``indexes``, shape ``(batch_size,)``, int64: handles for ``update`` that
-            name exactly these rows, whatever is added later. Modulo ``ring.span``, which is
-            ``capacity`` unless both ``Nstep`` and ``n_envs`` are used, they are slots. With
-            priorities the column is there anyway, and ``check_for_update`` makes it so.
-        fields : str or iterable of str, optional
-            The fields to read; all. Columns that are no fields, such as ``weights`` and
-            ``discount``, are in each batch and cannot be named.
-
-        Returns
-        -------
-        dict of ndarray
-            Each field, shape ``(batch_size, *shape)``: ``out``, or fresh arrays that nobody else
-            writes to. With priorities also the importance-sampling ``weights``, shape
-            ``(batch_size,)``, float32, at most 1.0; and ``indexes``, shape ``(batch_size,)``,
-            int64, for ``update_priorities``.
-
-        Raises
-        ------
-        NotEnoughDataError
-            The buffer is empty, or holds fewer rows than ``batch_size`` and ``replace`` is false;
-            or all priorities are 0. It is a ``ValueError``.
-        TypeError, ValueError
-            ``batch_size`` is no integer of at least 0, ``out`` does not fit, ``fields`` names no
-            field of this buffer, or one twice, or none at all; ``beta`` is no number of at least 0,
-            or is given and there are no priorities; or ``indexes`` are asked for where priorities
-            are kept without ``check_for_update``.
-        MemoryError
-            The batch does not fit into memory.
-
-        Notes
-        -----
-        Cost proportional to ``batch_size``, whatever the number of rows; with priorities, times the
-        logarithm of that.
-
-        Examples
-        --------
-        >>> from cpprb_like import ReplayBuffer
-        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}}, seed=0)
-        >>> rb.add(rew=[1, 2, 3])
-        0
-        >>> sorted(rb.sample(3, replace=False)["rew"].tolist())
-        [1.0, 2.0, 3.0]
-        """
-        draw: Callable[..., tuple[Slots, Extra]] = self.sampler.draw
-        if beta is not None:
-            self._check_weighted()  # the sampler, which draws at once, checks the number
-            draw = partial(draw, beta=beta)
-        if indexes:
+    def _draw_by(
+        self, options: SampleOptions
+    ) -> tuple[Callable[..., tuple[Slots, Extra]], Any, tuple[Column, ...] | None]:
+        """See ``BufferBase``."""
+        draw, further = self.sampler.draw, options.further
+        if further:
+            draw = partial(draw, **further)
+        if options.indexes:
             self._check_indexes()
             if not self.has_priorities:
                 draw = self._draw_named
-        columns = None if fields is None else self._columns(fields)
-        take_rows = self._take if columns is None else self._reading(columns)
-        return self._sample(draw, batch_size, replace, out, take_rows, columns)
+        columns = None if options.fields is None else self._columns(options.fields)
+        return draw, self._take if columns is None else self._reading(columns), columns
 
     def view(self, *layers: Layer) -> View:
         """This buffer, read in another way: n-step returns, sequences, frame stacks, new goals.
@@ -794,13 +725,12 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
         names = None if columns is None else tuple(column.name for column in columns)
         return self._check_batch_size(batch_size, columns), names
 
-    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
-        if not replace and n > len(self):
+    def _check_draw(self, n: int, options: SampleOptions) -> None:
+        if not options.replace and n > len(self):
             raise NotEnoughDataError(
                 f"cannot sample {n} distinct rows: the buffer holds {len(self)}"
             )
-        options: dict[str, Any] = {} if beta is None else {"beta": beta}
-        self.sampler.check_draw(n, replace=replace, **options)
+        self.sampler.check_draw(n, **options.of_sampler)
 
     def _draw_named(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool

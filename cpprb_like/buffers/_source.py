@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
@@ -22,6 +23,7 @@ from cpprb_like._machine.prefetch_state import (
     without_prefetch,
 )
 from cpprb_like.buffers._batches import Batch, Batches
+from cpprb_like.buffers._entry import DEFAULTS, SampleOptions
 from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, Part
 from cpprb_like.checkpoint._saved import Checkpointed
 from cpprb_like.samplers._base import Sampler
@@ -86,25 +88,71 @@ class Source(Checkpointed):
         batch_size : int
             Items to draw, at least 0: rows, or what a view makes of them, such as sequences.
         beta : float or schedule, optional
-            Importance-sampling exponent, at least 0, in place of the sampler's own; of sources with
-            priorities only. 1 corrects fully. The time of a schedule is the number of batches drawn
-            so far.
+            Importance-sampling exponent, at least 0, in place of the sampler's own; 1 corrects
+            fully. Of sources with priorities only. The time of a schedule is the number of batches
+            drawn so far.
         replace : bool
-            Whether an item may be drawn more than once.
+            Whether an item may be drawn more than once. Of sequences no two distinct ones start at
+            the same row.
         out : dict of (ndarray or tensor), optional
-            Arrays to write the fields into, or tensors on the CPU. Further columns are fresh
-            arrays, which it gets under their names.
+            Arrays to write into, or tensors on the CPU, of PyTorch for example: each field's dtype,
+            shape ``(batch_size, *shape)`` as ``columns`` says, C-contiguous and writeable. Further
+            columns are fresh arrays, which it gets under their names.
         indexes : bool
-            Add the column ``indexes``, which names the drawn rows for ``update``.
+            Add the column ``indexes``, shape ``(batch_size,)``, int64: handles for ``update`` that
+            name exactly these rows, or the first rows of sequences, whatever is added later. For
+            the other rows of sequences see ``Sequences``. Of a buffer, handles modulo
+            ``ring.span``, which is ``capacity`` unless both ``Nstep`` and ``n_envs`` are used, are
+            slots. With priorities the column is there anyway, and ``check_for_update`` makes it so.
         fields : str or iterable of str, optional
-            The fields to read; all.
+            The fields to read; all. Columns that are no fields, such as ``weights`` and
+            ``discount``, are in each batch and cannot be named.
 
         Returns
         -------
         dict of ndarray
-            The fields, and further columns, each of ``batch_size`` items: ``out``, or fresh arrays
-            that nobody else writes to.
+            Each field, shape ``(batch_size, *shape)``: ``out``, or fresh arrays that nothing else
+            writes to. With priorities also the importance-sampling ``weights``, shape
+            ``(batch_size,)``, float32, at most 1.0; and ``indexes``, shape ``(batch_size,)``,
+            int64, for ``update_priorities``. And what layers of a view, or a mixture, add.
+
+        Raises
+        ------
+        NotEnoughDataError
+            No item can be drawn, or fewer than ``batch_size`` and ``replace`` is false; or all
+            priorities are 0. It is a ``ValueError``.
+        TypeError, ValueError
+            ``batch_size`` is no integer of at least 0, ``out`` does not fit, ``fields`` names no
+            field, or one twice, or none at all; ``beta`` is no number of at least 0, or is given
+            and there are no priorities; or ``indexes`` are asked for where priorities are stored
+            without ``check_for_update``.
+        MemoryError
+            The batch does not fit into memory.
+
+        Notes
+        -----
+        Cost proportional to ``batch_size``, whatever the number of rows; with priorities, times the
+        logarithm of that. The notes of ``View``, ``Mixture``, ``Learner`` and ``RateLimited`` say
+        what their batches have, raise and cost besides.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}}, seed=0)
+        >>> rb.add(rew=[1, 2, 3])
+        0
+        >>> sorted(rb.sample(3, replace=False)["rew"].tolist())
+        [1.0, 2.0, 3.0]
         """
+        if beta is None and replace is True and out is None and not indexes and fields is None:
+            return self._sample(batch_size, DEFAULTS)
+        if beta is not None:
+            self._check_beta(beta)
+        options = SampleOptions(beta, bool(replace), out, bool(indexes), fields)
+        return self._sample(batch_size, options)
+
+    def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
+        """A batch as ``sample`` returns it; ``options.beta`` was checked."""
         raise NotImplementedError
 
     @overload
@@ -221,17 +269,9 @@ class Source(Checkpointed):
         """
         n, names = self._read_epoch_size(batch_size, fields)
         ahead, made = _read_prefetch(prefetch), _conversion(to, device)
-        options: dict[str, Any] = {}
         self._check_beta(beta)
-        if beta is not None:
-            options["beta"] = beta
-        if not replace:
-            options["replace"] = False
-        if indexes:
-            options["indexes"] = True
-        if names is not None:
-            options["fields"] = names
-        sample = partial(self.sample, n, **options)
+        options = SampleOptions(beta, bool(replace), None, bool(indexes), names)
+        sample = partial(self.sample, n, **options.keywords)
         draw = sample
         if made is not None:
             draw = partial(_draw_into, sample, made, names or self.fields)
@@ -541,7 +581,8 @@ class Source(Checkpointed):
         What a schedule of the user gives is not known before it is asked: its sampler checks that.
         """
         if beta is not None:
-            check("beta", beta, 0)
+            if type(beta) is not float or not 0.0 <= beta < math.inf:  # a microsecond less if so
+                check("beta", beta, 0)
             self._check_weighted()
 
     def _check_weighted(self) -> None:
@@ -572,7 +613,7 @@ class Source(Checkpointed):
         """Whether there is something to draw."""
         return len(self) > 0
 
-    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
+    def _check_draw(self, n: int, options: SampleOptions) -> None:
         """Raise what a draw of n items would raise, as far as it is known."""
         raise NotImplementedError
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._rows.column import Column
+from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._reading import CHECKED_NBYTES, Choose, Opened, Reading, ReadPlan
 from cpprb_like.buffers._source import (
@@ -26,7 +27,6 @@ from cpprb_like.buffers._source import (
     order_generator,
 )
 from cpprb_like.samplers import Extra, Slots
-from cpprb_like.schedules import Schedule
 from cpprb_like.views._layer import Layer, check_layers
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ class View(Source):
 
     Notes
     -----
+    Batches have the shapes of ``columns``, and what the layers add. ``sample`` also raises
+    ``NotEnoughDataError`` if no row has the rows around it that the layers need, and ``ValueError``
+    or ``TypeError`` if a layer's function returns what does not fit. The generator has gone on
+    then, as after a draw. Where the layers need rows that may be missing, importance-sampling
+    weights are normalised by the maximum over the batch.
+
     A view is pickled and copied with its buffer, which takes functions that can be pickled.
 
     Examples
@@ -106,53 +112,12 @@ class View(Source):
 
     # ------------------------------------------------------------------ sampling
 
-    def sample(
-        self,
-        batch_size: int,
-        beta: float | Schedule | None = None,
-        *,
-        replace: bool = True,
-        out: dict[str, Any] | None = None,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-    ) -> Batch:
-        """Draw rows, and read them as the layers say.
-
-        Parameters
-        ----------
-        batch_size, beta, replace, fields
-            See ``Source.sample``. Of sequences no two distinct ones start at the same row.
-        out : dict of (ndarray or tensor), optional
-            Arrays for the fields, each of the dtype and shape that ``columns`` says, with a first
-            axis of ``batch_size``: C-contiguous and writeable.
-        indexes : bool
-            Add ``indexes``, shape ``(batch_size,)``, int64: what names the drawn row, or the first
-            row of a sequence, for ``update``. And see ``Sequences`` for ``row_indexes``.
-
-        Returns
-        -------
-        dict of ndarray
-            The fields, with the shapes of ``columns``; what the layers add; and with priorities
-            ``weights`` and ``indexes``, shape ``(batch_size,)``.
-
-        Raises
-        ------
-        NotEnoughDataError
-            No row can be drawn, for none has the rows around it that the layers need; or fewer than
-            ``batch_size``, and ``replace`` is false. It is a ``ValueError``. The generator has gone
-            on, as after a draw.
-        TypeError, ValueError, MemoryError
-            As ``ReplayBuffer.sample``; or a layer's function gives what does not fit.
-
-        Notes
-        -----
-        Where the layers need rows around the drawn one that may be missing, so that not every row
-        can be drawn, importance-sampling weights are normalised by the maximum over the batch.
-        """
+    def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
         plan, buffer = self._whole, self.buffer
         if plan.now.ring is not buffer.ring:
             plan = self._all
         now = plan.now
+        fields, out = options.fields, options.out
         columns = None if fields is None else read_columns(fields, now.ring.columns)
         n = buffer._check_batch_size(batch_size, columns)
         if n * now.item_nbytes >= CHECKED_NBYTES:
@@ -162,15 +127,13 @@ class View(Source):
             chosen = now.ring.columns if columns is None else columns
             wanted = {column.name: now.specs[column.name] for column in chosen}
             arrays = dict(zip(wanted, check_out(out, n, wanted), strict=True))
-        if beta is not None:
-            buffer._check_beta(beta)
-        if indexes:
+        if options.indexes:
             now.check_indexes()
-        draw = partial(now.draw, beta, indexes, n, replace)
+        draw = partial(now.draw, n, options)
         if columns is not None:
             plan = now.plan(columns)
         while True:
-            one = Reading(plan, draw, n, arrays, self.draws, located=indexes)
+            one = Reading(plan, draw, n, arrays, self.draws, located=options.indexes)
             batch = buffer.consistently(one.attempt)
             if not one.revisions or one.write(batch):
                 break
@@ -253,8 +216,8 @@ class View(Source):
     def _can_draw(self) -> bool:
         return len(self.buffer) > 0 and self._now.has_starts()
 
-    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
-        self.buffer._check_draw(n, replace=replace, beta=beta)
+    def _check_draw(self, n: int, options: SampleOptions) -> None:
+        self.buffer._check_draw(n, options)
 
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]

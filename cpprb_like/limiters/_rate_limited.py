@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._fields.schema import Field
 from cpprb_like._machine.forks import tell
 from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.limiters._gates import (
@@ -24,7 +25,6 @@ from cpprb_like.limiters._gates import (
     words_for,
 )
 from cpprb_like.limiters._policies import RateLimiter
-from cpprb_like.schedules import Schedule
 from cpprb_like.views._layer import Layer
 
 __all__ = ["LimitedSource", "RateLimited", "StepCounter"]
@@ -54,48 +54,15 @@ class StepCounter:
 
 
 class LimitedSource(Source):
-    """A source whose ``sample`` waits until its limiter allows the batch."""
+    """A source whose ``sample`` waits until its limiter allows the batch: see ``RateLimited``."""
 
     def __init__(self, source: Source, gate: SampleGate) -> None:
         self._source = source
         self._gate = gate
 
-    def sample(
-        self,
-        batch_size: int,
-        beta: float | Schedule | None = None,
-        *,
-        replace: bool = True,
-        out: dict[str, Any] | None = None,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-    ) -> Batch:
-        """Draw a batch when the limiter allows it.
-
-        Parameters
-        ----------
-        batch_size, beta, replace, out, indexes, fields
-            As for ``sample`` of what is limited. A sequence counts as one item.
-
-        Returns
-        -------
-        dict of ndarray
-            As there.
-
-        Raises
-        ------
-        RateLimitTimeoutError
-            The limiter did not allow it within its time-out: too few rows, or inserts lag. It is a
-            ``TimeoutError``.
-        ValueError
-            The limiter can never allow so many items at once; or as ``sample`` raises there.
-        TypeError, MemoryError
-            As ``sample`` raises there. Whatever is raised, nothing counts as sampled.
-        """
-        n, _ = self._source._read_batch_size(batch_size, fields)
-        options: dict[str, Any] = {} if beta is None else {"beta": beta}
-        options |= {"replace": replace, "out": out, "indexes": indexes, "fields": fields}
-        return self._gate.run(n, self._source.sample, n, **options)
+    def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
+        n, _ = self._source._read_batch_size(batch_size, options.fields)
+        return self._gate.run(n, self._source.sample, n, **options.keywords)
 
     @if_prioritized
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
@@ -138,8 +105,8 @@ class LimitedSource(Source):
     def _can_draw(self) -> bool:
         return self._source._can_draw()
 
-    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
-        self._source._check_draw(n, replace=replace, beta=beta)
+    def _check_draw(self, n: int, options: SampleOptions) -> None:
+        self._source._check_draw(n, options)
 
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
@@ -174,6 +141,11 @@ class RateLimited(LimitedSource):
     A limiter that is made over rows that are there already, or that was pickled or saved, begins in
     the middle of what it allows. Counts are not saved, as those of a moment at which one side
     waited would hold it for ever.
+
+    ``sample`` of this object, and of its views, also raises ``RateLimitTimeoutError``, a
+    ``TimeoutError``, if the limiter did not allow the batch within its time-out: too few rows, or
+    inserts lag. It raises ``ValueError`` if the limiter can never allow so many items at once. A
+    sequence counts as one item. Whatever is raised, nothing counts as sampled.
 
     Calls of one side go in the order in which they began to wait, so that small batches do not
     starve larger ones. One that has waited for longer is let go first as long as rows come, and

@@ -14,21 +14,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._core import Ring
+from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.processes._followers import Followers
 from cpprb_like.processes._together import StartsTogether, WeightsTogether, draw_uniform_together
 from cpprb_like.samplers._base import Extra, Sampler
 from cpprb_like.samplers._prioritized import ByPriority, Prioritized
 from cpprb_like.samplers._rank_based import RankBased
 from cpprb_like.samplers._uniform import Uniform
-from cpprb_like.schedules import Schedule
 
-__all__ = ["Beta", "DrawRows", "Draws", "RowNumbers", "check_sampler"]
+__all__ = ["DrawRows", "Draws", "RowNumbers", "check_sampler"]
 
-Beta = float | Schedule | None
 RowNumbers = NDArray[np.intp]
 Rng = np.random.Generator
 Drawn = tuple[RowNumbers, Extra]  # and further columns of a batch
-DrawRows = Callable[[Rng, bool, Beta, int], Drawn]
+DrawRows = Callable[[Rng, SampleOptions, int], Drawn]
 
 
 class Draws:
@@ -70,21 +69,19 @@ class Draws:
             return self._draw
         return partial(draw_uniform_together, self.group)  # without a Python frame
 
-    def _draw(self, rng: Rng, replace: bool, beta: Beta, n: int) -> Drawn:
+    def _draw(self, rng: Rng, options: SampleOptions, n: int) -> Drawn:
         assert self._by_weight is not None
-        ring = cast("Ring", self.group)
-        return self._by_weight.draw(ring, n, rng, replace=replace, beta=beta)
+        return self._by_weight.draw(cast("Ring", self.group), n, rng, **options.of_sampler)
 
     def _draw_starts(
-        self, starts: StartsTogether, rng: Rng, replace: bool, beta: Beta, n: int
+        self, starts: StartsTogether, rng: Rng, options: SampleOptions, n: int
     ) -> Drawn:
-        options: dict[str, Any] = {} if self._by_weight is None else {"beta": beta}
-        return self.sampler.draw_starts(cast("Any", starts), n, rng, replace=replace, **options)
+        return self.sampler.draw_starts(cast("Any", starts), n, rng, **options.of_sampler)
 
-    def check(self, n: int, *, replace: bool, beta: Beta) -> None:
+    def check(self, n: int, options: SampleOptions) -> None:
         """Raise what a draw would raise, as far as that is known."""
         if self._by_weight is not None:
-            self._by_weight.check_draw(n, replace=replace, beta=beta)
+            self._by_weight.check_draw(n, **options.of_sampler)
 
     # ------------------------------------------------------------------ priorities
 

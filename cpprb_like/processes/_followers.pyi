@@ -7,9 +7,9 @@ from typing_extensions import Self
 
 from cpprb_like._core import Ring
 from cpprb_like._rows.column import Column
+from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._parts import Parts
 from cpprb_like.processes._draws import Draws
-from cpprb_like.schedules import Schedule
 
 def read_header(state: NDArray[np.int64]) -> NDArray[np.int64] | None: ...
 
@@ -58,15 +58,13 @@ def attempt(
     group: Followers,
     follow: Callable[[], None] | None,
     look: Callable[[list[int]], None],
-    choose: Callable[[np.random.Generator, bool, float | Schedule | None, int], Any],
+    choose: Callable[[np.random.Generator, SampleOptions, int], Any],
     rng: np.random.Generator,
-    replace: bool,
-    beta: float | Schedule | None,
+    options: SampleOptions,
     n: int,
     columns: tuple[Column, ...] | None,
     readers: Sequence[Any],
     names: tuple[str, ...] | None,
     arrays: dict[str, NDArray[Any]] | None,
-    named: bool,
     draws: Draws | None,
 ) -> dict[str, NDArray[Any]] | None: ...

@@ -33,6 +33,7 @@ from cpprb_like._core cimport (
 from cpprb_like._rows.chained cimport Chain, c_close
 from cpprb_like._rows.column cimport Column
 from cpprb_like._rows.gather cimport c_check_arrays, c_new_array
+from cpprb_like.buffers._entry cimport SampleOptions
 
 import numpy as np
 
@@ -820,8 +821,8 @@ cdef cnp.ndarray c_like(cnp.ndarray values, intp_t n):
 
 
 def attempt(
-    Followers group not None, follow, look, choose, rng, replace, beta, intp_t n,
-    tuple columns, list readers, names, dict arrays, bint named, draws,
+    Followers group not None, follow, look, choose, rng, SampleOptions options not None, intp_t n,
+    tuple columns, list readers, names, dict arrays, draws,
 ):
     """A batch of all rings as they are now; None if some of its rows were written over in between.
 
@@ -835,21 +836,21 @@ def attempt(
         ``follow()`` takes in new rows. If it is None, ``Followers.follow`` does, and ``look(busy)``
         waits for the rings whose numbers that gave.
     choose : callable
-        ``choose(rng, replace, beta, n)`` chooses n rows, and gives further columns.
-    rng, replace, beta, n
-        Its arguments; n is a number of rows.
+        ``choose(rng, options, n)`` chooses n rows, and gives further columns.
+    rng, options, n
+        Its arguments: ``SampleOptions``, and a number of rows. With ``options.indexes`` the batch
+        has a column ``indexes`` with any sampler, and the readers locate rows.
     columns : tuple of Column, optional
         The columns to read, where rows are read as they are stored; otherwise None.
     readers, names
         What reads the rows of each ring, and the names of fields: see ``Followers.c_read_parts``.
     arrays : dict of ndarray, optional
         Those of the caller, by column, in the order of the columns.
-    named : bool
-        Whether the batch has a column ``indexes`` with any sampler, and the readers locate rows.
     draws : Draws, optional
         Whose state is put back if there is no batch; None if a draw changes none.
     """
     cdef intp_t late = -1
+    cdef bint named = options.indexes
     cdef dict batch = None
     cdef list busy
     if follow is None:
@@ -860,7 +861,7 @@ def attempt(
         follow()
     noted = None if draws is None else draws.noted()
     try:
-        rows, extra = choose(rng, replace, beta, n)
+        rows, extra = choose(rng, options, n)
         if named and "indexes" not in extra:
             extra = {**extra, "indexes": group.handles(rows)}
         if columns is not None:

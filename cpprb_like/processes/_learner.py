@@ -62,6 +62,17 @@ class Learner(Sharded):
 
     Other samplers raise ``TypeError``: the rows of several processes have no common order of age.
 
+    Batches have the columns that one buffer with all rows gives them. ``indexes`` of batches name a
+    shard and a row of it, for ever. Each row is whole, and was in the replay at the time of the
+    draw. A row that an actor writes over while it is read makes all rows be drawn again. That try
+    passes over the oldest rows of the shard; later draws have them again. Only the batch that was
+    read counts as drawn, as for the time of a schedule; the random numbers of the others are used
+    up. ``RuntimeError`` says that rows were written over faster than they could be read, in 1,000
+    tries and ten seconds: ``capacity`` is far too small.
+
+    Cost of a batch: that of one buffer, and a look at each shard. N-step returns and views are read
+    shard by shard, and copied once more; on top of that each shard costs a few microseconds.
+
     The same seed, and the same rows that came between the same calls, give the same batches.
 
     Any number of threads may draw and update. A learner belongs to its process, and is not

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._machine.aligned import empty
+from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._source import Batch
 from cpprb_like.buffers._view import View
-from cpprb_like.processes._draws import Beta, Drawn, RowNumbers
+from cpprb_like.processes._draws import Drawn, RowNumbers
 from cpprb_like.processes._sharded import Limits, Names, Sharded
 from cpprb_like.processes._shards import Reader
 from cpprb_like.processes._together import StartsTogether
@@ -79,9 +80,9 @@ class LearnerView(Sharded):
     def _check_size(self, batch_size: int) -> int:
         return self._model._read_batch_size(batch_size)[0]
 
-    def _choose(self, rng: np.random.Generator, replace: bool, beta: Beta, n: int) -> Drawn:
+    def _choose(self, rng: np.random.Generator, options: SampleOptions, n: int) -> Drawn:
         self._open_parts()
-        return self._draw_among(rng, replace, beta, n)
+        return self._draw_among(rng, options, n)
 
     def _open_parts(self) -> None:
         """Open the views of the shards that have come, and set the time of all."""

@@ -18,6 +18,7 @@ from cpprb_like._core import Ring
 from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.aligned import empty
 from cpprb_like._rows.column import Column
+from cpprb_like.buffers._entry import DEFAULTS, SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._parts import places_by_label
 from cpprb_like.buffers._source import (
@@ -28,13 +29,12 @@ from cpprb_like.buffers._source import (
     order_generator,
 )
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._draws import Beta, Drawn, DrawRows, RowNumbers
+from cpprb_like.processes._draws import Drawn, DrawRows, RowNumbers
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._followers import attempt
 from cpprb_like.processes._shards import TOO_FAST, tries
 from cpprb_like.processes._update_counts import UpdateCounts
 from cpprb_like.samplers._base import Sampler, Slots
-from cpprb_like.schedules import Schedule
 
 __all__ = ["Limits", "Names", "Sharded"]
 
@@ -72,59 +72,13 @@ class Sharded(Source):
 
     # ------------------------------------------------------------------ sampling
 
-    def sample(
-        self,
-        batch_size: int,
-        beta: float | Schedule | None = None,
-        *,
-        replace: bool = True,
-        out: dict[str, Any] | None = None,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-    ) -> Batch:
-        """Draw a batch from the rows of all shards.
-
-        Parameters
-        ----------
-        batch_size, beta, replace, out, fields
-            See ``Source.sample``, and ``ReplayBuffer.sample`` for ``out``.
-        indexes : bool
-            Add the column ``indexes``, shape ``(batch_size,)``, int64, which names the drawn rows
-            for ever: a shard, and a row of it. With priorities it is there anyway.
-
-        Returns
-        -------
-        dict of ndarray
-            As a buffer that holds all rows gives it.
-
-        Raises
-        ------
-        NotEnoughDataError
-            No row can be drawn, or fewer than ``batch_size`` and ``replace`` is false; or all
-            priorities are 0. It is a ``ValueError``.
-        TypeError, ValueError, MemoryError
-            As ``ReplayBuffer.sample``.
-        RuntimeError
-            Rows were written over faster than they could be read, in 1,000 tries and ten seconds:
-            ``capacity`` is far too small.
-
-        Notes
-        -----
-        Each row is whole, and was in the replay at the time of the draw. A row that an actor writes
-        over while it is read makes all rows be drawn again. That try passes over the oldest rows of
-        the shard; later draws have them again. Only the batch that was read counts as drawn, as for
-        the time of a schedule; the random numbers of the others are used up.
-
-        Cost: that of one buffer, and a look at each shard. N-step returns and views are read shard
-        by shard, and copied once more; on top of that each shard costs a few microseconds.
-        """
-        if fields is None:
+    def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
+        out = options.out
+        if options.fields is None:
             n, names = self._check_size(batch_size), None
         else:
-            n, names = self._read_batch_size(batch_size, fields)
-        if beta is not None:
-            self._check_beta(beta)
-        if indexes and "indexes" in self.fields:
+            n, names = self._read_batch_size(batch_size, options.fields)
+        if options.indexes and "indexes" in self.fields:
             raise ValueError("indexes: there is a field of this name")
         arrays = None
         if out is not None:
@@ -132,12 +86,10 @@ class Sharded(Source):
             arrays = dict(zip(wanted, check_out(out, n, wanted), strict=True))
         try:
             if self._shards.gate is None:
-                batch = self._draw(n, replace, beta, names, arrays, indexes)
+                batch = self._draw(n, options, names, arrays)
             else:
                 self._shards.check_process()
-                batch = self._shards.gate.run(
-                    n, self._draw, n, replace, beta, names, arrays, indexes
-                )
+                batch = self._shards.gate.run(n, self._draw, n, options, names, arrays)
         except NotEnoughDataError as error:
             raise self._shards.explained(error) from None
         if out is None or arrays is None:
@@ -145,9 +97,7 @@ class Sharded(Source):
         out.update({name: values for name, values in batch.items() if name not in arrays})
         return out
 
-    def _draw(
-        self, n: int, replace: bool, beta: Beta, names: Names, arrays: Batch | None, indexes: bool
-    ) -> Batch:
+    def _draw(self, n: int, options: SampleOptions, names: Names, arrays: Batch | None) -> Batch:
         """A batch, drawn by one thread at a time."""
         shards, columns = self._shards, self._columns
         if columns is not None and names is not None:
@@ -157,18 +107,16 @@ class Sharded(Source):
             if shards.heard is not None and shards.has_priorities_to_hear():
                 follow = shards.follow
             batch = attempt(
-                shards.group, follow, shards.look_at, self._choose, shards.rng, replace, beta, n,
-                columns, self._parts, names, arrays, indexes, self._changing,
+                shards.group, follow, shards.look_at, self._choose, shards.rng, options, n,
+                columns, self._parts, names, arrays, self._changing,
             )  # fmt: skip
             if batch is None:
                 late = shards.group.late
                 margins = {late: shards.reader(late).margin_after(0)}
-                batch = self._retry(
-                    self._choosing, margins, replace, beta, n, names, arrays, indexes
-                )
+                batch = self._retry(self._choosing, margins, n, options, names, arrays)
             self.draws += 1
         self._counts.drew(n)
-        return batch if n else {**self._no_rows(names, indexes), **batch}
+        return batch if n else {**self._no_rows(names, options.indexes), **batch}
 
     def _no_rows(self, names: Names, located: bool = False) -> Batch:  # noqa: ARG002
         """A batch of no rows, without the columns of the sampler; ``located`` as for a view."""
@@ -181,12 +129,10 @@ class Sharded(Source):
         self,
         choosing: Callable[[Limits], DrawRows],
         margins: dict[int, int],
-        replace: bool,
-        beta: Beta,
         n: int,
+        options: SampleOptions,
         names: Names,
         arrays: Batch | None,
-        indexes: bool,
     ) -> Batch:
         """Attempts whose rows are chosen by ``choosing(limits)``, until one reads all of them.
 
@@ -200,8 +146,8 @@ class Sharded(Source):
             choose = choosing(shards.oldest_of(margins))
             try:
                 batch = attempt(
-                    group, shards.follow, shards.look_at, choose, shards.rng, replace, beta, n,
-                    columns, self._parts, names, arrays, indexes, self._changing,
+                    group, shards.follow, shards.look_at, choose, shards.rng, options, n,
+                    columns, self._parts, names, arrays, self._changing,
                 )  # fmt: skip
             except NotEnoughDataError:
                 if not margins:
@@ -219,7 +165,7 @@ class Sharded(Source):
         return partial(self._draw_beyond, limits) if limits else self._choose
 
     def _draw_beyond(
-        self, limits: Limits, rng: np.random.Generator, replace: bool, beta: Beta, n: int
+        self, limits: Limits, rng: np.random.Generator, options: SampleOptions, n: int
     ) -> Drawn:
         """Draw more rows than n, and leave those out that are older than the limits.
 
@@ -227,12 +173,12 @@ class Sharded(Source):
         """
         shards = self._shards
         total = len(shards.group)
-        most = MOST_DRAWN * n if replace else total
+        most = MOST_DRAWN * n if options.replace else total
         old = sum(limit - shards.reader(number).follower.first for number, limit in limits.items())
         drawn = min(most, max(n, 2 * n * total // max(1, total - old)))
         noted = shards.draws.noted()
         while True:
-            rows, extra = self._choose(rng, replace, beta, drawn)
+            rows, extra = self._choose(rng, options, drawn)
             beyond = np.flatnonzero(shards.are_beyond(limits, rows))
             if len(beyond) >= n:
                 break
@@ -251,7 +197,7 @@ class Sharded(Source):
             return lambda *_: (choose(limits), {})
 
         with self._shards.lock:
-            batch = self._retry(choosing, {}, True, None, 0, names, None, False)
+            batch = self._retry(choosing, {}, 0, DEFAULTS, names, None)
         return batch or self._no_rows(names)
 
     # ------------------------------------------------------------------ epochs
@@ -338,14 +284,14 @@ class Sharded(Source):
             self._shards.follow()
             return self._shards.draws.wrong(indexes, priorities)
 
-    def _check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None) -> None:
+    def _check_draw(self, n: int, options: SampleOptions) -> None:
         with self._shards.lock:
             found = len(self)
-            if not replace and n > found:
+            if not options.replace and n > found:
                 raise self._shards.explained(
                     NotEnoughDataError(f"cannot sample {n} distinct rows: the shards hold {found}")
                 )
-            self._shards.draws.check(n, replace=replace, beta=beta)
+            self._shards.draws.check(n, options)
 
     # ------------------------------------------------------------------ state
 

@@ -5,12 +5,13 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.samplers._starts import Starts
 
 def draw_uniform_together(
-    group: Followers, rng: np.random.Generator, replace: bool, beta: object, n: int
+    group: Followers, rng: np.random.Generator, options: SampleOptions, n: int
 ) -> tuple[NDArray[np.intp], dict[str, NDArray[Any]]]: ...
 def draw_of_ring(
     group: Followers, rng: np.random.Generator, replace: bool, number: int, n: int

@@ -22,6 +22,7 @@ from cpprb_like._c.tree_node cimport c_find
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 from cpprb_like._core cimport HANDLE_BASE, WRITTEN, Ring
 from cpprb_like._segment_tree cimport DISTINCT, INDEPENDENT, c_bit_generator, c_check_drawn
+from cpprb_like.buffers._entry cimport SampleOptions
 from cpprb_like.processes._followers cimport Followers
 from cpprb_like._rows.row_handles cimport GONE, NO_ROW, c_slot_of
 from cpprb_like.samplers._row_weights cimport RowWeights
@@ -46,7 +47,9 @@ cdef float64_t LARGEST = 2.0 ** 1000  # a weight, as long as there is no row
 # ---------------------------------------------------------------------- uniform
 
 
-def draw_uniform_together(Followers group not None, rng, bint replace, beta, intp_t n):
+def draw_uniform_together(
+    Followers group not None, rng, SampleOptions options not None, intp_t n
+):
     """Draw n rows of all rings, each with the same probability.
 
     Parameters
@@ -55,10 +58,8 @@ def draw_uniform_together(Followers group not None, rng, bint replace, beta, int
         The rings.
     rng : numpy.random.Generator
         Where the randomness comes from.
-    replace : bool
-        Whether a row may be drawn more than once. If not, they are in random order.
-    beta : object
-        Not looked at: that of draws by weight, which are called as this one is.
+    options : SampleOptions
+        ``replace`` says whether a row may be drawn more than once. If not, the order is random.
     n : int
         How many rows, at least 0.
 
@@ -85,7 +86,7 @@ def draw_uniform_together(Followers group not None, rng, bint replace, beta, int
     cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
     cdef Shuffle shuffle = None
     cdef intp_t total, number, count = 0
-    cdef bint is_plain
+    cdef bint is_plain, replace = options.replace
     cdef Part* parts = <Part*> malloc(group.width * sizeof(Part))
     if parts == NULL:
         raise MemoryError("no memory left to draw rows")
