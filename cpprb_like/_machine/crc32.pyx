@@ -3,7 +3,7 @@
 zlib sums up 1 to 2 GB/s, which is slower than a file is read. The remainder of a long polynomial is
 found by folding: 64 bytes are multiplied into the next 64 by two constants, powers of x modulo the
 polynomial, so four products run side by side. What is left of 16 bytes is reduced after Barrett.
-On other machines, and for less than 64 bytes, zlib does it.
+On other machines, and for less than 64 bytes, zlib does it. CRC-32C, that of TFRecord, goes byte by byte.
 
 Source: Gopal, Ozturk, Guilford et al. (2009), "Fast CRC Computation for Generic Polynomials Using
 PCLMULQDQ Instruction", for bits in reflected order.
@@ -102,3 +102,37 @@ def crc32(const uint8_t[::1] data not None, uint32_t value=0):
 cdef uint32_t c_crc32(uint32_t value, const uint8_t* data, size_t n) noexcept nogil:
     """The same of n bytes, a multiple of 16, at least 64, on a machine that folds."""
     return ~crc_fold(~value, data, n)
+
+
+cdef uint32_t[256] CASTAGNOLI
+
+
+cdef void c_fill_table() noexcept nogil:
+    """The register after each byte, for the polynomial of Castagnoli in reflected order."""
+    cdef uint32_t byte, value
+    cdef int bit
+    for byte in range(256):
+        value = byte
+        for bit in range(8):
+            value = (value >> 1) ^ (<uint32_t> 0x82F63B78 * (value & 1))
+        CASTAGNOLI[byte] = value
+
+
+c_fill_table()
+
+
+def crc32c(const uint8_t[::1] data not None):
+    """The checksum CRC-32C of some bytes, which no module of Python has. Cost: some 2 ns a byte.
+
+    Examples
+    --------
+    >>> from cpprb_like._machine.crc32 import crc32c
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+    """
+    cdef uint32_t value = <uint32_t> 0xFFFFFFFF
+    cdef Py_ssize_t k
+    with nogil:
+        for k in range(data.shape[0]):
+            value = (value >> 8) ^ CASTAGNOLI[(value ^ data[k]) & 0xFF]
+    return value ^ <uint32_t> 0xFFFFFFFF

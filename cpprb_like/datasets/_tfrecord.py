@@ -11,95 +11,24 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._machine.crc32 import crc32c
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array
 
-__all__ = ["Record", "crc32c", "dump_example", "load_example", "read_record", "records", "write"]
+__all__ = ["Record", "dump_example", "load_example", "read_record", "records", "write"]
 
-POLYNOMIAL = 0x82F63B78  # of Castagnoli, reflected
-LANES = 2048
-FEW = 256  # bytes that a loop of Python is faster for
 MASK = 0xA282EAD8
 LENGTH = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
 BYTES, FLOATS, INTEGERS = 1, 2, 3  # kinds of lists, by their numbers in feature.proto
 
-Registers = NDArray[np.uint32]
 Feature = tuple[int, Any]  # a kind, and a list of bytes or an array
-
-
-# ---------------------------------------------------------------------- checksums
-
-
-def _table() -> Registers:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = (table >> np.uint32(1)) ^ np.where(table & 1, np.uint32(POLYNOMIAL), np.uint32(0))
-    return table
-
-
-TABLE = _table()
-NUMBERS = TABLE.tolist()
-ONE_BITS = np.uint32(1) << np.arange(32, dtype=np.uint32)
-
-
-def _apply(matrix: Registers, registers: Registers) -> Registers:
-    """Each register times a matrix of bits, whose columns are given."""
-    result = np.zeros_like(registers)
-    for bit in range(32):
-        result ^= np.where(registers >> np.uint32(bit) & np.uint32(1), matrix[bit], np.uint32(0))
-    return result
-
-
-@lru_cache(256)
-def _zeros(n: int) -> Registers:
-    """What n bytes of zeros do to a register, as a matrix."""
-    if n == 1:
-        moved: Registers = (ONE_BITS >> np.uint32(8)) ^ TABLE[ONE_BITS & np.uint32(255)]
-        return moved
-    half = _zeros(n // 2)
-    whole = _apply(half, half)
-    return _apply(_zeros(1), whole) if n % 2 else whole
-
-
-def crc32c(data: bytes | memoryview) -> int:
-    """The checksum CRC-32C of some bytes.
-
-    The register is linear in the bytes. So those are cut into lanes that are processed side by
-    side, and neighbours are put together: the left one moved on by the length of the right one.
-    Cost: some 10 ns a byte.
-
-    Examples
-    --------
-    >>> from cpprb_like.datasets._tfrecord import crc32c
-    >>> hex(crc32c(b"123456789"))
-    '0xe3069283'
-    """
-    n = len(data)
-    if n < FEW:
-        register = 0xFFFFFFFF
-        for byte in bytes(data):
-            register = (register >> 8) ^ NUMBERS[(register ^ byte) & 255]
-        return register ^ 0xFFFFFFFF
-    length = -(-n // LANES)
-    padded = np.zeros(LANES * length, np.uint8)  # zeros in front leave a register of zeros alone
-    padded[LANES * length - n :] = np.frombuffer(data, np.uint8)
-    lanes = np.ascontiguousarray(padded.reshape(LANES, length).T)
-    registers = np.zeros(LANES, np.uint32)
-    for column in lanes:
-        registers = (registers >> np.uint32(8)) ^ TABLE[(registers ^ column) & np.uint32(255)]
-    while len(registers) > 1:
-        registers = _apply(_zeros(length), registers[::2]) ^ registers[1::2]
-        length *= 2
-    first = _apply(_zeros(n), np.full(1, 0xFFFFFFFF, np.uint32))
-    return int(registers[0] ^ first[0]) ^ 0xFFFFFFFF
 
 
 def _masked(data: bytes | memoryview) -> int:
