@@ -110,10 +110,10 @@ cdef uint32_t[256] CASTAGNOLI
 cdef void c_fill_table() noexcept nogil:
     """The register after each byte, for the polynomial of Castagnoli in reflected order."""
     cdef uint32_t byte, value
-    cdef int bit
+    cdef int _bit
     for byte in range(256):
         value = byte
-        for bit in range(8):
+        for _bit in range(8):
             value = (value >> 1) ^ (<uint32_t> 0x82F63B78 * (value & 1))
         CASTAGNOLI[byte] = value
 

@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,52 +24,54 @@ import numpy as np
 from cpprb_like._machine.byte_order import native
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._npz import Archive
-from cpprb_like.datasets._format import BOTH, Format, Reader, Writer
+from cpprb_like.datasets._files import reading
+from cpprb_like.datasets._format import BOTH, Format, Reader, Steps, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._model import (
+    ENDS,
+    FLAG,
     Array,
     EpisodeRecord,
     Field,
     Header,
+    Place,
     Rows,
-    as_one_stream,
+    between_steps,
     key_of,
 )
-from cpprb_like.datasets._model import Path as Parts
 
-__all__ = ["FORMAT", "DreamerReader", "DreamerWriter"]
+__all__ = ["FORMAT"]
 
 NAME = "dreamerv3"
 FILE = re.compile(r"([0-9TF]+)-([0-9A-Za-z]+)-([0-9A-Za-z]+)-([0-9]{1,9})\.npz")
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-NOBODY = "0" * 22
+NO_CHUNK = "0" * 22  # follows the newest chunk of a stream
 CHUNK_STEPS = 1024
 FLAGS = ("is_first", "is_last", "is_terminal")
 LOG = "log_"
 OBS, ACTION, REWARD = "obs", "action", "reward"
 ROLES = {OBS: "obs", ACTION: "act", REWARD: "rew"}
-ENDS = ("terminated", "truncated")
 IDS = ("id", "stepid")  # with which its replay buffers of all versions name a step
-FLAG = np.dtype(np.bool_)
 
 
-def _keys(header: Header) -> dict[str, str]:
-    """The key of each field, except of next observations and of the fields that end episodes."""
-    keys = {name: _key(name, path) for name, path in header.observations.items()}
-    for name, path in header.actions.items():
-        keys[name] = ".".join((ACTION, *map(key_of, path)))
-    if header.reward is not None:
-        keys[header.reward] = REWARD
-    extras = header.extra_keys({*keys, *header.chained.values()})
-    keys |= {name: LOG + key.removeprefix(LOG) for name, key in extras.items()}
-    taken = [*keys.values(), *FLAGS]
+def _places(header: Header) -> dict[str, Place]:
+    """The key of each field, as a path of one part."""
+    places: dict[str, Place] = {}
+    for name, path in header.places(ROLES).items():
+        if name in header.observations:
+            places[name] = (_key(name, header.observations[name]),)
+        elif path[0] in ROLES:
+            places[name] = (".".join(path),)
+        else:
+            places[name] = (LOG + key_of(name).removeprefix(LOG),)
+    taken = [*places.values(), *((flag,) for flag in FLAGS)]
     if len(set(taken)) != len(taken):
-        raise ValueError(f"{NAME}: expected a key of its own for each field, got {keys}")
-    return keys
+        raise ValueError(f"{NAME}: expected a key of its own for each field, got {places}")
+    return places
 
 
-def _key(name: str, path: Parts) -> str:
+def _key(name: str, path: Place) -> str:
     """The key of an observation, which DreamerV3 finds by the name of the part alone.
 
     A name that would be taken for something else, such as that of a number, begins with ``obs.``.
@@ -82,7 +83,7 @@ def _key(name: str, path: Parts) -> str:
     return key
 
 
-def _path(key: str, keys: Iterable[str]) -> Parts:
+def _path(key: str, keys: Iterable[str]) -> Place:
     """The path of a key, whose first part is one of ``ROLES``, or the key of another field."""
     if key == REWARD or key in IDS or key.startswith(LOG):
         return (key,)
@@ -99,61 +100,55 @@ def _path(key: str, keys: Iterable[str]) -> Parts:
 class DreamerWriter(Writer):
     """Writes a folder of DreamerV3's chunks."""
 
+    flags = (("is_terminal",), ("is_last",))
+
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
         del about
-        self._folder, self._header = path, header
-        self._keys = _keys(header)
-        nbytes = sum(header[name].nbytes for name in self._keys)
-        self._size = min(
-            CHUNK_STEPS, rows_in_chunk(nbytes, len({one.env for one in header.episodes}))
-        )
+        super().__init__(header, _places(header))
+        self._folder = path
+        nbytes = sum(field.nbytes for field in self.columns.values())
+        n_envs = len({one.env for one in header.episodes})
+        self._size = min(CHUNK_STEPS, rows_in_chunk(nbytes, n_envs))
         self._streams: dict[int, _Stream] = {}
         self._time = datetime.now()
 
-    def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
-        """Write the steps of an episode behind those of its environment."""
-        del number
-        header, n = self._header, record.length
-        stream = self._streams.setdefault(record.env, _Stream())
-        reward = np.zeros(1, header[str(header.reward)].dtype)
-        ends = np.zeros(1, FLAG), np.zeros(1, FLAG)
-        at = 0
-        last: Rows = {}
-        for rows in chunks:
-            count = len(next(iter(rows.values())))
-            at += count
-            rewards = np.concatenate([reward, rows[str(header.reward)].reshape(count)])
-            flags = header.last_flags(rows, count, record, is_last=at == n)
-            terminated, truncated = (np.concatenate(pair) for pair in zip(ends, flags, strict=True))
-            steps = {key: rows[name] for name, key in self._keys.items()}
-            steps["reward"] = rewards[:-1]
-            steps |= _flags(
-                terminated[:-1], truncated[:-1], first=at == count and not record.is_cut
-            )
-            self._append(stream, steps)
-            reward, ends = rewards[-1:], (terminated[-1:], truncated[-1:])
-            last = {name: values[-1:] for name, values in rows.items()}
-        steps = {}
-        for name, key in self._keys.items():
-            following = header.chained.get(name)
-            steps[key] = np.zeros_like(last[name]) if following is None else last[following]
-        steps["reward"] = reward
-        self._append(stream, steps | _flags(*ends, first=False))
+    def begin(self) -> None:
+        """Begin behind the episodes of the environment."""
+        self._stream = self._streams.setdefault(self.record.env, _Stream())
+        late = (REWARD,), *self.flags
+        self._late: Steps = {place: np.zeros(1, self.columns[place].dtype) for place in late}
 
-    def _append(self, stream: _Stream, steps: Rows) -> None:
-        n, at = len(steps["reward"]), 0
+    def steps(self, at: int, steps: Steps) -> None:
+        """Write steps, each with the reward and the flags of the row before."""
+        terminal, last = self.flags
+        steps[last] = steps[last] | steps[terminal]
+        for place, before in self._late.items():
+            values = np.concatenate([before, steps[place]])
+            steps[place], self._late[place] = values[:-1], values[-1:]
+        is_first = np.zeros(len(steps[last]), FLAG)
+        is_first[0] = at == 0 and not self.record.is_cut
+        self._append(steps | {("is_first",): is_first})
+
+    def end(self, final: Steps) -> None:
+        """Write the step with the final observation."""
+        self._append(final | self._late | {("is_first",): np.zeros(1, FLAG)})
+
+    def _append(self, steps: Steps) -> None:
+        stream, at, n = self._stream, 0, len(steps["is_first",])
         while at < n:
             if stream.length == self._size:
                 self._save(stream, following=_uuid())
             count = min(n - at, self._size - stream.length)
-            stream.append({key: values[at : at + count] for key, values in steps.items()}, count)
-            at += count
+            stream.pieces.append({key: values[at : at + count] for (key,), values in steps.items()})
+            stream.length, at = stream.length + count, at + count
 
     def _save(self, stream: _Stream, following: str) -> None:
         self._time += timedelta(microseconds=1)
         time = self._time.strftime("%Y%m%dT%H%M%SF%f")
         name = f"{time}-{stream.uuid}-{following}-{stream.length}.npz"
-        arrays: dict[str, Any] = {k: np.concatenate(pieces) for k, pieces in stream.pieces.items()}
+        arrays: dict[str, Any] = {
+            key: np.concatenate([piece[key] for piece in stream.pieces]) for key in stream.pieces[0]
+        }
         with (self._folder / name).open("xb") as file:
             np.savez_compressed(file, **arrays)  # numbers: NumPy 1.26 has no allow_pickle here
         stream.begin(following)
@@ -161,7 +156,7 @@ class DreamerWriter(Writer):
     def close(self) -> None:
         """Write the newest chunk of each stream."""
         for stream in self._streams.values():
-            self._save(stream, following=NOBODY)
+            self._save(stream, following=NO_CHUNK)
 
 
 class _Stream:
@@ -172,15 +167,8 @@ class _Stream:
 
     def begin(self, uuid: str) -> None:
         """Begin a chunk."""
-        self.uuid = uuid
-        self.length = 0
-        self.pieces: dict[str, list[Array]] = {}
-
-    def append(self, steps: Rows, n: int) -> None:
-        """Add copies of n steps, as the caller may reuse the arrays."""
-        for key, values in steps.items():
-            self.pieces.setdefault(key, []).append(values.copy())
-        self.length += n
+        self.uuid, self.length = uuid, 0
+        self.pieces: list[Rows] = []
 
 
 def _uuid() -> str:
@@ -190,12 +178,6 @@ def _uuid() -> str:
         number, digit = divmod(number, 62)
         letters = DIGITS[digit] + letters
     return letters
-
-
-def _flags(terminated: Array, truncated: Array, *, first: bool) -> Rows:
-    is_first = np.zeros(len(terminated), FLAG)
-    is_first[:1] = first
-    return {"is_first": is_first, "is_last": terminated | truncated, "is_terminal": terminated}
 
 
 # ---------------------------------------------------------------------- reading
@@ -212,21 +194,17 @@ class _Chunk(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """Where an episode is: its stream, its first step there, and how many rows it has."""
+    """Where an episode begins: its stream, and its first step there."""
 
     stream: int
     start: int
-    length: int
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Archive]:
     """The arrays of a file; ``ValueError`` that names it if they are damaged."""
-    with Disk(path.parent).open(path.name) as file:
-        try:
-            yield Archive(file)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+    with Disk(path.parent).open(path.name) as file, reading(path):
+        yield Archive(file)
 
 
 def _array(archive: Archive, key: str, length: int) -> Array:
@@ -242,20 +220,38 @@ def _array(archive: Archive, key: str, length: int) -> Array:
 class DreamerReader(Reader):
     """Reads a folder of DreamerV3's chunks."""
 
-    header: Header
+    has_final = True
 
-    def __init__(self, path: Path) -> None:
-        self._folder = path
-        self.left_out: list[str] = []
-        self._streams = list(_chains(path))
+    def __init__(self, path: Path, split: str | None = None) -> None:
+        super().__init__(path, split)
+        self._cached: tuple[Path, Rows] | None = None
+
+    def read_fields(self) -> HeaderBuilder:
+        """The arrays of the first chunk of the first episode."""
+        self._streams = list(_chains(self.path))
         self._starts = [
             np.cumsum([0, *(chunk.length for chunk in stream)]).tolist() for stream in self._streams
         ]
-        self._cached: tuple[Path, Rows] | None = None
-        self.header = self._read_header()
+        self._found = list(self._find_episodes())
+        first = self._streams[self._found[0][1].stream if self._found else 0][0]
+        builder = HeaderBuilder(ROLES, self.left_out, makes_next=True, made=ENDS)
+        with _opened(first.path) as archive:
+            keys = [name.removesuffix(".npy") for name in archive.names]
+            paths = {_path(key, keys): key for key in keys if key not in FLAGS}
 
-    def _find_episodes(self) -> Iterator[tuple[_Span, bool, bool]]:
-        """Where the flags say that episodes are; whether each is cut, and whether it is open."""
+            def field_of(path: Place, name: str) -> Field:
+                values = _array(archive, paths[path], first.length)
+                return Field(name, values.dtype, values.shape[1:])
+
+            builder.add(paths, field_of)
+        self._keys = {name: paths[path] for name, path in builder.places.items()}
+        return builder
+
+    def read_episodes(self) -> list[tuple[EpisodeRecord, _Span]]:
+        """The episodes that the flags tell."""
+        return self._found
+
+    def _find_episodes(self) -> Iterator[tuple[EpisodeRecord, _Span]]:
         for number, stream in enumerate(self._streams):
             flags: list[list[Array]] = [[], []]
             for chunk in stream:
@@ -267,36 +263,13 @@ class DreamerReader(Reader):
             begins[1:] |= is_last[:-1]  # with or without is_first
             begins[:1] = True
             starts = np.flatnonzero(begins).tolist()
-            is_cut = not is_first[:1].any()
-            for k, (start, stop) in enumerate(
-                zip(starts, [*starts[1:], len(is_first)], strict=True)
-            ):
-                if stop - start > 1:  # else there is one observation, and nothing came of it
-                    yield (
-                        _Span(number, start, stop - start - 1),
-                        is_cut and k == 0,
-                        not is_last[stop - 1],
-                    )
-
-    def _read_header(self) -> Header:
-        spans = list(self._find_episodes())
-        if not spans:
-            raise ValueError(f"{self._folder}: expected an episode with rows, got none")
-        first = self._streams[spans[0][0].stream][0]
-        with _opened(first.path) as archive:
-            keys = [name.removesuffix(".npy") for name in archive.names]
-            paths = {_path(key, keys): key for key in keys if key not in FLAGS}
-
-            def field_of(path: Parts, name: str) -> Field:
-                values = _array(archive, paths[path], first.length)
-                return Field(name, values.dtype, values.shape[1:])
-
-            builder = HeaderBuilder(ROLES, self.left_out, makes_next=True, made=ENDS)
-            builder.add(paths, field_of)
-        self._keys = {name: paths[path] for name, path in builder.places.items()}
-        self._spans = [span for span, _, _ in spans]
-        episodes = [EpisodeRecord(span.length, *marks) for span, *marks in spans]
-        return replace(builder.header(), episodes=as_one_stream(episodes, self.left_out))
+            for start, stop in zip(starts, [*starts[1:], len(is_first)], strict=True):
+                # One observation alone has no row.
+                if stop - start > 1:
+                    is_cut = start == 0 and not is_first[0]
+                    is_open = not is_last[stop - 1]
+                    record = EpisodeRecord(stop - start - 1, is_cut=is_cut, is_open=is_open)
+                    yield record, _Span(number, start)
 
     # ------------------------------------------------------------------ rows
 
@@ -320,32 +293,27 @@ class DreamerReader(Reader):
             for key, values in self._load(chunk).items():
                 pieces.setdefault(key, []).append(values[start - starts[k] : end - starts[k]])
             start, k = end, k + 1
-        try:
-            return {key: np.concatenate(found) for key, found in pieces.items()}
-        except ValueError as error:
-            raise ValueError(f"{self._folder}: chunks differ: {error}") from None
+        return {key: np.concatenate(found) for key, found in pieces.items()}
 
-    def rows(self, number: int, most: int) -> Iterator[Rows]:
+    def read(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
-        header, span = self.header, self._spans[number]
-        for start in range(0, span.length, most):
-            n = min(most, span.length - start)
+        header, span, length = self.header, self.spans[number], self.header.episodes[number].length
+        for start in range(0, length, most):
+            n = min(most, length - start)
             first = span.start + start
-            steps = self._steps(span.stream, first, first + n + 1)
-            rows = {}
+            found = self._steps(span.stream, first, first + n + 1)
+            steps: Rows = {}
             for name, key in self._keys.items():
-                values, field = steps[key], header[name]
+                values, field = found[key], header[name]
                 if (values.dtype, values.shape[1:]) != (field.dtype, field.shape):
                     raise ValueError(
-                        f"{self._folder}: field {name!r}: expected {field.dtype} of shape "
-                        f"{field.shape}, got {values.dtype} of shape {values.shape[1:]}"
+                        f"field {name!r}: expected {field.dtype} of shape {field.shape}, got "
+                        f"{values.dtype} of shape {values.shape[1:]}"
                     )
-                rows[name] = values[1:] if name == header.reward else values[:-1]
-                if name in header.chained:
-                    rows[header.chained[name]] = values[1:]
-            is_last, is_terminal = (steps[key][1:].reshape(n) != 0 for key in FLAGS[1:])
-            rows |= dict(zip(ENDS, (is_terminal, is_last & ~is_terminal), strict=True))
-            yield rows
+                steps[name] = values
+            is_last, is_terminal = (found[key].reshape(n + 1) != 0 for key in FLAGS[1:])
+            steps |= {"terminated": is_terminal, "truncated": is_last & ~is_terminal}
+            yield between_steps(steps, header.chained, late=(*ENDS, str(header.reward)))
 
     def close(self) -> None:
         """Forget the chunk that was read."""
@@ -385,12 +353,11 @@ class DreamerV3(Format):
 
     name = NAME
     reader, writer = DreamerReader, DreamerWriter
-    has_final = True
     keys = ()
     lacks = (BOTH,)
 
     def told_by(self, path: Path) -> bool:
-        """Whether a path is one of this format."""
+        """Whether the files at a path are of this format."""
         return path.is_dir() and any(FILE.fullmatch(name) for name in os.listdir(path))  # noqa: PTH208
 
 

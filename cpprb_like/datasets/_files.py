@@ -1,4 +1,4 @@
-"""Files of a data set: packages that read them, and folders that are there whole or not at all."""
+"""Files of a data set: packages that read them, their errors, and new files, complete at once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,13 @@ __all__ = [
     "is_plain",
     "need",
     "new_place",
+    "reading",
     "warn",
 ]
+
+
+# What h5py, pyarrow and the parsers here raise of damaged files, beside ValueError.
+DAMAGES = ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError
 
 
 def need(package: str, format: str) -> Any:  # noqa: A002 (the argument of the user)
@@ -48,6 +53,28 @@ def warn(text: str, category: type[Warning]) -> None:
     while frame.f_back is not None and frame.f_globals["__name__"].startswith(ours):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Errors of a library about damaged files become a ``ValueError`` that names them."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError, IsADirectoryError, PermissionError):
+        raise
+    except ValueError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise ValueError(f"{path}: {error}") from error
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+    ) as error:
+        raise ValueError(f"{path}: expected a sound data set: {error!r}") from error
 
 
 def begins_with(path: Path, magic: bytes) -> bool:

@@ -1,27 +1,46 @@
-"""``Format``: what a format of data sets is, and how its files are recognised, written and read.
+"""``Format``: how the files of a kind of data sets are recognised, written and read.
 
-Each format has a module with a ``Writer``, a ``Reader`` and a ``Format``, its ``FORMAT``. Not here:
-which formats there are (``_open``), and what a data set is, whatever its format (``_model``).
+Each format has a module with a ``Writer``, a ``Reader`` and a ``Format``, its ``FORMAT``. The base
+classes do what is the same for all: flags of ends, final observations, the list of episodes. Not
+here: which formats there are (``_open``), and what a data set is (``_model``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
+
 from cpprb_like.datasets._files import is_plain
+from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._model import (
+    FLAG,
+    Array,
     EpisodeRecord,
     Field,
     Header,
+    Place,
     Rows,
-    check_chained,
-    check_steps,
+    as_one_stream,
+    with_next,
 )
 
-__all__ = ["BOTH", "CUT", "FINAL", "LACKS", "OPEN", "Format", "Reader", "Writer"]
+__all__ = [
+    "BOTH",
+    "CUT",
+    "FINAL",
+    "LACKS",
+    "OPEN",
+    "EpisodeWriter",
+    "Format",
+    "Reader",
+    "Steps",
+    "Writer",
+]
 
 CUT = "that the first steps of an episode are missing"
 FINAL = "the next observation of the last step of an episode"
@@ -33,56 +52,174 @@ LACKS = (
     "options of the buffer, such as next_of",
 )
 
+Steps = dict[Place, Array]  # values by the path of their column
+
 
 class Writer:
     """Writes a data set, episode by episode.
 
+    Parameters
+    ----------
+    header : Header
+    places : dict of str to tuple of str
+        Path of the column of each field that is written.
+
     Attributes
     ----------
+    flags : (tuple of str, tuple of str)
+        Paths under which ``steps`` gets the flags of terminations and of truncations.
+    columns : dict of tuple of str to Field
+        Field of each column and of both flags.
+    number, record : int, EpisodeRecord
+        The episode that is being written.
     lost : list of str
-        What was in the rows and is not in the files, when it is closed.
+        What was in the rows and is not in the files. Complete after ``close``.
     """
 
+    flags: ClassVar[tuple[Place, Place]]
     lost: Sequence[str] = ()
 
+    def __init__(self, header: Header, places: Mapping[str, Place]) -> None:
+        self.header, self.places = header, dict(places)
+        self.columns = {path: header.stored(name) for name, path in places.items()}
+        self.columns |= {path: Field(path[-1], FLAG, ()) for path in self.flags}
+
     def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
-        """Write the rows of an episode, which come in chunks."""
+        """Write an episode, whose rows come in chunks."""
+        self.number, self.record = number, record
+        header, at, last = self.header, 0, {}
+        self.begin()
+        for rows in chunks:
+            n = len(next(iter(rows.values())))
+            ends = header.last_flags(rows, n, record, is_last=at + n == record.length)
+            steps = {path: self._column(rows[name], path) for name, path in self.places.items()}
+            self.steps(at, steps | dict(zip(self.flags, ends, strict=True)))
+            at, last = at + n, {name: values[-1:] for name, values in rows.items()}
+        final: Steps = {}
+        for name, path in self.places.items():
+            following = header.chained.get(name)
+            values = np.zeros_like(last[name]) if following is None else last[following]
+            final[path] = self._column(values, path)
+        self.end(final)
+
+    def _column(self, values: Array, path: Place) -> Array:
+        return values.reshape(len(values), *self.columns[path].shape)
+
+    def begin(self) -> None:
+        """Begin the episode. By default there is nothing to do."""
+
+    def steps(self, at: int, steps: Steps) -> None:
+        """Write rows of the episode from row ``at`` on. The arrays are not used again."""
         raise NotImplementedError
+
+    def end(self, final: Steps) -> None:
+        """End the episode. ``final`` is one step: final observations, and zeros elsewhere."""
 
     def close(self) -> None:
         """Write what is left, when all episodes are written."""
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Let go of all files, whatever is written. By default none is open."""
+        """Close all files after an error. By default none is open."""
+
+
+class EpisodeWriter(Writer):
+    """Writes whole episodes, each of which takes its memory."""
+
+    def begin(self) -> None:
+        """Begin with no rows."""
+        self._pieces: dict[Place, list[Array]] = {path: [] for path in self.columns}
+
+    def steps(self, at: int, steps: Steps) -> None:
+        """Keep the rows."""
+        del at
+        for path, values in steps.items():
+            self._pieces[path].append(values)
+
+    def end(self, final: Steps) -> None:
+        """Write the rows."""
+        self.whole({path: np.concatenate(found) for path, found in self._pieces.items()}, final)
+        self._pieces = {}
+
+    def whole(self, steps: Steps, final: Steps) -> None:
+        """Write all rows of the episode, and the final step as ``end`` gets it."""
+        raise NotImplementedError
 
 
 class Reader:
     """Reads a data set.
 
+    Parameters
+    ----------
+    path : pathlib.Path
+    split : str, optional
+        The part that is meant, of a format that has splits.
+
     Attributes
     ----------
+    has_final : bool
+        Whether an episode has one observation more than steps. Otherwise next observations that
+        have no column are those of the row after, and unknown at the last step of an episode.
     header : Header
+        Complete after ``load``.
     left_out : list of str
         What is in the files and cannot be in a buffer.
-    unknown : tuple of str
-        Fields of next values that are not in the files at the last step of an episode; there the
-        rows repeat the value of the step itself.
     about : dict
         Entries of the format's own metadata that ``Format.metadata`` takes.
+    places : dict of str to tuple of str
+        Path of the column of each field that has one.
+    spans : list
+        Where each episode is, as ``read_episodes`` has it.
     """
 
+    has_final: ClassVar[bool] = False
     header: Header
-    left_out: list[str]
-    unknown: tuple[str, ...] = ()
     about: Mapping[str, Any] = MappingProxyType({})
 
+    def __init__(self, path: Path, split: str | None = None) -> None:
+        self.path, self.split = path, split
+        self.left_out: list[str] = []
+        self.places: dict[str, Place] = {}
+        self.spans: list[Any] = []
+
+    def load(self) -> None:
+        """Read everything but the rows."""
+        builder = self.read_fields()
+        self.places, self.header = builder.places, builder.header()
+        found = [(record, span) for record, span in self.read_episodes() if record.length > 0]
+        if not found:
+            raise ValueError("expected an episode with rows, got none")
+        self.spans = [span for _, span in found]
+        episodes = as_one_stream([record for record, _ in found], self.left_out)
+        self.header = replace(self.header, episodes=episodes)
+
+    def read_fields(self) -> HeaderBuilder:
+        """The fields, and their columns."""
+        raise NotImplementedError
+
+    def read_episodes(self) -> Iterable[tuple[EpisodeRecord, Any]]:
+        """Each episode, and where it is. ``header`` has the fields."""
+        raise NotImplementedError
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Fields of next values that the files lack at the last step of an episode.
+
+        There the rows repeat the value of the step itself.
+        """
+        return () if self.has_final else tuple(self.header.chained.values())
+
     def rows(self, number: int, most: int) -> Iterator[Rows]:
-        """The rows of an episode, at most so many at a time, with all fields."""
+        """The rows of an episode, at most ``most`` at a time, with all fields."""
+        pieces = self.read(number, most)
+        return pieces if self.has_final else with_next(pieces, self.header.chained)
+
+    def read(self, number: int, most: int) -> Iterator[Rows]:
+        """The same, without derived next observations unless the format has final ones."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of all files. By default none is open."""
+        """Close all files. By default none is open."""
 
 
 class Format:
@@ -91,16 +228,16 @@ class Format:
     Attributes
     ----------
     name : str
-        As users say it.
+        The word of ``FORMATS``.
     is_file : bool
         Whether a data set is one file, and not a folder.
     suffixes : tuple of str
-        Of paths, which say the format of a new file.
+        Suffixes of paths that choose the format of a new file.
+    has_splits : bool
+        Whether a data set may have parts by name.
     reader, writer : type
-        A ``Reader``, made of a path, and a ``Writer``, made of a path, a header and metadata.
-    has_final : bool
-        Whether an episode has one observation more than steps. Then observations with final ones,
-        actions and rewards are needed.
+        A ``Reader``, made of a path and a split, and a ``Writer``, made of a path, a header and
+        metadata. A reader that has final observations needs them, actions and rewards in a buffer.
     keys : tuple of str or None
         Entries of the format's own metadata that ``export`` takes as ``about``; None for any.
     lacks : tuple of str
@@ -110,9 +247,9 @@ class Format:
     name: ClassVar[str]
     is_file: ClassVar[bool] = False
     suffixes: ClassVar[tuple[str, ...]] = ()
-    reader: ClassVar[type[Any]]
+    has_splits: ClassVar[bool] = False
+    reader: ClassVar[type[Reader]]
     writer: ClassVar[type[Any]]
-    has_final: ClassVar[bool] = False
     keys: ClassVar[tuple[str, ...] | None] = None
     lacks: ClassVar[tuple[str, ...]] = ()
 
@@ -121,17 +258,12 @@ class Format:
         return is_plain(field)
 
     def told_by(self, path: Path) -> bool:
-        """Whether what is at a path is of this format."""
+        """Whether the files at a path are of this format."""
         raise NotImplementedError
 
     def find(self, name: str) -> Path | None:  # noqa: ARG002 (for subclasses)
-        """Where a data set of this name is; by default they have paths, and no names."""
+        """Path of the data set of a name. By default data sets have no names."""
         return None
-
-    def check(self, header: Header) -> None:
-        """Raise ``ValueError`` if the fields lack something that the format needs."""
-        if self.has_final:
-            check_steps(header, self.name)
 
     def metadata(
         self,
@@ -149,21 +281,43 @@ class Format:
             raise ValueError(f"about: expected {places} with format {self.name!r}, got {unknown}")
         return dict(about)
 
-    def open_writer(self, path: Path, header: Header, about: Mapping[str, Any]) -> Writer:
-        """A writer, with entries of the format's own metadata."""
-        if self.has_final:
-            check_chained(header, self.name)
-        made: Writer = self.writer(path, header, about)
-        return made
+    def open_reader(self, path: Path, split: str | None) -> Reader:
+        """A reader of all that there is, or of a split."""
+        if split is not None and not self.has_splits:
+            raise ValueError(
+                f"split: expected none, as data sets of format {self.name!r} have no splits; "
+                f"got {split!r} for {path}"
+            )
+        return self.reader(path) if split is None else self.reader(path, split)
 
-    def open_reader(self, path: Path) -> Reader:
-        """A reader of all that there is."""
-        made: Reader = self.reader(path)
-        return made
+    def check_fields(self, header: Header) -> None:
+        """Raise ``ValueError`` if the fields lack something that the format needs."""
+        if not self.reader.has_final:
+            return
+        roles = {
+            "observation": header.observations,
+            "action": header.actions,
+            "reward": header.reward,
+        }
+        for role, found in roles.items():
+            if not found:
+                raise ValueError(
+                    f"{self.name}: expected a field of {role}s; {role}=... names it, one of "
+                    f"{list(header.names)}"
+                )
+        lacking = [name for name in header.observations if header.following(name) is None]
+        if lacking:
+            raise ValueError(
+                f"{self.name}: expected fields {[f'next_{name}' for name in lacking]} of the same "
+                f"dtype and shape as {lacking}, as each episode has its final observation; formats "
+                "'d4rl', 'rllib' and 'lerobot' need none"
+            )
 
-    def open_split(self, path: Path, split: str) -> Reader:
-        """A reader of one part of a data set that has parts by name; by default it has none."""
-        raise ValueError(
-            f"split: expected none, as data sets of format {self.name!r} have no splits; "
-            f"got {split!r} for {path}"
-        )
+    def check_rows(self, header: Header) -> None:
+        """Raise ``ValueError`` if next observations are others than the format can hold."""
+        if self.reader.has_final and header.chained.keys() != header.observations.keys():
+            raise ValueError(
+                f"{self.name}: expected next observations that are the observations of the rows "
+                f"after, as each step has one observation; {list(header.nexts.values())} differ "
+                "somewhere; formats 'd4rl', 'rllib' and 'lerobot' hold both"
+            )

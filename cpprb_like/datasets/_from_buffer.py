@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like._fields.schema import Field
-from cpprb_like.datasets._model import Ends, EpisodeRecord, Header, Path, Rows
+from cpprb_like.datasets._model import Ends, EpisodeRecord, Header, Place, Rows
 
 __all__ = ["Source", "ends_of", "rows_in_chunk"]
 
@@ -148,7 +148,7 @@ def ends_of(schema: Any, names: list[str]) -> Ends:
     return Ends(terminated or None, truncated or None)
 
 
-def _chosen(role: str, given: Names, names: list[str]) -> dict[str, Path]:
+def _chosen(role: str, given: Names, names: list[str]) -> dict[str, Place]:
     """The fields that the caller names."""
     chosen = [given] if isinstance(given, str) else list(given or ())
     unknown = [name for name in chosen if name not in names]
@@ -157,7 +157,7 @@ def _chosen(role: str, given: Names, names: list[str]) -> dict[str, Path]:
     return {name: () if len(chosen) == 1 else (name,) for name in chosen}
 
 
-def _by_name(names: list[str], roots: Iterable[str]) -> dict[str, Path]:
+def _by_name(names: list[str], roots: Iterable[str]) -> dict[str, Place]:
     """The field of this name, or those that are parts of it: ``obs.a``, ``obs/a``, ``obs0``."""
     for root in roots:
         if root in names:
@@ -176,7 +176,7 @@ def _by_name(names: list[str], roots: Iterable[str]) -> dict[str, Path]:
     return {}
 
 
-def _split(rest: str) -> Path:
+def _split(rest: str) -> Place:
     path = tuple(re.split(r"[./]", rest))
     return path if all(path) else (rest,)
 

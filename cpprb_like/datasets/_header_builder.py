@@ -9,15 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from urllib.parse import unquote
 
-import numpy as np
-
-from cpprb_like.datasets._model import Ends, Field, Header, Path
+from cpprb_like.datasets._model import ENDS, FLAG, Ends, Field, Header, Place
 
 __all__ = ["HeaderBuilder"]
 
 OBS, ACT, REW = "obs", "act", "rew"
-FLAGS = ("terminated", "truncated")
-FLAG = np.dtype(np.bool_)
 
 
 class HeaderBuilder:
@@ -43,9 +39,9 @@ class HeaderBuilder:
     ----------
     fields : dict of str to Field
     places : dict of str to tuple of str
-        Path of the column of each field.
+        Place of the column of each field.
     seen : set of tuple of str
-        Paths of all columns, also of those that make no field.
+        Places of all columns, also of those that make no field.
     """
 
     def __init__(
@@ -59,14 +55,14 @@ class HeaderBuilder:
         mark: str = "/",
     ) -> None:
         self.fields: dict[str, Field] = {}
-        self.places: dict[str, Path] = {}
-        self.seen: set[Path] = set()
-        self._parts: dict[str, dict[str, Path]] = {OBS: {}, ACT: {}}
+        self.places: dict[str, Place] = {}
+        self.seen: set[Place] = set()
+        self._parts: dict[str, dict[str, Place]] = {OBS: {}, ACT: {}}
         self._roles, self._left_out = roles, left_out
         self._makes_next, self._takes_next = makes_next, takes_next
         self._made, self._mark = made, mark
 
-    def add(self, paths: Iterable[Path], field_of: Callable[[Path, str], Field | str]) -> None:
+    def add(self, paths: Iterable[Place], field_of: Callable[[Place, str], Field | str]) -> None:
         """Add columns; those of the format's own names come first.
 
         Parameters
@@ -109,7 +105,7 @@ class HeaderBuilder:
             fields[following] = replace(fields[name], name=following)
         for name in self._made:
             fields[name] = Field(name, FLAG, ())
-        first = [*observations, *actions, REW, *chained.values(), *FLAGS]
+        first = [*observations, *actions, REW, *chained.values(), *ENDS]
         names = dict.fromkeys([name for name in first if name in fields] + list(fields))
         can_end = [name for name in ("terminated", "done", "truncated") if name in fields]
         can_end = [name for name in can_end if fields[name].can_end]

@@ -30,23 +30,6 @@ def encoded(image: Array, format: str) -> bytes:  # noqa: A002 (of the data set,
     return out.getvalue()
 
 
-def _size_of(
-    data: bytes | None,
-    name: str,
-    format: str,  # noqa: A002
-    kinds: tuple[str, ...],
-) -> tuple[int, int]:
-    """The height and width of an image, without its pixels."""
-    module = need("PIL.Image", format)
-    try:
-        with module.open(io.BytesIO(data or b""), formats=kinds) as image:
-            return int(image.size[1]), int(image.size[0])
-    except (OSError, ValueError, SyntaxError, struct.error, zlib.error) as error:
-        raise ValueError(f"{name}: expected an image: {error}") from None
-    except module.DecompressionBombError as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
 def decoded(
     data: bytes | None,
     shape: tuple[int, ...],
@@ -55,12 +38,12 @@ def decoded(
     kinds: tuple[str, ...] = ("PNG", "JPEG"),
 ) -> Array:
     """An image of this shape, of one of these kinds of files."""
-    height, width = _size_of(data, name, format, kinds)
-    if (height, width) != shape[:2]:
-        raise ValueError(f"{name}: expected an image of {shape[:2]}, got {(height, width)}")
     module = need("PIL.Image", format)
     try:
-        with module.open(io.BytesIO(data or b""), formats=kinds) as image:
+        with module.open(io.BytesIO(data or b""), formats=kinds) as image:  # without its pixels
+            size = image.size[1], image.size[0]
+            if size != shape[:2]:
+                raise ValueError(f"size {shape[:2]}, got {size}")
             if image.mode[0] in "IF":
                 raise ValueError(f"expected 8 bits a channel, got {image.mode}")
             mode = COLORS.get((*shape, 1)[2])
@@ -70,3 +53,5 @@ def decoded(
             return np.asarray(plain, np.uint8).reshape(shape)
     except (OSError, ValueError, SyntaxError, struct.error, zlib.error) as error:
         raise ValueError(f"{name}: expected an image: {error}") from None
+    except module.DecompressionBombError as error:
+        raise ValueError(f"{name}: {error}") from None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like.datasets._files import reading
 from cpprb_like.datasets._format import Reader
 from cpprb_like.datasets._from_buffer import ends_of, rows_in_chunk
 from cpprb_like.datasets._model import Field, Rows
@@ -50,16 +51,17 @@ def _counted(reader: Reader, number: int) -> Iterator[Rows]:
     """The rows of an episode; ``ValueError`` unless they are as many as the header says."""
     header, came = reader.header, 0
     expected = header.episodes[number].length
-    for rows in reader.rows(number, rows_in_chunk(header.row_nbytes)):
-        n = {len(values) for values in rows.values()}
-        if len(n) != 1:
-            raise ValueError(f"episode {number}: expected as many rows of each field, got {n}")
-        came += n.pop()
-        if came > expected:
-            break
-        yield rows
-    if came != expected:
-        raise ValueError(f"episode {number}: expected {expected} rows, got {came} or more")
+    with reading(reader.path):
+        for rows in reader.rows(number, rows_in_chunk(header.row_nbytes)):
+            n = {len(values) for values in rows.values()}
+            if len(n) != 1:
+                raise ValueError(f"episode {number}: expected as many rows of each field, got {n}")
+            came += n.pop()
+            if came > expected:
+                break
+            yield rows
+        if came != expected:
+            raise ValueError(f"episode {number}: expected {expected} rows, got {came} or more")
 
 
 def _add_absent(buffer: Any, n_steps: int) -> None:

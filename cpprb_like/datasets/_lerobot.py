@@ -345,6 +345,7 @@ class LerobotReader(Reader):
 
     def __init__(self, path: Path) -> None:
         need("pyarrow.parquet", NAME)
+        self.path = path
         self._folder = path
         self.left_out: list[str] = []
         self._info = self._read_info()
@@ -357,7 +358,6 @@ class LerobotReader(Reader):
         self._videos: dict[str, tuple[Path, Video]] = {}
         try:
             self.header = self._read_header()
-            self.unknown = tuple(self.header.chained.values())
             self._try_rows()
         except BaseException:
             self.close()

@@ -49,8 +49,10 @@ class MinariReader(Reader):
     """Reads a data set of Minari's, whatever its storage."""
 
     header: Header
+    has_final = True
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         folder = _minari_metadata.data_folder(path)
         kind = _minari_metadata.storage_of(path)
         if folder is None or kind is None:
@@ -157,7 +159,6 @@ class Minari(Format):
     name = "minari"
     reader = MinariReader
     writer: ClassVar[type[Any]] = Hdf5Writer
-    has_final = True
     lacks = (CUT, "the infos of resets")
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)
 

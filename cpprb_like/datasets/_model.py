@@ -18,16 +18,18 @@ from cpprb_like._arguments.arrays import Array
 from cpprb_like._fields.schema import Field
 
 __all__ = [
+    "ENDS",
+    "FLAG",
     "Array",
     "Ends",
     "EpisodeRecord",
     "Field",
     "Header",
     "Path",
+    "Place",
     "Rows",
     "as_one_stream",
-    "check_chained",
-    "check_steps",
+    "between_steps",
     "key_of",
     "load_json",
     "nest",
@@ -35,9 +37,12 @@ __all__ = [
 ]
 
 Rows = dict[str, Array]
-Path = tuple[str, ...]  # of a field in a nest: () for the whole of it
+Place = tuple[str, ...]  # path of a value in a nest: () for all of it
+Path = Place
+FLAG = np.dtype(np.bool_)
+ENDS = ("terminated", "truncated")  # fields of readers that make both
 
-MOST_JSON_NBYTES = 1 << 28
+MOST_JSON_NBYTES = 1 << 28  # of one document
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,8 @@ class Header:
 
     fields: tuple[Field, ...]
     episodes: tuple[EpisodeRecord, ...]
-    observations: Mapping[str, Path] = field(default_factory=dict)
-    actions: Mapping[str, Path] = field(default_factory=dict)
+    observations: Mapping[str, Place] = field(default_factory=dict)
+    actions: Mapping[str, Place] = field(default_factory=dict)
     reward: str | None = None
     chained: Mapping[str, str] = field(default_factory=dict)
     ends: Ends = field(default_factory=Ends)
@@ -154,6 +159,32 @@ class Header:
                 used.add(key)
                 keys[name] = key
         return keys
+
+    def places(self, roles: Mapping[str, str], taken: Iterable[str] = ()) -> dict[str, Place]:
+        """Path of the column of each field, without the fields that end episodes.
+
+        Parameters
+        ----------
+        roles : dict of str to str
+            First part of a path, and the field that it stands for, as of ``HeaderBuilder``. Next
+            observations have columns if one of these stands for ``next_obs``, or if their values
+            are not those of the rows after.
+        taken : iterable of str
+            Other names that no extra field gets.
+        """
+        columns = {role: column for column, role in roles.items()}
+        made: dict[str, Place] = {}
+        for role, parts in (("obs", self.observations), ("act", self.actions)):
+            made |= {name: (columns[role], *map(key_of, path)) for name, path in parts.items()}
+        derived = set(self.chained.values())
+        if "next_obs" in columns:
+            derived = set()
+            for name, following in self.nexts.items():
+                made[following] = (columns["next_obs"], *made[name][1:])
+        if self.reward is not None:
+            made[self.reward] = (columns["rew"],)
+        extras = self.extra_keys({*made, *derived}, {*roles, *taken})
+        return made | {name: (key,) for name, key in extras.items()}
 
     def following(self, name: str) -> str | None:
         """The field of the next values of an observation, if there is one."""
@@ -208,7 +239,7 @@ def key_of(name: str) -> str:
     return text.replace(".", "%2E") if set(text) <= {"."} else text
 
 
-def nest(parts: Iterable[tuple[Path, Any]]) -> Any:
+def nest(parts: Iterable[tuple[Place, Any]]) -> Any:
     """Values by path as nested dicts; a value of path () is the whole nest.
 
     Raises ``ValueError`` if a path goes through another value.
@@ -255,6 +286,15 @@ def _with_next(
     return made
 
 
+def between_steps(steps: Rows, chained: Mapping[str, str], late: Container[str] = ()) -> Rows:
+    """The rows between steps, of which there is one more.
+
+    A field of ``late``, such as the reward, has its value in the step after.
+    """
+    rows = {name: values[1:] if name in late else values[:-1] for name, values in steps.items()}
+    return rows | {following: steps[name][1:] for name, following in chained.items()}
+
+
 def as_one_stream(
     episodes: Sequence[EpisodeRecord], left_out: list[str]
 ) -> tuple[EpisodeRecord, ...]:
@@ -275,40 +315,3 @@ def as_one_stream(
         replace(one, is_cut=one.is_cut and k == 0, is_open=one.is_open and k == last)
         for k, one in enumerate(episodes)
     )
-
-
-def check_chained(header: Header, format: str) -> None:  # noqa: A002 (the word that users know)
-    """Raise ``ValueError`` unless next observations are the observations of the rows after.
-
-    For formats with one observation more than there are steps.
-    """
-    if header.chained.keys() != header.observations.keys():
-        raise ValueError(
-            f"{format}: expected next observations that are the observations of the rows after, as "
-            f"each step has one observation; {list(header.nexts.values())} differ somewhere; "
-            "formats 'd4rl', 'rllib' and 'lerobot' hold both"
-        )
-
-
-def check_steps(header: Header, format: str) -> None:  # noqa: A002 (the word that users know)
-    """Raise ``ValueError`` unless there are observations with final ones, actions and rewards.
-
-    For formats with one observation more than there are steps.
-    """
-    for role, found in (
-        ("observation", header.observations),
-        ("action", header.actions),
-        ("reward", header.reward),
-    ):
-        if not found:
-            raise ValueError(
-                f"{format}: expected a field of {role}s; {role}=... names it, one of "
-                f"{list(header.names)}"
-            )
-    lacking = [name for name in header.observations if header.following(name) is None]
-    if lacking:
-        raise ValueError(
-            f"{format}: expected fields {[f'next_{name}' for name in lacking]} of the same dtype "
-            f"and shape as {lacking}, as each episode has its final observation; formats 'd4rl', "
-            "'rllib' and 'lerobot' need none"
-        )

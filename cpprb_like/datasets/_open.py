@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from cpprb_like._arguments.checks import as_path
 from cpprb_like.checkpoint._progress import Tell, shown
-from cpprb_like.datasets._files import new_place, warn
+from cpprb_like.datasets._files import new_place, reading, warn
 from cpprb_like.datasets._format import BOTH, CUT, FINAL, LACKS, OPEN, Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import Names, Source
 from cpprb_like.datasets._into_buffer import fill
@@ -130,8 +131,11 @@ def _reading(
     found = _format(name)
     if not place.exists():
         raise FileNotFoundError(f"{place}: there is no such file or folder")
-    reader = found.open_reader(place) if split is None else found.open_split(place, split)
+    reader = found.open_reader(place, split)
     try:
+        if not hasattr(reader, "header"):
+            with reading(place):
+                reader.load()
         yield name, place, reader
     finally:
         reader.close()
@@ -234,7 +238,7 @@ def export(
     found = _format(name)
     source = Source(buffer, found.holds, observation, action, reward)
     _refuse(name, _losses(found, source), strict=strict)
-    found.check(source.header)
+    found.check_fields(source.header)
     if not source.header.rows:
         raise ValueError("expected a buffer with rows, got an empty one")
     entries = found.metadata(path, source.header, about or {})
@@ -243,9 +247,10 @@ def export(
         header = source.look(count.add)
         lost = _losses(found, source, header)
         _refuse(name, lost, strict=strict)
+        found.check_rows(header)
         with new_place(path, is_file=found.is_file) as place:
-            writer = found.open_writer(place, header, entries)
-            _write(writer, source, header, count)
+            writer: Writer = found.writer(place, header, entries)
+            _write(found, writer, source, header, count)
             lost += writer.lost
             _refuse(name, lost, strict=strict)
         count.finish()
@@ -281,10 +286,19 @@ def _losses(format: Format, source: Source, header: Header | None = None) -> lis
     return lost
 
 
-def _write(writer: Writer, source: Source, header: Header, count: _Count) -> None:
+def _write(
+    format: Format,  # noqa: A002
+    writer: Writer,
+    source: Source,
+    header: Header,
+    count: _Count,
+) -> None:
     count.at_least(header.rows * header.row_nbytes)
+    last = len(header.episodes) - 1
     try:
-        for number, record in enumerate(header.episodes):
+        for number, one in enumerate(header.episodes):
+            is_open = one.is_open and (number == last or OPEN not in format.lacks)
+            record = replace(one, is_open=is_open)
             writer.episode(number, record, count.of(source.chunks(number)))
         writer.close()
     except BaseException:

@@ -21,23 +21,24 @@ import numpy as np
 
 from cpprb_like.datasets import _tfrecord
 from cpprb_like.datasets._files import converted, is_native, need
-from cpprb_like.datasets._format import BOTH, Format, Reader, Writer
+from cpprb_like.datasets._format import BOTH, EpisodeWriter, Format, Reader, Steps
 from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._images import COLORS, decoded
 from cpprb_like.datasets._model import (
+    ENDS,
+    FLAG,
     Array,
     EpisodeRecord,
     Field,
     Header,
+    Place,
     Rows,
-    as_one_stream,
-    key_of,
+    between_steps,
     load_json,
     nest,
 )
-from cpprb_like.datasets._model import Path as Parts
 
-__all__ = ["FORMAT", "RldsReader", "RldsWriter"]
+__all__ = ["FORMAT"]
 
 NAME = "rlds"
 FEATURES, INFO = "features.json", "dataset_info.json"
@@ -47,23 +48,14 @@ FLAGS = ("is_first", "is_last", "is_terminal")
 SHARD = re.compile(r"(?:.*-)?(\w+)\.tfrecord-[0-9]+(?:-of-[0-9]+)?")
 ROLES = {"observation": "obs", "action": "act", "reward": "rew"}
 DISCOUNT = "discount"
-ENDS = ("terminated", "truncated")
-FLAG = np.dtype(np.bool_)
 IMAGE = "image"  # the encoding of what Pillow reads
 FLOAT = np.dtype(np.float32)
 
 
-def _places(header: Header) -> dict[str, Parts]:
-    """Where each field is in a step."""
-    places: dict[str, Parts] = {}
-    for place, found in (("observation", header.observations), ("action", header.actions)):
-        places |= {name: (place, *map(key_of, path)) for name, path in found.items()}
-    if header.reward is not None:
-        places[header.reward] = ("reward",)
-    if DISCOUNT in header.extra_keys(places) and header[DISCOUNT].is_single:
-        places[DISCOUNT] = (DISCOUNT,)
-    placed, taken = {*places, *header.chained.values()}, {*ROLES, *FLAGS, DISCOUNT}
-    return places | {name: (key,) for name, key in header.extra_keys(placed, taken).items()}
+def _places(header: Header) -> dict[str, Place]:
+    """Path of each field in a step; a single number called ``discount`` is the discount."""
+    has_discount = DISCOUNT in header.names and header[DISCOUNT].is_single
+    return header.places(ROLES, FLAGS if has_discount else (*FLAGS, DISCOUNT))
 
 
 def _dtype(field: Field) -> np.dtype[Any]:
@@ -93,11 +85,12 @@ def _dict(parts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _features(header: Header) -> dict[str, Any]:
-    """What ``features.json`` says."""
-    leaves: list[tuple[Parts, dict[str, Any]]] = []
-    for name, path in _places(header).items():
-        field = header.stored(name)
+def _features(columns: Mapping[Place, Field]) -> dict[str, Any]:
+    """What ``features.json`` says of the columns."""
+    leaves: list[tuple[Place, dict[str, Any]]] = []
+    for path, field in columns.items():
+        if path[0] in FLAGS:
+            continue
         if path == ("reward",) and field.dtype == FLOAT:
             leaf = _tensor("float32", (), "none")
         else:
@@ -113,52 +106,34 @@ def _features(header: Header) -> dict[str, Any]:
     return _dict({"steps": steps, "episode_id": _tensor("int64", (), "bytes")})
 
 
-class RldsWriter(Writer):
+class RldsWriter(EpisodeWriter):
     """Writes a folder of TensorFlow Datasets."""
 
+    flags = (("is_terminal",), ("is_last",))
+
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
-        self._folder, self._header, self._about = path, header, dict(about)
-        self._places = _places(header)
-        self._features = _features(header)
+        super().__init__(header, _places(header))
+        self._folder, self._about = path, dict(about)
         self._nbytes = 0
         name = f"{DATASET}-{SPLIT}.tfrecord-00000-of-00001"
         self._file = (path / name).open("xb")
 
-    def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
+    def whole(self, steps: Steps, final: Steps) -> None:
         """Write the record of an episode."""
-        header, n = self._header, record.length
-        columns: dict[str, list[Array]] = {name: [] for name in self._places}
-        flags: list[list[Array]] = [[], []]
-        at = 0
-        last: Rows = {}
-        for rows in chunks:
-            count = len(next(iter(rows.values())))
-            at += count
-            ends = header.last_flags(rows, count, record, is_last=at == n)
-            for found, values in zip(flags, ends, strict=True):
-                found.append(values)
-            for name, pieces in columns.items():
-                pieces.append(_flat(rows[name].astype(_dtype(header[name]), copy=False)))
-            last = {name: values[-1:] for name, values in rows.items()}
-        steps: Rows = {}
-        for name, path in self._places.items():
-            following = header.chained.get(name)
-            final = np.zeros_like(last[name]) if following is None else last[following]
-            final = final.astype(_dtype(header[name]), copy=False)
-            values = np.concatenate([*columns[name], _flat(final)])
-            if path == ("reward",) and header[name].dtype == FLOAT:
-                values = values.view(FLOAT).reshape(-1)
-            steps["/".join(("steps", *path))] = values
-        terminated, truncated = (np.concatenate(found) for found in flags)
+        n = self.record.length
+        terminated, truncated = (steps.pop(path) for path in self.flags)
         is_first, is_last, is_terminal = (np.zeros(n + 1, FLAG) for _ in FLAGS)
-        is_first[0], is_last[n] = not record.is_cut, terminated[-1] or truncated[-1]
+        is_first[0], is_last[n] = not self.record.is_cut, terminated[-1] or truncated[-1]
         is_terminal[n] = terminated[-1]
-        marks = (is_first, is_last, is_terminal)
-        steps |= {f"steps/{name}": found for name, found in zip(FLAGS, marks, strict=True)}
-        discount = 1 - np.append(terminated, terminated[-1]).astype(FLOAT)
-        steps.setdefault(f"steps/{DISCOUNT}", discount)
-        steps["episode_id"] = _flat(np.array([number], np.int64))
-        data = _tfrecord.dump_example(steps)
+        found: Rows = dict(zip(FLAGS, (is_first, is_last, is_terminal), strict=True))
+        found[DISCOUNT] = 1 - np.append(terminated, terminated[-1]).astype(FLOAT)
+        for path, values in steps.items():
+            values = np.concatenate([values, final[path]])
+            is_list = path == ("reward",) and values.dtype == FLOAT
+            found["/".join(path)] = values if is_list else _flat(values, self.columns[path])
+        example = {f"steps/{name}": values for name, values in found.items()}
+        example["episode_id"] = np.array([[self.number]], np.int64).view(np.uint8)
+        data = _tfrecord.dump_example(example)
         _tfrecord.write(self._file, data)
         self._nbytes += len(data)
 
@@ -175,12 +150,13 @@ class RldsWriter(Writer):
                 {
                     "name": SPLIT,
                     "numBytes": str(self._nbytes),
-                    "shardLengths": [str(len(self._header.episodes))],
+                    "shardLengths": [str(len(self.header.episodes))],
                     "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
                 }
             ],
         }
-        for name, document in {FEATURES: self._features, INFO: {**info, **self._about}}.items():
+        documents = {FEATURES: _features(self.columns), INFO: {**info, **self._about}}
+        for name, document in documents.items():
             (self._folder / name).write_text(json.dumps(document, indent=1), encoding="utf-8")
 
     def abandon(self) -> None:
@@ -188,8 +164,9 @@ class RldsWriter(Writer):
         self._file.close()
 
 
-def _flat(values: Array) -> Array:
+def _flat(values: Array, field: Field) -> Array:
     """The bytes of each value: uint8 of shape (n, k)."""
+    values = values.astype(_dtype(field), copy=False)
     return np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
 
 
@@ -206,54 +183,39 @@ class _Leaf(NamedTuple):
 class RldsReader(Reader):
     """Reads a folder of TensorFlow Datasets: all of it, or one split."""
 
-    header: Header
+    has_final = True
 
-    def __init__(self, path: Path, split: str | None = None) -> None:
-        self._folder = path
-        self.left_out: list[str] = []
-        self._leaves = dict(self._read_features())
-        files = _files(path, split)
-        self._records = [record for found in files for record in _tfrecord.records(found)]
-        self.header = self._read_header()
-
-    def _read_features(self) -> Iterator[tuple[Parts, _Leaf]]:
+    def read_fields(self) -> HeaderBuilder:
         """The features of a step that have numbers of a known shape."""
-        path = self._folder / FEATURES
+        path = self.path / FEATURES
         found = load_json(path.read_bytes(), str(path))
-        try:
-            steps = found["featuresDict"]["features"]["steps"]["sequence"]["feature"]
-            for place, node in _walk(steps):
-                leaf = _leaf(node)
-                if leaf is None:
-                    self.left_out.append(f"{'/'.join(place)} ({node.get('pythonClassName')})")
-                else:
-                    if leaf.encoding == IMAGE:
-                        need("PIL.Image", NAME)
-                    yield place, leaf
-        except (AttributeError, KeyError, OverflowError, TypeError) as error:
-            raise ValueError(f"{path}: expected features with steps: {error!r}") from None
-
-    def _read_header(self) -> Header:
+        steps = found["featuresDict"]["features"]["steps"]["sequence"]["feature"]
+        self._leaves: dict[Place, _Leaf] = {}
+        for place, node in _walk(steps):
+            leaf = _leaf(node)
+            if leaf is None:
+                self.left_out.append(f"{'/'.join(place)} ({node.get('pythonClassName')})")
+                continue
+            if leaf.encoding == IMAGE:
+                need("PIL.Image", NAME)
+            self._leaves[place] = leaf
         builder = HeaderBuilder(ROLES, self.left_out, makes_next=True, made=ENDS)
         paths = [path for path in self._leaves if path[0] not in FLAGS]
         builder.add(paths, lambda path, name: replace(self._leaves[path].field, name=name))
-        self._places = builder.places
-        marks: list[Parts] = [("is_last",)]
-        marks += [path for path in [("is_first",)] if path in self._leaves]
-        episodes, records = [], []
-        for record in self._records:
-            is_last, *is_first = self._steps(record, marks).values()
-            n = len(is_last) - 1
-            if n > 0:
-                is_cut = bool(is_first and not is_first[0][:1].any())
-                episodes.append(EpisodeRecord(n, is_cut=is_cut, is_open=not is_last[-1]))
-                records.append(record)
-        if not episodes:
-            raise ValueError(f"{self._folder}: expected an episode with rows, got none")
-        self._records = records
-        return replace(builder.header(), episodes=as_one_stream(episodes, self.left_out))
+        return builder
 
-    def _steps(self, record: _tfrecord.Record, places: list[Parts]) -> dict[Parts, Array]:
+    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, _tfrecord.Record]]:
+        """The records of all files."""
+        marks: list[Place] = [("is_last",)]
+        marks += [path for path in [("is_first",)] if path in self._leaves]
+        for file in _files(self.path, self.split):
+            for record in _tfrecord.records(file):
+                is_last, *is_first = self._steps(record, marks).values()
+                is_cut = bool(is_first and not is_first[0][:1].any())
+                is_open = bool(len(is_last)) and not is_last[-1]
+                yield EpisodeRecord(len(is_last) - 1, is_cut=is_cut, is_open=is_open), record
+
+    def _steps(self, record: _tfrecord.Record, places: list[Place]) -> dict[Place, Array]:
         """Some features of all steps of an episode."""
         try:
             example = _tfrecord.load_example(_tfrecord.read_record(record))
@@ -261,7 +223,7 @@ class RldsReader(Reader):
         except ValueError as error:
             raise ValueError(f"{record.path}: {error}") from None
 
-    def _values(self, example: Mapping[str, Any], place: Parts) -> Array:
+    def _values(self, example: Mapping[str, Any], place: Place) -> Array:
         name = "/".join(("steps", *place))
         if name not in example or place not in self._leaves:
             raise ValueError(f"{name}: expected a feature of this name, got none")
@@ -284,29 +246,22 @@ class RldsReader(Reader):
             raise ValueError(f"{name}: expected {size} numbers for each step, got {len(values)}")
         return converted(values, field.dtype, name).reshape(-1, *field.shape)
 
-    def rows(self, number: int, most: int) -> Iterator[Rows]:
+    def read(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
         header, n = self.header, self.header.episodes[number].length
-        flags = [("is_last",), ("is_terminal",)]
-        steps = self._steps(self._records[number], [*self._places.values(), *flags])
-        if {len(values) for values in steps.values()} != {n + 1}:
-            raise ValueError(f"{self._folder}: episode {number}: expected {n + 1} steps")
-        is_last, is_terminal = (steps[place].reshape(n + 1) != 0 for place in flags)
-        truncated = is_last & ~is_terminal
+        flags: list[Place] = [("is_last",), ("is_terminal",)]
+        found = self._steps(self.spans[number], [*self.places.values(), *flags])
+        if {len(values) for values in found.values()} != {n + 1}:
+            raise ValueError(f"{self.path}: episode {number}: expected {n + 1} steps")
+        is_last, is_terminal = (found[place].reshape(n + 1) != 0 for place in flags)
+        steps = {name: found[place] for name, place in self.places.items()}
+        steps |= {"terminated": is_terminal, "truncated": is_last & ~is_terminal}
         for start in range(0, n, most):
-            stop = min(start + most, n)
-            rows: Rows = {}
-            for name, place in self._places.items():
-                values = steps[place][start : stop + 1]
-                rows[name] = values[:-1]
-                if name in header.chained:
-                    rows[header.chained[name]] = values[1:]
-            for flag, found in zip(ENDS, (is_terminal, truncated), strict=True):
-                rows[flag] = found[start + 1 : stop + 1]
-            yield rows
+            part = {name: values[start : start + most + 1] for name, values in steps.items()}
+            yield between_steps(part, header.chained, late=ENDS)
 
 
-def _walk(node: Any, path: Parts = ()) -> Iterator[tuple[Parts, Any]]:
+def _walk(node: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
     if "featuresDict" in node and len(path) < 32:
         for key, part in node["featuresDict"]["features"].items():
             yield from _walk(part, (*path, str(key)))
@@ -360,17 +315,13 @@ class Rlds(Format):
 
     name = NAME
     reader, writer = RldsReader, RldsWriter
-    has_final = True
+    has_splits = True
     keys = ("description", "citation")
     lacks = (BOTH,)
 
     def told_by(self, path: Path) -> bool:
-        """Whether a path is one of this format."""
+        """Whether the files at a path are of this format."""
         return path.is_dir() and (path / FEATURES).is_file() and any(path.glob("*.tfrecord*"))
-
-    def open_split(self, path: Path, split: str) -> RldsReader:
-        """A reader of the files of one split."""
-        return RldsReader(path, split)
 
 
 FORMAT = Rlds()

@@ -156,6 +156,7 @@ class RllibReader(Reader):
     def __init__(self, path: Path) -> None:
         need("pyarrow", NAME)
         self.left_out: list[str] = []
+        self.path = path
         self._paths = sorted(_files_of(path)) if path.is_dir() else [path]
         if not self._paths:
             raise ValueError(f"{path}: expected files that end in .parquet, got none")
@@ -165,7 +166,6 @@ class RllibReader(Reader):
         try:
             with _arrow.reading(self._paths[0]):
                 self.header = self._read_header()
-            self.unknown = tuple(self.header.chained.values())
             episodes = as_one_stream(self._episodes(), self.left_out)
             self.header = replace(self.header, episodes=episodes)
         except BaseException:

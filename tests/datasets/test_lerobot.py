@@ -351,7 +351,7 @@ def test_channels_are_last_whatever_the_info_says(tmp_path: Path) -> None:
         ({"features": {"more": {"dtype": "int64", "shape": [1]}}}, "more"),
         (
             {"features": {"observation.images.top": {"dtype": "image", "shape": [9, 9, 3]}}},
-            r"expected an image of \(9, 9\), got \(4, 6\)",
+            r"expected an image: size \(9, 9\), got \(4, 6\)",
         ),
         (
             {"features": {"observation.images.top": {"dtype": "image", "shape": [4, 6]}}},

@@ -300,7 +300,7 @@ def test_what_is_no_such_image_is_named(
     action = image((6, 5, 3)) if wrong == "numbers" else tensor("float32")
     write_foreign(tmp_path, {"camera": image((6, 5, 3))}, {"camera": files}, action)
     said = {
-        "size": r"camera: expected an image of \(6, 5\), got \(5, 6\)",
+        "size": r"camera: expected an image: size \(6, 5\), got \(5, 6\)",
         "bytes": "camera: expected an image: ",
         "numbers": "action: expected an image for each step, got numbers",
     }
