@@ -5,46 +5,31 @@ A value of shape ``(2, 3)`` is a fixed-size list of fixed-size lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from cpprb_like.datasets._files import is_native, need
-from cpprb_like.datasets._model import Array, Field
+from cpprb_like.datasets._files import is_native, need, reading
+from cpprb_like.datasets._model import Array, Field, Place, Rows
 
 __all__ = [
-    "Cursor",
+    "ParquetFiles",
+    "ParquetWriter",
     "column",
     "field_of",
     "flat",
-    "opened",
     "part",
     "parts",
-    "reading",
     "struct",
     "values_of",
 ]
 
 MOST_AXES = 32
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Whatever pyarrow says of a damaged file, as a ``ValueError`` that names it."""
-    try:
-        yield
-    except (FileNotFoundError, IsADirectoryError, PermissionError, MemoryError):
-        raise
-    except ValueError as error:  # ArrowInvalid is one
-        if str(error).startswith(str(path)):
-            raise
-        raise ValueError(f"{path}: {error}") from error
-    except (OSError, KeyError, TypeError, AttributeError, NotImplementedError, IndexError) as error:
-        raise ValueError(f"{path}: expected a sound file of Arrow: {error}") from error
+EXTENSION = b"ARROW:extension:name"  # metadata of a column of a type that is not registered
 
 
 def column(values: Array, *, is_flat: bool = False) -> Any:
@@ -114,60 +99,147 @@ def field_of(found: Any, name: str) -> Field | None:
     return Field(name, values.dtype, shape) if is_native(values.dtype) else None
 
 
-def opened(path: Path) -> Any:
-    """A Parquet file."""
-    parquet = need("pyarrow.parquet", "parquet")
-    with reading(path):
-        return parquet.ParquetFile(path, pre_buffer=False)
+class ParquetWriter:
+    """A Parquet file, to which rows are written group by group.
 
-
-class Cursor:
-    """Rows of a Parquet file: fast where they follow those that were read before.
-
-    Holds one batch, of at most ``most`` rows.
+    Parameters
+    ----------
+    path : pathlib.Path
+    most : int
+        Rows of a group, which wait in memory until there are as many.
+    metadata : dict of str to str
+        Metadata of the schema.
+    options
+        Those of ``pyarrow.parquet.ParquetWriter``.
     """
 
-    def __init__(self, path: Path, file: Any, columns: list[str], most: int) -> None:
-        self._path, self._file, self._columns, self._most = path, file, columns, most
-        counts = [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
-        self._starts = np.cumsum([0, *counts], dtype=np.int64)
-        self._batches: Iterator[Any] = iter(())
-        self._group = -1
-        self._batch: Any = None
-        self._start = self._stop = 0  # of the batch
+    def __init__(
+        self, path: Path, most: int, metadata: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._most, self._metadata, self._options = path, most, metadata, options
+        self._waiting: list[Any] = []
+        self._n = 0
+        self._writer: Any = None
 
-    def read(self, start: int, stop: int) -> Iterator[Any]:
-        """Batches that have the rows from ``start`` to ``stop``, in order."""
+    def add(self, columns: Mapping[str, Any]) -> None:
+        """Write rows behind those before: an array of Arrow for each column."""
+        table = need("pyarrow", "arrow").table(dict(columns))
+        self._waiting.append(table.replace_schema_metadata(self._metadata))
+        self._n += len(table)
+        if self._n >= self._most:
+            self._write()
+
+    def _write(self) -> None:
+        table = need("pyarrow", "arrow").concat_tables(self._waiting)
+        self._waiting, self._n = [], 0
+        if self._writer is None:
+            writer = need("pyarrow.parquet", "arrow").ParquetWriter
+            self._writer = writer(self._path, table.schema, **self._options)
+        self._writer.write_table(table, row_group_size=self._most)
+
+    def nbytes(self) -> int:
+        """Bytes on the disk so far."""
+        return self._path.stat().st_size if self._writer is not None else 0
+
+    def close(self) -> None:
+        """Write the waiting rows and the footer."""
+        if self._n:
+            self._write()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class ParquetFiles:
+    """The rows of Parquet files, one file after the other, by number.
+
+    Reading is fast where rows follow those that were read before. One file is open at a time, and
+    one batch of rows is in memory.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = list(paths)
+        self._number = -1
+        self._file: Any = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._key: tuple[Any, ...] = ()  # what `_batches` iterates over
+        self._batch: Any = None
+        self._start = self._stop = 0  # rows of the batch in its file
+
+    def open(self, number: int) -> Any:
+        """Open a file, as a ``pyarrow.parquet.ParquetFile``."""
+        if number != self._number:
+            self.close()
+            with reading(self.paths[number]):
+                module = need("pyarrow.parquet", "parquet")
+                self._file = module.ParquetFile(self.paths[number], pre_buffer=False)
+                meta = self._file.metadata
+            counts = [meta.row_group(k).num_rows for k in range(meta.num_row_groups)]
+            self._groups = np.cumsum([0, *counts], dtype=np.int64)
+            self._number = number
+        return self._file
+
+    @cached_property
+    def starts(self) -> Array:
+        """Number of the first row of each file, and of all rows."""
+        counts = []
+        for number, path in enumerate(self.paths):
+            file = self.open(number)
+            with reading(path):
+                counts.append(file.metadata.num_rows)
+        return np.cumsum([0, *counts], dtype=np.int64)
+
+    def read(
+        self, start: int, stop: int, columns: list[str], most: int, convert: Callable[[Any], Rows]
+    ) -> Iterator[Rows]:
+        """The rows from ``start`` to ``stop``, converted from batches of at most ``most`` rows."""
         while start < stop:
-            if not self._start <= start < self._stop:
-                self._go_to(start)
-            n = min(stop, self._stop) - start
-            with reading(self._path):
-                yield self._batch.slice(start - self._start, n)
+            number = int(np.searchsorted(self.starts, start, side="right")) - 1
+            if number >= len(self.paths):
+                raise ValueError(f"expected row {start}, got {self.starts[-1]} rows")
+            first = int(self.starts[number])
+            self.open(number)
+            with reading(self.paths[number]):
+                self._go_to(start - first, columns, most)
+                n = min(stop, first + self._stop) - start
+                rows = convert(self._batch.slice(start - first - self._start, n))
+            yield rows
             start += n
 
-    def _go_to(self, row: int) -> None:
+    def _go_to(self, row: int, columns: list[str], most: int) -> None:
         """Read on to the batch of a row, in the group of rows that has it and in no other."""
-        group = int(np.searchsorted(self._starts, row, side="right")) - 1
-        if group >= len(self._starts) - 1:
-            raise ValueError(f"{self._path}: expected row {row}, got {self._starts[-1]} rows")
-        with reading(self._path):
-            if group != self._group or row < self._start:
-                self._batch = None
-                self._batches = self._file.iter_batches(
-                    self._most, [group], self._columns, use_threads=False
-                )
-                self._group, self._stop = group, int(self._starts[group])
-            while self._stop <= row:
-                self._batch = next(self._batches, None)
-                if self._batch is None or len(self._batch) == 0:
-                    raise ValueError(f"expected row {row}, got {self._stop} rows")
-                self._start, self._stop = self._stop, self._stop + len(self._batch)
+        starts = self._groups
+        group = int(np.searchsorted(starts, row, side="right")) - 1
+        if group >= len(starts) - 1:
+            raise ValueError(f"expected row {row}, got {starts[-1]} rows")
+        key = group, most, *columns
+        if key != self._key or row < self._start:
+            self._forget()
+            self._batches = self._file.iter_batches(most, [group], columns, use_threads=False)
+            self._key, self._start, self._stop = key, int(starts[group]), int(starts[group])
+        while self._stop <= row:
+            self._batch = next(self._batches, None)
+            if self._batch is None or len(self._batch) == 0:
+                raise ValueError(f"expected row {row}, got {self._stop} rows")
+            self._start, self._stop = self._stop, self._stop + len(self._batch)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._forget()
+        if self._file is not None:
+            self._file.close()
+        self._file, self._number = None, -1
 
 
 def struct(
-    parts: Mapping[tuple[str, ...], Any],
-    shapes: Mapping[tuple[str, ...], tuple[int, ...]] = MappingProxyType({}),
+    parts: Mapping[Place, Any],
+    shapes: Mapping[Place, tuple[int, ...]] = MappingProxyType({}),
 ) -> Any:
     """Arrays by path as an array of structs; that of path () as it is.
 
@@ -188,7 +260,7 @@ def struct(
     return pa.StructArray.from_arrays(arrays, fields=fields)
 
 
-def part(found: Any, path: tuple[str, ...], name: str) -> Any:
+def part(found: Any, path: Place, name: str) -> Any:
     """The array at a path of an array of structs."""
     pa = need("pyarrow", "arrow")
     for key in path:
@@ -200,11 +272,13 @@ def part(found: Any, path: tuple[str, ...], name: str) -> Any:
     return found
 
 
-def parts(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of a type's leaves."""
+def parts(field: Any, path: Place = ()) -> Iterator[Place]:
+    """The paths of a column's leaves. An extension that was not registered is a leaf."""
     pa = need("pyarrow", "arrow")
-    if pa.types.is_struct(kind) and len(path) < MOST_AXES:
+    kind = field.type
+    is_nest = pa.types.is_struct(kind) and EXTENSION not in (field.metadata or {})
+    if is_nest and len(path) < MOST_AXES:
         for k in range(kind.num_fields):
-            yield from parts(kind.field(k).type, (*path, kind.field(k).name))
+            yield from parts(kind.field(k), (*path, kind.field(k).name))
     else:
         yield path

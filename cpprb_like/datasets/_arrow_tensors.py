@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -18,12 +17,12 @@ import numpy as np
 
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need
-from cpprb_like.datasets._model import Array, Path, load_json
+from cpprb_like.datasets._model import Array, Place, load_json
 
-__all__ = ["column", "part", "parts"]
+__all__ = ["column", "part"]
 
 OF_RAY = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
-NAME, METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
+METADATA = b"ARROW:extension:metadata"
 
 
 @cache
@@ -61,19 +60,7 @@ def column(values: Array) -> Any:
     return pa.ExtensionArray.from_storage(_type_of_ray()(flat.type, shape), stored)
 
 
-def parts(field: Any, path: Path = ()) -> Iterator[Path]:
-    """The paths of a column's leaves."""
-    pa = need("pyarrow", "arrow")
-    kind = field.type
-    is_nest = pa.types.is_struct(kind) and NAME not in (field.metadata or {})
-    if is_nest and len(path) < _arrow.MOST_AXES:
-        for k in range(kind.num_fields):
-            yield from parts(kind.field(k), (*path, kind.field(k).name))
-    else:
-        yield path
-
-
-def part(field: Any, found: Any, path: Path) -> Any:
+def part(field: Any, found: Any, path: Place) -> Any:
     """The values at a path of a column, as Arrow's own types have them.
 
     Parameters
@@ -109,7 +96,7 @@ def _plain(field: Any, found: Any, name: str) -> Any:
         if kind.extension_name in OF_RAY and isinstance(kind, pa.ExtensionType):
             return _shaped(found.storage, _shape(kind.__arrow_ext_serialize__(), name), name)
         return kind.extension_name
-    extension = metadata.get(NAME, b"").decode(errors="replace")
+    extension = metadata.get(_arrow.EXTENSION, b"").decode(errors="replace")
     if extension in OF_RAY:
         return _shaped(found, _shape(metadata.get(METADATA, b""), name), name)
     return extension or found

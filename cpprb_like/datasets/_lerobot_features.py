@@ -6,7 +6,6 @@ Not here: files (``_lerobot``), PNG (``_images``), and frames of videos (``_vide
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +13,14 @@ import numpy as np
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import converted, is_native, is_plain, need
 from cpprb_like.datasets._images import COLORS, decoded, encoded
-from cpprb_like.datasets._model import Array, Field, Header, key_of
-from cpprb_like.datasets._model import Path as Parts
+from cpprb_like.datasets._model import Array, Field, Header, Place
 
 __all__ = [
     "DEFAULTS",
     "DONE",
     "NAME",
-    "REWARD",
+    "OBSERVATION",
+    "ROLES",
     "TERMINATED",
     "TRUNCATED",
     "Feature",
@@ -41,7 +40,16 @@ DEFAULTS = {
 }
 REWARD, DONE = "next.reward", "next.done"
 TERMINATED, TRUNCATED = "next.terminated", "next.truncated"
-TAKEN = {*DEFAULTS, REWARD, DONE, TERMINATED, TRUNCATED, "task"}
+OBSERVATION = "observation"
+ROLES = {
+    OBSERVATION: "obs",
+    "action": "act",
+    REWARD: "rew",
+    DONE: "done",
+    TERMINATED: "terminated",
+    TRUNCATED: "truncated",
+}
+TAKEN = {*DEFAULTS, "task"}
 MOST_AXES = 5  # of LeRobot's arrays
 PIECE = 1 << 18  # numbers that are float64 at a time
 
@@ -150,27 +158,19 @@ def _made(column: str, field: Field) -> Feature:
 
 def features_of(header: Header) -> dict[str, Feature]:
     """The feature of each field, but for next observations of the row after, and flags of ends."""
-    columns: dict[str, str] = {}
-    for name, path in header.observations.items():
-        is_image = _made("", header[name]).kind == "image"
-        column = ".".join(("observation", *_observation(path, is_image=is_image)))
-        while column in columns.values():
-            column += "_"
-        columns[name] = column
-    for name, path in header.actions.items():
-        columns[name] = ".".join(("action", *map(key_of, path)))
-    if header.reward is not None:
-        columns[header.reward] = REWARD
-    placed = {*columns, *header.chained.values()}
-    columns |= header.extra_keys(placed, TAKEN)
-    return {
-        name: (
-            Feature(column, header[name])
-            if name in header.actions
-            else _made(column, header.stored(name))
-        )
-        for name, column in columns.items()
-    }
+    made: dict[str, Feature] = {}
+    taken: set[str] = set()
+    for name, path in header.places(ROLES, TAKEN).items():
+        column = ".".join(path)
+        if name in header.observations:
+            is_image = _made("", header[name]).kind == "image"
+            column = ".".join((OBSERVATION, *_observation(path[1:], is_image=is_image)))
+            while column in taken:
+                column += "_"
+            taken.add(column)
+        is_numbers = name in header.actions
+        made[name] = (Feature if is_numbers else _made)(column, header.stored(name))
+    return made
 
 
 def is_held(field: Field) -> bool:
@@ -178,9 +178,9 @@ def is_held(field: Field) -> bool:
     return is_plain(field) and field.dtype != np.uint64 and len(field.shape) <= MOST_AXES
 
 
-def _observation(path: Parts, *, is_image: bool) -> Parts:
+def _observation(path: Place, *, is_image: bool) -> Place:
     """How LeRobot names an observation: ``state``, ``image``, or ``images.top``."""
-    parts = tuple(map(key_of, path))
+    parts = path
     if not parts:
         return ("image",) if is_image else ("state",)
     return ("images", *parts) if is_image and parts[0] not in ("image", "images") else parts
@@ -189,9 +189,11 @@ def _observation(path: Parts, *, is_image: bool) -> Parts:
 # ---------------------------------------------------------------------- features as fields
 
 
-def feature_of(column: str, name: str, found: Mapping[str, Any]) -> Feature | None:
+def feature_of(column: str, name: str, found: Any) -> Feature | None:
     """A feature as ``info.json`` tells it; None if a buffer cannot hold such values."""
-    kind, shape = found["dtype"], found["shape"]
+    if not isinstance(found, dict):
+        raise ValueError(f"{column}: expected features as JSON objects, got {found!r}")
+    kind, shape = found.get("dtype"), found.get("shape")
     if not isinstance(kind, str) or not isinstance(shape, list) or len(shape) > MOST_AXES:
         raise ValueError(f"{column}: expected a feature with dtype and shape, got {found!r}")
     if not all(type(length) is int and 0 <= length < 1 << 40 for length in shape):
@@ -258,10 +260,10 @@ class Statistics:
             self._squares = self._squares + other._squares + between
         self.count = n
 
-    def to_json(self, feature: Feature | None) -> dict[str, list[Any]]:
+    def to_json(self, feature: Feature) -> dict[str, list[Any]]:
         """As LeRobot has them: of images by channel, of values from 0 to 1."""
         count, scale, shape = self.count, 1.0, np.shape(self._mean) or (1,)
-        if feature is not None and feature.kind == "image":
+        if feature.kind == "image":
             height, width, channels = feature.image_shape
             count, scale, shape = count // (height * width), 255.0, (channels, 1, 1)
         with np.errstate(all="ignore"):

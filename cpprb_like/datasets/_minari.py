@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cpprb_like.datasets import _arrow, _hdf5, _minari_metadata
+from cpprb_like.datasets import _hdf5, _minari_metadata
+from cpprb_like.datasets._files import reading
 from cpprb_like.datasets._format import CUT, Format, Reader
 from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._minari_arrow import ArrowStorage, ArrowWriter
@@ -60,7 +61,7 @@ class MinariReader(Reader):
         metadata = _minari_metadata.read(folder)
         self.about = _minari_metadata.about_of(metadata)
         self.left_out: list[str] = []
-        self._reading = _hdf5.reading if kind == "hdf5" else _arrow.reading
+        self._reading = _hdf5.reading if kind == "hdf5" else reading
         self._numbers: list[int] = []
         self._places: dict[str, Parts] = {}
         self._storage: Storage = STORAGES[kind](folder, metadata)

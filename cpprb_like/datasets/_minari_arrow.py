@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _arrow, _minari_metadata
-from cpprb_like.datasets._files import need
+from cpprb_like.datasets._files import need, reading
 from cpprb_like.datasets._minari_metadata import Leaf
 from cpprb_like.datasets._minari_storage import (
     ENDS,
@@ -115,7 +115,7 @@ class ArrowStorage(Storage):
         paths = sorted(folder.glob(f"*.{self.kind}"))
         if len(paths) != 1:
             raise ValueError(f"{folder}: expected one file of {self.kind}, got {len(paths)}")
-        with _arrow.reading(paths[0]):
+        with reading(paths[0]):
             if self.kind == "parquet":
                 table = need("pyarrow.parquet", NAME).ParquetFile(paths[0]).read()
             else:
@@ -139,7 +139,7 @@ class _Folder(StoredEpisode):
         """The paths of all values."""
         for column in self._table.schema:
             if column.name != "episode_id":
-                yield from ((column.name, *path) for path in _arrow.parts(column.type))
+                yield from ((column.name, *path) for path in _arrow.parts(column))
 
     def field(self, path: Parts, name: str, leaf: Leaf | None) -> Field | str:
         """The field that a column makes, or the reason why it makes none."""

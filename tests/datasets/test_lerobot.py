@@ -15,7 +15,8 @@ from optional import need
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.datasets import describe
-from cpprb_like.datasets._lerobot_features import Statistics
+from cpprb_like.datasets._lerobot_features import Feature, Statistics
+from cpprb_like.datasets._model import Field
 from cpprb_like.errors import DataLossWarning
 
 pytestmark = pytest.mark.filterwarnings(
@@ -502,7 +503,7 @@ def test_statistics_are_those_of_all_samples(rng: np.random.Generator) -> None:
         other = Statistics()
         other.add(piece)
         found.merge(other)
-    made = found.to_json(None)
+    made = found.to_json(Feature("x", Field("x", np.dtype("f8"), (4,))))
     assert made["count"] == [1000]
     np.testing.assert_allclose(made["mean"], samples.mean(axis=0), rtol=1e-13)
     np.testing.assert_allclose(made["std"], samples.std(axis=0), rtol=1e-9)

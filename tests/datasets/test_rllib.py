@@ -144,7 +144,7 @@ def timed(ids: list[str], times: list[int], **columns: Any) -> Any:
 @pytest.mark.parametrize(
     ("ids", "times", "match"),
     [
-        (["0", "1"] * 3, [0, 0, 1, 1, 2, 2], "'0': expected its rows in a row"),
+        (["0", "1"] * 2, [0, 0, 2, 2], "'0': expected its rows in a row"),
         (["0"] * 4, [3, 2, 1, 0], "t to count the steps, got 2 after 3"),
         (["0"] * 4, [0, 1, 7, 8], "got 7 after 1"),
     ],
@@ -162,11 +162,13 @@ def test_rows_out_of_order_are_refused(
 
 @ids_are_told
 def test_rows_of_several_agents_are_told_apart(tmp_path: Path) -> None:
-    """Those of one agent are an episode; side by side they are refused."""
+    """Those of one agent are an episode; side by side they are refused unless ``t`` goes on."""
     path = tmp_path / "x.parquet"
     parquet.write_table(timed(["0"] * 4, [0, 1, 0, 1], agent_id=["a", "a", "b", "b"]), path)
     assert [one.length for one in describe(path).episodes] == [2, 2]
     parquet.write_table(timed(["0"] * 4, [0, 0, 1, 1], agent_id=["a", "b"] * 2), path)
+    assert [one.length for one in describe(path).episodes] == [2, 2]
+    parquet.write_table(timed(["0"] * 4, [0, 0, 3, 1], agent_id=["a", "b"] * 2), path)
     with pytest.raises(ValueError, match=r"by eps_id, agent_id and t$"):
         ReplayBuffer.from_dataset(path)
 
@@ -185,12 +187,20 @@ def test_an_episode_goes_on_in_the_next_file(tmp_path: Path) -> None:
     assert rows["next_obs"].ravel().tolist() == [101, 102, 103, 101]
 
 
-def test_an_episode_that_lies_in_files_apart_is_refused(tmp_path: Path) -> None:
-    """When the rows of another one come between."""
-    parquet.write_table(timed(["0", "1"], [0, 0]), tmp_path / "0.parquet")
-    parquet.write_table(timed(["0", "1"], [1, 1]), tmp_path / "1.parquet")
-    with pytest.raises(ValueError, match="'0': expected its rows in a row"):
-        ReplayBuffer.from_dataset(tmp_path)
+def test_episodes_go_on_by_turns_where_t_does(tmp_path: Path) -> None:
+    """In one file and over files: a step is of the episode whose count it goes on."""
+    tables = (["0", "1"] * 2, [0, 0, 1, 1]), (["0", "1"], [2, 2])
+    for number, (ids, times) in enumerate(tables):
+        steps = [[float(10 * int(name) + t)] for name, t in zip(ids, times, strict=True)]
+        parquet.write_table(timed(ids, times, obs=steps), tmp_path / f"{number}.parquet")
+
+    with pytest.warns(DataLossWarning, match="2 of 6 steps are left out"):
+        rb = ReplayBuffer.from_dataset(tmp_path)
+
+    rows = rb.get_all_transitions()
+    assert [one.length for one in rb.episodes.list()] == [2, 2]
+    assert rows["obs"].ravel().tolist() == [0, 1, 10, 11]
+    assert rows["next_obs"].ravel().tolist() == [1, 2, 11, 12]
 
 
 def test_steps_without_names_of_episodes_begin_at_0(tmp_path: Path) -> None:
