@@ -3,7 +3,8 @@
 zlib sums up 1 to 2 GB/s, which is slower than a file is read. The remainder of a long polynomial is
 found by folding: 64 bytes are multiplied into the next 64 by two constants, powers of x modulo the
 polynomial, so four products run side by side. What is left of 16 bytes is reduced after Barrett.
-On other machines, and for less than 64 bytes, zlib does it. CRC-32C, that of TFRecord, goes byte by byte.
+On other machines, and for less than 64 bytes, zlib does it. CRC-32C, that of TFRecord, goes byte
+by byte.
 
 Source: Gopal, Ozturk, Guilford et al. (2009), "Fast CRC Computation for Generic Polynomials Using
 PCLMULQDQ Instruction", for bits in reflected order.

@@ -288,7 +288,7 @@ class Format:
                 f"split: expected none, as data sets of format {self.name!r} have no splits; "
                 f"got {split!r} for {path}"
             )
-        return self.reader(path) if split is None else self.reader(path, split)
+        return self.reader(path, split)
 
     def check_fields(self, header: Header) -> None:
         """Raise ``ValueError`` if the fields lack something that the format needs."""

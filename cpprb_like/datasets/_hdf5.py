@@ -7,13 +7,12 @@ file has no bytes for are refused before anything is read; and nothing is read b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cpprb_like._machine.byte_order import native
-from cpprb_like.datasets._files import need
-from cpprb_like.datasets._model import Array, Field
+from cpprb_like.datasets._files import need, reading
+from cpprb_like.datasets._model import Array, Field, Place
 
 __all__ = [
     "check",
@@ -24,7 +23,6 @@ __all__ = [
     "members",
     "opened",
     "read",
-    "reading",
 ]
 
 HDF5 = "hdf5"
@@ -36,21 +34,6 @@ def opened(path: Path, format: str, mode: str) -> Any:  # noqa: A002 (the argume
     h5py = need("h5py", format)
     with reading(path):
         return h5py.File(path, mode)
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Whatever h5py says of a damaged file, as a ``ValueError`` that names it."""
-    try:
-        yield
-    except (FileNotFoundError, FileExistsError, IsADirectoryError, PermissionError, MemoryError):
-        raise
-    except ValueError as error:
-        if str(error).startswith(str(path)):
-            raise
-        raise ValueError(f"{path}: {error}") from error
-    except (OSError, RuntimeError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path}: expected a sound HDF5 file: {error}") from error
 
 
 def is_group(found: Any) -> bool:
@@ -72,7 +55,7 @@ def member(group: Any, name: str) -> Any:
     return found
 
 
-def members(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def members(group: Any) -> Iterator[tuple[Place, Any]]:
     """All data sets below a group, with their paths; ``ValueError`` if a group is there twice."""
     yield from _members(group, (), {_address(group)})
 
@@ -82,9 +65,7 @@ def _address(group: Any) -> int:
     return int(need("h5py", HDF5).h5o.get_info(group.id).addr)
 
 
-def _members(
-    group: Any, path: tuple[str, ...], seen: set[int]
-) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _members(group: Any, path: Place, seen: set[int]) -> Iterator[tuple[Place, Any]]:
     h5py = need("h5py", HDF5)
 
     if len(path) > 32:

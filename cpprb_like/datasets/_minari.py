@@ -1,124 +1,220 @@
 """Minari: episodes with one observation more than steps, in HDF5, Arrow or Parquet.
 
 An extra field is one of ``infos``. Not here: the storages (``_minari_hdf5``, ``_minari_arrow``),
-what these share (``_minari_storage``), and ``metadata.json`` (``_minari_metadata``).
+and ``metadata.json`` (``_minari_metadata``).
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from cpprb_like.datasets import _hdf5, _minari_metadata
+from cpprb_like.datasets import _minari_metadata
 from cpprb_like.datasets._files import reading
-from cpprb_like.datasets._format import CUT, Format, Reader
+from cpprb_like.datasets._format import CUT, Format, Reader, Steps, Writer
 from cpprb_like.datasets._header_builder import HeaderBuilder
-from cpprb_like.datasets._minari_arrow import ArrowStorage, ArrowWriter
-from cpprb_like.datasets._minari_hdf5 import Hdf5Storage, Hdf5Writer
-from cpprb_like.datasets._minari_storage import (
-    ENDS,
-    INFOS,
-    ROLES,
-    SEED,
-    Storage,
-    StoredEpisode,
-)
+from cpprb_like.datasets._images import decoded
+from cpprb_like.datasets._minari_arrow import ArrowOutput, ArrowStorage
+from cpprb_like.datasets._minari_hdf5 import Hdf5Output, Hdf5Storage
+from cpprb_like.datasets._minari_metadata import ENDS, INFOS, SEED, Leaf, StoredEpisode
 from cpprb_like.datasets._model import (
+    Array,
     EpisodeRecord,
     Field,
     Header,
+    Place,
     Rows,
-    as_one_stream,
+    key_of,
+    nest,
 )
-from cpprb_like.datasets._model import Path as Parts
 
-__all__ = ["ARROW", "HDF5", "MinariReader"]
+__all__ = ["ARROW", "HDF5"]
 
-STORAGES: dict[str, type[Hdf5Storage | ArrowStorage]] = {
-    "hdf5": Hdf5Storage,
-    "arrow": ArrowStorage,
-    "parquet": ArrowStorage,
+INFO = "info."
+# The field "seed" has the seed of the reset in each row of an episode, and -1 where there is none.
+ROLES = {
+    "observations": "obs",
+    "actions": "act",
+    INFOS: "info",
+    "rewards": "rew",
+    "terminations": "terminated",
+    "truncations": "truncated",
 }
+
+
+def _has_seeds(header: Header) -> bool:
+    """Whether there is a field of seeds."""
+    if SEED not in header.names or SEED in (*header.observations, *header.actions, header.reward):
+        return False
+    return header[SEED].dtype.kind in "iu" and header[SEED].shape == ()
+
+
+def _places(header: Header) -> dict[str, Place]:
+    """The path of each field. That of seeds is ``("seed",)``, which is no column."""
+    places = header.places(ROLES)
+    extras = [name for name, path in places.items() if path[0] not in ROLES]
+    infos: dict[str, Place] = {}
+    for name in extras:
+        parts = tuple(map(key_of, name.removeprefix(INFO).split(".")))
+        infos[name] = parts if all(parts) else (key_of(name),)
+    if _has_seeds(header):
+        del infos[SEED]
+    try:
+        nest((path, name) for name, path in infos.items())
+    except ValueError:  # one is a part of another
+        infos = {name: (key_of(name),) for name in infos}
+    places |= {name: (INFOS, *path) for name, path in infos.items()}
+    return places | ({SEED: (SEED,)} if _has_seeds(header) else {})
+
+
+def _info_of_reset(field: Field) -> Array:
+    """What stands for the info of a reset, which no buffer has: NaN, or 0 where there is none."""
+    value = math.nan if field.dtype.kind == "f" else 0
+    return np.full((1, *field.shape), value, field.dtype)
+
+
+class MinariWriter(Writer):
+    """Writes a data set of Minari's."""
+
+    flags = ENDS
+    output: ClassVar[type[Hdf5Output | ArrowOutput]] = Hdf5Output
+
+    def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
+        super().__init__(header, _places(header))
+        self._folder, self._about = path / "data", about
+        self._uneven = 0
+        numbers = set()
+        parts = header.observations, header.actions
+        for key, named in zip(_minari_metadata.SPACES, parts, strict=True):
+            known = _minari_metadata.leaves(about[key], key)
+            is_number = {name: known[path].kind == "Discrete" for name, path in named.items()}
+            numbers |= {self.places[name] for name, found in is_number.items() if found}
+        self._folder.mkdir()
+        columns = {place: field for place, field in self.columns.items() if place != (SEED,)}
+        self._infos = [place for place in columns if place[0] == INFOS]
+        self._files = self.output(self._folder, columns, numbers)
+
+    def begin(self) -> None:
+        """Begin with the infos of the reset."""
+        self._seeds: set[int] = set()
+        self._files.begin(self.number, self.record.length)
+        for place in self._infos:
+            self._files.put(place, 0, _info_of_reset(self.columns[place]))
+
+    def steps(self, at: int, steps: Steps) -> None:
+        """Write rows. Infos stand behind those of the reset."""
+        self._seeds |= set(steps.pop((SEED,), np.zeros(0)).tolist())
+        for place, values in steps.items():
+            self._files.put(place, at + (place[0] == INFOS), values)
+
+    def end(self, final: Steps) -> None:
+        """Write final observations, and the seed if all rows have the same."""
+        for place, values in final.items():
+            if place[0] == "observations":
+                self._files.put(place, self.record.length, values)
+        seeds = self._seeds or {-1}
+        if len(seeds) > 1 or min(seeds) < -1:
+            seeds = {-1}
+            self._uneven += 1
+            self.lost = [f"the seeds of {self._uneven} episodes, which are no number from 0 on"]
+        (seed,) = seeds
+        self._files.end(None if seed < 0 else seed)
+
+    def close(self) -> None:
+        """Close the files, and write the metadata."""
+        nbytes = self._files.close()
+        _minari_metadata.write(self._folder, self.header, self.output.kind, nbytes, self._about)
+
+    def abandon(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+
+class ArrowWriter(MinariWriter):
+    """Writes a data set of Minari's with Arrow."""
+
+    output = ArrowOutput
 
 
 class MinariReader(Reader):
     """Reads a data set of Minari's, whatever its storage."""
 
-    header: Header
     has_final = True
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, split: str | None = None) -> None:
+        super().__init__(path, split)
         folder = _minari_metadata.data_folder(path)
         kind = _minari_metadata.storage_of(path)
         if folder is None or kind is None:
             raise ValueError(f"{path}: expected a folder with {_minari_metadata.METADATA}")
-        metadata = _minari_metadata.read(folder)
-        self.about = _minari_metadata.about_of(metadata)
-        self.left_out: list[str] = []
-        self._reading = _hdf5.reading if kind == "hdf5" else reading
-        self._numbers: list[int] = []
-        self._places: dict[str, Parts] = {}
-        self._storage: Storage = STORAGES[kind](folder, metadata)
-        try:
-            with self._reading(self._storage.place):
-                self.header = self._read_header(metadata)
-        except BaseException:
-            self.close()
-            raise
+        self._metadata = _minari_metadata.read(folder)
+        self.about = _minari_metadata.about_of(self._metadata)
+        self._images: dict[Place, Leaf] = {}
+        storage: type[Hdf5Storage | ArrowStorage] = Hdf5Storage if kind == "hdf5" else ArrowStorage
+        with reading(folder):
+            self._storage = storage(folder, self._metadata)
 
-    def _read_header(self, metadata: Mapping[str, Any]) -> Header:
+    def read_fields(self) -> HeaderBuilder:
         """The fields of the first episode, and the length of each."""
-        total, count = metadata.get("total_episodes", 0), self._storage.count
+        total, count = self._metadata.get("total_episodes", 0), self._storage.count
         if not isinstance(total, int) or not 0 <= total <= count:
             raise ValueError(
                 f"total_episodes: expected as many as there are in the files, {count}, got "
                 f"{total!r}"
             )
-        episodes: list[EpisodeRecord] = []
-        paths: Counter[Parts] = Counter()
-        resets: set[Parts] = set()
+        self._found: list[tuple[EpisodeRecord, int]] = []
+        paths: Counter[Place] = Counter()
+        resets: set[Place] = set()
+        first: StoredEpisode | None = None
         for number in range(total):
             one = self._storage.episode(number)
             if one.length > 0:
-                is_open = not any(one.is_set((name,)) for name in ENDS)
-                episodes.append(EpisodeRecord(one.length, is_open=is_open, seed=one.seed))
-                self._numbers.append(number)
-                paths.update(one.paths())
-                resets |= set(one.reset_infos())
-        if not episodes:
-            raise ValueError("expected an episode with rows, got none")
-        builder = self._read_fields(self._storage.episode(self._numbers[0]), metadata)
-        known = set(builder.seen)
-        infos = [name for name, path in self._places.items() if path in resets]
-        if infos:
-            self.left_out.append(f"{', '.join(infos)} of {len(episodes)} resets")
-        self._add_seeds(builder, episodes)
-        later = {path: n for path, n in paths.items() if path not in known}
-        self.left_out += [f"{'/'.join(path)} of {n} episodes" for path, n in later.items()]
-        return replace(builder.header(), episodes=as_one_stream(episodes, self.left_out))
-
-    def _read_fields(self, first: StoredEpisode, metadata: Mapping[str, Any]) -> HeaderBuilder:
-        spaces = {
-            f"{key.removesuffix('_space')}s": _minari_metadata.leaves(metadata.get(key), key)
-            for key in _minari_metadata.SPACES
-        }
+                first = first or one
+                is_open = not any(_is_set(one, path) for path in ENDS)
+                record = EpisodeRecord(one.length, is_open=is_open, seed=one.seed)
+                self._found.append((record, number))
+                paths.update(one.columns.keys())
+                resets |= set(_infos_of_resets(one))
         builder = HeaderBuilder(ROLES, self.left_out, makes_next=True)
-        builder.add(
-            first.paths(),
-            lambda path, name: first.field(path, name, spaces.get(path[0], {}).get(path[1:])),
-        )
-        self._places = builder.places
+        if first is None:
+            return builder
+        self._add_fields(builder, first)
+        infos = [name for name, path in builder.places.items() if path in resets]
+        if infos:
+            self.left_out.append(f"{', '.join(infos)} of {len(self._found)} resets")
+        self._add_seeds(builder)
+        later = {path: n for path, n in paths.items() if path not in builder.seen}
+        self.left_out += [f"{'/'.join(path)} of {n} episodes" for path, n in later.items()]
         return builder
 
-    def _add_seeds(self, builder: HeaderBuilder, episodes: list[EpisodeRecord]) -> None:
+    def read_episodes(self) -> list[tuple[EpisodeRecord, int]]:
+        """The episodes that have steps, and their numbers."""
+        return self._found
+
+    def _add_fields(self, builder: HeaderBuilder, first: StoredEpisode) -> None:
+        spaces = {
+            f"{key.removesuffix('_space')}s": _minari_metadata.leaves(self._metadata.get(key), key)
+            for key in _minari_metadata.SPACES
+        }
+
+        def field_of(path: Place, name: str) -> Field | str:
+            column, leaf = first.columns[path], spaces.get(path[0], {}).get(path[1:])
+            if leaf is not None and leaf.is_image and column.is_packed(leaf):
+                self._images[path] = leaf
+                return Field(name, np.dtype(np.uint8), leaf.shape)
+            field: Field | str = column.field(name, leaf)
+            return field
+
+        builder.add(first.columns, field_of)
+
+    def _add_seeds(self, builder: HeaderBuilder) -> None:
         """Add the field of seeds, if episodes have some."""
-        seeds = [episode.seed for episode in episodes if episode.seed is not None]
+        seeds = [episode.seed for episode, _ in self._found if episode.seed is not None]
         if not seeds:
             return
         if SEED in builder.fields or not 0 <= min(seeds) <= max(seeds) < 1 << 63:
@@ -126,32 +222,65 @@ class MinariReader(Reader):
         else:
             builder.fields[SEED] = Field(SEED, np.dtype(np.int64), ())
 
-    def rows(self, number: int, most: int) -> Iterator[Rows]:
+    def read(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
         header, record = self.header, self.header.episodes[number]
-        with self._reading(self._storage.place):
-            one = self._storage.episode(self._numbers[number])
+        one = self._storage.episode(self.spans[number])
         if one.length != record.length:
             raise ValueError(f"{self._storage.place}: episode {number}: {one.length} rows")
         for start in range(0, record.length, most):
             stop = min(start + most, record.length)
-            rows = {}
-            if SEED in header.names and SEED not in self._places:
+            rows: Rows = {}
+            if SEED in header.names and SEED not in self.places:
                 seed = -1 if record.seed is None else record.seed
                 rows[SEED] = np.full(stop - start, seed, np.int64)
-            with self._reading(self._storage.place):
-                for name, path in self._places.items():
-                    by = one.extra(path) if path[0] == INFOS else 0
-                    after = int(name in header.chained)
-                    values = one.read(path, start + by, stop + by + after, header[name])
-                    rows[name] = values[: stop - start]
-                    if after:
-                        rows[header.chained[name]] = values[1:]
+            for name, path in self.places.items():
+                values = self._values(one, header[name], path, start, stop)
+                rows[name] = values[: stop - start]
+                if name in header.chained:
+                    rows[header.chained[name]] = values[1:]
             yield rows
+
+    def _values(
+        self, one: StoredEpisode, field: Field, path: Place, start: int, stop: int
+    ) -> Array:
+        """Rows of a column: one more if it is an observation."""
+        if path not in one.columns:
+            raise ValueError(f"{'/'.join(path)}: expected a column of this name, got none")
+        column = one.columns[path]
+        by = column.extra if path[0] == INFOS else 0
+        start, stop = start + by, stop + by + (field.name in self.header.chained)
+        if path not in self._images:
+            values: Array = column.read(start, stop, field)
+            return values
+        made = np.empty((stop - start, *field.shape), np.uint8)
+        for k, data in enumerate(column.images(start, stop)):
+            made[k] = decoded(data, field.shape, "/".join(path), "minari", ("JPEG",))
+        return made
 
     def close(self) -> None:
         """Close the files."""
         self._storage.close()
+
+
+def _is_set(one: StoredEpisode, path: Place) -> bool:
+    """Whether the flag of the last step is set; it is not where there is no such column."""
+    column = one.columns.get(path)
+    field = None if column is None else column.field("", None)
+    if column is None or not isinstance(field, Field):
+        return False
+    return bool(column.read(one.length - 1, one.length, field).any())
+
+
+def _infos_of_resets(one: StoredEpisode) -> Iterator[Place]:
+    """Paths of infos whose value at the reset is not what stands for none."""
+    for path, column in one.columns.items():
+        if path[0] == INFOS and column.extra == 1:
+            field = column.field("", None)
+            if isinstance(field, Field):
+                value = column.read(0, 1, field)
+                if not np.array_equal(value, _info_of_reset(field), equal_nan=True):
+                    yield path
 
 
 class Minari(Format):
@@ -159,16 +288,16 @@ class Minari(Format):
 
     name = "minari"
     reader = MinariReader
-    writer: ClassVar[type[Any]] = Hdf5Writer
+    writer: ClassVar[type[MinariWriter]] = MinariWriter
     lacks = (CUT, "the infos of resets")
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)
 
     def told_by(self, path: Path) -> bool:
-        """Whether a path is one of this format."""
+        """Whether the files at a path are of this format."""
         return path.is_dir() and _minari_metadata.storage_of(path) in self.storages
 
     def find(self, name: str) -> Path | None:
-        """Where Minari keeps a local data set of this name, if it does."""
+        """Path of the local data set of this name, if Minari has one."""
         return _minari_metadata.find(name)
 
     def metadata(self, path: Path, header: Header, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,8 +309,8 @@ class MinariArrow(Minari):
     """Minari with Arrow. See ``Format``."""
 
     name = "minari-arrow"
-    storages = ("arrow", "parquet")
     writer = ArrowWriter
+    storages = ("arrow", "parquet")
 
 
 HDF5, ARROW = Minari(), MinariArrow()

@@ -8,6 +8,7 @@ its memory; it is read in pieces. Folders with Parquet are read too.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,181 +16,163 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like.datasets import _arrow, _minari_metadata
+from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need, reading
-from cpprb_like.datasets._minari_metadata import Leaf
-from cpprb_like.datasets._minari_storage import (
-    ENDS,
-    INFOS,
-    SEED,
-    MinariWriter,
-    Storage,
-    StoredEpisode,
-    info_of_reset,
-)
-from cpprb_like.datasets._model import Array, EpisodeRecord, Field, Header, Rows, load_json
-from cpprb_like.datasets._model import Path as Parts
+from cpprb_like.datasets._minari_metadata import INFOS, METADATA, SEED, Leaf, StoredEpisode
+from cpprb_like.datasets._model import Array, Field, Place, load_json
 
-__all__ = ["ArrowStorage", "ArrowWriter"]
+__all__ = ["ArrowColumn", "ArrowOutput", "ArrowStorage"]
 
 NAME = "minari-arrow"
 FILE = "part-0.arrow"
-METADATA = "metadata.json"
-FLAT = ("observations", "actions")  # Minari reads a list of each value
+LISTS = ("observations", "actions")  # of which Minari reads a list of each value
 
 
-class ArrowWriter(MinariWriter):
+class ArrowOutput:
     """Writes the folders."""
 
-    def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
+    kind = "arrow"
+
+    def __init__(self, folder: Path, columns: Mapping[Place, Field], numbers: set[Place]) -> None:
         need("pyarrow", NAME)
-        super().__init__(path, header, about)
-        self._numbers = set()  # fields that Minari reads as numbers, and not as lists
-        parts = header.observations, header.actions
-        for key, named in zip(_minari_metadata.SPACES, parts, strict=True):
-            known = _minari_metadata.leaves(about[key], key)
-            self._numbers |= {
-                name for name, path in named.items() if known[path].kind == "Discrete"
-            }
+        self._folder, self._columns = folder, columns
+        self._numbers = numbers  # columns that Minari reads as numbers, and not as lists
         self._nbytes = 0
 
-    def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
-        """Write the folder of an episode."""
-        pa = need("pyarrow", NAME)
-        header, n = self._header, record.length
-        pieces = [{name: values.copy() for name, values in rows.items()} for rows in chunks]
-        rows = {name: np.concatenate([piece[name] for piece in pieces]) for name in header.names}
-        columns: dict[str, dict[Parts, Any]] = {}
-        shapes: dict[Parts, tuple[int, ...]] = {}
-        for name, (column, *path) in self._places.items():
-            values, field = rows[name], header.stored(name)
-            last = rows[header.chained[name]][-1:] if name in header.chained else values[:1] * 0
+    def begin(self, number: int, n: int) -> None:
+        """Begin with no rows."""
+        self._number, self._n = number, n
+        self._pieces: dict[Place, list[Array]] = {path: [] for path in self._columns}
+
+    def put(self, path: Place, at: int, values: Array) -> None:
+        """Keep rows of a column."""
+        del at
+        self._pieces[path].append(values)
+
+    def end(self, seed: int | None) -> None:
+        """Write the folder of the episode."""
+        pa, n = need("pyarrow", NAME), self._n
+        parts: dict[str, dict[Place, Any]] = {}
+        shapes: dict[Place, tuple[int, ...]] = {}
+        for path, pieces in self._pieces.items():
+            field, (column, *rest) = self._columns[path], path
+            whole = np.zeros((n + 1, *field.shape), field.dtype)
+            np.concatenate(pieces, out=whole[: sum(map(len, pieces))])
             if column == INFOS:
-                shapes[tuple(path)] = field.shape
-                values, last = info_of_reset(header[name]), values
-            whole = np.concatenate([values, last]).astype(field.dtype, copy=False)
-            whole = whole.reshape(n + 1, *field.shape)
-            is_flat = column in FLAT or (column == INFOS and whole.ndim > 1)
-            made = _arrow.column(whole, is_flat=is_flat and name not in self._numbers)
-            columns.setdefault(column, {})[tuple(path)] = made
-        arrays = {
-            column: _arrow.struct(found, shapes if column == INFOS else {})
-            for column, found in columns.items()
-        }
-        flags = header.last_flags(rows, n, record, is_last=True)
-        for column, marks in zip(ENDS, flags, strict=True):
-            arrays[column] = pa.array(np.append(marks, False))
-        folder = self._folder / str(number)
+                shapes[tuple(rest)] = field.shape
+            is_list = column in LISTS or (column == INFOS and whole.ndim > 1)
+            made = _arrow.column(whole, is_flat=is_list and path not in self._numbers)
+            parts.setdefault(column, {})[tuple(rest)] = made
+        batch = pa.RecordBatch.from_pydict(
+            {
+                column: _arrow.struct(found, shapes if column == INFOS else {})
+                for column, found in parts.items()
+            }
+        )
+        self._pieces = {}
+        folder = self._folder / str(self._number)
         folder.mkdir()
-        batch = pa.RecordBatch.from_pydict(arrays)
         with (
             pa.OSFile(str(folder / FILE), "wb") as file,
             pa.ipc.new_file(file, batch.schema) as out,
         ):
             out.write_batch(batch)
-        found = {"id": number, "total_steps": n}
-        seed = self._seed_in(rows)
-        if seed is not None and self._count_seed(seed):
-            found[SEED] = seed
+        found = {"id": self._number, "total_steps": n, **({} if seed is None else {SEED: seed})}
         (folder / METADATA).write_text(json.dumps(found), encoding="utf-8")
         self._nbytes += batch.nbytes
 
-    def close(self) -> None:
-        """Write the metadata."""
-        _minari_metadata.write(self._folder, self._header, "arrow", self._nbytes, self._about)
+    def close(self) -> int:
+        """Return the size of all batches: no file is open."""
+        return self._nbytes
 
 
-class ArrowStorage(Storage):
-    """The folders of a data set, with files of Arrow or of Parquet."""
+class ArrowStorage:
+    """Reads the folders, with files of Arrow or of Parquet."""
 
     def __init__(self, folder: Path, metadata: Mapping[str, Any]) -> None:
-        super().__init__()
         need("pyarrow", NAME)
-        self.place, self.kind = folder, str(metadata.get("data_format"))
+        self.place, self._kind = folder, str(metadata.get("data_format"))
         self.count = sum(path.is_dir() for path in folder.iterdir())
 
     def episode(self, number: int) -> StoredEpisode:
-        """The folder of an episode."""
+        """The folder of an episode, whose steps are in memory that belongs to the file."""
         pa = need("pyarrow", NAME)
         folder = self.place / str(number)
-        paths = sorted(folder.glob(f"*.{self.kind}"))
+        paths = sorted(folder.glob(f"*.{self._kind}"))
         if len(paths) != 1:
-            raise ValueError(f"{folder}: expected one file of {self.kind}, got {len(paths)}")
+            raise ValueError(f"{folder}: expected one file of {self._kind}, got {len(paths)}")
         with reading(paths[0]):
-            if self.kind == "parquet":
+            if self._kind == "parquet":
                 table = need("pyarrow.parquet", NAME).ParquetFile(paths[0]).read()
             else:
                 table = pa.ipc.open_file(pa.memory_map(str(paths[0]))).read_all()
             table.validate(full=True)
-        return _Folder(self, folder, table)
-
-
-class _Folder(StoredEpisode):
-    """The folder of an episode, with its steps in memory that belongs to the file."""
-
-    def __init__(self, storage: ArrowStorage, folder: Path, table: Any) -> None:
-        self._storage, self._table = storage, table
-        self.length = table.num_rows - 1
         path = folder / METADATA
         found = load_json(path.read_bytes(), str(path)) if path.is_file() else {}
         seed = found.get(SEED) if isinstance(found, dict) else None
-        self.seed = seed if type(seed) is int else None
+        columns = {
+            (column.name, *rest): ArrowColumn(table, (column.name, *rest))
+            for column in table.schema
+            if column.name != "episode_id"
+            for rest in _arrow.parts(column)
+        }
+        return StoredEpisode(table.num_rows - 1, seed if type(seed) is int else None, columns)
 
-    def paths(self) -> Iterator[Parts]:
-        """The paths of all values."""
-        for column in self._table.schema:
-            if column.name != "episode_id":
-                yield from ((column.name, *path) for path in _arrow.parts(column))
+    def close(self) -> None:
+        """Do nothing: no file is open."""
 
-    def field(self, path: Parts, name: str, leaf: Leaf | None) -> Field | str:
-        """The field that a column makes, or the reason why it makes none."""
-        found = self._values(path, 0, min(2, self._table.num_rows))
-        if leaf is not None and leaf.is_image and need("pyarrow", NAME).types.is_binary(found.type):
-            self._storage.images[path] = leaf
-            return Field(name, np.dtype(np.uint8), leaf.shape)
-        field = _arrow.field_of(found, name)
-        if field is None:
-            return str(found.type)
-        shape = _shape(self._table.schema.field(path[0]), path)
-        if leaf is not None and leaf.kind != "Discrete":
-            shape = leaf.shape
-        if shape is not None and int(np.prod(shape)) == int(np.prod(field.shape)):
-            field = replace(field, shape=shape)
-        return field
 
-    def extra(self, path: Parts) -> int:
-        """Rows of a column beyond one for each step."""
-        del path
-        return 1
+class ArrowColumn:
+    """A column of an episode, or a part of one."""
 
-    def _values(self, path: Parts, start: int, stop: int) -> Any:
-        column, *rest = path
-        if column not in self._table.column_names:
-            raise ValueError(f"{column}: expected a column of this name, got none")
+    extra = 1  # row beyond one for each step
+
+    def __init__(self, table: Any, path: Place) -> None:
+        self._table, self._path = table, path
+
+    def _values(self, start: int, stop: int) -> Any:
+        column, *rest = self._path
         pa, found = need("pyarrow", NAME), self._table.column(column).slice(start, stop - start)
         whole = pa.concat_arrays(found.chunks or [pa.array([], found.type)])
         return _arrow.part(whole, tuple(rest), column)
 
-    def read(self, path: Parts, start: int, stop: int, field: Field) -> Array:
-        """Rows of a column."""
-        found = self._values(path, start, stop)
-        if path not in self._storage.images:
-            return _arrow.values_of(found, path[0], field, is_flat=True)
-        return np.stack([self._storage.decoded(value.as_py() or b"", path) for value in found])
+    def is_packed(self, leaf: Leaf) -> bool:
+        """Whether the values of a space of images are JPEG."""
+        del leaf
+        return bool(need("pyarrow", NAME).types.is_binary(self._values(0, 1).type))
 
-    def is_set(self, path: Parts) -> bool:
-        """Whether the flag of the last step is set."""
-        column = path[0]
-        there = column in self._table.column_names
-        return there and bool(self._table.column(column)[self.length - 1].as_py())
+    def field(self, name: str, leaf: Leaf | None) -> Field | str:
+        """The field of the column, or the reason why it makes none.
+
+        Shapes of lists are those of the space, or of the metadata.
+        """
+        found = self._values(0, min(2, self._table.num_rows))
+        field = _arrow.field_of(found, name)
+        if field is None:
+            return str(found.type)
+        shape = _shape(self._table.schema.field(self._path[0]), self._path)
+        if leaf is not None and leaf.kind != "Discrete":
+            shape = leaf.shape
+        if shape is not None and math.prod(shape) == math.prod(field.shape):
+            field = replace(field, shape=shape)
+        return field
+
+    def read(self, start: int, stop: int, field: Field) -> Array:
+        """Rows of the column."""
+        return _arrow.values_of(self._values(start, stop), self._path[0], field, is_flat=True)
+
+    def images(self, start: int, stop: int) -> Iterator[bytes]:
+        """Rows of JPEG images."""
+        for value in self._values(start, stop):
+            yield value.as_py() or b""
 
 
-def _shape(field: Any, path: Parts) -> tuple[int, ...] | None:
+def _shape(field: Any, path: Place) -> tuple[int, ...] | None:
     """The shape of each value, where Minari says it of a field of infos."""
     for key in path[1:]:
         field = field.type.field(key)
-    said = (field.metadata or {}).get(b"shape")
-    if len(path) == 1 or said is None:
+    text = (field.metadata or {}).get(b"shape")
+    if len(path) == 1 or text is None:
         return None
-    lengths = [text for text in said.decode(errors="replace").split(",") if text]
-    return tuple(int(text) for text in lengths) if all(map(str.isdigit, lengths)) else None
+    lengths = [length for length in text.decode(errors="replace").split(",") if length]
+    return tuple(int(length) for length in lengths) if all(map(str.isdigit, lengths)) else None

@@ -12,172 +12,128 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like.datasets import _hdf5, _minari_metadata
-from cpprb_like.datasets._minari_metadata import Leaf, is_tuple
-from cpprb_like.datasets._minari_storage import (
-    ENDS,
-    INFOS,
-    SEED,
-    MinariWriter,
-    Storage,
-    StoredEpisode,
-    info_of_reset,
-)
-from cpprb_like.datasets._model import Array, EpisodeRecord, Field, Header, Rows, nest
-from cpprb_like.datasets._model import Path as Parts
+from cpprb_like.datasets import _hdf5
+from cpprb_like.datasets._minari_metadata import INFOS, SEED, Leaf, StoredEpisode, is_tuple
+from cpprb_like.datasets._model import Array, Field, Place, nest
 
-__all__ = ["Hdf5Storage", "Hdf5Writer"]
+__all__ = ["Hdf5Column", "Hdf5Output", "Hdf5Storage"]
 
 NAME = "minari"
 FILE = "main_data.hdf5"
 NUMBERED = "_index_"
-FLAG = np.dtype(np.bool_)
-EXTRA = {"observations": (1,), INFOS: (0, 1)}  # rows beyond those of steps
+EXTRA = {"observations": (1,), INFOS: (0, 1)}  # rows beyond one for each step
 
 
-def _numbered(places: Mapping[str, Parts]) -> dict[str, str]:
-    """The names of data sets, in which the parts of a tuple are ``_index_0`` and so on."""
-
-    def walk(node: Any, path: Parts) -> Iterator[tuple[str, Parts]]:
-        if isinstance(node, str):
-            yield node, path
-            return
-        mark = NUMBERED if path and path[0] != INFOS and is_tuple(node) else ""
-        for key, part in node.items():
-            yield from walk(part, (*path, mark + key))
-
-    found = walk(nest((path, name) for name, path in places.items()), ())
-    return {name: "/".join(path) for name, path in found}
+def _walk(node: Any, path: Place) -> Iterator[tuple[Place, str]]:
+    """Each path in a nest, and its name: the parts of a tuple are ``_index_0`` and so on."""
+    if isinstance(node, tuple):
+        yield node, "/".join(path)
+        return
+    mark = NUMBERED if path and path[0] != INFOS and is_tuple(node) else ""
+    for key, part in node.items():
+        yield from _walk(part, (*path, mark + key))
 
 
-class Hdf5Writer(MinariWriter):
+class Hdf5Output:
     """Writes the file."""
 
-    def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
-        super().__init__(path, header, about)
-        self._names = _numbered(self._places)
-        self._file = _hdf5.opened(self._folder / FILE, NAME, "x")
+    kind = "hdf5"
 
-    def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
-        """Write the group of an episode."""
-        header, n = self._header, record.length
-        group = self._file.create_group(f"episode_{number}")
-        group.attrs["id"] = number
-        group.attrs["total_steps"] = n
+    def __init__(self, folder: Path, columns: Mapping[Place, Field], numbers: set[Place]) -> None:
+        del numbers  # data sets have shapes
+        self._path, self._columns = folder / FILE, columns
+        self._names = dict(_walk(nest((path, path) for path in columns), ()))
+        self._file = _hdf5.opened(self._path, NAME, "x")
+
+    def begin(self, number: int, n: int) -> None:
+        """Make the group of an episode."""
+        self._group = group = self._file.create_group(f"episode_{number}")
+        group.attrs["id"], group.attrs["total_steps"] = number, n
         group.create_group(INFOS)
-        columns, before = {}, {}
-        for name, place in self._names.items():
-            field, kind = header.stored(name), self._places[name][0]
-            rows_stored = n + (kind in EXTRA)
-            columns[name] = group.create_dataset(place, (rows_stored, *field.shape), field.dtype)
-            before[name] = int(kind == INFOS)
-            if kind == INFOS:
-                columns[name][:1] = info_of_reset(field)
-        flags = [group.create_dataset(place, (n,), FLAG) for place in ENDS]
-        at, seed = 0, None
-        for rows in chunks:
-            count = len(next(iter(rows.values())))
-            seed = self._seed_in(rows, seed)
-            for name, column in columns.items():
-                values = rows[name].reshape(count, *header.stored(name).shape)
-                column[at + before[name] : at + before[name] + count] = values
-            ends = header.last_flags(rows, count, record, is_last=at + count == n)
-            for flag, values in zip(flags, ends, strict=True):
-                flag[at : at + count] = values
-            at += count
-            if at == n:
-                for name, following in header.chained.items():
-                    columns[name][n] = rows[following][-1]
-        if self._count_seed(seed):
-            group.attrs[SEED] = seed
+        self._data = {
+            path: group.create_dataset(
+                self._names[path], (n + (path[0] in EXTRA), *field.shape), field.dtype
+            )
+            for path, field in self._columns.items()
+        }
 
-    def close(self) -> None:
-        """Close the file, and write the metadata."""
+    def put(self, path: Place, at: int, values: Array) -> None:
+        """Write rows of a data set."""
+        self._data[path][at : at + len(values)] = values
+
+    def end(self, seed: int | None) -> None:
+        """Write the seed."""
+        if seed is not None:
+            self._group.attrs[SEED] = seed
+
+    def close(self) -> int:
+        """Close the file, and return its size."""
         self._file.close()
-        nbytes = (self._folder / FILE).stat().st_size
-        _minari_metadata.write(self._folder, self._header, "hdf5", nbytes, self._about)
-
-    def abandon(self) -> None:
-        """Close the file."""
-        self._file.close()
+        return self._path.stat().st_size
 
 
-class Hdf5Storage(Storage):
-    """The groups of a file."""
+class Hdf5Storage:
+    """Reads the file. ``count`` is a limit of the number of episodes."""
 
     def __init__(self, folder: Path, metadata: Mapping[str, Any]) -> None:
-        super().__init__()
         self.place = folder / FILE
-        self.has_jpeg = bool(metadata.get("jpeg_encoding", True))
+        self._has_jpeg = bool(metadata.get("jpeg_encoding", True))
         self._file = _hdf5.opened(self.place, NAME, "r")
-        with _hdf5.reading(self.place):
-            self.count = len(self._file)
+        self.count = len(self._file)
 
     def episode(self, number: int) -> StoredEpisode:
         """The group of an episode."""
-        with _hdf5.reading(self.place):
-            group = _hdf5.member(self._file, f"episode_{number}")
-            if not _hdf5.is_group(group):
-                raise ValueError(f"episode_{number}: expected a group, got {group!r}")
-            return _Group(self, group)
+        group = _hdf5.member(self._file, f"episode_{number}")
+        if not _hdf5.is_group(group):
+            raise ValueError(f"episode_{number}: expected a group, got {group!r}")
+        rewards = _hdf5.member(group, "rewards")
+        _hdf5.check_dataset(rewards, f"{group.name}/rewards")
+        seed = group.attrs.get(SEED)
+        is_none = isinstance(seed, (str, bytes)) and seed in ("None", b"None")
+        columns = {
+            tuple(key.removeprefix(NUMBERED) for key in place): Hdf5Column(
+                data, place, len(rewards), has_jpeg=self._has_jpeg
+            )
+            for place, data in _hdf5.members(group)
+        }
+        return StoredEpisode(len(rewards), None if seed is None or is_none else int(seed), columns)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-class _Group(StoredEpisode):
-    """The group of an episode."""
+class Hdf5Column:
+    """A data set of an episode of n steps. ``extra`` are rows beyond one for each step."""
 
-    def __init__(self, storage: Hdf5Storage, group: Any) -> None:
-        self._storage, self._group = storage, group
-        rewards = _hdf5.member(group, "rewards")
-        _hdf5.check_dataset(rewards, f"{group.name}/rewards")
-        self.length = len(rewards)
-        seed = group.attrs.get(SEED)
-        is_none = isinstance(seed, (str, bytes)) and seed in ("None", b"None")
-        self.seed = None if seed is None or is_none else int(seed)
-        self._found = {
-            tuple(key.removeprefix(NUMBERED) for key in place): data
-            for place, data in _hdf5.members(group)
-        }
+    def __init__(self, data: Any, place: Place, n: int, *, has_jpeg: bool) -> None:
+        self._data, self._has_jpeg = data, has_jpeg
+        self.extra = len(data) - n if data.ndim else -1
+        self._fits = self.extra in EXTRA.get(place[0], (0,))
+        self._rows = n + (self.extra if self._fits else 0)
 
-    def paths(self) -> Iterator[Parts]:
-        """The paths of all data sets."""
-        yield from self._found
+    def is_packed(self, leaf: Leaf) -> bool:
+        """Whether the values of a space of images are JPEG."""
+        ndim = self._data.ndim
+        return self._has_jpeg and self._fits and 0 < ndim <= 2 and len(leaf.shape) + 1 != ndim
 
-    def field(self, path: Parts, name: str, leaf: Leaf | None) -> Field | str:
-        """The field that a data set makes, or the reason why it makes none."""
-        data = self._found[path]
-        is_image = leaf is not None and leaf.is_image and self._storage.has_jpeg
-        if leaf is not None and is_image and data.ndim <= 2 and len(leaf.shape) + 1 != data.ndim:
-            self._storage.images[path] = leaf
-        if data.ndim < 1 or self.extra(path) not in EXTRA.get(path[0], (0,)):
+    def field(self, name: str, leaf: Leaf | None) -> Field | str:
+        """The field of the data set, or the reason why it makes none."""
+        del leaf
+        data = self._data
+        if not self._fits:
             return f"{data.dtype} of shape {data.shape}"
-        if path in self._storage.images:
-            return Field(name, np.dtype(np.uint8), self._storage.images[path].shape)
-        return _hdf5.field_of(data, "/".join(path), name)
+        return _hdf5.field_of(data, data.name, name)
 
-    def extra(self, path: Parts) -> int:
-        """Rows of a data set beyond one for each step."""
-        data = self._found[path]
-        return len(data) - self.length if data.ndim else -1
+    def read(self, start: int, stop: int, field: Field) -> Array:
+        """Rows of the data set."""
+        _hdf5.check(self._data, self._data.name, self._rows, field)
+        return _hdf5.read(self._data, start, stop, field)
 
-    def read(self, path: Parts, start: int, stop: int, field: Field) -> Array:
-        """Rows of a data set."""
-        data, name = self._found.get(path), f"{self._group.name}/{'/'.join(path)}"
-        extra = -1 if data is None else self.extra(path)
-        n = self.length + (extra if extra in EXTRA.get(path[0], (0,)) else 0)
-        if path not in self._storage.images:
-            _hdf5.check(data, name, n, field)
-            return _hdf5.read(data, start, stop, field)
-        if data is None or data.ndim not in (1, 2) or len(data) != n:
-            raise ValueError(f"{name}: expected {n} images as JPEG, got {data!r}")
-        images = np.empty((stop - start, *field.shape), np.uint8)
-        for k, image in enumerate(data[start:stop]):
-            images[k] = self._storage.decoded(np.asarray(image, np.uint8).tobytes(), path)
-        return images
-
-    def is_set(self, path: Parts) -> bool:
-        """Whether the flag of the last step is set."""
-        return path in self._found and bool(self._found[path][-1])
+    def images(self, start: int, stop: int) -> Iterator[bytes]:
+        """Rows of JPEG images."""
+        data = self._data
+        if data.ndim not in (1, 2) or len(data) != self._rows:
+            raise ValueError(f"{data.name}: expected {self._rows} images as JPEG, got {data!r}")
+        for image in data[start:stop]:
+            yield np.asarray(image, np.uint8).tobytes()

@@ -13,18 +13,21 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpprb_like.datasets._files import need, warn
-from cpprb_like.datasets._model import Field, Header, load_json, nest
-from cpprb_like.datasets._model import Path as Parts
+from cpprb_like.datasets._model import Field, Header, Place, load_json, nest
 
 __all__ = [
+    "ENDS",
+    "INFOS",
     "METADATA",
+    "SEED",
     "SPACES",
     "Leaf",
+    "StoredEpisode",
     "about_of",
     "data_folder",
     "find",
@@ -37,6 +40,8 @@ __all__ = [
 ]
 
 METADATA = "metadata.json"
+INFOS, SEED = "infos", "seed"
+ENDS = (("terminations",), ("truncations",))
 VERSION = "0.5.4"  # of Minari, whose layout this is
 ROOT = "MINARI_DATASETS_PATH"
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v[0-9]+")
@@ -51,6 +56,14 @@ OWN = {  # keys of which export knows the values
     "jpeg_encoding",
     "dataset_size",
 }
+
+
+class StoredEpisode(NamedTuple):
+    """An episode in a storage: its steps, the seed of its reset, and its columns by path."""
+
+    length: int
+    seed: int | None
+    columns: Mapping[Place, Any]
 
 
 def data_folder(path: Path) -> Path | None:
@@ -167,7 +180,7 @@ def write(
     (folder / METADATA).write_text(json.dumps(found), encoding="utf-8")
 
 
-def _space(header: Header, parts: Mapping[str, Parts], given: Any, key: str) -> dict[str, Any]:
+def _space(header: Header, parts: Mapping[str, Place], given: Any, key: str) -> dict[str, Any]:
     """The space of some fields: of each the part that is given, if any is."""
     if given is None:
         return _nested(nest((path, _leaf(header[name])) for name, path in parts.items()))
@@ -287,7 +300,7 @@ class Leaf:
         )
 
 
-def leaves(text: Any, name: str) -> dict[Parts, Leaf]:
+def leaves(text: Any, name: str) -> dict[Place, Leaf]:
     """The leaves of a space in the metadata, by path; none if it is not there."""
     if not isinstance(text, str):
         return {}
@@ -297,7 +310,7 @@ def leaves(text: Any, name: str) -> dict[Parts, Leaf]:
         raise ValueError(f"{name}: expected a space as Minari writes it: {error!r}") from None
 
 
-def _leaves(node: Any, path: Parts) -> Iterator[tuple[Parts, Leaf]]:
+def _leaves(node: Any, path: Place) -> Iterator[tuple[Place, Leaf]]:
     if node.get("type") == "Dict":
         for key, part in node["subspaces"].items():
             yield from _leaves(part, (*path, str(key)))

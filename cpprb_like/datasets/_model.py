@@ -25,7 +25,6 @@ __all__ = [
     "EpisodeRecord",
     "Field",
     "Header",
-    "Path",
     "Place",
     "Rows",
     "as_one_stream",
@@ -38,7 +37,6 @@ __all__ = [
 
 Rows = dict[str, Array]
 Place = tuple[str, ...]  # path of a value in a nest: () for all of it
-Path = Place
 FLAG = np.dtype(np.bool_)
 ENDS = ("terminated", "truncated")  # fields of readers that make both
 

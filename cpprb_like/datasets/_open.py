@@ -133,9 +133,8 @@ def _reading(
         raise FileNotFoundError(f"{place}: there is no such file or folder")
     reader = found.open_reader(place, split)
     try:
-        if not hasattr(reader, "header"):
-            with reading(place):
-                reader.load()
+        with reading(place):
+            reader.load()
         yield name, place, reader
     finally:
         reader.close()
