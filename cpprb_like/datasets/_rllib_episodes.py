@@ -101,7 +101,8 @@ class Episodes:
             if self._has_times and last.after != mark.here:
                 begins = mark.here == 0 and (last.ends or not key)
                 if not begins:
-                    raise _error(key, f"t to count the steps, got {mark.here!r} after {last.here!r}")
+                    got = f"{mark.here!r} after {last.here!r}"
+                    raise _error(key, f"t to count the steps, got {got}")
             return None if begins else self._number
         if not last.ends:
             self._left[last.key] = self._number, self._file, last.after
