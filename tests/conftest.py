@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,15 @@ def _shared_memory_of_its_own() -> Iterator[None]:
         os.environ["CPPRB_LIKE_SHARED_MEMORY"] = folder
         yield
         del os.environ["CPPRB_LIKE_SHARED_MEMORY"]
+
+
+@pytest.fixture
+def switch_often() -> Iterator[None]:
+    """Let threads take turns a hundred times as often as usual."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(5e-5)
+    yield
+    sys.setswitchinterval(interval)
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from distributions import chi_square
 from episode_cases import FIELDS, History, Step
 from helpers import refused
 from hypothesis import given
 from hypothesis import strategies as st
-from prioritized_cases import chi_square_of
 from threads import run_together
 from views import sample_sequences
 
@@ -135,7 +135,7 @@ def test_episodes_are_drawn_uniformly() -> None:
     for batch in rb.episodes.sample(8000):
         counts[[0, 1, 3, 33, 38].index(int(batch["x"][0]))] += 1
     assert counts[4] == 0
-    assert chi_square_of(counts[:4], np.full(4, 2000.0)) < 20
+    assert chi_square(counts[:4], np.full(4, 2000.0)) < 20
     drawn = {len(batch["x"]) for batch in rb.episodes.sample(300, complete=False)}
     assert drawn == {1, 2, 30, 5, 7}
     assert rb.episodes.sample(0) == []

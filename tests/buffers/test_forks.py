@@ -19,6 +19,7 @@ import pytest
 from forked import SECONDS, outcome
 from interruptions import Cut
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
+from scale import LONG
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._machine.forks import BUFFER, watch
@@ -32,7 +33,6 @@ pytestmark = [
 ]
 
 FORKS = 40
-LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
 FIELDS: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "wide": {"shape": 20}}
 
 

@@ -24,6 +24,7 @@ from forked import outcome
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from threads import drawing_ahead
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._machine import prefetch_state
@@ -43,17 +44,12 @@ def eventually(holds: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def threads() -> list[threading.Thread]:
-    """The threads that draw ahead."""
-    return [thread for thread in threading.enumerate() if thread.name == "batches"]
-
-
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     """Whatever a test does, its threads end."""
     yield
     gc.collect()
-    eventually(lambda: not threads())
+    eventually(lambda: not drawing_ahead())
 
 
 def until_full(batches: Batches[Any]) -> None:
@@ -505,11 +501,11 @@ def test_the_number_of_batches_that_wait_is_bounded(call: str) -> None:
 def test_close_ends_the_thread() -> None:
     """After ``close`` there is no thread and no batch."""
     batches = filled().batches(4, prefetch=3)
-    assert threads() == []
+    assert drawing_ahead() == []
     next(batches)
-    assert len(threads()) == 1
+    assert len(drawing_ahead()) == 1
     batches.close()
-    assert threads() == []
+    assert drawing_ahead() == []
     assert list(batches) == []
     batches.close()
     filled().batches(4, prefetch=3).close()
@@ -522,7 +518,7 @@ def test_a_forgotten_iterator_ends_its_thread() -> None:
         assert len(batch["x"]) == 4
         break
     gc.collect()
-    eventually(lambda: not threads())
+    eventually(lambda: not drawing_ahead())
     assert not prefetch_state.opened
     source = weakref.ref(rb)
     del rb, batch

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
+from scale import LONG
 from strategies import Array
 from threads import run_together
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.samplers import Prioritized, RankBased
 
-RUNS = 51 if os.environ.get("CPPRB_LIKE_LONG") == "1" else 3  # of threads that delete
+pytestmark = pytest.mark.usefixtures("switch_often")
+RUNS = 51 if LONG else 3  # of threads that delete
 LARGE = 120_000  # bytes of the large field
 SCHEMA: dict[str, Any] = {
     "small": {"shape": (), "dtype": "i8"},
@@ -49,15 +49,6 @@ def check_rows(batch: dict[str, Array]) -> None:
     assert batch["object"].tolist() == numbers.tolist(), "a torn row of objects"
     expected = (numbers % 251).astype("u1")[:, None]
     assert (batch["large"] == expected).all(), "a torn row of a large field"
-
-
-@pytest.fixture(autouse=True)
-def switch_often() -> Iterator[None]:
-    """Let threads take turns a hundred times as often as usual."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(5e-5)
-    yield
-    sys.setswitchinterval(interval)
 
 
 class Writer:

@@ -16,11 +16,11 @@ import pytest
 from crashing_disk import MemoryDisk
 from forked import outcome
 from saved_cases import add, check_rows, digest, digest_of_copy, make, update, versions_of
+from scale import LONG
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import CancelledError, _disk, _manifest, _save, _saved, _segments
 
-LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
 SAVES = 300 if LONG else 15
 
 

@@ -23,6 +23,7 @@ from crashing_disk import Folder, MemoryDisk
 from forged_folders import damaged, forged, sealed
 from optional import need
 from saved_cases import add, digest, make, mixture, parts, update
+from scale import LONG
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.checkpoint import _saved, _segments, load
@@ -31,7 +32,6 @@ from cpprb_like.views import FrameStacks, NStep, Sequences
 needs_linux = pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="asks the system for its memory"
 )
-LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
 CASES = 10_000 if LONG else 400  # of each kind of folder, damaged and forged
 ROOM = 1 << 29  # bytes of address space beside what the process has
 REFUSALS = (ValueError, TypeError, OSError, MemoryError)

@@ -13,11 +13,11 @@ import pytest
 from forked import outcome
 from optional import need
 from saved_cases import add, check_rows, digest, digest_of_copy, make, update
+from scale import LONG
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import _segments
 
-LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
 KILLS = 200 if LONG else 12
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 

@@ -19,7 +19,8 @@ import explorers
 import numpy as np
 import pytest
 from children import child, until
-from dying_processes import CASES, KILLS, Child, ended, step, torn
+from dying_processes import CASES, Child, ended, step, torn
+from scale import PROCESS_KILLS
 
 from cpprb_like import (
     MPPrioritizedReplayBuffer,
@@ -716,7 +717,7 @@ def test_explorers_with_nstep_are_killed_at_random_moments(kind: Any, size: int)
 
     children = [start() for _ in range(3)]
     with ended(children):
-        for _ in range(-(-KILLS // 8)):
+        for _ in range(-(-PROCESS_KILLS // 8)):
             time.sleep(chance.random() * 0.02)
             place = chance.randrange(3)
             process = children[place]

@@ -7,7 +7,6 @@ whole, and no window of rows goes over a gap.
 from __future__ import annotations
 
 import errno
-import os
 import random
 import shutil
 import sys
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 from crashing_folder import CrashingFolder
 from file_map_cases import Case, step, twin_rows
+from scale import LONG
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._files import file_maps
@@ -29,7 +29,6 @@ from cpprb_like.samplers._prioritized import ByPriority
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="files in use have no other links")
 
-LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
 IMAGES = 5000 if LONG else 180  # of all cases together
 IMAGES_PER_HISTORY = 12
 OPERATIONS = 14

@@ -17,6 +17,7 @@ import pytest
 from dying_processes import Child, ended
 from file_map_cases import room_for
 from interruptions import killed_everywhere
+from scale import KILLS
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._files import file_maps
@@ -24,7 +25,6 @@ from cpprb_like._files import file_maps
 forking = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
 
 # Of this file; the long form has more.
-KILLS = int(os.environ.get("CPPRB_LIKE_KILLS", "16"))
 files = file_maps.Files
 CAPACITY = 2000
 FIELDS: dict[str, Any] = {

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from file_map_cases import CASES, Case, step, twin_rows
 from interruptions import killed_everywhere
+from scale import KILLS
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._files import file_maps
@@ -27,7 +28,6 @@ from cpprb_like.checkpoint._rows_back import RingReader
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")
 
 # Kills of all cases together; the long form has 200 and more.
-KILLS = int(os.environ.get("CPPRB_LIKE_KILLS", "16"))
 SUPPORT = Path(__file__).parents[1] / "support"
 
 

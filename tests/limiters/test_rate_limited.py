@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 from forked import outcome
 from interruptions import Cut, cut_everywhere
+from scale import LONG
+from threads import drawing_ahead
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer, Sequences
 from cpprb_like.errors import RateLimitTimeoutError
@@ -268,11 +270,6 @@ def test_it_is_a_source() -> None:
 # ---- with batches drawn ahead ------------------------------------------------------------------
 
 
-def threads() -> list[threading.Thread]:
-    """The threads that draw ahead."""
-    return [thread for thread in threading.enumerate() if thread.name == "batches"]
-
-
 def until(holds: Callable[[], Any]) -> None:
     """Wait until something holds."""
     end = time.monotonic() + PATIENCE
@@ -326,7 +323,7 @@ def test_a_thread_that_waits_is_not_waited_for(name: str, timeout: float | None)
                 assert list(batches) == []
             del batches
             gc.collect()
-            until(lambda: not threads())
+            until(lambda: not drawing_ahead())
             assert time.monotonic() - began < PATIENCE / 2
             adds.add(**step(2))
 
@@ -453,7 +450,7 @@ def test_signals_leave_nothing_announced() -> None:
     """As above, at any moment that a signal may come; rows are counted however a call ended."""
     rb = limited(Backlog(8, timeout=PATIENCE), size=16)
 
-    turns = 3000 if os.environ.get("CPPRB_LIKE_LONG") == "1" else 300
+    turns = 3000 if LONG else 300
     places: list[str] = []
     swallowed: list[str] = []  # by a finalizer or a callback of another library, where errors end
 

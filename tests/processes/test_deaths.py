@@ -19,7 +19,6 @@ import shared_rows
 from distributions import chi_square_limit
 from dying_processes import (
     CASES,
-    KILLS,
     PLAIN,
     Child,
     act,
@@ -30,6 +29,7 @@ from dying_processes import (
     taken,
     torn,
 )
+from scale import PROCESS_KILLS
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like._core import STOPS, stop_at
@@ -375,7 +375,7 @@ def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
 
     with replay, ended(children):
         children += [start(kind) for kind in ("writer", "writer", "writer", "learner", "learner")]
-        for _ in range(-(-KILLS // (3 * len(CASES)))):
+        for _ in range(-(-PROCESS_KILLS // (3 * len(CASES)))):
             time.sleep(chance.random() * 0.02)
             for child in children:
                 child.must_live()

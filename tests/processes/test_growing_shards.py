@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dying_processes import KILLS, Child, ended, shared_memory, taken
+from dying_processes import Child, ended, shared_memory, taken
 from file_map_cases import room_for
 from interruptions import killed_everywhere
+from scale import PROCESS_KILLS
 
 from cpprb_like._files import file_maps
 from cpprb_like.processes import Learner, SharedReplay, _shards
@@ -119,7 +120,7 @@ def test_a_writer_that_is_killed_while_its_files_grow(tmp_path: Path) -> None:
 def test_kills_at_random_moments_while_files_grow(seed: int) -> None:
     """A learner draws beside the writer, learners come, and the next actor has all rows."""
     chance = random.Random(seed)
-    for _ in range(-(-KILLS // 30)):
+    for _ in range(-(-PROCESS_KILLS // 30)):
 
         def write(child: Child) -> None:
             with taken(replay) as actor:

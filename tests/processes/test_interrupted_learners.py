@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from interruptions import Cut, cut_at
+from scale import LONG
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.processes import Actor, SharedReplay
@@ -18,7 +18,7 @@ from cpprb_like.samplers import Prioritized, RankBased, Uniform
 from cpprb_like.views import Sequences
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is forked there")
-TURNS = 5_000 if os.environ.get("CPPRB_LIKE_LONG") == "1" else 150  # interrupts of each case
+TURNS = 5_000 if LONG else 150  # interrupts of each case
 LINES = 70  # more than any of the calls has
 FIELDS: dict[str, Any] = {
     "x": {"shape": (), "dtype": "i8"},

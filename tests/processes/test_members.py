@@ -13,6 +13,7 @@ import pytest
 from dying_processes import Child, ended
 from forked import outcome
 from interruptions import Cut, cut_everywhere
+from scale import LONG
 
 from cpprb_like.processes import Member, SharedReplay
 from cpprb_like.processes._folder import is_locked
@@ -158,9 +159,6 @@ def test_all_learners() -> None:
             replay.learner()
         learners.pop(17)
         assert replay.learner().number == 17
-
-
-LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from optional import need
+from scale import LONG
 
 need("gymnasium", "the demo plays Gymnasium's CartPole")
 need("matplotlib", "the demo draws with matplotlib")
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "cartpole_dqn.py"
 ACTORS = SCRIPT.with_name("cartpole_actors.py")
-LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
 SEEDS = range(3 if LONG else 1)
 
 

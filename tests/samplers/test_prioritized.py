@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributions import chi_square_limit
+from distributions import chi_square, chi_square_limit
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -27,7 +27,6 @@ from prioritized_cases import (
     NUMBER,
     Array,
     assert_nodes_are_sums,
-    chi_square_of,
     prioritized,
     sampler_of,
     weights_of,
@@ -263,7 +262,7 @@ def assert_drawn_in_proportion(
     there = weights > 0
     assert counts[~there].sum() == 0
     expected = drawn.size * weights[there] / weights.sum()
-    assert chi_square_of(counts[there], expected) < chi_square_limit(int(there.sum()) - 1)
+    assert chi_square(counts[there], expected) < chi_square_limit(int(there.sum()) - 1)
 
 
 @pytest.mark.parametrize("stratified", [True, False], ids=["stratified", "independent"])
@@ -329,7 +328,7 @@ def test_independent_draws_are_independent() -> None:
     rb = with_priorities(p.tolist(), stratified=False, seed=13)
     pairs = rb.sample(100_000)["x"].reshape(-1, 2)
     counts = np.bincount(pairs[:, 0] * 4 + pairs[:, 1], minlength=16)
-    assert chi_square_of(counts, 50_000 * np.outer(p, p).ravel() / 100) < chi_square_limit(15)
+    assert chi_square(counts, 50_000 * np.outer(p, p).ravel() / 100) < chi_square_limit(15)
 
 
 def test_distinct_draws_are_successive_draws() -> None:
@@ -343,7 +342,7 @@ def test_distinct_draws_are_successive_draws() -> None:
     expected = rounds * np.outer(p / 10, p) / (10 - p)[:, None]
     np.fill_diagonal(expected, 0)
     there = expected.ravel() > 0
-    assert chi_square_of(counts[there], expected.ravel()[there]) < chi_square_limit(11)
+    assert chi_square(counts[there], expected.ravel()[there]) < chi_square_limit(11)
 
 
 # ---- weights -----------------------------------------------------------------------------
@@ -1093,7 +1092,7 @@ def test_starts_are_drawn_in_proportion_whatever_one_row_weighs(
     found = counts[np.ix_(starts, starts)]
     there = expected > 0
     assert found[~there].sum() == 0
-    assert chi_square_of(found[there], expected[there]) < chi_square_limit(int(there.sum()) - 1)
+    assert chi_square(found[there], expected[there]) < chi_square_limit(int(there.sum()) - 1)
     assert_nodes_are_sums(rb)
     assert weights_of(rb).tolist() == p.tolist()
 

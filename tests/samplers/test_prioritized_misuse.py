@@ -7,7 +7,7 @@ import math
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -798,15 +798,6 @@ WIDE: dict[str, Any] = {
     "x": {"shape": (), "dtype": "i8"},
     "copies": {"shape": 12, "dtype": "i8"},
 }
-
-
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    """Let threads take turns a hundred times as often as usual."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(5e-5)
-    yield
-    sys.setswitchinterval(interval)
 
 
 class Learner:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+
+from forked import start
 
 __all__ = ["Child", "child", "until"]
 
@@ -19,18 +20,7 @@ class Child:
 
     def __init__(self, job: Callable[[], object]) -> None:
         self.code: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.alarm(SECONDS)
-                job()
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
+        self.pid = start(job, SECONDS)
 
     def join(self) -> int:
         """Wait until it has ended; 0 if its job went well."""

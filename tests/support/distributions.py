@@ -11,6 +11,6 @@ def chi_square_limit(freedom: int) -> float:
     return float(freedom * (1 - spread + 4.75 * spread**0.5) ** 3)
 
 
-def chi_square(counts: Array, expected: float) -> float:
-    """The statistic for counts that should all be ``expected``."""
+def chi_square(counts: Array, expected: float | Array) -> float:
+    """The statistic for counts and their expectations, which are nowhere 0."""
     return float(((counts - expected) ** 2 / expected).sum())

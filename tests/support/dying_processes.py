@@ -10,9 +10,7 @@ import mmap
 import os
 import random
 import signal
-import sys
 import time
-import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,14 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forked import start
 
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.samplers import Sampler
 
 SECONDS = 20.0  # that anything may take
-# Processes that a test of random kills ends, at least.
-_MOST = "1000" if os.environ.get("CPPRB_LIKE_LONG") == "1" else "120"
-KILLS = int(os.environ.get("CPPRB_LIKE_PROCESS_KILLS", _MOST))
 PIXELS = 200  # of the image: a large field, which lies beside the records
 
 FIELDS: dict[str, Any] = {
@@ -105,20 +101,7 @@ class Child:
     def __init__(self, kind: str, job: Callable[[Child], None]) -> None:
         self.kind = kind
         self._beats = mmap.mmap(-1, 8)
-        sys.stdout.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.alarm(int(6 * SECONDS))  # should the test itself be killed
-                job(self)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
+        self.pid = start(lambda: job(self), int(6 * SECONDS))
 
     def beat(self) -> None:
         """One more round is done."""

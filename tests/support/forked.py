@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import traceback
 from collections.abc import Callable
 
 SECONDS = 20  # that a child has
 
 
-def outcome(job: Callable[[], object], *, seconds: int = SECONDS) -> int:
-    """Run a job in a forked process: 0 if it went well; -SIGALRM if it never ended."""
+def start(job: Callable[[], object], seconds: int = SECONDS) -> int:
+    """Run a job in a forked process, and return its process id.
+
+    The exit code is 0 if the job returned, and 1 if it raised. SIGALRM ends a process that still
+    runs after ``seconds``, also if the test itself was killed.
+    """
+    sys.stdout.flush()
     child = os.fork()
     if child == 0:
         code = 1
@@ -20,9 +27,13 @@ def outcome(job: Callable[[], object], *, seconds: int = SECONDS) -> int:
             job()
             code = 0
         except BaseException:
-            import traceback  # noqa: PLC0415
-
             traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child
+
+
+def outcome(job: Callable[[], object], *, seconds: int = SECONDS) -> int:
+    """Run a job in a forked process: 0 if it went well; -SIGALRM if it never ended."""
+    return os.waitstatus_to_exitcode(os.waitpid(start(job, seconds), 0)[1])

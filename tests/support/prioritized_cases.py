@@ -67,8 +67,3 @@ def assert_nodes_are_sums(rb: PrioritizedReplayBuffer) -> None:
     rows.tree.rebuild()
     assert (total, least) == (rows.total, rows.least)
     assert least == min(leaves[leaves > 0], default=np.inf)
-
-
-def chi_square_of(counts: Array, expected: Array) -> float:
-    """The statistic for counts and what is expected of each, nowhere 0."""
-    return float(((counts - expected) ** 2 / expected).sum())

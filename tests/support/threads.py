@@ -46,3 +46,8 @@ def run_together(*jobs: Callable[[], object], seconds: float = SECONDS) -> list[
         raise errors[0]
     assert min(counts) >= LEAST_RUNS, f"a thread starved: {counts}"
     return counts
+
+
+def drawing_ahead() -> list[threading.Thread]:
+    """The threads of this process that draw batches ahead."""
+    return [thread for thread in threading.enumerate() if thread.name == "batches"]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from distributions import chi_square
 from episode_cases import FIELDS, History, Step
 from helpers import refused, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from prioritized_cases import chi_square_of
 from threads import run_together
 from views import sample_sequences, update_sequence_priorities
 
@@ -235,7 +235,7 @@ def test_rare_starts_are_equally_likely(sampler: Any) -> None:
         )
         counts = np.array([(drawn == x).sum() for x in among])
         assert counts.sum() == len(drawn)
-        statistic = chi_square_of(counts, np.full(len(among), 4000 / len(among)))
+        statistic = chi_square(counts, np.full(len(among), 4000 / len(among)))
         assert statistic < len(among) + 5 * np.sqrt(2 * len(among))
         if turn == 0:  # one more, of an episode that has not ended
             rb.add(x=np.arange(7000, 7009), done=np.zeros(9, bool))
@@ -273,7 +273,7 @@ def test_starts_are_uniform(length: int, stride: int, n: int) -> None:
         np.add.at(counts, drawn, 1)
 
     expected = np.full(len(among), times * n / len(among))
-    statistic = chi_square_of(counts[among], expected)
+    statistic = chi_square(counts[among], expected)
     assert abs(statistic - len(among)) < 5 * np.sqrt(2 * len(among))
     assert counts.sum() == counts[among].sum()
 
@@ -304,7 +304,7 @@ def test_starts_are_drawn_by_priority(stride: int, stratified: bool, rare: bool)
         np.testing.assert_allclose(batch["weights"], drawn.min() / drawn)
 
     expected = 30000 * weights[among] / weights[among].sum()
-    statistic = chi_square_of(counts[among], expected)
+    statistic = chi_square(counts[among], expected)
     assert statistic < len(among) + 5 * np.sqrt(2 * len(among))
     assert counts.sum() == counts[among].sum() == 30000
 
@@ -327,7 +327,7 @@ def test_starts_are_drawn_by_rank() -> None:
 
     there = expected > 0
     expected = 10000 * expected / expected.sum()
-    assert chi_square_of(counts[there], expected[there]) < 18 + 5 * np.sqrt(36)
+    assert chi_square(counts[there], expected[there]) < 18 + 5 * np.sqrt(36)
     assert counts[~there].sum() == 0
 
 
@@ -391,7 +391,7 @@ def test_starts_that_weigh_little_are_drawn_by_weight(make: Any, stride: int) ->
     there = expected > 0
     assert counts[~there].sum() == 0
     limit = there.sum() + 5 * np.sqrt(2 * there.sum())
-    assert chi_square_of(counts[there], expected[there]) < limit
+    assert chi_square(counts[there], expected[there]) < limit
 
 
 def test_max_and_mean_of_the_errors_are_mixed() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -802,15 +801,6 @@ def test_values_that_follow_need_no_memory() -> None:
 
 
 # ---------------------------------------------------------------- threads
-
-
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    """Let threads take turns a hundred times as often as usual."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(5e-5)
-    yield
-    sys.setswitchinterval(interval)
 
 
 class Counting:
