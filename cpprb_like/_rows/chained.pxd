@@ -31,6 +31,7 @@ cdef class Chain:
     cdef int64_t* tags               # in a file: ``base`` + rows written, for the values in each of the two places
     cdef intp_t which                # of the two places has these
     cdef ndarray seen                # whether there is one
+    cdef ndarray choices             # for each row of a call: where ``c_write`` writes a value; see ``c_reserve``
     cdef int64_t promise             # of a ring that follows another: the tag of the values in ``latest_data``
     cdef bint is_promise_read        # ... and whether one of them was read since
     cdef readonly tuple asides       # Overflow of what is kept aside
@@ -83,9 +84,8 @@ cdef class NextOf(Chain):
     cdef Overflow newest                # newest frames of next values
 
     cdef intp_t c_source(self) noexcept nogil
-    cdef bint c_is_kept(self, NewRows* rows, intp_t k) noexcept nogil
     cdef bint c_is_own(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil
-    cdef void c_keep(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil
+    cdef void c_keep(self, NewRows* rows, intp_t k, uint8_t choice) noexcept nogil
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil
     cdef const char* c_whole(self, int64_t row) noexcept nogil
     cdef const char* c_promised(self, int64_t row) noexcept nogil

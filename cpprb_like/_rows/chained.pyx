@@ -56,13 +56,18 @@ cdef class Chain:
         self.latest = np.zeros((n_envs, nbytes), np.uint8)
         self.latest_data = <char*> cnp.PyArray_DATA(self.latest)
         self.seen = np.zeros(n_envs, np.uint8)
+        self.choices = np.zeros(1, np.uint8)
 
     cdef int c_reserve(self, NewRows* rows) except -1:
-        """Make room in the overflow for the values of these rows, and of the rows before them."""
+        """Compare the values of new rows with their neighbours', once.
+
+        The outcomes are the ``choices`` that ``c_write`` follows, and the overflow gets room for the
+        values that it will take. Nothing else is written.
+        """
         return 0
 
     cdef void c_write(self, NewRows* rows) noexcept nogil:
-        """Write the values of rows that are being added; ``c_reserve`` has made room."""
+        """Write the values of rows that are being added, directly after ``c_reserve``."""
 
     cdef int c_gather(
         self, const int64_t* rows, intp_t n, int64_t written, char* to
@@ -182,6 +187,13 @@ cdef class Chain:
         return *self.newest(), [aside.save() for aside in self.asides]
 
 
+cdef inline uint8_t* c_choices_of(Chain chain, intp_t n) except NULL:
+    """Memory for a choice about each of n rows."""
+    if cnp.PyArray_DIM(chain.choices, 0) < n:
+        chain.choices = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT8)
+    return <uint8_t*> cnp.PyArray_DATA(chain.choices)
+
+
 cdef void c_close(Values* values) noexcept:
     """Give back what ``Chain.c_open`` took."""
     free(values.frames if values.wholes == NULL else values.wholes)
@@ -275,12 +287,12 @@ cdef class FrameStack(Chain):
     cdef int c_reserve(self, NewRows* rows) except -1:
         cdef const char* values = rows.values[self.place]
         cdef const char* before
+        cdef uint8_t* choices = c_choices_of(self, rows.n)  # of each stack: whether it slid
         cdef intp_t k, count = 0
-        if rows.n == 1:
-            return self.older.c_reserve(1)
-        for k in range(max(0, rows.n - self.n_frames), rows.n):
+        for k in range(rows.n):
             before = self.c_before(rows, k, values)
-            count += before == NULL or not self.c_is_slide(before, values + k * self.nbytes)
+            choices[k] = before != NULL and self.c_is_slide(before, values + k * self.nbytes)
+            count += not choices[k] and k >= rows.n - self.n_frames
         return self.older.c_reserve(count)
 
     cdef void c_clear(self, int64_t base) noexcept nogil:
@@ -292,24 +304,25 @@ cdef class FrameStack(Chain):
 
     cdef void c_write(self, NewRows* rows) noexcept nogil:
         cdef const char* values = rows.values[self.place]
-        cdef const char* before
         cdef const char* value
+        cdef const uint8_t* choices = <const uint8_t*> cnp.PyArray_DATA(self.choices)
         cdef char* kept
         cdef intp_t k, frame
         cdef int64_t row, needed = rows.first + rows.n - self.n_frames
+        cdef bint has_before
         cdef uint8_t run
         self.older.c_drop(needed)
         for k in range(rows.n):
             row = rows.first + k
             value = values + k * self.nbytes
-            before = self.c_before(rows, k, values)
-            self.compared += before != NULL
-            if before != NULL and self.c_is_slide(before, value):
+            has_before = self.c_before(rows, k, values) != NULL
+            self.compared += has_before
+            if choices[k]:
                 run = self.runs[(row - self.n_envs) % self.capacity]
                 run = run + 1 if run + 1 < self.depth else run
             else:
                 run = 0
-                self.apart += before != NULL
+                self.apart += has_before
                 if row >= needed:
                     kept = self.older.c_push(row)
                     for frame in range(self.depth - 1):
@@ -437,18 +450,6 @@ cdef class NextOf(Chain):
     cdef intp_t c_source(self) noexcept nogil:
         return self.stack.place if self.column is None else self.column.place
 
-    cdef bint c_is_kept(self, NewRows* rows, intp_t k) noexcept nogil:
-        """Whether the row before row k stays in the ring, and row k lacks its next value."""
-        cdef int64_t row = rows.first + k - self.n_envs
-        cdef const char* promised = self.c_before(rows, k, rows.values[self.place])
-        if promised == NULL or row < rows.oldest:
-            return False
-        if rows.flags[row % self.capacity * rows.flag_stride] & rows.absent:
-            return False
-        return memcmp(
-            promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
-        ) != 0
-
     cdef bint c_is_own(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil:
         """Whether the next value of the row before row k is its own stack shifted by a frame."""
         cdef const char* frames[DEEPEST]
@@ -463,19 +464,20 @@ cdef class NextOf(Chain):
 
     cdef int c_reserve(self, NewRows* rows) except -1:
         cdef const char* values = rows.values[self.place]
+        cdef const char* source = rows.values[self.c_source()]
         cdef const char* promised
+        cdef uint8_t* choices = c_choices_of(self, rows.n)
         cdef intp_t k, whole = 0, frames = 0
-        if rows.n == 1:
-            whole = frames = 1
-        for k in range(max(0, rows.n - self.capacity), rows.n if rows.n > 1 else 0):
+        for k in range(max(0, rows.n - self.capacity), rows.n):
             promised = self.c_before(rows, k, values)
-            if promised != NULL and memcmp(
-                promised, rows.values[self.c_source()] + k * self.nbytes, self.nbytes
-            ):
-                if self.c_is_own(rows, k, promised):
-                    frames += 1
-                else:
-                    whole += 1
+            if promised == NULL or not memcmp(promised, source + k * self.nbytes, self.nbytes):
+                choices[k] = FOLLOWS
+            elif self.c_is_own(rows, k, promised):
+                choices[k] = KEPT_FRAME
+                frames += 1
+            else:
+                choices[k] = KEPT_WHOLE
+                whole += 1
         self.whole.c_reserve(whole)
         return self.newest.c_reserve(frames)
 
@@ -485,25 +487,28 @@ cdef class NextOf(Chain):
         self.newest.c_clear(base)
 
     cdef void c_write(self, NewRows* rows) noexcept nogil:
-        cdef const char* values = rows.values[self.place]
+        cdef const uint8_t* choices = <const uint8_t*> cnp.PyArray_DATA(self.choices)
         cdef intp_t k
+        cdef int64_t row
+        self.compared += rows.n
         self.whole.c_drop(rows.oldest)
         self.newest.c_drop(rows.oldest)
         for k in range(rows.n):
-            self.compared += 1
-            if self.c_is_kept(rows, k):
-                self.c_keep(rows, k, self.c_before(rows, k, values))
+            row = rows.first + k - self.n_envs
+            if row >= rows.oldest and choices[k] != FOLLOWS:
+                if not rows.flags[row % self.capacity * rows.flag_stride] & rows.absent:
+                    self.c_keep(rows, k, choices[k])
             self.marks[(rows.first + k) % self.capacity] = FOLLOWS
-        self.c_keep_latest(rows, values)
+        self.c_keep_latest(rows, rows.values[self.place])
 
-    cdef void c_keep(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil:
-        """Put the next value of the row before row k into the overflow, after all stacks."""
+    cdef void c_keep(self, NewRows* rows, intp_t k, uint8_t choice) noexcept nogil:
+        """Put the next value of the row before row k into the overflow: after all stacks."""
         cdef int64_t row = rows.first + k - self.n_envs
-        if self.c_is_own(rows, k, promised):
-            self.marks[row % self.capacity] = KEPT_FRAME
+        cdef const char* promised = self.c_before(rows, k, rows.values[self.place])
+        self.marks[row % self.capacity] = choice
+        if choice == KEPT_FRAME:
             self.stack.c_split(promised, self.stack.depth - 1, self.newest.c_push(row))
         else:
-            self.marks[row % self.capacity] = KEPT_WHOLE
             self.apart += 1
             memcpy(self.whole.c_push(row), promised, self.nbytes)
 

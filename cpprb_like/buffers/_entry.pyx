@@ -409,8 +409,6 @@ cdef class BufferBase:
             )
         if beside is not None and beside.n != n:
             raise ValueError(f"priorities: expected {n}, one for each step, got {beside.n}")
-        if ring.grows and ring.c_prepare(<char**> &self.sources[0], n):
-            return LACKS_ROOM
         return self.c_publish(
             n,
             NULL if present is None else <const uint8_t*> cnp.PyArray_DATA(present),
@@ -442,14 +440,15 @@ cdef class BufferBase:
         """Write the rows of a call that has been resolved, and what it has beside them.
 
         Returns the slot of the first of them; in a buffer with ``Nstep``, that of the first row
-        whose n-step window is complete now, or None.
+        whose n-step window is complete now, or None. Returns ``LACKS_ROOM``, and has written
+        nothing, if files have to grow first.
         """
         cdef int64_t first = self.c_ring.state[WRITTEN], clears = self.c_ring.state[CLEARS]
         cdef char** rows = <char**> &self.sources[0]
         if present != NULL:
             self.c_ring.c_expect_absent()
         if self.c_ring.chains and self.c_ring.c_prepare(rows, n):
-            raise RuntimeError("the files have no room for what is to be kept aside")
+            return LACKS_ROOM
         if self.c_ring.lookahead:
             slot = self.c_ring.c_publish_ahead(rows, n, present)
         else:
@@ -534,10 +533,10 @@ cdef class BufferBase:
                 self.c_wait_for_turn()
             self.c_check_ring(ring)
             n = self.c_resolve_call(items, <PyObject*> names, -1)
-            if n == cnp.PyArray_SIZE(mask) and not (
-                ring.grows and ring.c_prepare(<char**> &self.sources[0], n)
-            ):
-                return self.c_publish(n, <const uint8_t*> cnp.PyArray_DATA(mask), None)
+            if n == cnp.PyArray_SIZE(mask):
+                slot = self.c_publish(n, <const uint8_t*> cnp.PyArray_DATA(mask), None)
+                if slot is not LACKS_ROOM:
+                    return slot
         self.c_check_ring(ring)
         return self.c_add_otherwise(items, <PyObject*> names, -1, mask, beside)
 
@@ -741,10 +740,10 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
         buffer.warns = False
         buffer._warn_of_values_apart()
         n = buffer.c_resolve_call(values, names, -1)
-    if n >= 0 and not (
-        buffer.c_ring.grows and buffer.c_ring.c_prepare(<char**> &buffer.sources[0], n)
-    ):
-        return buffer.c_publish(n, NULL, None)
+    if n >= 0:
+        slot = buffer.c_publish(n, NULL, None)
+        if slot is not LACKS_ROOM:
+            return slot
     if buffer.has_priorities:
         return c_add_with_priorities(buffer, values, names)
     return buffer.c_add_otherwise(values, names, -1, None, None)
