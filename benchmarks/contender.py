@@ -1,61 +1,75 @@
-"""A contender: a system that is measured, and what it can do.
+"""A contender: a system that is measured, and its operations.
 
 Its module says for each operation how the work is done::
 
-    cpprb = Contender("cpprb", "Its ReplayBuffer with the same fields and dtypes.")
+    theirs = Contender("cpprb", "Its ReplayBuffer with the same fields and dtypes.")
 
-    @cpprb.does("sample")
-    def sample(kind: str, rows: int, n: int) -> Work:
-        ...
+    def filled(rows: int, kind: str = "small") -> Any: ...
+    def drawing(rb: Any, n: int = 256) -> Work: ...
 
-An operation makes everything ready and returns the work; of sizes that are no times it returns the
-number. What ``cases`` asks for is done, or has a reason in ``cannot``.
+    theirs.works_on(filled, sample=drawing)
+
+An operation returns work that is ready, or a number that is no time. Each operation of ``cases``
+is done or has a reason in ``cannot``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from inspect import signature
+from typing import Any, TypeVar
 
 from measure import Work
 
-__all__ = ["IMPORTS_MORE", "MEASURED_SMALL", "Cannot", "Contender", "Operation", "Shelf"]
+__all__ = ["IMPORTS_MORE", "MEASURED_SMALL", "Cannot", "Contender", "Shelf"]
 
 
-# PyTorch, JAX or Numba alone take longer to import than both that are compared.
+# The import of PyTorch, JAX or Numba takes longer than both programs that the case compares.
 IMPORTS_MORE = "its import alone takes several times as long"
-# Of gigabytes the disk is measured, and not the library.
+# With gigabytes the disk is measured, and not the library.
 MEASURED_SMALL = "its files are measured with small steps; these are compared with copying a file"
-
-
-class Operation(Protocol):
-    """Makes ready what a case measures: parameters are those of the case."""
-
-    def __call__(self, **parameters: Any) -> Work | float:
-        """The work, or a number that is no time."""
-        ...
-
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Made = TypeVar("Made")
 
 
-def _one_of(function: Callable[..., tuple[Work, ...]], place: int, **parameters: Any) -> Work:
-    return function(**parameters)[place]
+class Cannot(Exception):  # noqa: N818 (it is an answer and not an error)
+    """A contender lacks an operation; the message says why."""
 
 
-class Cannot(Exception):  # noqa: N818 (no error: the table has a dash, and this is its reason)
-    """A contender cannot do what was asked; the message says why."""
+class Shelf:
+    """The one object that a system holds from case to case, as making it outlasts measuring.
+
+    The former object is dropped before the next is made, so memory never holds both.
+    """
+
+    def __init__(self) -> None:
+        self._key: Hashable = None
+        self._thing: Any = None
+
+    def get(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
+        """The object that ``make`` returns for these arguments, new if need be."""
+        key = make, arguments
+        if key != self._key:
+            self.clear()
+            self._thing, self._key = make(*arguments), key
+        thing: Made = self._thing
+        return thing
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self._key = self._thing = None
 
 
 class Contender:
-    """A system, its operations, and why it lacks others."""
+    """A system, its operations, and the reasons for those that it lacks."""
 
-    def __init__(self, name: str, how: str) -> None:
+    def __init__(self, name: str, how: str, shelf: Shelf | None = None) -> None:
         self.name = name
-        self.how = how  # it is used, and why so
-        self.operations: dict[str, Operation] = {}
+        self.how = how  # use of the system, and the reason for it
+        self.shelf = shelf or Shelf()
+        self.operations: dict[str, Callable[..., Work | float]] = {}
         self.reasons: dict[str, str] = {}
 
     def does(self, operation: str) -> Callable[[Function], Function]:
@@ -68,7 +82,7 @@ class Contender:
         return register
 
     def does_all(self, *operations: str) -> Callable[[Function], Function]:
-        """The decorated function makes works of several operations ready, of which one is used."""
+        """The decorated function returns works of several operations; each uses one."""
 
         def register(function: Function) -> Function:
             for place, operation in enumerate(operations):
@@ -77,36 +91,42 @@ class Contender:
 
         return register
 
+    def works_on(self, make: Callable[..., Any], **works: Callable[..., Work | float]) -> None:
+        """Operations on the object that ``make`` returns, which the shelf holds.
+
+        Both functions get those parameters of the case that they name; ``works`` get the object
+        first.
+        """
+        for operation, work in works.items():
+            self.operations[operation] = self._on_held(make, work)
+
+    def _on_held(
+        self, make: Callable[..., Any], work: Callable[..., Work | float]
+    ) -> Callable[..., Work | float]:
+        def operation(**parameters: Any) -> Work | float:
+            if "envs" in parameters:
+                parameters["n"] = parameters["envs"]  # rows, one of each environment
+            made = self.shelf.get(make, *named(make, parameters).values())
+            return work(made, **named(work, parameters))
+
+        return operation
+
     def cannot(self, operations: str, why: str) -> None:
         """These operations, separated by spaces, cannot be done."""
         self.reasons |= dict.fromkeys(operations.split(), why)
 
     def prepare(self, operation: str, parameters: dict[str, Any]) -> Work | float:
-        """Make an operation ready. Raises Cannot where there is none."""
+        """The work of an operation. Raises Cannot where there is none."""
         if operation not in self.operations:
             raise Cannot(self.reasons.get(operation, "no such operation"))
         return self.operations[operation](**parameters)
 
 
-class Shelf:
-    """What a system keeps from one case to the next, as making it takes longer than measuring.
+def _one_of(function: Callable[..., tuple[Work, ...]], place: int, **parameters: Any) -> Work:
+    return function(**parameters)[place]
 
-    It holds one thing: the one before is dropped first, so memory never holds two of them.
-    """
 
-    def __init__(self) -> None:
-        self._key: Hashable = None
-        self._thing: Any = None
-
-    def get(self, make: Callable[..., Made], *arguments: Hashable) -> Made:
-        """What ``make`` returns for these arguments: what the shelf holds, or made anew."""
-        key = make, arguments
-        if key != self._key:
-            self.clear()
-            self._thing, self._key = make(*arguments), key
-        thing: Made = self._thing
-        return thing
-
-    def clear(self) -> None:
-        """Hold nothing."""
-        self._key = self._thing = None
+def named(function: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters that a function names, in its order."""
+    names = signature(function).parameters
+    return {name: parameters[name] for name in names if name in parameters}

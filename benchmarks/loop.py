@@ -1,7 +1,7 @@
-"""A DQN that learns CartPole from the replay buffer of whoever is measured: all else is the same.
+"""A DQN that learns CartPole from the replay buffer of a contender.
 
-Network, environment, seeds, batch and schedule are those of every contender; NumPy and gymnasium
-are all that the loop needs. It is measured as a whole, and the buffer's part of it by a clock.
+All contenders share the network, the environment, seeds, batch and schedule, which need NumPy and
+gymnasium alone. The loop is measured as a whole, and the calls of the buffer by a clock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -18,29 +18,18 @@ from contender import Contender
 from measure import Work, compiled
 from numpy.typing import NDArray
 
-__all__ = ["BATCH", "CAPACITY", "Loop", "Replay", "loop_cases"]
+__all__ = ["BATCH", "CAPACITY", "Add", "Loop", "Replay", "Sample", "loop_cases"]
 
 Array = NDArray[Any]
+Add = Callable[[dict[str, Any], bool], object]  # a step with ``done``, and whether time was up
+Sample = Callable[[int], Mapping[str, Array]]  # so many steps, numbers of shape (n,)
+Replay = Callable[[int], tuple[Add, Sample]]  # both calls of a new buffer of this capacity
 
 CAPACITY, BATCH, WARM_UP = 100_000, 64, 1_000  # steps held, steps drawn, steps before learning
 LAYERS = (4, 64, 64, 2)  # observation, hidden, hidden, Q of both actions
 LEARNING_RATE, TARGET_RATE = 1e-3, 0.01
 CLOCKED = 256  # steps of a turn that is clocked, at most
 GAMMA, EXPLORATION = 0.99, 0.1  # the same from the first step: so all steps are alike
-
-
-class Replay(Protocol):
-    """What the loop wants of a replay buffer, which may be as short as two calls."""
-
-    def add(
-        self, obs: Array, act: int, rew: float, next_obs: Array, done: bool, truncated: bool, /
-    ) -> object:
-        """Store a step. Where it is ``done`` nothing follows; where ``truncated``, time was up."""
-        ...
-
-    def sample(self, n: int, /) -> Mapping[str, Array]:
-        """Arrays obs, act, rew, next_obs, done of so many random steps, the numbers' shape (n,)."""
-        ...
 
 
 class Network:
@@ -88,10 +77,10 @@ class Network:
 
 
 class Loop:
-    """A DQN and its buffer, past the warm-up; it goes on from where it was."""
+    """A DQN and both calls of its buffer, past the warm-up; each run continues the last."""
 
-    def __init__(self, buffer: Replay) -> None:
-        self.buffer = buffer
+    def __init__(self, add: Add, sample: Sample) -> None:
+        self.calls = add, sample
         self.rng = np.random.default_rng(0)
         self.online, self.target = Network(self.rng), Network(self.rng)
         self.target.flat[:] = self.online.flat
@@ -99,22 +88,23 @@ class Loop:
         self.obs, _ = self.env.reset(seed=0)
         self.episodes = 0
         for _ in range(WARM_UP):
-            self.act(buffer)
+            self.act(add)
 
-    def act(self, buffer: Replay) -> None:
+    def act(self, add: Add) -> None:
         """One step of the environment, into the buffer."""
         best = int(self.online(self.obs[np.newaxis]).argmax())
         action = int(self.rng.integers(2)) if self.rng.random() < EXPLORATION else best
         following, reward, terminated, truncated, _ = self.env.step(action)
-        buffer.add(self.obs, action, float(reward), following, terminated, truncated)
+        step = {"obs": self.obs, "act": action, "rew": float(reward)}
+        add(step | {"next_obs": following, "done": terminated}, truncated)
         self.obs = following
         if terminated or truncated:
             self.obs, _ = self.env.reset()
             self.episodes += 1
 
-    def learn(self, buffer: Replay) -> None:
+    def learn(self, sample: Sample) -> None:
         """One update from a batch, and of the network that goals come from."""
-        batch = buffer.sample(BATCH)
+        batch = sample(BATCH)
         best = self.target(batch["next_obs"]).max(1)
         goal = batch["rew"] + np.float32(GAMMA) * np.where(batch["done"], np.float32(0), best)
         self.online.learn(batch["obs"], batch["act"], goal)
@@ -122,53 +112,44 @@ class Loop:
 
     def run(self, steps: int) -> None:
         """So many steps of the environment, an update after each."""
-        self._run(steps, self.buffer)
+        self._run(steps, *self.calls)
 
     def in_buffer(self, steps: int) -> float:
-        """The same; seconds that pass within the buffer's calls, found from some of the steps.
+        """The same; returns the seconds within the buffer's calls, measured on some of the steps.
 
-        They are a small part of the time that a turn would take if it went on for all of them.
+        A turn of all steps would take far longer, as these calls are a small part of a step.
         """
-        some = min(steps, CLOCKED)
-        clocked = Clocked(self.buffer)
-        self._run(some, clocked)
-        return clocked.seconds * steps / some
+        some, seconds = min(steps, CLOCKED), 0.0
 
-    def _run(self, steps: int, buffer: Replay) -> None:
+        def clocked(call: Callable[..., Any]) -> Callable[..., Any]:
+            def timed(*arguments: Any) -> Any:
+                nonlocal seconds
+                start = perf_counter()
+                result = call(*arguments)
+                seconds += perf_counter() - start
+                return result
+
+            return timed
+
+        add, sample = self.calls
+        self._run(some, clocked(add), clocked(sample))
+        return seconds * steps / some
+
+    def _run(self, steps: int, add: Add, sample: Sample) -> None:
         for _ in range(steps):
-            self.act(buffer)
-            self.learn(buffer)
+            self.act(add)
+            self.learn(sample)
 
 
-class Clocked:
-    """A buffer with a clock around its calls. Reading it counts, and is the same for all."""
-
-    def __init__(self, buffer: Replay) -> None:
-        self.buffer = buffer
-        self.seconds = 0.0
-
-    def add(
-        self, obs: Array, act: int, rew: float, next_obs: Array, done: bool, truncated: bool
-    ) -> None:
-        """Store a step."""
-        start = perf_counter()
-        self.buffer.add(obs, act, rew, next_obs, done, truncated)
-        self.seconds += perf_counter() - start
-
-    def sample(self, n: int) -> Mapping[str, Array]:
-        """Draw steps."""
-        start = perf_counter()
-        batch = self.buffer.sample(n)
-        self.seconds += perf_counter() - start
-        return batch
-
-
-def loop_cases(contender: Contender, make: Callable[[int], Replay]) -> None:
-    """The contender does both operations of the loop, with the buffer made for a capacity."""
+def loop_cases(contender: Contender, replay: Any) -> None:
+    """The contender does both operations of the loop."""
 
     @cache
     def loop() -> Loop:
-        return Loop(make(CAPACITY))
+        made: Any = replay(CAPACITY)
+        if isinstance(made, tuple):
+            return Loop(*made)
+        return Loop(lambda step, truncated: made.add(*step.values(), truncated), made.sample)
 
     @contender.does("loop_step")
     def loop_step() -> Work:

@@ -1,4 +1,4 @@
-"""What contenders have in common: files, imports, steps to store, memory that is in use."""
+"""Operations that contenders share: files, imports, steps to store, memory in use."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from contender import Cannot
+from contender import Cannot, Contender
 from measure import Work, compiled
 
 __all__ = [
     "STEPS",
     "after",
+    "file_cases",
     "first_batch",
+    "folder_cases",
     "give_memory_back",
     "importing",
+    "memory_cases",
     "nbytes_of_row",
     "saving_and_loading",
     "saving_to_folders",
@@ -31,7 +35,7 @@ __all__ = [
     "synchronising",
 ]
 
-STEPS = 100  # of an environment, stored one behind the other: few enough to stay in the cache
+STEPS = 100  # of an environment; all stay in the cache
 
 
 def saving_and_loading(
@@ -64,8 +68,69 @@ def saving_and_loading(
     return after(emptied, write), synchronising(write_new), after(give_memory_back, read)
 
 
+def file_cases(
+    contender: Contender,
+    make: Callable[..., Any],
+    save: Callable[[Any, Any], object],
+    load: Callable[[Any, Any], object],
+) -> None:
+    """A file is written, written and synchronised, and read; the functions get it open.
+
+    Each save writes a new file. A load runs as in a new program, with no memory from loads before.
+    """
+
+    def written(made: Any) -> Any:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the works live)
+        save(made, file)
+        return file
+
+    def saving(made: Any) -> Work:
+        file = written(made)
+        return after(lambda: file.truncate(file.seek(0)), lambda: save(made, file))
+
+    def to_disk(made: Any) -> Work:
+        def write_new(folder: str) -> None:
+            with (Path(folder) / "file").open("wb") as new:
+                save(made, new)
+
+        return synchronising(write_new)
+
+    def loading(made: Any) -> Work:
+        file = written(made)
+
+        def prepare() -> None:
+            file.seek(0)
+            give_memory_back()
+
+        return after(prepare, lambda: load(made, file))
+
+    contender.works_on(make, save=saving, save_synchronised=to_disk, load=loading)
+
+
+def folder_cases(
+    contender: Contender, make: Callable[..., Any], save: Callable[[Any, str], object]
+) -> None:
+    """A new folder is written, and written and synchronised; there is no load."""
+    contender.works_on(
+        make,
+        save=lambda made: saving_to_folders(partial(save, made)),
+        save_synchronised=lambda made: synchronising(partial(save, made)),
+    )
+
+
+def memory_cases(contender: Contender, **makes: Callable[[int, str], object]) -> None:
+    """Memory in use for a row of what each function makes for a number of rows and a kind."""
+
+    def nbytes(make: Callable[[int, str], object], rows: int, kind: str) -> float:
+        contender.shelf.clear()
+        return nbytes_of_row(lambda: make(rows, kind), rows)
+
+    for operation, make in makes.items():
+        contender.does(operation)(partial(nbytes, make))
+
+
 def after(preparing: Callable[[], object], doing: Callable[[], object]) -> Work:
-    """Work of which each call is prepared by something that is no part of the time."""
+    """Work of which each call has a preparation that is not timed."""
 
     def work(calls: int) -> float:
         seconds = 0.0
@@ -80,7 +145,7 @@ def after(preparing: Callable[[], object], doing: Callable[[], object]) -> Work:
 
 
 def storing(store: Callable[..., object], steps: Iterable[tuple[Any, ...]]) -> Work:
-    """Work that stores such steps of an environment one behind the other, again and again."""
+    """Work that stores these steps of an environment in a cycle."""
     turns = cycle(steps)
 
     def work(calls: int) -> float:
@@ -93,14 +158,14 @@ def storing(store: Callable[..., object], steps: Iterable[tuple[Any, ...]]) -> W
 
 
 def give_memory_back() -> None:
-    """What is free in this process goes to the system."""
+    """Return free memory of this process to the system."""
     gc.collect()
     with suppress(AttributeError):  # a C library that gives freed memory back by itself
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def saving_to_folders(save: Callable[[str], object]) -> Work:
-    """Work that writes into a new folder with each call; to remove it is no part of the time."""
+    """Work that writes into a new folder with each call; its removal is not timed."""
 
     def work(calls: int) -> float:
         seconds = 0.0
@@ -115,10 +180,9 @@ def saving_to_folders(save: Callable[[str], object]) -> Work:
 
 
 def synchronising(save: Callable[[str], object]) -> Work:
-    """``saving_to_folders``, with all that was written on the disk in the end.
+    """``saving_to_folders``, which ends when all files are on the disk, as a checkpoint does.
 
-    So after a crash of the machine the files are there, as those of a checkpoint are. They have no
-    checksums, and one that was there before is not kept until the new one is whole.
+    These files have no checksums, and no former state survives until the new one is whole.
     """
 
     def save_to_disk(folder: str) -> None:
@@ -157,23 +221,22 @@ def first_batch(module: str) -> str:
 
 
 def resident_nbytes() -> int:
-    """Memory of this process that is in use. Raises Cannot where the system does not tell."""
+    """Memory of this process in use. Raises Cannot where the system does not report it."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
-        raise Cannot("this system does not tell how much memory a process has in use")
+        raise Cannot("this system does not report the memory that a process has in use")
     give_memory_back()
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def nbytes_of_row(make: Callable[[], Any], rows: int) -> float:
-    """Memory that a process has in use for each row of what is made, full.
+    """Memory in use for each row of a full buffer, which ``make`` returns.
 
-    It is that of a second one beside the first: what the library compiles or loads for the first
-    one does not count.
+    The second of two buffers counts, without what the library compiles or loads for the first.
     """
     first = make()
     before = resident_nbytes()
     second = make()
     used = (resident_nbytes() - before) / rows
-    assert first is not second  # both alive until they were looked at
+    assert first is not second  # both must be alive until here
     return used

@@ -11,13 +11,16 @@ from itertools import chain
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
+from unittest.mock import Mock
 
 import environments
+import loop
 import pytest
 from budgets import FLOOR, OURS
 from cases import EFFORTS, Case, cases
 from cliffs import cliffs
 from contender import Cannot, Contender, Shelf
+from contenders import common, cpprb_calls
 from contest import Contest, Party
 from environments import PEERS, Environment
 from measure import calls_in, statement
@@ -75,17 +78,34 @@ helped.does("work")(lambda: helper.pid)
 
 
 def registered(peer: str) -> tuple[set[str], set[str]]:
-    """The operations that a peer's modules do, and those that they have a reason against."""
-    found: tuple[set[str], set[str]] = set(), set()
+    """The operations that a peer's module does, and those that it has a reason against.
+
+    The module is parsed, as its package is not here. A function ``*_cases`` registers what it
+    registers of a contender of its own with the same keywords.
+    """
+    found = Contender(peer, "")
     modules = [path.read_text(encoding="utf-8") for path in CONTENDERS.glob(f"{peer}*.py")]
     for node in chain.from_iterable(ast.walk(ast.parse(module)) for module in modules):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            words = [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
+        if not isinstance(node, ast.Call):
+            continue
+        words = [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
+        keywords = dict.fromkeys((one.arg or "" for one in node.keywords), Mock())
+        if isinstance(node.func, ast.Attribute):
             if node.func.attr in ("does", "does_all"):
-                found[0].update(words)
+                for word in words:
+                    found.does(word)(Mock())
+            elif node.func.attr == "works_on":
+                found.works_on(Mock(), **keywords)
             elif node.func.attr == "cannot":
-                found[1].update(words[0].split())
-    return found
+                found.cannot(words[0], "")
+        elif isinstance(node.func, ast.Name) and node.func.id.endswith("_cases"):
+            cases_of = next(
+                vars(room)[node.func.id]
+                for room in (common, cpprb_calls, loop)
+                if node.func.id in vars(room)
+            )
+            cases_of(found, *(Mock() for _ in node.args[1:]), **keywords)
+    return {*found.operations}, {*found.reasons}
 
 
 @pytest.fixture
@@ -189,9 +209,8 @@ def test_a_peer_does_every_case_or_says_why_not(peer: str) -> None:
     done, refused = registered(peer)
     operations = {case.operation for effort in EFFORTS.values() for case in cases(effort)}
     asked = {operation for operation in operations if not operation.startswith(OF_OURS)}
-    said = done | refused | {"loop_step", "loop_in_buffer"}  # which a function registers
     assert not done & refused
-    assert asked <= said <= operations
+    assert asked <= done | refused <= operations
 
 
 def test_case_names_are_unique() -> None:
@@ -214,6 +233,21 @@ def test_a_shelf_holds_one_thing() -> None:
     shelf.get(make, 2)
     assert shelf.get(make, 1) is not first
     assert made == [1, 2, 1]
+
+
+def test_works_get_what_they_name_and_share_what_they_work_on() -> None:
+    """The object is made once for the same parameters; each function gets those that it names."""
+    contender, made = Contender("made up", "works on lists"), []
+
+    def make(rows: int, kind: str = "small") -> list[object]:
+        made.append((rows, kind))
+        return [rows, kind]
+
+    contender.works_on(make, weigh=lambda held: float(held[0]), draw=lambda held, n: held[0] + n)
+    assert contender.prepare("weigh", {"rows": 3}) == 3.0
+    assert contender.prepare("draw", {"n": 4, "rows": 3, "else": None}) == 7
+    assert contender.prepare("draw", {"kind": "wide", "rows": 3, "n": 1}) == 4
+    assert made == [(3, "small"), (3, "wide")]
 
 
 def test_an_unknown_operation_has_its_reason() -> None:
