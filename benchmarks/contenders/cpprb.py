@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
-from contender import MEASURED_SMALL, Cannot, Contender, Shelf
+from contender import MEASURED_SMALL, Cannot, Contender
 from cpprb import PrioritizedReplayBuffer, ReplayBuffer
 from data import (
     ALPHA,
-    BETA,
     EPS,
     GAME,
     GAMMA,
@@ -18,21 +18,24 @@ from data import (
     CycleInputs,
     filling,
     game,
-    one_step,
     random_steps,
     taking_turns,
     trajectory,
 )
-from loop import loop_cases
+from loop import Add, Sample, loop_cases
 from measure import Work, statement
 
-from .common import first_batch, importing, nbytes_of_row, saving_and_loading
+from .common import file_cases, first_batch, importing, memory_cases, nbytes_of_row
+from .cpprb_calls import (
+    ADD,
+    BATCH,
+    adding,
+    adding_many,
+    drawing,
+    priority_cases,
+)
 
 __all__ = ["theirs"]
-
-ADD = "rb.add(obs=obs, act=act, rew=rew, next_obs=next_obs, done=done)"
-BATCH = 256
-DRAW = f"batch = rb.sample({BATCH}, beta={BETA})"
 
 theirs = Contender(
     "cpprb",
@@ -44,11 +47,10 @@ theirs.cannot("record", "it leaves to the program which observation came before 
 theirs.cannot("tree_find tree_set tree_set_both", "its trees are inside its compiled module")
 theirs.cannot("sequences frame_sequences", "it draws single steps")
 theirs.cannot("sample_tensors", "its batches are NumPy arrays")
-shelf = Shelf()
 
 
 def env_dict(kind: str) -> dict[str, dict[str, Any]]:
-    """The fields of such steps; a number has one axis of length 1, as it has no other."""
+    """The fields of such steps; a number has one axis of length 1, as cpprb has no other."""
     fields = KINDS[kind].fields.items()
     return {
         name: {"shape": shape or 1, "dtype": np.dtype(dtype)} for name, (shape, dtype) in fields
@@ -63,34 +65,10 @@ def fill(rb: Any, chunk: Batch, **options: Any) -> Any:
     return rb
 
 
-def filled(kind: str, rows: int) -> Any:
+def filled(rows: int, kind: str = "small") -> Any:
     """A full buffer."""
     chunk = filling(rows, kind)
     return fill(ReplayBuffer(rows, env_dict(kind)), chunk)
-
-
-@theirs.does("add_one")
-def add_one(kind: str, rows: int) -> Work:
-    """``add`` of a step."""
-    return statement(ADD, rb=shelf.get(filled, kind, rows), **one_step(kind))
-
-
-@theirs.does("add_many")
-def add_many(kind: str, rows: int, n: int) -> Work:
-    """``add`` of several steps."""
-    return statement(ADD, rb=shelf.get(filled, kind, rows), **random_steps(n, kind))
-
-
-@theirs.does("add_envs")
-def add_envs(kind: str, rows: int, envs: int) -> Work:
-    """``add`` of several steps: it knows of no environments, and rows of one lie apart."""
-    return add_many(kind, rows, envs)
-
-
-@theirs.does("sample")
-def sample(kind: str, rows: int, n: int) -> Work:
-    """``sample``."""
-    return statement(f"batch = rb.sample({n})", rb=shelf.get(filled, kind, rows))
 
 
 def prioritized(rows: int) -> tuple[Any, CycleInputs]:
@@ -100,83 +78,34 @@ def prioritized(rows: int) -> tuple[Any, CycleInputs]:
     return fill(rb, random_steps(rows), priorities=inputs.first), inputs
 
 
-@theirs.does("prioritized_add")
-def prioritized_add(rows: int) -> Work:
-    """New steps get the greatest priority."""
-    return statement(ADD, rb=shelf.get(prioritized, rows)[0], **one_step("small"))
-
-
-@theirs.does("prioritized_draw")
-def prioritized_draw(rows: int) -> Work:
-    """``sample`` with importance weights, of trees that are up to date."""
-    return statement(DRAW, rb=shelf.get(prioritized, rows)[0])
-
-
-@theirs.does("prioritized_update")
-def prioritized_update(rows: int) -> Work:
-    """``update_priorities`` writes leaves alone: what is above them is left to the next draw."""
-    rb, inputs = shelf.get(prioritized, rows)
-    drawn = np.array([rb.sample(BATCH, beta=BETA)["indexes"] for _ in inputs.fresh])
-    return statement(
-        "indexes, priorities = fresh()\nrb.update_priorities(indexes, priorities)",
-        rb=rb,
-        fresh=taking_turns(drawn, inputs.fresh),
-    )
-
-
-@theirs.does("prioritized_cycle")
-def prioritized_cycle(rows: int) -> Work:
-    """A batch, and new priorities for its steps."""
-    rb, inputs = shelf.get(prioritized, rows)
-    return statement(
-        f"{DRAW}\nrb.update_priorities(batch['indexes'], fresh())",
-        rb=rb,
-        fresh=taking_turns(inputs.fresh),
-    )
-
-
 def summing(rows: int) -> Any:
-    """A full buffer of three-step sums; all in one call, as it changes the rewards it is given."""
+    """A full buffer of three-step sums; all in one call, as ``add`` changes the rewards."""
     nstep = {"size": 3, "gamma": GAMMA, "rew": "rew", "next": "next_obs"}
     return fill(ReplayBuffer(rows, env_dict("small"), Nstep=nstep), random_steps(rows))
 
 
-@theirs.does("nstep_add")
-def nstep_add(rows: int) -> Work:
-    """Rewards are summed when steps are added."""
-    return statement(ADD, rb=shelf.get(summing, rows), **one_step("small"))
-
-
-@theirs.does("nstep_sample")
-def nstep_sample(rows: int) -> Work:
-    """``sample`` of sums that are there."""
-    return statement(f"batch = rb.sample({BATCH})", rb=shelf.get(summing, rows))
-
-
-def compact(kind: str, rows: int) -> Any:
-    """An empty buffer of which each row stores one observation, or one frame of it."""
+def without_next(rows: int, kind: str) -> Any:
+    """An empty buffer with one observation, or one frame of it, in each row."""
     fields = env_dict(kind)
     del fields["next_obs"]
     stacks = {"stack_compress": "obs"} if kind == "images" else {}
     return ReplayBuffer(rows, fields, next_of="obs", **stacks)
 
 
-def stacked(rows: int) -> Any:
-    """A full buffer of stacks of which only frames are stored."""
-    return fill(compact("images", rows), game(np.random.default_rng(0), min(GAME, rows)))
+def compact(rows: int, kind: str) -> Any:
+    """The same, full: ``next_of``, and ``stack_compress`` of images."""
+    return fill(without_next(rows, kind), trajectory(min(GAME, rows), kind))
 
 
-def stacks(rows: int, frames_first: bool) -> Any:
-    """The full buffer of stacks. Raises Cannot if frames are to be the first axis."""
+def stacked(rows: int, frames_first: bool) -> Any:
+    """A full buffer that stores frames of stacks. Raises Cannot if frames are the first axis."""
     if frames_first:
         raise Cannot("frames are the last axis of its stacks")
-    return shelf.get(stacked, rows)
+    return fill(without_next(rows, "images"), game(np.random.default_rng(0), min(GAME, rows)))
 
 
-@theirs.does("stacked_add")
-def stacked_add(rows: int, frames_first: bool) -> Work:
-    """Stacks that slide, an episode again and again; it is told where episodes end."""
-    rb = stacks(rows, frames_first)
+def adding_stacks(rb: Any) -> Work:
+    """Stacks that slide, an episode in a cycle; ``on_episode_end`` marks its ends."""
     steps = game(np.random.default_rng(1))
     return statement(
         f"{', '.join(steps)} = fresh()\n{ADD}\nif done: rb.on_episode_end()",
@@ -185,85 +114,60 @@ def stacked_add(rows: int, frames_first: bool) -> Work:
     )
 
 
-@theirs.does("stacked_sample")
-def stacked_sample(rows: int, frames_first: bool, n: int) -> Work:
-    """Of a stack the frames lie one behind another, whatever the order of the axes."""
-    return statement(f"batch = rb.sample({n})", rb=stacks(rows, frames_first))
-
-
-@theirs.does("stacked_sample_contiguous")
-def stacked_sample_contiguous(rows: int, frames_first: bool, n: int) -> Work:
-    """``sample``, and then NumPy."""
+def drawing_contiguous(rb: Any, n: int) -> Work:
+    """``sample``, and then NumPy, as the frames of a stack lie one behind another."""
     return statement(
         f"batch = rb.sample({n})\n"
         "for name in ('obs', 'next_obs'): batch[name] = contiguous(batch[name])",
-        rb=stacks(rows, frames_first),
+        rb=rb,
         contiguous=np.ascontiguousarray,
     )
 
 
+theirs.works_on(filled, add_one=adding, add_many=adding_many, add_envs=adding_many, sample=drawing)
+priority_cases(theirs, prioritized)  # of an update the nodes above the leaves wait for a draw
+theirs.works_on(summing, nstep_add=adding, nstep_sample=drawing)  # ``add`` makes the sums
+theirs.works_on(
+    stacked,
+    stacked_add=adding_stacks,
+    stacked_sample=drawing,
+    stacked_sample_contiguous=drawing_contiguous,
+)
+# ``save_transitions`` always compresses.
+file_cases(
+    theirs,
+    filled,
+    save=lambda rb, file: rb.save_transitions(file),
+    load=lambda rb, file: rb.load_transitions(file),
+)
+theirs.does("import_time")(partial(importing, "cpprb"))
+theirs.does("first_batch_time")(partial(importing, "cpprb", first_batch("cpprb")))
+memory_cases(theirs, memory=filled, memory_compact=compact)
+
+
 @theirs.does("stacked_nbytes")
 def stacked_nbytes(rows: int, frames_first: bool) -> float:
-    """Memory in use: its arrays cannot be reached."""
-    stacks(rows, frames_first)
-    shelf.clear()
-    return nbytes_of_row(lambda: stacked(rows), rows)
+    """Memory in use, as its arrays are out of reach."""
+    theirs.shelf.clear()
+    return nbytes_of_row(lambda: stacked(rows, frames_first), rows)
 
 
-@theirs.does_all("save", "save_synchronised", "load")
-def files(rows: int) -> tuple[Work, Work, Work]:
-    """``save_transitions``, which always compresses, and ``load_transitions``."""
-    rb = shelf.get(filled, "small", rows)
-    return saving_and_loading(rb.save_transitions, rb.load_transitions)
+def replay(capacity: int) -> tuple[Add, Sample]:
+    """Ends of episodes are marked as its documentation says; numbers lose their axis."""
+    rb = ReplayBuffer(capacity, env_dict("small"))
 
+    def add(step: dict[str, Any], truncated: bool) -> None:
+        rb.add(**step)
+        if step["done"] or truncated:
+            rb.on_episode_end()
 
-@theirs.does("import_time")
-def import_time() -> Work:
-    """The package, and NumPy with it."""
-    return importing("cpprb")
-
-
-@theirs.does("first_batch_time")
-def first_batch_time() -> Work:
-    """The package, a buffer, a step and a batch."""
-    return importing("cpprb", first_batch("cpprb"))
-
-
-@theirs.does("memory")
-def memory(kind: str, rows: int) -> float:
-    """Both observations stored."""
-    shelf.clear()
-    return nbytes_of_row(lambda: filled(kind, rows), rows)
-
-
-@theirs.does("memory_compact")
-def memory_compact(kind: str, rows: int) -> float:
-    """``next_of``, and ``stack_compress`` of images."""
-    shelf.clear()
-    steps = trajectory(min(GAME, rows), kind)
-    return nbytes_of_row(lambda: fill(compact(kind, rows), steps), rows)
-
-
-class Replay:
-    """Its buffer as the training loop wants it."""
-
-    def __init__(self, capacity: int) -> None:
-        self.rb = ReplayBuffer(capacity, env_dict("small"))
-
-    def add(
-        self, obs: Any, act: int, rew: float, next_obs: Any, done: bool, truncated: bool
-    ) -> None:
-        """``add``, and the end of an episode, as its documentation asks for."""
-        self.rb.add(obs=obs, act=act, rew=rew, next_obs=next_obs, done=done)
-        if done or truncated:
-            self.rb.on_episode_end()
-
-    def sample(self, n: int) -> Batch:
-        """Numbers without their axis of length 1."""
-        batch: Batch = self.rb.sample(n)
+    def sample(n: int) -> Batch:
+        batch: Batch = rb.sample(n)
         for name in ("act", "rew", "done"):
             batch[name] = batch[name].reshape(-1)
         return batch
 
+    return add, sample
 
-loop_cases(theirs, Replay)
+
+loop_cases(theirs, replay)
