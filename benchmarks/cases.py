@@ -118,15 +118,17 @@ def _small(effort: Effort) -> Iterator[Case]:
     yield Case(
         group, "add 1024 small steps", "add_many", kind | {"n": 1024}, (AtMost(1.5), Ahead())
     )
-    yield Case(group, "add from 16 environments", "add_envs", kind | {"envs": 16}, (Ahead(),))
+    yield Case(
+        group, "add from 16 environments", "add_envs", kind | {"envs": 16, "n": 16}, (Ahead(),)
+    )
     # Beside a method with these arguments and no body, which takes about 50 ns: 1 us, and 2 us.
-    for name, envs, mode, times in (
+    for name, n_envs, mode, times in (
         ("record 1 step of CartPole", 0, "DISABLED", 20),
         ("record a step of 16 CartPoles", 16, "NEXT_STEP", 40),
         ("record a step of 16 CartPoles, SAME_STEP", 16, "SAME_STEP", 40),
         ("record a step of 16 CartPoles, DISABLED", 16, "DISABLED", 40),
     ):
-        steps = {"rows": effort.rows, "envs": envs, "mode": mode}
+        steps = {"rows": effort.rows, "envs": n_envs, "mode": mode}
         yield Case(group, name, "record", steps, (AtMost(times), Ahead()))
     group = "Sampling"
     yield Case(group, "sample 0: the cost of the call", "sample_none", kind, (Limit(FIXED_COST),))

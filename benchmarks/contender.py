@@ -16,7 +16,6 @@ is done or has a reason in ``cannot``.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import partial
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -81,16 +80,6 @@ class Contender:
 
         return register
 
-    def does_all(self, *operations: str) -> Callable[[Function], Function]:
-        """The decorated function returns works of several operations; each uses one."""
-
-        def register(function: Function) -> Function:
-            for place, operation in enumerate(operations):
-                self.operations[operation] = partial(_one_of, function, place)
-            return function
-
-        return register
-
     def works_on(self, make: Callable[..., Any], **works: Callable[..., Work | float]) -> None:
         """Operations on the object that ``make`` returns, which the shelf holds.
 
@@ -104,8 +93,6 @@ class Contender:
         self, make: Callable[..., Any], work: Callable[..., Work | float]
     ) -> Callable[..., Work | float]:
         def operation(**parameters: Any) -> Work | float:
-            if "envs" in parameters:
-                parameters["n"] = parameters["envs"]  # rows, one of each environment
             made = self.shelf.get(make, *named(make, parameters).values())
             return work(made, **named(work, parameters))
 
@@ -120,10 +107,6 @@ class Contender:
         if operation not in self.operations:
             raise Cannot(self.reasons.get(operation, "no such operation"))
         return self.operations[operation](**parameters)
-
-
-def _one_of(function: Callable[..., tuple[Work, ...]], place: int, **parameters: Any) -> Work:
-    return function(**parameters)[place]
 
 
 def named(function: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:

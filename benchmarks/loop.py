@@ -141,15 +141,12 @@ class Loop:
             self.learn(sample)
 
 
-def loop_cases(contender: Contender, replay: Any) -> None:
+def loop_cases(contender: Contender, replay: Replay) -> None:
     """The contender does both operations of the loop."""
 
     @cache
     def loop() -> Loop:
-        made: Any = replay(CAPACITY)
-        if isinstance(made, tuple):
-            return Loop(*made)
-        return Loop(lambda step, truncated: made.add(*step.values(), truncated), made.sample)
+        return Loop(*replay(CAPACITY))
 
     @contender.does("loop_step")
     def loop_step() -> Work:

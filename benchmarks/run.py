@@ -35,7 +35,6 @@ OURS = tuple(
         "files",
         "weighted",
         "readings",
-        "loop",
         "recording",
     )
 )

@@ -456,7 +456,7 @@ def image_pairs(place: int, rows: int, n: int) -> Work:
 
     from .uniform import filled  # noqa: PLC0415
 
-    rb = shelf.get(filled, "images", rows)
+    rb = shelf.get(filled, rows, "images")
     if place == 0:
         return compiled(Floor(rb).copy_pairs(rb.sample(n)))
     return statement(f"batch = rb.sample({n})", rb=rb)

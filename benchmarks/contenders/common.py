@@ -29,43 +29,11 @@ __all__ = [
     "importing",
     "memory_cases",
     "nbytes_of_row",
-    "saving_and_loading",
     "saving_to_folders",
     "storing",
-    "synchronising",
 ]
 
 STEPS = 100  # of an environment; all stay in the cache
-
-
-def saving_and_loading(
-    save: Callable[[Any], None], load: Callable[[Any], Any]
-) -> tuple[Work, Work, Work]:
-    """Works that write a file, that write and synchronise it, and that read it.
-
-    The functions are given an open file. It is written anew each time; and it is read as by a
-    program that has just started, with no memory from loads before.
-    """
-    file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the works live)
-
-    def write() -> None:
-        file.seek(0)
-        save(file)
-
-    def emptied() -> None:
-        file.seek(0)
-        file.truncate()
-
-    def read() -> None:
-        file.seek(0)
-        load(file)
-
-    def write_new(folder: str) -> None:
-        with (Path(folder) / "file").open("wb") as new:
-            save(new)
-
-    write()
-    return after(emptied, write), synchronising(write_new), after(give_memory_back, read)
 
 
 def file_cases(

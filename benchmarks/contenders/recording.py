@@ -1,7 +1,7 @@
-"""From what ``env.step`` returned to a stored step: this package's recorder, and an empty call.
+"""This package's recorder, from the results of ``env.step`` to a stored step; and an empty call.
 
-All contenders are given real steps of CartPole with random actions, the ends of episodes among
-them. What environments themselves take, for a step or a reset, is no part of it.
+All contenders get real steps of CartPole with random actions and ends of episodes. The steps and
+resets of environments are not timed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from measure import Work, statement
 from cpprb_like import GymnasiumRecorder, ReplayBuffer
 
 from .common import STEPS
-from .uniform import floor, ours, shelf
+from .uniform import floor, ours
 
 __all__ = ["floor", "ours"]
 
@@ -77,10 +77,9 @@ def recorder(rows: int, envs: int, mode: str) -> tuple[GymnasiumRecorder, list[t
     return made, steps
 
 
-@ours.does("record")
-def record(rows: int, envs: int, mode: str) -> Work:
+def recording(held: tuple[GymnasiumRecorder, list[tuple[Any, ...]]]) -> Work:
     """``add`` of the recorder, which copies the observation for the next step, and ``reset``."""
-    target, steps = shelf.get(recorder, rows, envs, mode)
+    target, steps = held
     turns = cycle(steps)
 
     def work(calls: int) -> float:
@@ -93,6 +92,9 @@ def record(rows: int, envs: int, mode: str) -> Work:
         return perf_counter() - start
 
     return work
+
+
+ours.works_on(recorder, record=recording)
 
 
 @floor.does("record")

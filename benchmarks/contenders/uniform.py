@@ -1,36 +1,30 @@
-"""This package and its floors: adding, uniform sampling, memory, import."""
+"""This package and its floors: adding, uniform sampling, memory, import, a training loop."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 from budgets import FLOOR, OURS
-from contender import Contender, Shelf
+from contender import Contender
 from data import GAME, KINDS, Batch, filling, one_step, random_steps, trajectory
 from floors.steps import Floor
+from loop import Add, Sample, loop_cases
 from measure import Work, compiled, statement
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.typing import FieldSpec
 
-from .common import first_batch, importing, nbytes_of_row
+from .common import first_batch, importing, memory_cases
+from .cpprb_calls import ADD, adding, adding_many, drawing
 
-__all__ = [
-    "ADD",
-    "env_dict",
-    "fill",
-    "filled",
-    "floor",
-    "ours",
-    "sample",
-    "sample_floor",
-    "shelf",
-]
-
-ADD = "target.add(obs=obs, act=act, rew=rew, next_obs=next_obs, done=done)"
+__all__ = ["drawing_floor", "env_dict", "fill", "filled", "floor", "numpy_step", "ours"]
 
 ours = Contender(OURS, "ReplayBuffer(rows, env_dict).")
-floor = Contender(FLOOR, "The same work in C on the same memory; of an add, a method without body.")
-shelf = Shelf()
+floor = Contender(
+    FLOOR, "The same work in C on the same memory; of an add, a method without body.", ours.shelf
+)
 
 
 class Empty:
@@ -59,161 +53,108 @@ def fill(rb: ReplayBuffer, chunk: Batch) -> ReplayBuffer:
     return rb
 
 
-def filled(kind: str, rows: int) -> ReplayBuffer:
+def filled(rows: int, kind: str = "small") -> ReplayBuffer:
     """A full buffer."""
-    chunk = filling(rows, kind)
-    return fill(ReplayBuffer(rows, env_dict(kind), seed=0), chunk)
+    return fill(ReplayBuffer(rows, env_dict(kind), seed=0), filling(rows, kind))
 
 
-@ours.does("add_one")
-def add_one(kind: str, rows: int) -> Work:
-    """Numbers are Python's, as an agent has them."""
-    return statement(ADD, target=shelf.get(filled, kind, rows), **one_step(kind))
-
-
-@floor.does("add_one")
-def add_one_floor(kind: str, rows: int) -> Work:
-    """Small: a Python method without a body. Wide: memcpy of the observations."""
-    if kind == "small":
-        return statement(ADD, target=Empty(), **one_step(kind))
-    rb = shelf.get(filled, kind, rows)
-    return compiled(Floor(rb).write_pairs(random_steps(1, kind)))
-
-
-@ours.does("add_one_numpy")
-def add_one_numpy(kind: str, rows: int) -> Work:
-    """Numbers are NumPy's, as an environment gives them."""
-    return statement(ADD, target=shelf.get(filled, kind, rows), **numpy_step(kind))
-
-
-@floor.does("add_one_numpy")
-def add_one_numpy_floor(kind: str, rows: int) -> Work:
-    """A Python method without a body."""
-    del rows
-    return statement(ADD, target=Empty(), **numpy_step(kind))
-
-
-@ours.does("add_one_double")
-def add_one_double(kind: str, rows: int) -> Work:
-    """Observations are float64, and are converted."""
-    step = one_step(kind)
-    doubles = {name: np.asarray(step[name], np.float64) for name in ("obs", "next_obs")}
-    return statement(ADD, target=shelf.get(filled, kind, rows), **step | doubles)
-
-
-@ours.does("add_many")
-def add_many(kind: str, rows: int, n: int) -> Work:
-    """Several steps in one call."""
-    return statement(ADD, target=shelf.get(filled, kind, rows), **random_steps(n, kind))
-
-
-@floor.does("add_many")
-def add_many_floor(kind: str, rows: int, n: int) -> Work:
-    """The same bytes, scattered into the same records."""
-    return compiled(Floor(shelf.get(filled, kind, rows)).scatter(random_steps(n, kind)))
-
-
-def for_envs(kind: str, rows: int, envs: int) -> ReplayBuffer:
+def for_envs(rows: int, kind: str, envs: int) -> ReplayBuffer:
     """An empty buffer for the steps of several environments."""
     return ReplayBuffer(rows, env_dict(kind), n_envs=envs, seed=0)
 
 
-@ours.does("add_envs")
-def add_envs(kind: str, rows: int, envs: int) -> Work:
-    """A time step of all environments in one call."""
-    return statement(ADD, target=shelf.get(for_envs, kind, rows, envs), **random_steps(envs, kind))
+def compact(rows: int, kind: str) -> ReplayBuffer:
+    """A full buffer that reads next observations, and older frames of stacks, from other rows."""
+    fields = env_dict(kind)
+    del fields["next_obs"]
+    stacks = "obs" if kind == "images" else None
+    rb = ReplayBuffer(rows, fields, next_of="obs", stack_compress=stacks)
+    return fill(rb, trajectory(GAME, kind))
 
 
-@floor.does("add_envs")
-def add_envs_floor(kind: str, rows: int, envs: int) -> Work:
+def adding_numpy(rb: Any, kind: str) -> Work:
+    """``add`` of numbers of NumPy."""
+    return statement(ADD, rb=rb, **numpy_step(kind))
+
+
+def adding_doubles(rb: Any, kind: str) -> Work:
+    """``add`` of observations that are float64, and are converted."""
+    step = one_step(kind)
+    doubles = {name: np.asarray(step[name], np.float64) for name in ("obs", "next_obs")}
+    return statement(ADD, rb=rb, **step | doubles)
+
+
+def adding_floor(rb: ReplayBuffer, kind: str) -> Work:
+    """Small: a Python method without a body. Wide: memcpy of the observations."""
+    if kind == "small":
+        return adding(Empty())
+    return compiled(Floor(rb).write_pairs(random_steps(1, kind)))
+
+
+def adding_many_floor(rb: ReplayBuffer, n: int, kind: str) -> Work:
     """The same bytes, scattered into the same records."""
-    rb = shelf.get(for_envs, kind, rows, envs)
-    return compiled(Floor(rb).scatter(random_steps(envs, kind)))
+    return compiled(Floor(rb).scatter(random_steps(n, kind)))
 
 
-@ours.does("sample")
-def sample(kind: str, rows: int, n: int) -> Work:
-    """A fresh batch."""
-    return statement(f"batch = rb.sample({n})", rb=shelf.get(filled, kind, rows))
-
-
-@ours.does("sample_none")
-def sample_none(kind: str, rows: int) -> Work:
-    """An empty batch."""
-    return statement("batch = rb.sample(0)", rb=shelf.get(filled, kind, rows))
-
-
-@ours.does("sample_distinct")
-def sample_distinct(kind: str, rows: int, n: int) -> Work:
-    """A batch of different steps."""
-    return statement(f"batch = rb.sample({n}, replace=False)", rb=shelf.get(filled, kind, rows))
-
-
-@ours.does("sample_into")
-def sample_into(kind: str, rows: int, n: int) -> Work:
-    """A batch in memory that is the caller's."""
-    rb = shelf.get(filled, kind, rows)
-    return statement(f"rb.sample({n}, out=batch)", rb=rb, batch=rb.sample(n))
-
-
-@floor.does("sample")
-@floor.does("sample_distinct")
-@floor.does("sample_into")
-def sample_floor(kind: str, rows: int, n: int) -> Work:
+def drawing_floor(rb: ReplayBuffer, n: int, kind: str) -> Work:
     """Small: a loop over the same records. Wide: memcpy of the observations alone."""
-    rb = shelf.get(filled, kind, rows)
     draw = Floor(rb).sample if kind == "small" else Floor(rb).copy_pairs
     return compiled(draw(rb.sample(n)))
 
 
-@ours.does("import_time")
-def import_time() -> Work:
-    """The package, and NumPy with it."""
-    return importing("cpprb_like")
-
-
-@ours.does("first_batch_time")
-def first_batch_time() -> Work:
-    """The package, a buffer, a step and a batch: nothing is put off that these need."""
-    return importing("cpprb_like", first_batch("cpprb_like"))
-
-
-@floor.does("import_time")
-def import_time_floor() -> Work:
-    """NumPy alone."""
-    return importing("numpy")
+ours.works_on(
+    filled,
+    add_one=adding,
+    add_one_numpy=adding_numpy,
+    add_one_double=adding_doubles,
+    add_many=adding_many,
+    sample=drawing,
+    sample_none=lambda rb: drawing(rb, 0),
+    sample_distinct=lambda rb, n: statement(f"batch = rb.sample({n}, replace=False)", rb=rb),
+    sample_into=lambda rb, n: statement(f"rb.sample({n}, out=batch)", rb=rb, batch=rb.sample(n)),
+)
+floor.works_on(
+    filled,
+    add_one=adding_floor,
+    add_one_numpy=lambda _, kind: adding_numpy(Empty(), kind),
+    add_many=adding_many_floor,
+    sample=drawing_floor,
+    sample_distinct=drawing_floor,
+    sample_into=drawing_floor,
+)
+ours.works_on(for_envs, add_envs=adding_many)
+floor.works_on(for_envs, add_envs=adding_many_floor)
+ours.does("import_time")(partial(importing, "cpprb_like"))
+floor.does("import_time")(partial(importing, "numpy"))
+# A first batch: the import puts off nothing that these calls need.
+ours.does("first_batch_time")(partial(importing, "cpprb_like", first_batch("cpprb_like")))
+memory_cases(ours, memory=filled, memory_compact=compact)
 
 
 @ours.does("memory_said")
-def memory_said(kind: str, rows: int) -> float:
+def memory_said(rows: int, kind: str) -> float:
     """What the buffer counts before it takes it, and prints."""
     return ReplayBuffer(rows, env_dict(kind)).nbytes / rows
-
-
-@ours.does("memory")
-def memory(kind: str, rows: int) -> float:
-    """Both observations stored."""
-    shelf.clear()
-    return nbytes_of_row(lambda: filled(kind, rows), rows)
 
 
 @floor.does("memory_said")
 @floor.does("memory")
 @floor.does("memory_compact")
-def memory_floor(kind: str, rows: int) -> float:
+def memory_floor(rows: int, kind: str) -> float:
     """What was declared."""
     del rows
     return KINDS[kind].nbytes
 
 
-@ours.does("memory_compact")
-def memory_compact(kind: str, rows: int) -> float:
-    """Next observations, and of stacks all frames but the newest, are read from other rows."""
-    shelf.clear()
-    fields: dict[str, FieldSpec] = env_dict(kind)
-    del fields["next_obs"]
-    stacks = "obs" if kind == "images" else None
-    steps = trajectory(GAME, kind)
-    return nbytes_of_row(
-        lambda: fill(ReplayBuffer(rows, fields, next_of="obs", stack_compress=stacks), steps), rows
-    )
+def replay(capacity: int) -> tuple[Add, Sample]:
+    """One call each: next observations are stored, so no end by time needs a mark."""
+    rb = ReplayBuffer(capacity, env_dict("small"), seed=0)
+
+    def add(step: dict[str, Any], truncated: bool) -> None:
+        del truncated
+        rb.add(**step)
+
+    return add, rb.sample
+
+
+loop_cases(ours, replay)

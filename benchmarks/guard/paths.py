@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from contenders.cpprb_calls import ADD
 from contenders.readings import adding_stacks, stacked
-from contenders.uniform import ADD, env_dict, numpy_step, ours
+from contenders.uniform import env_dict, numpy_step, ours
 from contenders.weighted import prioritized
 from data import BETA, game, random_steps
 from measure import Work, statement
@@ -58,9 +59,7 @@ def work(operation: str, **parameters: Any) -> SetUp:
 def add_and_draw() -> Work:
     """Adds to a prioritized buffer, and draws, for which the tree takes in the new rows."""
     rb, _ = prioritized(WEIGHTS)
-    return statement(
-        f"{ADD}\nbatch = target.sample({BATCH}, beta={BETA})", target=rb, **random_steps(64)
-    )
+    return statement(f"{ADD}\nbatch = rb.sample({BATCH}, beta={BETA})", rb=rb, **random_steps(64))
 
 
 def shared(call: str, *, writers: int = 1, sampler: Sampler | None = None) -> Work:
@@ -72,7 +71,7 @@ def shared(call: str, *, writers: int = 1, sampler: Sampler | None = None) -> Wo
     learner = replay.learner(sampler, seed=0)
     batch = learner.sample(BATCH)
     step = numpy_step("small")
-    return statement(call, target=actor, learner=learner, batch=batch, td=TD_ERRORS, **step)
+    return statement(call, rb=actor, learner=learner, batch=batch, td=TD_ERRORS, **step)
 
 
 def add_stacks(*, frames_first: bool) -> Work:
@@ -107,7 +106,7 @@ PATHS: dict[str, SetUp] = {
     "add 1 step, float64 to convert": work("add_one_double", **SMALL),
     "add 64 steps": work("add_many", **SMALL, n=64),
     "add 1024 steps": work("add_many", **SMALL, n=1024),
-    "add 1 step of 16 environments": work("add_envs", **SMALL, envs=16),
+    "add 1 step of 16 environments": work("add_envs", **SMALL, envs=16, n=16),
     "sample(0)": work("sample_none", **SMALL),
     "sample(32)": work("sample", **SMALL, n=32),
     "sample(256)": work("sample", **SMALL, n=256),

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from itertools import chain
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -84,16 +83,15 @@ def registered(peer: str) -> tuple[set[str], set[str]]:
     registers of a contender of its own with the same keywords.
     """
     found = Contender(peer, "")
-    modules = [path.read_text(encoding="utf-8") for path in CONTENDERS.glob(f"{peer}*.py")]
-    for node in chain.from_iterable(ast.walk(ast.parse(module)) for module in modules):
+    module = (CONTENDERS / f"{peer}.py").read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(module)):
         if not isinstance(node, ast.Call):
             continue
         words = [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
         keywords = dict.fromkeys((one.arg or "" for one in node.keywords), Mock())
         if isinstance(node.func, ast.Attribute):
-            if node.func.attr in ("does", "does_all"):
-                for word in words:
-                    found.does(word)(Mock())
+            if node.func.attr == "does":
+                found.does(*words)(Mock())
             elif node.func.attr == "works_on":
                 found.works_on(Mock(), **keywords)
             elif node.func.attr == "cannot":
