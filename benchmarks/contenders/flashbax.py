@@ -285,7 +285,11 @@ theirs.works_on(tree, tree_find=finding, tree_set=setting)
 theirs.works_on(long_episodes, sequences_across=lambda held: drawing(*held))
 folder_cases(theirs, filled, vault)
 theirs.does("import_time")(partial(importing, "flashbax"))  # with JAX
-memory_cases(theirs, memory=filled, memory_compact=compact)
+memory_cases(  # of the state; the functions of a buffer hold compiled programs
+    theirs,
+    memory=lambda rows, kind: filled(rows, kind).state,
+    memory_compact=lambda rows, kind: compact(rows, kind).state,
+)
 
 
 def replay(capacity: int) -> tuple[Add, Sample]:
