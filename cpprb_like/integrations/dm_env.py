@@ -286,8 +286,8 @@ class DmEnvRecorder:
         discount = self._discount(discount, unset)
         arrived = self._next_nest.collect(observation, self._n_rows)
         terminated = last & (discount[()] == 0)
-        kept = [discount] if "discount" in self._names else []
-        values = [*before, *act, *rew, *kept, *arrived, terminated, last & ~terminated]
+        discounts = [discount] if "discount" in self._names else []
+        values = [*before, *act, *rew, *discounts, *arrived, terminated, last & ~terminated]
         fields: dict[str, Any] = dict(zip(self._names, values, strict=True))
         if unset is None:
             slot = buffer.add(**fields, **extra)

@@ -20,7 +20,7 @@ cdef class Starts:
     cdef readonly intp_t before      # rows before a start that have to be there
     # The set of all starts, made once starts were rare. It is that of a number of clears, and of the
     # rows before ``seen``:
-    cdef SlotSet kept                # all starts
+    cdef SlotSet starts              # all starts
     cdef int64_t clears              # of the ring
     cdef int64_t seen
     cdef int64_t first               # the oldest row at the last look
@@ -36,8 +36,8 @@ cdef class Starts:
     cdef bint c_has_before(self, int64_t row) noexcept nogil
     cdef bint c_is_complete(self, intp_t slot) noexcept nogil
     cdef intp_t c_looked_at(self, int64_t row) noexcept nogil
-    cdef int c_what(self, intp_t slot) noexcept nogil
-    cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* told) noexcept nogil
+    cdef int c_state(self, intp_t slot) noexcept nogil
+    cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* states) noexcept nogil
     cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept
     cdef intp_t c_choose(self, intp_t* out, intp_t k, intp_t n, Bits* bits) noexcept
     cdef int c_follow(self) except -1
@@ -50,5 +50,5 @@ cdef class Starts:
     cdef void c_end(self, intp_t stream) noexcept
     cdef void c_wait_from(self, intp_t stream, int64_t row) noexcept
     cdef void c_move_on(self, intp_t stream) noexcept
-    cdef void c_keep(self, int64_t row) noexcept
+    cdef void c_add(self, int64_t row) noexcept
     cdef bint c_check(self, intp_t slot) noexcept

@@ -102,12 +102,12 @@ cdef class Starts:
         self.across = across
         self.stride = stride
         self.before = before
-        self.kept = SlotSet(self.ring.capacity)
+        self.starts = SlotSet(self.ring.capacity)
 
     @property
     def nbytes(self):
         """Bytes of memory: none until starts were rare, then a quarter of a byte a slot."""
-        return self.kept.nbytes + (0 if self.streams is None else self.streams.nbytes)
+        return self.starts.nbytes + (0 if self.streams is None else self.streams.nbytes)
 
     cdef int c_prepare(self) except -1:
         """Bring the index of episodes up to date, before the methods below read it."""
@@ -161,7 +161,7 @@ cdef class Starts:
         # All rows of the sequence are there, so only an early end can prevent a start.
         return 1 if self.across else self.least
 
-    cdef int c_what(self, intp_t slot) noexcept nogil:
+    cdef int c_state(self, intp_t slot) noexcept nogil:
         """State of the row in a slot in use: NEVER, WAITS or STARTS."""
         cdef int64_t row = self.ring.c_row_at(slot)
         cdef intp_t count = 1, most = self.c_looked_at(row)
@@ -190,13 +190,13 @@ cdef class Starts:
         self.c_prepare()
         self.ring.c_check_slots(slots)
         cdef intp_t n = cnp.PyArray_DIM(slots, 0)
-        cdef cnp.ndarray told = c_numbers(1, &n, cnp.NPY_INT8)
+        cdef cnp.ndarray states = c_numbers(1, &n, cnp.NPY_INT8)
         self.c_tell(
-            <const intp_t*> cnp.PyArray_DATA(slots), n, <int8_t*> cnp.PyArray_DATA(told)
+            <const intp_t*> cnp.PyArray_DATA(slots), n, <int8_t*> cnp.PyArray_DATA(states)
         )
-        return told
+        return states
 
-    cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* told) noexcept nogil:
+    cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* states) noexcept nogil:
         cdef bint looks = self.stride > 1 or self.least > 1 or self.ring.c_absent()
         cdef intp_t k, start = 0, end
         while start < n:
@@ -205,7 +205,7 @@ cdef class Starts:
                 for k in range(start, end):
                     c_prefetch(self.ring.c_flags(max(slots[k] - self.ring.n_envs, 0)))
             for k in range(start, end):
-                told[k] = <int8_t> self.c_what(slots[k])
+                states[k] = <int8_t> self.c_state(slots[k])
             start = end
 
     @property
@@ -215,7 +215,7 @@ cdef class Starts:
         Cost: in proportion to the rows that came since such a look at all rows, some 20 ns each.
         """
         self.c_follow()
-        return self.kept.count
+        return self.starts.count
 
     def slots(self):
         """All slots at which a sequence can start, ascending.
@@ -224,19 +224,19 @@ cdef class Starts:
         each, and to the slots divided by 64.
         """
         self.c_follow()
-        cdef intp_t k, slot = 0, n = self.kept.count
+        cdef intp_t k, slot = 0, n = self.starts.count
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(found)
-        if n * SPARSE < self.kept.words:
+        if n * SPARSE < self.starts.words:
             for k in range(n):
-                out[k] = self.kept.c_at(k)
+                out[k] = self.starts.c_at(k)
         else:
             k = 0
             while k < n:
-                if self.kept.bits[slot >> 6] == 0:
+                if self.starts.bits[slot >> 6] == 0:
                     slot = (slot | 63) + 1
                     continue
-                if c_has(self.kept, slot):
+                if c_has(self.starts, slot):
                     out[k] = slot
                     k += 1
                 slot += 1
@@ -314,17 +314,17 @@ cdef class Starts:
         cdef intp_t k = 0, stored = self.ring.c_stored()
         cdef intp_t pay = TRIES * max(1, min(stored, self.stride)), left = SPARE_TRIES + pay
         cdef intp_t[FETCHED] tried
-        cdef int8_t[FETCHED] told
+        cdef int8_t[FETCHED] states
         cdef intp_t i, count
         while k < n and left and stored:
             # As many as are needed if one in a stride is a start.
             count = min(FETCHED, left, (n - k) * min(self.stride, FETCHED))
             for i in range(count):
                 tried[i] = <intp_t> c_bounded(bits, stored)
-            self.c_tell(tried, count, told)
+            self.c_tell(tried, count, states)
             left -= count
             for i in range(count):
-                if k < n and told[i] == STARTS:
+                if k < n and states[i] == STARTS:
                     out[k] = tried[i]
                     k += 1
                     left += pay
@@ -333,8 +333,8 @@ cdef class Starts:
     cdef intp_t c_choose(self, intp_t* out, intp_t k, intp_t n, Bits* bits) noexcept:
         """Draw the k-th to the n-th start from the set of all; returns how many were drawn in all."""
         cdef intp_t slot
-        while k < n and self.kept.count:
-            slot = self.kept.c_at(<intp_t> c_bounded(bits, self.kept.count))
+        while k < n and self.starts.count:
+            slot = self.starts.c_at(<intp_t> c_bounded(bits, self.starts.count))
             if self.c_check(slot):
                 out[k] = slot
                 k += 1
@@ -357,7 +357,7 @@ cdef class Starts:
         self.c_prepare()
         while self.c_is_over():
             if memory is None:
-                memory, streams = self.kept.c_allocate(), np.empty(3 * ring.n_envs, np.int64)
+                memory, streams = self.starts.c_allocate(), np.empty(3 * ring.n_envs, np.int64)
                 self.c_prepare()  # last: other threads may add rows during the allocation
             else:
                 self.c_begin(memory, streams)
@@ -365,8 +365,8 @@ cdef class Starts:
         row = max(self.seen, first)
         stream, slot = <intp_t> (row % ring.n_envs), <intp_t> (row % ring.capacity)
         while row < ring.state[WRITTEN]:
-            if c_has(self.kept, slot):
-                self.kept.c_remove(slot)
+            if c_has(self.starts, slot):
+                self.starts.c_remove(slot)
             if not ring.c_flags(slot)[0] & ABSENT:
                 self.c_see(row, stream, slot)
             row += 1
@@ -375,8 +375,8 @@ cdef class Starts:
         self.seen = row
         row = max(self.first, row - ring.capacity)
         while row < first:  # rows in their slots that the ring leaves out
-            if c_has(self.kept, <intp_t> (row % ring.capacity)):
-                self.kept.c_remove(<intp_t> (row % ring.capacity))
+            if c_has(self.starts, <intp_t> (row % ring.capacity)):
+                self.starts.c_remove(<intp_t> (row % ring.capacity))
             row += 1
         if self.edits != ring.state[EDITS]:
             self.edits = ring.state[EDITS]
@@ -397,13 +397,13 @@ cdef class Starts:
 
     cdef void c_check_all(self) noexcept:
         """Check all starts after rows were hidden: some may be none now, and fewer rows may wait."""
-        cdef intp_t stream, k = self.kept.count
+        cdef intp_t stream, k = self.starts.count
         for stream in range(self.ring.n_envs):
             if self.waiting[stream] >= 0:
                 self.c_wait_from(stream, max(self.waiting[stream], self.ring.c_first()))
         while k > 0:
             k -= 1
-            self.c_check(self.kept.c_at(k))
+            self.c_check(self.starts.c_at(k))
 
     cdef void c_check_oldest(self) noexcept:
         """Check the oldest rows of each stream, as the rows before them were overwritten."""
@@ -417,20 +417,20 @@ cdef class Starts:
             for _ in range(self.before + 1):
                 if not 0 <= row < ring.state[WRITTEN]:
                     break
-                if c_has(self.kept, <intp_t> (row % ring.capacity)):
+                if c_has(self.starts, <intp_t> (row % ring.capacity)):
                     self.c_check(<intp_t> (row % ring.capacity))
                 row = ring.c_next(row, ring.state[WRITTEN])
 
     cdef bint c_is_over(self) noexcept:
         """Whether the set is out of date: not made yet, cleared, or too far behind."""
-        return self.kept.memory is None or (
+        return self.starts.memory is None or (
             self.clears != self.ring.state[CLEARS] or self.ring.c_first() < self.first
         )
 
     cdef void c_begin(self, cnp.ndarray memory, cnp.ndarray streams) noexcept:
         """Empty the set, over fresh memory."""
         cdef intp_t stream
-        self.kept.c_forget(memory)
+        self.starts.c_forget(memory)
         self.streams = streams
         self.waiting = <int64_t*> cnp.PyArray_DATA(self.streams)
         self.counts = self.waiting + self.ring.n_envs
@@ -466,7 +466,7 @@ cdef class Starts:
         while self.waiting[stream] >= 0 and self.counts[stream] >= self.rows and self.c_is_complete(
             <intp_t> (self.waiting[stream] % self.ring.capacity)
         ):
-            self.c_keep(self.waiting[stream])
+            self.c_add(self.waiting[stream])
             self.c_move_on(stream)
 
     cdef void c_end(self, intp_t stream) noexcept:
@@ -476,7 +476,7 @@ cdef class Starts:
             return
         self.c_wait_from(stream, max(self.waiting[stream], self.ring.c_first()))
         while self.waiting[stream] >= 0 and self.counts[stream] >= self.least:
-            self.c_keep(self.waiting[stream])
+            self.c_add(self.waiting[stream])
             self.c_move_on(stream)
         self.waiting[stream] = -1
 
@@ -497,10 +497,10 @@ cdef class Starts:
         self.counts[stream] -= 1
         self.waiting[stream] = self.ring.c_next(self.waiting[stream], self.newest[stream] + 1)
 
-    cdef void c_keep(self, int64_t row) noexcept:
+    cdef void c_add(self, int64_t row) noexcept:
         """Add a row that has enough rows behind it."""
         if self.c_is_on_stride(row) and self.c_has_before(row):
-            self.kept.c_add(<intp_t> (row % self.ring.capacity))
+            self.starts.c_add(<intp_t> (row % self.ring.capacity))
 
     cdef bint c_check(self, intp_t slot) noexcept:
         """Whether a slot of the set is still a start; if not, it is removed."""
@@ -508,12 +508,12 @@ cdef class Starts:
         cdef intp_t stream
         cdef int what
         if slot >= self.ring.c_stored():  # cleared by another thread
-            self.kept.c_remove(slot)
+            self.starts.c_remove(slot)
             return False
-        what = self.c_what(slot)
+        what = self.c_state(slot)
         if what == STARTS:
             return True
-        self.kept.c_remove(slot)
+        self.starts.c_remove(slot)
         row = self.ring.c_row_at(slot)
         stream = <intp_t> (row % self.ring.n_envs)
         if what == WAITS and row < self.seen and (  # rows that followed it were deleted

@@ -44,7 +44,7 @@ class Where:
 
     Notes
     -----
-    The condition is computed when it is needed, and no result is kept. Rows are tried as long as
+    The condition is computed when it is needed, and no result is stored. Rows are tried as long as
     the condition is common. Where it holds for fewer than one row in some dozens, it is computed
     for all rows, at each draw.
 
@@ -77,12 +77,12 @@ class Where:
     def tell(self, slots: Slots) -> NDArray[np.int8]:
         """For each of the slots, which are in use: 1 if its row is one of these, else less."""
         if self.starts is None:
-            told = 1 - self.ring.absent_at(slots).astype(np.int8)
+            states = 1 - self.ring.absent_at(slots).astype(np.int8)
         else:
-            told = self.starts.tell(slots)
-        there = np.flatnonzero(told == 1)
-        told[there] = self.holds(slots if len(there) == len(slots) else slots[there])
-        return told
+            states = self.starts.tell(slots)
+        there = np.flatnonzero(states == 1)
+        states[there] = self.holds(slots if len(there) == len(slots) else slots[there])
+        return states
 
     def _chunks(self) -> Iterator[Slots]:
         """Yield all of these rows, in order of their slots."""

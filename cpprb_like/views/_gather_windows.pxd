@@ -15,7 +15,7 @@ cdef struct Part:            # a column of a batch that is copied in runs
     intp_t stride            # from slot to slot
     intp_t nbytes            # of a row
     bint first_only          # only the first row of each sequence is read
-    const uint8_t* kept      # next values only: of each slot, whether the value is stored apart ...
+    const uint8_t* apart     # next values only: of each slot, whether the value is stored apart ...
     uint8_t* aside           # ... and of each row of the batch, whether the chain has to be read
 
 

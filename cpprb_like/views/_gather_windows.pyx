@@ -270,7 +270,7 @@ cdef class Sequences:
             parts[count].column = base + column.offset
             parts[count].stride = column.stride
             parts[count].nbytes = column.nbytes
-            parts[count].kept = &(<NextOf> chain).marks[0]
+            parts[count].apart = &(<NextOf> chain).marks[0]
             parts[count].aside = <uint8_t*> cnp.PyArray_DATA(aside)
             count += 1
         return count
@@ -425,7 +425,7 @@ cdef void c_copy_run(const Plan* plan, const Place* place, intp_t n) noexcept no
     cdef const Part* part
     for k in range(plan.n_parts):
         part = plan.parts + k
-        if part.kept != NULL:
+        if part.apart != NULL:
             c_copy_next(plan, part, place, n)
         elif not part.first_only:
             c_move(
@@ -445,7 +445,7 @@ cdef void c_copy_next(
     cdef char* to = part.to + place.number * part.nbytes
     cdef intp_t k, step = plan.walk.n_envs * part.stride
     cdef intp_t last = place.at.slot + n * plan.walk.n_envs  # where the next value of the last row is
-    cdef const uint8_t* kept = part.kept + place.at.slot
+    cdef const uint8_t* apart = part.apart + place.at.slot
     cdef uint8_t* aside = part.aside + place.number
     c_move(
         to, part.nbytes, part.column + place.at.slot * part.stride + step, step, part.nbytes, n - 1
@@ -453,7 +453,7 @@ cdef void c_copy_next(
     last = last - plan.walk.capacity if last >= plan.walk.capacity else last
     c_copy(to + (n - 1) * part.nbytes, part.column + last * part.stride, part.nbytes)
     for k in range(n):
-        aside[k] = kept[k * plan.walk.n_envs] != 0
+        aside[k] = apart[k * plan.walk.n_envs] != 0
     if place.at.row + n * plan.walk.n_envs >= plan.walk.stop:
         aside[n - 1] = True
 

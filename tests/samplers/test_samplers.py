@@ -691,7 +691,7 @@ class Repeating(Good):
         return rng.choice(among, n)
 
 
-@breaks("NotEnoughDataError if n distinct rows are asked for", "there are 3, and it drew")
+@breaks("NotEnoughDataError if n distinct rows are requested", "there are 3, and it drew")
 class Overfull(Good):
     """With replacement when rows run out."""
 
@@ -897,7 +897,7 @@ class ColumnOfAllStarts(Good):
         return slots, self.further(starts.ring, starts.slots())
 
 
-@breaks("draw_starts(n=", "NotEnoughDataError if n distinct rows are asked for")
+@breaks("draw_starts(n=", "NotEnoughDataError if n distinct rows are requested")
 class StartsWithReplacement(Good):
     """Gives each start as often as it takes."""
 
