@@ -91,9 +91,11 @@ class Writer:
         self.begin()
         for rows in chunks:
             n = len(next(iter(rows.values())))
-            ends = header.last_flags(rows, n, record, is_last=at + n == record.length)
+            terminated, truncated = header.ends.flags(rows, n)
+            if at + n == record.length and not record.is_open and not terminated[-1]:
+                truncated = np.append(truncated[:-1], True)  # also if it was ended from outside
             steps = {path: self._column(rows[name], path) for name, path in self.places.items()}
-            self.steps(at, steps | dict(zip(self.flags, ends, strict=True)))
+            self.steps(at, steps | dict(zip(self.flags, (terminated, truncated), strict=True)))
             at, last = at + n, {name: values[-1:] for name, values in rows.items()}
         final: Steps = {}
         for name, path in self.places.items():

@@ -99,11 +99,8 @@ class Source:
         Reads observations and end flags once; ``on_read`` is called with their bytes.
         """
         header = self.header
-        pairs = {
-            name: NEXT + name
-            for name in header.observations
-            if NEXT + name in header.names and _alike(header[name], header[NEXT + name])
-        }
+        found = {name: header.following(name) for name in header.observations}
+        pairs = {name: following for name, following in found.items() if following is not None}
         chained = dict(pairs)
         names = [*chained, *chained.values(), *header.ends.names]
         for number in range(len(header.episodes) if names else 0):
@@ -131,10 +128,6 @@ def _follows(values: Any, following: Any, promised: Any) -> bool:
 
 def _bytes_of(values: Any) -> Any:
     return np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
-
-
-def _alike(one: Field, other: Field) -> bool:
-    return (one.dtype, one.shape) == (other.dtype, other.shape)
 
 
 def ends_of(schema: Any, names: list[str]) -> Ends:

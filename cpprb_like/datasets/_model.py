@@ -145,19 +145,6 @@ class Header:
         nexts = {name: following for name, following in found.items() if following is not None}
         return nexts if len(nexts) == len(found) else {}
 
-    def extra_keys(self, placed: Container[str], taken: Iterable[str] = ()) -> dict[str, str]:
-        """A key for each field that is not placed and ends no episode; none of them is taken."""
-        keys: dict[str, str] = {}
-        used = set(taken)
-        for name in self.names:
-            if name not in placed and name not in self.ends.names:
-                key = key_of(name)
-                while key in used:
-                    key += "_"
-                used.add(key)
-                keys[name] = key
-        return keys
-
     def places(self, roles: Mapping[str, str], taken: Iterable[str] = ()) -> dict[str, Place]:
         """Path of the column of each field, without the fields that end episodes.
 
@@ -181,8 +168,15 @@ class Header:
                 made[following] = (columns["next_obs"], *made[name][1:])
         if self.reward is not None:
             made[self.reward] = (columns["rew"],)
-        extras = self.extra_keys({*made, *derived}, {*roles, *taken})
-        return made | {name: (key,) for name, key in extras.items()}
+        used = {*roles, *taken}
+        for name in self.names:
+            if name not in (*made, *derived, *self.ends.names):
+                key = key_of(name)
+                while key in used:
+                    key += "_"
+                used.add(key)
+                made[name] = (key,)
+        return made
 
     def following(self, name: str) -> str | None:
         """The field of the next values of an observation, if there is one."""
@@ -203,19 +197,6 @@ class Header:
             if found.name == name:
                 return found
         raise KeyError(name)
-
-    def last_flags(
-        self, rows: Mapping[str, Array], n: int, episode: EpisodeRecord, *, is_last: bool
-    ) -> tuple[Array, Array]:
-        """Which of n rows are terminated and truncated.
-
-        The last row of an episode that was ended from outside is truncated.
-        """
-        terminated, truncated = self.ends.flags(rows, n)
-        if is_last and n and not episode.is_open and not (terminated[-1] or truncated[-1]):
-            truncated = truncated.copy()
-            truncated[-1] = True
-        return terminated, truncated
 
 
 def load_json(data: bytes | str, name: str) -> Any:
