@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers._entry import SampleOptions, check_drawn
+from cpprb_like.buffers._moments import MomentSource
 from cpprb_like.buffers._source import Batch, ColumnSpec
 from cpprb_like.buffers._warnings import warn_of_short_windows
 from cpprb_like.errors import NotEnoughDataError
@@ -38,9 +39,6 @@ from cpprb_like.views._layer import Drawn, Items, Layer, Plan, Revision
 from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._sequences import ROW_INDEXES, SequenceReader, Taken, spread
 from cpprb_like.views._windows import Walk, Windows
-
-if TYPE_CHECKING:
-    from cpprb_like.buffers._replay import ReplayBuffer
 
 __all__ = ["CHECKED_NBYTES", "Choose", "Opened", "ReadPlan", "Reading"]
 
@@ -63,7 +61,7 @@ class Part:
         Their fields.
     """
 
-    def __init__(self, layer: Layer, buffer: ReplayBuffer, fields: dict[str, ColumnSpec]) -> None:
+    def __init__(self, layer: Layer, buffer: MomentSource, fields: dict[str, ColumnSpec]) -> None:
         self.name = type(layer).__name__
         self.layer = opened = layer.open(buffer)
         self.fills = type(opened).fill is not Layer.fill
@@ -132,7 +130,7 @@ class Opened:
         The layers, at most one of a kind.
     """
 
-    def __init__(self, buffer: ReplayBuffer, layers: tuple[Layer, ...]) -> None:
+    def __init__(self, buffer: MomentSource, layers: tuple[Layer, ...]) -> None:
         self.buffer = buffer
         self.ring = ring = buffer.ring
         self.sampler = buffer.sampler

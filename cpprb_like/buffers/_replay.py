@@ -46,11 +46,12 @@ from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.gather import take, write
 from cpprb_like._rows.indexing import resolve
 from cpprb_like._rows.row_handles import handles, without_row
-from cpprb_like.buffers._entry import BufferBase, SampleOptions, not_initialised
+from cpprb_like.buffers._entry import SampleOptions, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
+from cpprb_like.buffers._moments import MomentSource
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized, order_generator
+from cpprb_like.buffers._source import Batch, ColumnSpec, if_prioritized, order_generator
 from cpprb_like.buffers._warnings import warn, warn_of_near_ends, warn_of_short_windows
 from cpprb_like.checkpoint._held import HoldsRows, RowsToSave, Saves
 from cpprb_like.errors import NotEnoughDataError
@@ -82,7 +83,6 @@ REBUILT = (
     "_may_take_n_envs",
 )  # fmt: skip
 SHAPES = 8  # of sequences, whose starts are kept where they are rare
-MOST_ATTEMPTS = 8  # a sampler, or a finalizer that runs meanwhile, may add rows itself
 
 
 class Nothing(TypedDict):
@@ -98,7 +98,7 @@ class _Unset:
         raise RuntimeError(not_initialised(buffer))
 
 
-class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
+class ReplayBuffer(MomentSource, HoldsRows, Exchanged):
     """Experience replay: a ring buffer of the newest ``size`` steps, sampled uniformly by default.
 
     Parameters
@@ -193,10 +193,7 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
     _files: file_maps.Files | None
     _layout: Layout
     _arena: NDArray[np.uint8]
-    _nstep: NStepReturns | None
     _rows: RowReader
-    _episodes: EpisodeIndex
-    _starts: Callable[..., Starts]
     _take: Any
     _updatable: Updatable
     _saves: Saves
@@ -771,65 +768,6 @@ class ReplayBuffer(BufferBase, Source, HoldsRows, Exchanged):
 
         return self.consistently(attempt)
 
-    def consistently(self, attempt: Callable[[], tuple[Slots, Found] | None]) -> Found:
-        """Read rows by steps of your own, as they were at one moment, while other threads write.
-
-        Parameters
-        ----------
-        attempt : callable
-            Chooses rows, reads them, and returns their slots and what it found; or None if it saw
-            that they changed meanwhile. It is called without arguments. If they did change, or it
-            raised ``ValueError`` or ``IndexError`` while rows came or went, it is called again
-            while writers wait. It adds no rows itself.
-
-        Returns
-        -------
-        object
-            What ``attempt`` found.
-
-        Raises
-        ------
-        RuntimeError
-            ``attempt`` itself writes to the buffer.
-        Exception
-            What ``attempt`` raises.
-
-        Notes
-        -----
-        Cost: one look at each slot, and ``attempt`` twice where a writer overtook it.
-
-        Examples
-        --------
-        >>> from cpprb_like import ReplayBuffer
-        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
-        >>> rb.add(rew=[1, 2, 3])
-        0
-        >>> def newest_two():
-        ...     slots = rb.ring.newest_slots(2)
-        ...     return slots, rb[slots]["rew"].tolist()
-        >>> rb.consistently(newest_two)
-        [2.0, 3.0]
-        """
-        ring = self.ring
-
-        def at_one_moment() -> tuple[Found] | None:
-            moment = ring.now()
-            try:
-                found = attempt()
-            except (ValueError, IndexError):
-                if ring.is_now(moment):
-                    raise
-                return None  # rows went away meanwhile
-            return None if found is None or not ring.holds(moment, found[0]) else (found[1],)
-
-        (found,) = at_one_moment() or self._while_writers_wait(at_one_moment)
-        return found
-
-    def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found:
-        """Read rows that writers changed the first time."""
-        found: Found = self._hold(True, _try_often, attempt)
-        return found
-
     def check(self, step_id: str | None = None, *, stack: str | None = None) -> None:
         """Verify that the buffer is sound: its memory, and what is read of every row.
 
@@ -1360,14 +1298,6 @@ def check_columns(sampler: Sampler, names: Iterable[str]) -> None:
 def _further(nstep: NStepReturns | None) -> tuple[str, ...]:
     """Columns that batches have beside the fields, with any sampler."""
     return ("discount",) if nstep is not None and nstep.discount else ()
-
-
-def _try_often(attempt: Callable[[], Found | None]) -> Found:
-    for _ in range(MOST_ATTEMPTS):
-        found = attempt()
-        if found is not None:
-            return found
-    raise RuntimeError("rows were overwritten by the very thread that reads them")
 
 
 # What the constructor takes beside ``size`` and ``env_dict``.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._rows.column import Column
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
+from cpprb_like.buffers._moments import MomentSource
 from cpprb_like.buffers._reading import CHECKED_NBYTES, Choose, Opened, Reading, ReadPlan
 from cpprb_like.buffers._source import (
     Batch,
@@ -28,9 +29,6 @@ from cpprb_like.buffers._source import (
 )
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.views._layer import Layer, check_layers
-
-if TYPE_CHECKING:
-    from cpprb_like.buffers._replay import ReplayBuffer
 
 __all__ = ["View"]
 
@@ -86,8 +84,8 @@ class View(Source):
     [[1.0, 0.0], [1.5, 1.0], [1.5, 1.0]]
     """
 
-    def __init__(self, buffer: ReplayBuffer, layers: Iterable[Layer]) -> None:
-        self.buffer = buffer
+    def __init__(self, buffer: MomentSource, layers: Iterable[Layer]) -> None:
+        self.buffer: Any = buffer  # with all methods of its class
         self.layers = tuple(layers)
         self.draws = 0
         check_layers(self.layers)
@@ -134,7 +132,7 @@ class View(Source):
             plan = now.plan(columns)
         while True:
             one = Reading(plan, draw, n, arrays, self.draws, located=options.indexes)
-            batch = buffer.consistently(one.attempt)
+            batch: Batch = buffer.consistently(one.attempt)
             if not one.revisions or one.write(batch):
                 break
         self.draws += 1
@@ -148,7 +146,7 @@ class View(Source):
         plan = self._all if columns is None else self._now.plan(columns)
         while True:
             one = Reading(plan, choose, None, None, self.draws, located=False)
-            batch = self.buffer.consistently(one.attempt)
+            batch: Batch = self.buffer.consistently(one.attempt)
             if one.write(batch):
                 return batch
 
@@ -222,19 +220,21 @@ class View(Source):
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> NDArray[np.intp]:
-        return self.buffer._check_update(indexes, priorities)
+        source: MomentSource = self.buffer
+        return source._check_update(indexes, priorities)
 
     # ------------------------------------------------------------------ state
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields, in declared order."""
-        return self.buffer.fields
+        source: MomentSource = self.buffer
+        return source.fields
 
     @property
     def has_priorities(self) -> bool:
         """Whether rows are drawn by priority."""
-        return self.buffer.has_priorities
+        return bool(self.buffer.has_priorities)
 
     def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
         now = self._now
