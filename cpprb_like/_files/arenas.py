@@ -24,8 +24,8 @@ __all__ = ["allocate", "allocate_floats", "open_arena"]
 HUGE_PAGE_NBYTES = 1 << 21
 CACHE_LINE = 64
 
-# The large arenas of this process: the system promises memory that nobody has written to again and
-# again, so what they have yet to fill counts as taken.
+# The large arenas of this process: the system promises unwritten memory several times,
+# so what they have yet to fill counts as taken.
 _arenas: list[tuple[weakref.ref[Bytes], Layout]] = []
 
 

@@ -68,7 +68,7 @@ SIDE_NBYTES = (
 )
 SIDE_MAGIC = b"cpprb_like, 1"
 INCARNATION_NBYTES = 16
-FIRST_NBYTES = 1 << 16  # of values that are kept aside: room for so many at first, ...
+FIRST_NBYTES = 1 << 16  # first size of an overflow file in bytes, ...
 FIRST_ROOM = 1024  # ... for at most so many values
 UNFINISHED, COMPLETE, REPLACED = range(3)  # what a file beside the rows says of itself
 BOOT_NBYTES = 36
@@ -267,9 +267,9 @@ class Files:
     # ------------------------------------------------------------------ flushing
 
     def flush(self, hold: Callable[..., Any]) -> None:
-        """Have all that is in memory now on the disk: see ``flushes``.
+        """Put all that is in memory now on the disk: see ``flushes``.
 
-        ``hold(True, call)`` makes the call while nobody writes.
+        ``hold(True, call)`` makes the call while writers wait.
         """
         with self._growing:
             try:
@@ -325,7 +325,7 @@ class Files:
         _sync(self.path.parent)
 
     def _place(self, path: Path) -> Path:
-        """Where a file is that gets this name."""
+        """Path at which a file is created that ``publish`` gives this name."""
         return path.with_name(path.name + self._staged)
 
     def _find(self, path: Path) -> Path:
@@ -334,7 +334,7 @@ class Files:
         return unnamed if unnamed.exists() else path
 
     def flush_at_the_end(self) -> None:
-        """Flush what nobody will write to again; a warning says so if that fails."""
+        """Flush a buffer at its end; a failure is a warning."""
         if os.getpid() != self._process or not (self._is_dirty() and self.path.exists()):
             return
         try:
@@ -454,7 +454,7 @@ class Files:
             [(queue.name, queue.reach, queue.lag) for queue in asides if queue.nbytes]
             for asides in self._asides
         ]
-        lost, kept = self._flushed.restore(self.arena, asides, old)
+        lost, sound = self._flushed.restore(self.arena, asides, old)
         self._part(self._places.log)[:WORD] = 0
         state = self.layout.state(self.arena)
         tag = int(state[WORD_HANDLE_BASE] + state[WORD_WRITTEN])
@@ -463,7 +463,7 @@ class Files:
             part[: 2 * WORD].view(np.int64)[:] = tag, -1
             part[2 * WORD :].reshape(2, -1)[0] = values
         for queue in self._queues():
-            entries = kept[queue.name]
+            entries = sound[queue.name]
             side = self._create_side(queue, max(4, 2 * self.layout.n_envs, 2 * len(entries)))
             for place, (key, value) in enumerate(entries):
                 side.values.reshape(-1, queue.nbytes)[place] = value
@@ -584,7 +584,7 @@ class Files:
         elif memory[: len(head)].tobytes() != head or len(memory) != nbytes:
             raise ValueError(
                 f"{path} holds no priorities of this kind: expected {what}; a sampler of other "
-                "parameters kept them, or the file was damaged. Without it all rows have the "
+                "parameters wrote them, or the file was damaged. Without it all rows have the "
                 "priority of new ones"
             )
         arrays, place = {}, SIDE_NBYTES
@@ -645,7 +645,7 @@ class Files:
     def _create_side(self, queue: _Aside, room: int) -> _Side:
         """A new generation of a file, with room for so many values and none of them.
 
-        It gets its name when its header is there, so nobody ever finds it without.
+        It gets its name when its header is complete, so no process finds it without.
         """
         numbers = self._numbers.setdefault(queue.name, set())
         number = 1 + max(numbers, default=0)
@@ -764,7 +764,7 @@ class Files:
             raise ValueError(f"{self.path}: {error}") from None
         edits = self.layout.state(self.arena)[WORD_EDITS]
         is_known = self._is_of_this_start and not len(torn)
-        if not is_known or edits != self._flushed.state[WORD_EDITS]:  # which rows, nobody knows now
+        if not is_known or edits != self._flushed.state[WORD_EDITS]:  # which rows is unknown now
             self._edited = np.arange(self.layout.capacity)
         if len(torn):
             self._tell_torn(torn)
@@ -772,7 +772,7 @@ class Files:
     def _tell_torn(self, torn: NDArray[np.int64]) -> None:
         warnings.warn(
             f"{self.path}: {len(torn)} rows (ids {torn[0]} to {torn[-1]}) are left out: "
-            "somebody was writing newer ones in their place, and did not finish",
+            "newer ones were being written in their place, and were not finished",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -798,8 +798,8 @@ class Files:
     def _read(self) -> Bytes:
         """The bytes of the file, to be read: those of the file itself, or of a copy.
 
-        While nobody writes, our pages are those of the file until we write to them, which the file
-        does not see. If somebody does, a copy of all of it is made.
+        While no process writes, private pages of the file serve: changes of them do not reach the
+        file. If a process writes, all of the file is copied.
         """
         with self.path.open("rb") as file:
             try:
@@ -814,7 +814,7 @@ class Files:
             return _array(mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_COPY))
 
     def _copy(self, file: BinaryIO) -> Bytes:
-        """A copy of a file that somebody writes to: the rows that nobody wrote to meanwhile.
+        """Copy a file that another process writes: the rows that did not change during the copy.
 
         If many rows were lost in this way, it is made again; the more often, the more may be lost.
         """
@@ -1023,8 +1023,8 @@ def _name(unfinished: Path, path: Path) -> None:
         else:
             os.link(unfinished, path)
     except FileExistsError:
-        raise FileExistsError(f"{path} exists: somebody else has just created it") from None
-    except FileNotFoundError:  # the folder was removed, or whoever has the file has swept it
+        raise FileExistsError(f"{path} exists: another program has just created it") from None
+    except FileNotFoundError:  # the folder was removed, or the owner of the file has removed it
         raise
     except OSError:  # a file system without links
         with path.open("xb"):
@@ -1045,7 +1045,7 @@ def _boot_id() -> bytes:
     """What names the time since the machine was started; empty if the system does not tell."""
     with contextlib.suppress(OSError):
         if sys.platform == "darwin":
-            import subprocess  # noqa: PLC0415 (nobody else needs it)
+            import subprocess  # noqa: PLC0415 (only needed here)
 
             command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
             return subprocess.run(command, capture_output=True, check=False).stdout.strip()[:36]

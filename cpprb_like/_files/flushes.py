@@ -41,7 +41,7 @@ class Fresh(NamedTuple):
     """What a queue keeps since the last record, oldest first."""
 
     generation: int  # of the file
-    oldest: int  # key of the oldest value that is kept
+    oldest: int  # key of the oldest value that is stored
     keys: Array
     places: Array  # of the values in the file
     values: Array  # a row of bytes for each
@@ -83,10 +83,10 @@ def _checksums(memory: memoryview, starts: Array, nbytes: int, before: list[int]
     ]
 
 
-def _forget_before(kept: deque[tuple[int, int, int]], oldest: int) -> None:
-    """Forget what is noted of values that are no longer kept."""
-    while kept and kept[0][0] < oldest:
-        kept.popleft()
+def _forget_before(entries: deque[tuple[int, int, int]], oldest: int) -> None:
+    """Forget what is noted of values that the queue has dropped."""
+    while entries and entries[0][0] < oldest:
+        entries.popleft()
 
 
 class Flushed:
@@ -109,7 +109,7 @@ class Flushed:
         }
         self.latest: list[Array] = []
         self.generations: dict[str, int] = {}
-        self.kept: dict[str, deque[tuple[int, int, int]]] = {}  # key, place and checksum, by key
+        self.entries: dict[str, deque[tuple[int, int, int]]] = {}  # key, place and checksum, by key
 
     def _small(self) -> list[str]:
         """What has a byte for each row, and is in the log as it is."""
@@ -157,11 +157,11 @@ class Flushed:
             arrays[f"latest {number}"] = values
         self.latest = latest
         for name, fresh in queues.items():
-            kept = self._kept_in(name, fresh.generation)
+            entries = self._entries_of(name, fresh.generation)
             crcs = [zlib.crc32(value) for value in np.ascontiguousarray(fresh.values)]
             found = list(zip(fresh.keys.tolist(), fresh.places.tolist(), crcs, strict=True))
-            kept.extend(found)
-            _forget_before(kept, fresh.oldest)
+            entries.extend(found)
+            _forget_before(entries, fresh.oldest)
             self.generations[name] = fresh.generation
             arrays[f"kept {name}"] = np.array(found, np.int64).reshape(len(found), 3)
         numbers = {"state": state.tolist(), "generations": self.generations}
@@ -169,14 +169,14 @@ class Flushed:
 
     def newest(self, name: str, generation: int) -> tuple[int, int] | None:
         """Key and place of the newest value of a queue that is noted, of this file."""
-        kept = self.kept.get(name)
-        return kept[-1][:2] if kept and self.generations.get(name) == generation else None
+        entries = self.entries.get(name)
+        return entries[-1][:2] if entries and self.generations.get(name) == generation else None
 
-    def _kept_in(self, name: str, generation: int) -> deque[tuple[int, int, int]]:
+    def _entries_of(self, name: str, generation: int) -> deque[tuple[int, int, int]]:
         """What is noted of a queue: nothing if its file is another one."""
         if self.generations.get(name) != generation:
-            self.kept[name] = deque()
-        return self.kept[name]
+            self.entries[name] = deque()
+        return self.entries[name]
 
     def _sums(self, arena: Bytes, slots: NDArray[np.int64]) -> list[int]:
         """Checksums of the bytes of rows, but for those that are in the log themselves."""
@@ -203,8 +203,8 @@ class Flushed:
             arrays[f"places {name}"], arrays[f"sums {name}"] = np.arange(len(sums)), sums
         for number, values in enumerate(self.latest):
             arrays[f"latest {number}"] = values
-        for name, kept in self.kept.items():
-            arrays[f"kept {name}"] = np.array(kept, np.int64).reshape(len(kept), 3)
+        for name, entries in self.entries.items():
+            arrays[f"kept {name}"] = np.array(entries, np.int64).reshape(len(entries), 3)
         return {"state": self.state.tolist(), "generations": self.generations}, arrays
 
     def take(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
@@ -219,12 +219,12 @@ class Flushed:
             arrays[f"latest {number}"] for number in range(len(self.layout.schema.chained))
         ]
         for name, generation in numbers["generations"].items():
-            kept = self._kept_in(name, generation)
-            kept.extend((key, place, crc) for key, place, crc in arrays[f"kept {name}"].tolist())
+            entries = self._entries_of(name, generation)
+            entries.extend((key, place, crc) for key, place, crc in arrays[f"kept {name}"].tolist())
             oldest = int(self.state[WORD_HANDLE_BASE])
-            if len(kept) > 2 * self.layout.capacity + 8:  # of rows that are gone long since
+            if len(entries) > 2 * self.layout.capacity + 8:  # of rows that are gone long since
                 oldest += int(self.state[WORD_WRITTEN]) - 2 * self.layout.capacity
-            _forget_before(kept, oldest)
+            _forget_before(entries, oldest)
         self.generations = dict(numbers["generations"])
 
     # ------------------------------------------------------------------ after a crash
@@ -250,18 +250,18 @@ class Flushed:
         slots = ids % capacity
         torn = np.zeros(capacity, np.bool_)
         torn[slots] = np.array(self._sums(arena, slots), np.uint32) != self.sums[slots]
-        kept: dict[str, list[tuple[int, Array]]] = {}
+        entries: dict[str, list[tuple[int, Array]]] = {}
         for name, reach, lag in (aside for asides_of in asides for aside in asides_of):
             oldest = max(0, written - reach)
-            kept[name] = self._sound(name, old, base + oldest, base + written - lag)
-        rows_kept = {
+            entries[name] = self._sound(name, old, base + oldest, base + written - lag)
+        rows_apart = {
             name: np.array([key - base for key, _ in values], np.int64)
-            for name, values in kept.items()
+            for name, values in entries.items()
         }
         bad = torn[slots]
         bad_stacks: dict[str, NDArray[np.bool_]] = {}
         for number, stack in enumerate(layout.schema.stacks):
-            there = rows_kept.get(asides[number][0][0]) if asides[number] else None
+            there = rows_apart.get(asides[number][0][0]) if asides[number] else None
             bad_stacks[stack.name] = self._bad_stacks(arena, stack.name, stack.depth, ids, there)
             bad = bad | bad_stacks[stack.name]
         for number, (name, source) in enumerate(layout.schema.next_of, len(layout.schema.stacks)):
@@ -272,7 +272,7 @@ class Flushed:
             next_bad[: max(0, len(ids) - n_envs)] = source_bad[n_envs:]
             bad = bad | (later & (marks != WHOLE) & (marks != FRAME) & next_bad)
             for mark, (queue, _, _) in zip((WHOLE, FRAME), asides[number], strict=False):
-                bad = bad | (later & (marks == mark) & ~np.isin(ids, rows_kept[queue]))
+                bad = bad | (later & (marks == mark) & ~np.isin(ids, rows_apart[queue]))
         was_there = self.bytes["flags"][slots] & FLAG_ABSENT == 0
         lost = ids[bad & was_there]
         hide(layout, arena, lost)
@@ -283,9 +283,9 @@ class Flushed:
         for number in range(len(layout.schema.stacks), len(asides)):
             for name, _, _ in asides[number]:
                 gone = set((ids[bad] + base).tolist())
-                kept[name] = [(key, value) for key, value in kept[name] if key not in gone]
+                entries[name] = [(key, value) for key, value in entries[name] if key not in gone]
         derive(layout, arena)
-        return len(lost), kept
+        return len(lost), entries
 
     def _sound(
         self, name: str, old: Mapping[str, Any], low: int, high: int
@@ -297,7 +297,7 @@ class Flushed:
         rows = values.reshape(len(keys), -1)
         return [
             (key, rows[place].copy())
-            for key, place, checksum in self.kept.get(name, ())
+            for key, place, checksum in self.entries.get(name, ())
             if low <= key < high
             and place < len(keys)
             and keys[place] == key
@@ -305,7 +305,7 @@ class Flushed:
         ]
 
     def _bad_stacks(
-        self, arena: Bytes, name: str, depth: int, ids: Array, kept: Array | None
+        self, arena: Bytes, name: str, depth: int, ids: Array, entries: Array | None
     ) -> NDArray[np.bool_]:
         """Whether a frame of the stack of each of these rows is not as it was."""
         n_envs, sums = self.layout.n_envs, self.frame_sums[name]
@@ -319,6 +319,6 @@ class Flushed:
         for age in range(depth):
             row = ids - age * n_envs
             bad |= (runs >= age) & (row >= 0) & torn[row % len(sums)]
-        if kept is not None:
-            bad |= (runs < depth - 1) & ~np.isin(ids - runs * n_envs, kept)
+        if entries is not None:
+            bad |= (runs < depth - 1) & ~np.isin(ids - runs * n_envs, entries)
         return bad

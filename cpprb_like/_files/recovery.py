@@ -2,8 +2,8 @@
 
 Rows that were being written over others are left out, as absent rows; what was being edited is
 undone; and what the header says of the rows is derived from them. All of this can be interrupted
-itself, and done again. Not here: the files (``file_maps``), what is kept for fields that are not
-stored as they are (``chained``), and whether memory that nobody left half-done is sound
+itself, and done again. Not here: the files (``file_maps``), the overflow of chained fields
+(``chained``), and whether memory that no killed process left is sound
 (``buffers._checking``).
 """
 
@@ -41,7 +41,7 @@ class Queue:
     """Values that a chained field keeps aside in a file."""
 
     keys: NDArray[np.int64]  # of each place: rows before the last clear + row id; -1 for no value
-    reach: int  # values of so many rows before those that are written are kept
+    reach: int  # rows before the newest whose values are stored
     lag: int  # but none of so many of the newest
 
 

@@ -419,7 +419,8 @@ cdef class FrameStack(Chain):
 cdef class NextOf(Chain):
     """The next value of a field, such as the next observation: in the next row, or the overflow.
 
-    Of a stack that is that of its own row shifted by a frame, the overflow has this frame only.
+    If the next value is the stack of its own row shifted by a frame, the overflow has only
+    the newest frame.
 
     Parameters
     ----------

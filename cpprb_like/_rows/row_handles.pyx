@@ -113,7 +113,7 @@ cdef intp_t c_find(
     Ring ring, const int64_t* indexes, intp_t n, bint as_handles, int64_t drawn, intp_t* slots,
     intp_t* places,
 ) noexcept nogil:
-    """As ``find_rows``: how many rows there are. Below 0: -1 less the place of a bad index.
+    """As ``find_rows``; returns the number of rows found, or -1 less the place of a bad index.
 
     With ``as_handles``, ``drawn`` is the number of rows that had been written at the last draw, or 0.
     Slots that were overwritten since are passed over.

@@ -52,7 +52,7 @@ def check_rows(
     sampler: Sampler,
     ids: IdFields,
 ) -> None:
-    """Raise ``AssertionError`` unless a buffer is sound, while nobody writes to it."""
+    """Raise ``AssertionError`` unless a buffer is sound, while no thread writes to it."""
     _check_header(layout, arena)
     timeline = _Timeline(layout, arena, ring.lookahead)
     _check_flags(timeline, layout, arena)
@@ -68,7 +68,7 @@ def check_rows(
 
 
 def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:
-    """Raise ``ValueError`` unless the header of an arena, which somebody else wrote, can be used.
+    """Raise ``ValueError`` unless the header of an arena, which another program wrote, can be used.
 
     Its numbers are compared with each other and with the rows, and what the fields of ``ring`` that
     are not stored as they are keep with the rows, too. Cost: proportional to the rows.
@@ -116,7 +116,7 @@ class _Timeline(_Extent):
         first_of_stream[1:] = self.streams[1:] != self.streams[:-1]
         self.begins = first_of_stream.copy()  # an episode, or what is left of one
         self.begins[1:] |= ended[:-1]
-        # Of a deleted row before it, nobody knows whether it belonged to the episode.
+        # It is unknown whether a deleted row before it belonged to the episode.
         is_known = ~np.isin(self.ids - self.n_envs, self.absent)
         if self.written > self.capacity:
             is_known &= ~first_of_stream
@@ -250,15 +250,17 @@ def _check_sizes(timeline: _Timeline, ring: Ring) -> None:
 
 
 def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray[np.uint8]) -> None:
-    """What is kept for each row of a field that is not stored as it is, before it is followed."""
+    """Raise unless the overflow of a chained field is sound, before rows are read from it."""
     ids = np.arange(timeline.oldest, timeline.written)
     what = f"field {chain.name!r}"
     queues = [rows for rows, _ in chain.save()[2]]
-    for kept in queues:
-        expect(bool((np.diff(kept) > 0).all()), f"{what}: rows kept", "ascending", kept)
-        sound = kept.size == 0 or bool(0 <= kept[0] <= kept[-1] < timeline.written)
-        expect(sound, f"{what}: rows kept", f"0 to {timeline.written - 1}", kept)
-    # Of rows without a step nobody reads anything; those that a damaged file has lost have nothing.
+    for apart in queues:
+        expect(
+            bool((np.diff(apart) > 0).all()), f"{what}: rows in the overflow", "ascending", apart
+        )
+        sound = apart.size == 0 or bool(0 <= apart[0] <= apart[-1] < timeline.written)
+        expect(sound, f"{what}: rows in the overflow", f"0 to {timeline.written - 1}", apart)
+    # Rows without a step are not read; those that a damaged file has lost have no values.
     present = layout.flags(arena)[ids % timeline.capacity] & FLAG_ABSENT == 0
     seen = chain.save()[1] != 0
     expected = np.full(layout.n_envs, timeline.written > 0)
@@ -268,20 +270,20 @@ def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray
     if isinstance(chain, NextOf):
         marks = layout.block(arena, f"marks of {chain.name}")[ids % timeline.capacity]
         expected = np.zeros(len(ids), np.intp)
-        for mark, kept in enumerate(queues, 1):
-            expected[np.isin(ids, kept)] = mark
+        for mark, apart in enumerate(queues, 1):
+            expected[np.isin(ids, apart)] = mark
         sound = (marks == expected) | ~present
         _require_rows(sound, ids, timeline, f"{what}: mark", expected, marks)
     elif isinstance(chain, FrameStack):
-        (kept,) = queues
+        (apart,) = queues
         runs = layout.block(arena, f"runs of {chain.name}")[ids % timeline.capacity].astype(int)
         deepest = chain.depth - 1
-        is_kept = np.isin(ids - runs * timeline.n_envs, kept) | (runs == deepest)
-        expected = np.where(np.isin(ids, kept), 0, deepest)
+        is_stored = np.isin(ids - runs * timeline.n_envs, apart) | (runs == deepest)
+        expected = np.where(np.isin(ids, apart), 0, deepest)
         later = slice(timeline.n_envs, None)
         follows = np.minimum(runs[: -timeline.n_envs] + 1, deepest)
-        expected[later] = np.where(np.isin(ids[later], kept), 0, follows)
-        sound = is_kept & (runs <= deepest)
+        expected[later] = np.where(np.isin(ids[later], apart), 0, follows)
+        sound = is_stored & (runs <= deepest)
         sound[later] &= (runs[later] == expected[later]) | ~present[: -timeline.n_envs]
         sound |= ~present & (runs <= deepest)
         _require_rows(sound, ids, timeline, f"{what}: rows that its stack goes on", expected, runs)

@@ -21,13 +21,13 @@ cdef class SampleOptions:
 
 cdef class BufferBase:
     cdef Ring c_ring                 # None before there are rows
-    cdef readonly object _lock       # RLock held by whoever needs writers to wait
-    cdef public bint _paused         # somebody holds the lock
+    cdef readonly object _lock       # RLock that readers hold while writers have to wait
+    cdef public bint _paused         # whether a thread holds the lock
     cdef bint is_plain               # rows are stored as they are, and can be drawn at once
     cdef bint is_watched             # its chained values are counted, until there are enough
     cdef bint warns                  # most of them are stored apart: the next call warns
     cdef bint has_priorities         # ``add`` takes priorities: for its sampler, or others
-    cdef bint keeps_rows             # of its sampler: it is told before absent rows are added
+    cdef bint keeps_rows             # whether its sampler is synchronised before absent rows are added
     cdef tuple names                 # field names, in declared order
     cdef dict numbers                # of the fields, by name
     cdef tuple further               # names of columns that readings add to a batch

@@ -61,9 +61,9 @@ cdef enum:
     FEW_NAMES = 8                    # as many as are faster compared than looked up
     PRIORITIES_LENGTH = 10
     CACHE_LINE = 64
-    MOST_ROOM = 1 << 20              # bytes that are kept for casts of a field from call to call
+    MOST_ROOM = 1 << 20              # bytes of reused memory for casts of a field
     BATCH_CHECK_NBYTES = 1 << 28     # batches from here on are compared with the memory left
-    WATCHED_VALUES = 1000            # of chained fields, after which it is told how many are apart
+    WATCHED_VALUES = 1000            # values of chained fields that are counted for the warning
 
 cdef str PRIORITIES = "priorities"   # the keyword of those buffers whose rows have them
 cdef object MISSING = object()
@@ -135,7 +135,7 @@ cdef class BufferBase:
         raise NotImplementedError
 
     def _while_writers_wait(self, attempt):
-        """What ``attempt()`` gives when it is called until that is not None, and nobody writes."""
+        """Call ``attempt()`` while writers wait, until it returns a result."""
         raise NotImplementedError
 
     def _read_priorities(self, priorities):
@@ -143,7 +143,7 @@ cdef class BufferBase:
         raise NotImplementedError
 
     def _grow(self):
-        """Make the files larger that values are kept aside in, as the ring has asked for."""
+        """Enlarge the files of the overflow, as the ring needs."""
         raise NotImplementedError
 
     def _attach(
@@ -191,7 +191,7 @@ cdef class BufferBase:
         return self.c_ring
 
     cdef int c_wait_for_turn(self) except -1:
-        """Wait while a reader needs the rows to stay as they are; raise if nobody may write."""
+        """Wait while a reader needs the rows unchanged; raise if the buffer is read-only."""
         if self.c_ring is not None:
             self.c_ring.c_check_writable()
         with self._lock:
@@ -381,9 +381,9 @@ cdef class BufferBase:
         self, Ring ring, PyObject** values, PyObject* names, intp_t other, list ordered,
         cnp.ndarray present, Beside beside,
     ):
-        """As ``c_add_otherwise``, with values that need no Python any more, or in ``ordered``.
+        """Add a step whose values are arrays in ``ordered``, or, if that is None, C can read.
 
-        Returns ``LACKS_ROOM``, and has written nothing, if files have to grow first.
+        Returns ``LACKS_ROOM``, and writes nothing, if files have to grow first.
         """
         cdef intp_t number, rows, n
         if self._paused:
@@ -479,7 +479,7 @@ cdef class BufferBase:
         Parameters
         ----------
         present : array_like of bool, shape (n_envs,) or (T, n_envs)
-            Which environments have a step. The rows of the others are kept but absent: never drawn
+            Which environments have a step. The rows of the others are stored but absent: never drawn
             and not counted.
         **fields
             As for ``add``, ``priorities`` too, shape ``(n_envs, *shape)`` or ``(T, n_envs,
@@ -688,7 +688,7 @@ cdef int c_check_drawn(sampler, rows, extra, intp_t n, names, further) except -1
 
 
 cdef cnp.ndarray c_read_present(present, intp_t n_envs):
-    """Which environments have a step, as an array of bools that nobody else has."""
+    """Which environments have a step, as a fresh array of bools."""
     if (
         cnp.PyArray_CheckExact(present)
         and cnp.PyArray_TYPE(<cnp.ndarray> present) == cnp.NPY_BOOL

@@ -48,7 +48,7 @@ class Exchanged:
         path : str or path
             The new file or folder. It has its name when it is complete and on the disk.
         format : str, optional
-            One of ``cpprb_like.datasets.FORMATS``; told from the suffix of a file.
+            One of ``cpprb_like.datasets.FORMATS``; by default that of the suffix.
         strict : bool
             Refuse what the format cannot hold, in place of a warning.
         observation, action, reward : str or iterable of str, optional
@@ -140,7 +140,7 @@ class Exchanged:
         path : str or path
             The file or folder, or the name of a local data set of Minari's.
         format : str, optional
-            One of ``cpprb_like.datasets.FORMATS``; told from the files.
+            One of ``cpprb_like.datasets.FORMATS``; by default that of the files.
         split : str, optional
             The split that is read, of format ``"rlds"``, where a folder has several.
         capacity : int, optional
@@ -174,7 +174,7 @@ class Exchanged:
         Raises
         ------
         ValueError
-            No format is told from the files, they are damaged, or something has no place and
+            The files show no format, they are damaged, or something has no place and
             ``strict`` is true. The message names the file and the field.
         FileNotFoundError, OSError
             They are not there, or cannot be read.

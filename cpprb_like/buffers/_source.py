@@ -219,7 +219,7 @@ class Source(Checkpointed):
             arrays of NumPy, tensors of PyTorch or arrays of JAX; or what a function of the dict
             returns. By default it is the dict that ``sample`` returns. A column without such a
             dtype stays an array of NumPy: objects, strings, and numbers of 64 bits where JAX would
-            make 32 of them. With ``prefetch`` the thread calls the function: what a library is told
+            make 32 of them. With ``prefetch`` the thread calls the function: settings of a library
             for one thread, as by ``with jax.enable_x64()``, does not hold there.
         device : object, optional
             Where tensors go, as ``torch.device`` takes it, or a device of JAX or its kind; the CPU.

@@ -259,13 +259,13 @@ def _spread(values: NDArray[np.float64]) -> dict[str, float | None] | None:
 
 
 def _finite(value: Any) -> float | None:
-    """As JSON has it: no infinity and no NaN."""
+    """Value for JSON, which has no infinity and no NaN: None for these."""
     number = float(value)
     return number if math.isfinite(number) else None
 
 
 def _priorities(rows: Rows) -> dict[str, Any] | None:
-    """Of the rows that can be drawn; None without priorities."""
+    """Statistics of the priorities of rows that can be drawn; None without priorities."""
     if rows.weights is None:
         return None
     weights = rows.weights[rows.weights > 0]

@@ -30,7 +30,7 @@ Path: TypeAlias = tuple[Any, ...]
 
 
 class Leaf:
-    """What becomes one field, of this shape and dtype; the path of keys leads to it."""
+    """Leaf of a nest: one field of this shape and dtype, at a path of keys."""
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.path = path

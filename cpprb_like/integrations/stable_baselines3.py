@@ -419,7 +419,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     def _check_algorithm(self, sampler: Sampler) -> bool:
         """Whether an algorithm makes this call; raises if it does not suit the buffer.
 
-        Algorithms hand themselves to no buffer, so the frames of the call tell which one it is.
+        A buffer gets no reference to its algorithm, so the frames of the call show which it is.
         """
         model = _calling_algorithm()
         if model is None:

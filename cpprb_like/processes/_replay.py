@@ -117,12 +117,12 @@ class SharedReplay:
 
     There is no server, and no lock that rows wait for: each process that adds has a part of the
     memory of its own, a *shard*, and learners read all shards while rows come. So a process may be
-    stopped or killed at any time, and nobody waits for it.
+    stopped or killed at any time, and no other process waits for it.
 
     Parameters
     ----------
     capacity : int
-        Steps that are kept in all: each of the writers keeps its newest ``capacity // writers``.
+        Steps stored in all: each of the writers has its newest ``capacity // writers``.
     env_dict, default_dtype, n_envs, terminated, truncated, next_of, stack_compress, Nstep
         As for ``ReplayBuffer``, of each writer. Fields of Python objects are refused.
     writers : int
@@ -131,7 +131,7 @@ class SharedReplay:
         Name for ``attach``: letters, digits, ``-`` and ``_``. By default a random one.
     limiter : RateLimiter, optional
         ``MinSize``, ``SampleToInsertRatio`` or ``Backlog``: ``add`` of actors and ``sample`` of
-        learners wait for one another, as it says. Without one nobody waits.
+        learners wait for one another, as it says. Without one there are no waits.
     reserve : bool
         Whether the memory of the rows of all writers is reserved now; if not, that of a shard is
         when it is first taken. What fields of ``next_of`` and ``stack_compress`` keep aside lies in
@@ -247,7 +247,7 @@ class SharedReplay:
     def attach(cls, name: str) -> SharedReplay:
         """Open the replay of this name, which another process has made.
 
-        Raises ``FileNotFoundError`` if there is none: nobody made it, or all its processes ended.
+        Raises ``FileNotFoundError`` if there is none: it was not made, or all its processes ended.
         """
         replay = cls.__new__(cls)
         replay._open(Folder.open(name))
@@ -298,7 +298,7 @@ class SharedReplay:
 
     @property
     def capacity(self) -> int:
-        """Steps that are kept in all."""
+        """Steps stored in all."""
         return int(self._options["size"]) * self.writers
 
     # ------------------------------------------------------------------ actors
@@ -309,7 +309,7 @@ class SharedReplay:
         Parameters
         ----------
         writer : int, optional
-            The shard to take; by default one that is free, and first one that nobody has had.
+            The shard to take; by default a free one, and first one that was never taken.
 
         Raises
         ------
@@ -347,7 +347,7 @@ class SharedReplay:
         return actor
 
     def _any_of(self) -> Actor:
-        """The actor of a shard that is free, and first one that nobody has had."""
+        """The actor of a free shard, and first of one that was never taken."""
         free = [number for number in range(self.writers) if not is_locked(self._lock_path(number))]
         free.sort(key=lambda number: bool(said_by(self._lock_path(number))))
         for number in free:
@@ -364,7 +364,7 @@ class SharedReplay:
         self._unlimited(number).close()
 
     def _unlimited(self, number: int) -> Actor:
-        """An actor that waits for nobody, and that nobody hears of, of a shard that is free."""
+        """An actor of a free shard without a limiter, which other processes are not informed of."""
         lock = FileLock(self._lock_path(number))
         lock.take(create=True)
         return Actor(self._shard(number), number, lock, self._options)
@@ -494,7 +494,7 @@ class SharedReplay:
             if origin["merged"]:
                 raise ValueError(
                     f"the rows of {origin['merged']} shards were put into {self.writers} when they "
-                    "were loaded, so nobody knows which row a priority is of"
+                    "were loaded, so it is unknown which row a priority is of"
                 )
         found = saved.learner(name)
         learner = self.learner(found.sampler, seed=found.rng)
@@ -549,7 +549,7 @@ class SharedReplay:
     ) -> None:
         """Save the rows of all actors to a folder, while they go on.
 
-        Nobody waits for it. Each shard is saved as it is at a moment of its own: with all rows that
+        No process waits for it. Each shard is saved as of a moment of its own: with all rows that
         were published then, but for the oldest ones that were overwritten while they were copied.
         After a crash at any moment, of the program or of the machine, the folder has the state
         before or the new one. Another save to the same folder, of any process, writes what has
@@ -569,7 +569,7 @@ class SharedReplay:
         Raises
         ------
         BlockingIOError
-            Somebody else is saving to this folder; or a shard was edited all the time by
+            Another save to this folder goes on; or a shard was edited all the time by
             ``update``, or its writer was stopped in the middle of an edit.
         TypeError, ValueError, OSError
             As ``ReplayBuffer.save``.

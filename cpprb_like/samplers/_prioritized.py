@@ -489,7 +489,7 @@ class ByPriority(PrioritySampler):
         rng: np.random.Generator,
         without: Slots | None,
     ) -> tuple[Slots, Floats]:
-        """As ``draw_starts``, by a look at all starts; distinct ones if some are to be left out."""
+        """Draw from the set of all starts; distinct ones, and none of ``without``, if given."""
         among = starts.slots()
         if without is not None:
             among = among[~np.isin(among, without)]

@@ -75,7 +75,7 @@ class Where:
         self.starts = starts
 
     def tell(self, slots: Slots) -> NDArray[np.int8]:
-        """For each of the slots, which are in use: 1 if its row is one of these, else less."""
+        """For each slot, all in use: 1 if its row fulfils the condition, else 0 or -1."""
         if self.starts is None:
             states = 1 - self.ring.absent_at(slots).astype(np.int8)
         else:

@@ -92,14 +92,14 @@ class Drawn:
 
 
 class Revision:
-    """What a layer changes in one batch after it was read: see ``Layer.revises``."""
+    """Changes of a layer in one batch after it was read: see ``Layer.revises``."""
 
     def choose(self, drawn: Drawn, batch: Batch) -> bool:  # noqa: ARG002 (for subclasses)
-        """Choose and read, while the rows are still those of the batch; false if some went away."""
+        """Choose and read rows during the draw; false if some were overwritten: it is repeated."""
         return True
 
     def write(self, batch: Batch) -> bool:  # noqa: ARG002 (for subclasses)
-        """Write into the batch; false if rows that it had to read went away: others are drawn."""
+        """Write into the batch; false if rows that it needs were overwritten: repeat the draw."""
         return True
 
 

@@ -196,7 +196,7 @@ def test_a_flush_costs_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rb.add(x=x[0], next_x=-x[0] - 1)  # the file grows
     rb.flush()
     flushed: Any = rb._files
-    assert len(flushed._flushed.kept["0-0"]) == 4000
+    assert len(flushed._flushed.entries["0-0"]) == 4000
     summed: list[Any] = []
     found = zlib.crc32
 
@@ -213,7 +213,7 @@ def test_a_flush_costs_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(np, "argsort", refuse)
     rb.add(x=x[0], next_x=-x[0] - 1)
     rb.flush()
-    assert len(flushed._flushed.kept["0-0"]) == 4001
+    assert len(flushed._flushed.entries["0-0"]) == 4001
     assert len(summed) < 10
     log = (tmp_path / "a.flushed.dat").read_bytes()
     *_, (_, arrays, _) = flushes.unpack(log[16:])

@@ -194,7 +194,7 @@ class SimpleReplayBuffer(_Buffer):
         return rows.consistently(partial(self._sample, rows, n))
 
     def _sample(self, rows: ReplayBuffer, n: int) -> tuple[Array, Any]:
-        """Slots of a batch, and the batch, of rows that nobody changes meanwhile."""
+        """Slots of a batch, and the batch; called by ``consistently``."""
         written = rows.ring.written
         stored = min(written, self._capacity)
         if n > stored:

@@ -273,7 +273,7 @@ class MPReplayBuffer:
         MemoryError
             Shared memory has no room for the rows of this process.
         TypeError, ValueError
-            As ``ReplayBuffer.add``; nothing was added, and nobody else hears of it.
+            As ``ReplayBuffer.add``; nothing was added, and other processes see no change.
         """
         return self._here().actor.add(**self._stored(fields))
 
@@ -525,5 +525,5 @@ class _Transitions:
         self._shared._here().actor.on_episode_end(env)
 
     def _hold(self, pauses: bool, call: Any, *arguments: Any) -> Any:  # noqa: ARG002
-        """Nobody else adds to what this process adds to."""
+        """Call at once, as only this process adds to its shard."""
         return call(*arguments)

@@ -192,9 +192,9 @@ class SelectiveReplayBuffer(Checkpointed):
         episode = self._find(i)
         removed = len(episode)
         if removed:
-            kept = np.ones(len(self._rows), np.bool_)
-            kept[episode] = False
-            rest = self._rows[kept]
+            others = np.ones(len(self._rows), np.bool_)
+            others[episode] = False
+            rest = self._rows[others]
             rows = ReplayBuffer(self._rows.capacity, self._fields, seed=self._rows.rng)
             rows.add(**rest)
             self._rows = rows  # all or nothing

@@ -178,7 +178,7 @@ def train(
 
     Notes
     -----
-    The buffer is told the end of each episode (``on_episode_end``), also of one that is open when
+    The buffer gets the end of each episode (``on_episode_end``), also of one that is open when
     training begins or ends, by an error too: the environment is reset in any case. There is no
     update as long as the buffer has no row to draw. In a step the functions are called in the order
     ``get_action``, ``after_step``, ``update_policy``, ``rew_sum``, ``done_check``, then

@@ -65,7 +65,7 @@ class ExperienceReplayBuffer(ForEnv):
         Its ``action_space`` is read, Discrete or Box, and ``num_frames``, of the environment or of
         one that it wraps: the frames of a stack, 1 by default.
     capacity : int
-        Steps held; ``bootstrap_n`` more are kept, which the last of them need.
+        Steps held; ``bootstrap_n`` more are stored, which the last of them need.
     batch_size : int
         Transitions of a batch.
     bootstrap_n : int
@@ -144,8 +144,8 @@ class ExperienceReplayBuffer(ForEnv):
         self.random_seed = random_seed
         self._slots = self.capacity + self.bootstrap_n
         self._steps: ReplayBuffer | None = None  # its fields are known from the first step
-        # Which episode goes on, told before its first step is written, so that nothing has to be
-        # set right afterwards: clears so far, the number of the step at which it begins, its id,
+        # The open episode, noted before its first step is written, so that an interrupt needs no
+        # repair: clears so far, the number of the step at which it begins, its id,
         # and that of the episode before. If there is no such step yet, that one goes on.
         self._begun: tuple[int, int, Any, Any] = (-1, 0, None, None)
 
@@ -227,13 +227,13 @@ class ExperienceReplayBuffer(ForEnv):
         except TypeError:
             raise TypeError(f"episode_id: expected a hashable, got {episode_id!r}") from None
         steps = self._open(frame) if self._steps is None else self._steps
-        ring, (told_at, first, episode, before) = steps.ring, self._begun
+        ring, (noted_at, first, episode, before) = steps.ring, self._begun
         clears, written = ring.clears, ring.written
         current = episode if written > first else before
-        is_first = not (clears == told_at and written > 0 and episode_id == current)
+        is_first = not (clears == noted_at and written > 0 and episode_id == current)
         if is_first:
             self._begun = (clears, written, episode_id, current)
-        elif written <= first:  # what was told then did not happen
+        elif written <= first:  # the noted step was not written
             self._begun = (clears, -1, current, None)
         steps.add(s=frame, a=action, r=r, done=done, is_first=is_first)
         if self._steps is None:
@@ -304,7 +304,7 @@ class ExperienceReplayBuffer(ForEnv):
         return batch
 
     def _sample(self, steps: ReplayBuffer, batch_size: int) -> tuple[Slots, Transitions] | None:
-        """The oldest slots of a batch, and the batch, of rows that nobody changes meanwhile."""
+        """The oldest slots of a batch, and the batch; called by ``consistently``."""
         written = steps.ring.written
         held = self._held(written)
         if held < batch_size:
