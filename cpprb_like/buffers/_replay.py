@@ -82,11 +82,11 @@ REBUILT = (
     "_layout", "_arena", "_files", "_rows", "_take", "_episodes", "_starts", "_updatable", "_saves",
     "_may_take_n_envs",
 )  # fmt: skip
-SHAPES = 8  # of sequences, whose starts are kept where they are rare
+SHAPES = 8  # shapes of sequences for which a ``Starts`` is cached
 
 
 class Nothing(TypedDict):
-    """Keyword arguments that nobody gives, as far as a type checker is concerned."""
+    """No keyword arguments, for type checkers."""
 
 
 class _Unset:
@@ -1180,7 +1180,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged):
     def __setstate__(self, state: dict[str, Any]) -> None:
         from cpprb_like._fields import snapshot  # noqa: PLC0415 (on demand)
 
-        # A pickle can be damaged, or written by somebody else: nothing of it is used unchecked.
+        # A pickle can be damaged, or of an unknown source: all of it is checked before use.
         try:
             attributes = dict(state["attributes"])
             layout, nstep = snapshot.check_layout(state["layout"]), attributes["_nstep"]
