@@ -72,7 +72,7 @@ def _episodes(effort: Effort) -> Iterator[Cliff]:
     sizes = {"few": 1000, "many": effort.rows}
     yield _cliff("delete an episode: many rows", 3.0, "episode_delete", **sizes)
     yield _cliff("add, sample an episode: many rows", 3.0, "episode_sample", **sizes)
-    yield _cliff("list of episodes: with returns", 2.0, "episode_returns", **sizes)
+    yield _cliff("list of episodes: with returns", 2.0, "episode_returns", rows=effort.rows)
     yield _cliff("clear a few rows: many there could be, prioritized", 3.0, "clear_few", **sizes)
     for prioritized, what in ((False, ""), (True, ", prioritized")):
         options = {"rows": effort.rows, "prioritized": prioritized}
@@ -111,15 +111,15 @@ def _casts(effort: Effort) -> Iterator[Cliff]:
     ):
         options = {"name": name, "value": value, "dtype": dtype}
         yield _cliff(f"add a step: {what}", 4.0, "cast_one", **options)
-    for shape, what, dtype, as_list in (
-        ([256, 11], "(256, 11) of float64", "float64", False),
-        ([256, 1], "(256, 1) of int64", "int64", False),
-        ([256, 1], "256 floats in a list", "float64", True),
+    for columns, what, dtype, as_list in (
+        (11, "(256, 11) of float64", "float64", False),
+        (1, "(256, 1) of int64", "int64", False),
+        (1, "256 floats in a list", "float64", True),
     ):
-        options = {"shape": shape, "dtype": dtype, "as_list": as_list}
+        options = {"columns": columns, "dtype": dtype, "as_list": as_list}
         yield _cliff(f"add many: {what}", 1.5, "cast_many", **options)
     yield _cliff("add a step: tensors", 6.0, "add_tensors")
-    yield _cliff("replace a number of a step", 10.0, "update_scalars")
+    yield _cliff("replace a number of a step", 10.0, "update_scalars", rows=10_000)
 
 
 def _walked(effort: Effort) -> Iterator[Cliff]:

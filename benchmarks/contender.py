@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from measure import Work
 
-__all__ = ["IMPORTS_MORE", "MEASURED_SMALL", "Cannot", "Contender", "Shelf"]
+__all__ = ["IMPORTS_MORE", "MEASURED_SMALL", "Cannot", "Contender", "Shelf", "named"]
 
 
 # The import of PyTorch, JAX or Numba takes longer than both programs that the case compares.
