@@ -26,7 +26,9 @@ from data import Batch
 
 from cpprb_like import ReplayBuffer
 
-__all__ = ["Columns", "Floor", "build", "keeping"]
+__all__ = ["Columns", "Floor", "Repeat", "build", "call"]
+
+Repeat = Callable[[int], None]  # does its work that many times
 
 STEP_OFFSETS = {"obs": 8, "act": 0, "rew": 24, "next_obs": 28, "done": 44}  # of Step, below
 
@@ -131,12 +133,12 @@ static void gather(Steps steps, const int64_t *slots, Columns to, int64_t n)
 }
 
 /* Draw n slots, then copy their steps. */
-void sample(Steps steps, uint32_t stored, BitGenerator *bits, int64_t *slots, Columns to, int64_t n,
+void sample(Steps steps, int64_t stored, BitGenerator *bits, int64_t *slots, Columns to, int64_t n,
             int64_t calls)
 {
     while (calls--) {
         for (int64_t k = 0; k < n; k++)
-            slots[k] = bounded(bits, stored);
+            slots[k] = bounded(bits, (uint32_t)stored);
         gather(steps, slots, to, n);
     }
 }
@@ -147,12 +149,12 @@ typedef struct {               /* two columns of wide rows */
 } Pairs;
 
 /* Draw n slots, and memcpy the rows of two columns at these slots. */
-void copy_pairs(Pairs from, int64_t nbytes, uint32_t stored, BitGenerator *bits, int64_t *slots, Pairs to, int64_t n,
+void copy_pairs(Pairs from, int64_t nbytes, int64_t stored, BitGenerator *bits, int64_t *slots, Pairs to, int64_t n,
                 int64_t calls)
 {
     while (calls--) {
         for (int64_t k = 0; k < n; k++)
-            slots[k] = bounded(bits, stored);
+            slots[k] = bounded(bits, (uint32_t)stored);
         for (int64_t k = 0; k < n; k++)
             memcpy(to.left + k * to.stride, from.left + slots[k] * from.stride, (size_t)nbytes);
         for (int64_t k = 0; k < n; k++)
@@ -192,17 +194,21 @@ class Steps(ctypes.Structure):
 class Columns(ctypes.Structure):
     """Addresses of the columns of a batch of steps."""
 
+    owner: Batch
     _fields_ = tuple((name, ctypes.c_void_p) for name in STEP_OFFSETS)
 
     @classmethod
     def of(cls, batch: Batch) -> Columns:
-        """The columns of a batch, which must outlive this."""
-        return cls(*(batch[name].ctypes.data for name in STEP_OFFSETS))
+        """The columns of a batch, which lives as long as this."""
+        made = cls(*(batch[name].ctypes.data for name in STEP_OFFSETS))
+        made.owner = batch
+        return made
 
 
 class Pairs(ctypes.Structure):
     """Where two columns of wide rows are."""
 
+    owner: Batch
     _fields_ = (
         ("left", ctypes.c_void_p),
         ("right", ctypes.c_void_p),
@@ -211,9 +217,11 @@ class Pairs(ctypes.Structure):
 
     @classmethod
     def of(cls, batch: Batch) -> Pairs:
-        """The observations of a batch, which must outlive this."""
+        """The observations of a batch, which lives as long as this."""
         left, right = batch["obs"], batch["next_obs"]
-        return cls(left.ctypes.data, right.ctypes.data, left.strides[0])
+        made = cls(left.ctypes.data, right.ctypes.data, left.strides[0])
+        made.owner = batch
+        return made
 
 
 @cache
@@ -261,72 +269,67 @@ class Floor:
             self._address(left.offset).value, self._address(right.offset).value, left.stride
         )
 
-    def scatter(self, batch: Batch) -> Callable[[int], None]:
-        """Writes the steps of a batch behind those before, led by a table of the fields."""
+    def scatter(self, batch: Batch) -> Repeat:
+        """Writes the steps of a batch behind those before, by a table of the fields."""
         columns = self.rb.ring.columns
         first = min(column.offset for column in columns)
         table = [
             Field(column.offset - first, column.nbytes, batch[column.name].ctypes.data)
             for column in columns
         ]
-        source = (Field * len(table))(*table), ctypes.c_int64(len(table))
-        n = ctypes.c_int64(len(batch["act"]))
-        to = self._address(first), ctypes.c_int64(columns[0].stride)
-        return self._write(self.loops.scatter, to, (*source, n), batch)
+        source = (Field * len(table))(*table), len(table), len(batch["act"])
+        return self._write(
+            self.loops.scatter, (self._address(first), columns[0].stride), source, batch
+        )
 
-    def write_pairs(self, batch: Batch) -> Callable[[int], None]:
+    def write_pairs(self, batch: Batch) -> Repeat:
         """Writes the first observations of a batch into the next row, with memcpy."""
-        to = self.pairs(), ctypes.c_int64(batch["obs"][0].nbytes)
+        to = self.pairs(), batch["obs"][0].nbytes
         return self._write(self.loops.write_pairs, to, (Pairs.of(batch),), batch)
 
     def _write(
         self, loop: Any, to: tuple[Any, ...], source: tuple[Any, ...], owner: Batch
-    ) -> Callable[[int], None]:
+    ) -> Repeat:
         loop.restype = ctypes.c_int64
-        capacity = ctypes.c_int64(self.rb.capacity)
-        slot = ctypes.c_int64(0)
+        slot = 0
 
-        def work(calls: int) -> None:
-            slot.value = loop(*to, capacity, slot, *source, ctypes.c_int64(calls))
+        def work(calls: int, _: Batch = owner) -> None:
+            nonlocal slot
+            slot = call(loop, *to, self.rb.capacity, slot, *source, calls)
 
-        return keeping(owner, work)
+        return work
 
-    def sample(self, batch: Batch) -> Callable[[int], None]:
+    def sample(self, batch: Batch) -> Repeat:
         """Draws steps into a batch."""
-        return self._draw(self.loops.sample, (self.steps(),), batch, Columns.of(batch))
+        return self._draw(self.loops.sample, (self.steps(),), Columns.of(batch), len(batch["act"]))
 
-    def copy_pairs(self, batch: Batch) -> Callable[[int], None]:
+    def copy_pairs(self, batch: Batch) -> Repeat:
         """Draws the observations of a batch, with memcpy."""
-        source = self.pairs(), ctypes.c_int64(batch["obs"][0].nbytes)
-        return self._draw(self.loops.copy_pairs, source, batch, Pairs.of(batch))
+        source = self.pairs(), batch["obs"][0].nbytes
+        return self._draw(self.loops.copy_pairs, source, Pairs.of(batch), len(batch["act"]))
 
-    def _draw(
-        self, loop: Any, source: tuple[Any, ...], batch: Batch, to: Any
-    ) -> Callable[[int], None]:
-        slots = np.zeros(len(batch["act"]), np.int64)
+    def _draw(self, loop: Any, source: tuple[Any, ...], to: Any, n: int) -> Repeat:
+        slots = np.zeros(n, np.int64)
 
         def work(calls: int) -> None:
-            loop(
-                *source,
-                ctypes.c_uint32(len(self.rb)),
-                self.bits,
-                ctypes.c_void_p(slots.ctypes.data),
-                to,
-                ctypes.c_int64(len(slots)),
-                ctypes.c_int64(calls),
-            )
+            call(loop, *source, len(self.rb), self.bits, slots, to, n, calls)
 
-        return keeping(batch, work)
+        return work
 
     def _address(self, offset: int) -> ctypes.c_void_p:
         return ctypes.c_void_p(self.rb._arena.ctypes.data + offset)
 
 
-def keeping(owner: object, work: Callable[[int], None]) -> Callable[[int], None]:
-    """The work, which keeps alive whose memory it reads or writes."""
-
-    def kept(calls: int) -> None:
-        work(calls)
-
-    kept.__dict__["owner"] = owner
-    return kept
+def call(loop: Any, *arguments: Any) -> Any:
+    """Call a function in C: numbers are int64 or double, arrays the address of their memory."""
+    given = []
+    for argument in arguments:
+        if isinstance(argument, (int, np.integer)):
+            given.append(ctypes.c_int64(argument))
+        elif isinstance(argument, float):
+            given.append(ctypes.c_double(argument))
+        elif isinstance(argument, np.ndarray):
+            given.append(ctypes.c_void_p(argument.ctypes.data))
+        else:
+            given.append(argument)
+    return loop(*given)

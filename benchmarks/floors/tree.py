@@ -8,7 +8,7 @@ A tree of its own, as a program would write it that needs nothing else; compiled
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from data import ALPHA, BETA, EPS, Batch
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cpprb_like import ReplayBuffer
 from cpprb_like._files.arenas import allocate_floats
 
-from .steps import Columns, Floor, build
+from .steps import Columns, Floor, Repeat, build, call
 
 __all__ = ["TreeFloor", "cycle"]
 
@@ -204,6 +204,7 @@ LEVELS = 24
 class Tree(ctypes.Structure):
     """Where the levels of a tree are."""
 
+    memory: Floats
     _fields_ = (
         ("levels", ctypes.c_int64),
         ("count", ctypes.c_int64 * LEVELS),
@@ -212,72 +213,41 @@ class Tree(ctypes.Structure):
     )
 
 
-def _address(array: NDArray[np.generic]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
-
-
 class TreeFloor:
     """A tree in C with the weights of a full array of leaves."""
 
     def __init__(self, weights: Floats) -> None:
         self.loops = build(SOURCE)
-        self.tree = Tree()
+        tree = Tree()
+        self.tree = ctypes.pointer(tree)  # it keeps the tree alive, and with it the memory
         counts = [weights.size]
         while len(counts) == 1 or counts[-1] > 1:
             counts.append(-(-counts[-1] // 8))
         sizes = [-(-count // 8) * 8 for count in counts]
-        self.memory = allocate_floats(2 * sum(sizes))
-        self.tree.levels = len(counts)
+        tree.memory = memory = allocate_floats(2 * sum(sizes))
+        tree.levels = len(counts)
         start = 0
         for level, (count, size) in enumerate(zip(counts, sizes, strict=True)):
-            sums, minima = self.memory[start : start + 2 * size].reshape(2, size)
+            sums, minima = memory[start : start + 2 * size].reshape(2, size)
             minima[:] = np.inf
-            self.tree.count[level] = count
-            self.tree.sums[level], self.tree.minima[level] = sums.ctypes.data, minima.ctypes.data
+            tree.count[level] = count
+            tree.sums[level], tree.minima[level] = sums.ctypes.data, minima.ctypes.data
             start += 2 * size
-        self.memory[: weights.size] = weights
+        memory[: weights.size] = weights
         self.set(np.arange(weights.size), weights[None], with_minima=True)(1)
 
-    def set(
-        self, slots: Indexes, values: Floats, *, with_minima: bool = False
-    ) -> Callable[[int], None]:
+    def set(self, slots: Indexes, values: Floats, *, with_minima: bool = False) -> Repeat:
         """Sets leaves; rows of ``slots`` and ``values`` take turns."""
-        sets, n = values.shape
+        loop = self.loops.tree_set
+        return partial(call, loop, self.tree, slots, values, *values.shape, int(with_minima))
 
-        def work(calls: int) -> None:
-            self.loops.tree_set(
-                ctypes.byref(self.tree),
-                _address(slots),
-                _address(values),
-                ctypes.c_int64(sets),
-                ctypes.c_int64(n),
-                ctypes.c_int64(with_minima),
-                ctypes.c_int64(calls),
-            )
-
-        return work
-
-    def find(self, targets: Floats) -> Callable[[int], None]:
+    def find(self, targets: Floats) -> Repeat:
         """Searches for targets; the rows take turns."""
-        sets, n = targets.shape
-        found = np.zeros(n, np.intp)
-
-        def work(calls: int) -> None:
-            self.loops.tree_find(
-                ctypes.byref(self.tree),
-                _address(targets),
-                _address(found),
-                ctypes.c_int64(sets),
-                ctypes.c_int64(n),
-                ctypes.c_int64(calls),
-            )
-
-        return work
+        found = np.zeros(targets.shape[1], np.intp)
+        return partial(call, self.loops.tree_find, self.tree, targets, found, *targets.shape)
 
 
-def cycle(
-    rb: ReplayBuffer, weights: Floats, batch: Batch, priorities: Floats
-) -> Callable[[int], None]:
+def cycle(rb: ReplayBuffer, weights: Floats, batch: Batch, priorities: Floats) -> Repeat:
     """Draws steps of a buffer into a batch and gives them new priorities.
 
     The weights of the steps are the program's own; the rows of the priorities take turns.
@@ -289,21 +259,9 @@ def cycle(
     slots, scratch = np.zeros(n, np.intp), np.zeros(n)
 
     def work(calls: int) -> None:
-        floor.loops.cycle(
-            ctypes.byref(tree.tree),
-            floor.steps(),
-            floor.bits,
-            _address(slots),
-            Columns.of(batch),
-            _address(batch["weights"]),
-            _address(priorities),
-            ctypes.c_int64(sets),
-            _address(scratch),
-            ctypes.c_int64(n),
-            ctypes.c_double(ALPHA),
-            ctypes.c_double(BETA),
-            ctypes.c_double(EPS),
-            ctypes.c_int64(calls),
+        call(
+            *(floor.loops.cycle, tree.tree, floor.steps(), floor.bits, slots, Columns.of(batch)),
+            *(batch["weights"], priorities, sets, scratch, n, ALPHA, BETA, EPS, calls),
         )
 
     return work
