@@ -14,6 +14,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from itertools import product
 from typing import Any
@@ -60,22 +61,22 @@ class Package:
         self.actors = actors
 
     def adder(self) -> Callable[[Step], object]:
-        """What adds a step, in the process of an actor."""
+        """A function that adds a step, for the process of an actor."""
         raise NotImplementedError
 
     def sampler(self) -> Callable[[], object]:
-        """What draws a batch, in the process of the learner."""
+        """A function that draws a batch, for the process of the learner."""
         raise NotImplementedError
 
     def counter(self) -> Callable[[], int]:
-        """What says how many rows can be drawn, in the process of the learner."""
+        """A function that counts the rows to draw from, for the process of the learner."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """An actor has ended: what is under way arrives."""
+        """Wait until all steps of an actor have arrived."""
 
     def close(self) -> None:
-        """The measurement has ended."""
+        """End the measurement."""
 
 
 class Ours(Package):
@@ -107,7 +108,7 @@ class Ours(Package):
 
 
 class OneProcess(Package):
-    """``ReplayBuffer`` in each process for itself: what sharing costs nothing of."""
+    """A ``ReplayBuffer`` in each process, without the cost of sharing."""
 
     def adder(self) -> Callable[[Step], object]:
         """See ``Package.adder``."""
@@ -178,8 +179,8 @@ class Cpprb(Package):
 class Reverb(Package):
     """dm-reverb: a server in a process of its own, a writer of trajectories, a dataset that reads.
 
-    Of its clients these are the fastest, by its documentation; what is drawn ahead is what its
-    examples draw ahead.
+    By its documentation these are its fastest clients. They draw ahead as many rows as in its
+    examples.
     """
 
     TABLE = "steps"
@@ -214,7 +215,7 @@ class Reverb(Package):
             history = writer.history
             writer.create_item(self.TABLE, 1.0, {name: history[name][-1] for name in fields})
             added += 1
-            if added % self.FLUSHED == 0:  # or what is under way grows without end
+            if added % self.FLUSHED == 0:  # it bounds the items under way
                 writer.flush(block_until_num_items=self.PENDING)
 
         return add
@@ -244,7 +245,7 @@ class Reverb(Package):
 
 
 def serve(case: str, ports: Any, stop: Any) -> None:
-    """Be Reverb's server, on a port of this machine that is told, until it is over."""
+    """Run Reverb's server until the end, and put its port into a queue."""
     reverb, tensorflow = map(importlib.import_module, ("reverb", "tensorflow"))
     shapes = {name: np.empty(spec["shape"], spec["dtype"]) for name, spec in FIELDS[case].items()}
     table = reverb.Table(
@@ -273,7 +274,7 @@ PACKAGES: dict[str, type[Package]] = {
 
 
 def act(package: Package, ready: Any, start: Any, stop: Any, found: Any) -> None:
-    """Add until it is over; put how many steps a second were added."""
+    """Add until the end; put the steps in a second into a queue."""
     add, step = package.adder(), step_of(package.case)
     for _ in range(WARM[package.case] // package.actors):
         add(step)
@@ -288,8 +289,17 @@ def act(package: Package, ready: Any, start: Any, stop: Any, found: Any) -> None
     found.put(count / (time.perf_counter() - began))
 
 
+def rate(call: Callable[[], object]) -> float:
+    """Calls in a second, one after another."""
+    began, count = time.perf_counter(), 0
+    while (passed := time.perf_counter() - began) < SECONDS:
+        call()
+        count += 1
+    return count / passed
+
+
 def throughput(package: Package, beside: bool) -> dict[str, float]:
-    """Steps that an actor adds a second, and batches that a learner draws beside them."""
+    """Steps that an actor adds a second, and batches that a learner draws beside the actors."""
     context = multiprocessing.get_context("spawn")
     ready, start, stop = context.Semaphore(0), context.Event(), context.Event()
     found = context.Queue()
@@ -302,26 +312,19 @@ def throughput(package: Package, beside: bool) -> dict[str, float]:
     for _ in actors:
         if not ready.acquire(timeout=LATE):
             raise TimeoutError("an actor did not begin")
-    sample = package.sampler() if beside else None
-    if sample is not None:
-        sample()
+    sample = package.sampler() if beside else partial(time.sleep, 0.01)
+    sample()
     start.set()
-    began, batches = time.perf_counter(), 0
-    while (passed := time.perf_counter() - began) < SECONDS:
-        if sample is None:
-            time.sleep(0.01)
-        else:
-            sample()
-            batches += 1
+    batches = rate(sample)
     stop.set()
     rates = [found.get(timeout=LATE) for _ in actors]
     for actor in actors:
         actor.join(LATE)
-    return {"adds": float(np.mean(rates)), "batches": batches / passed}
+    return {"adds": float(np.mean(rates)), "batches": batches if beside else 0.0}
 
 
 def act_slowly(package: Package, ready: Any, seen: Any, when: Any) -> None:
-    """Add a step when the one before it was seen, and say when."""
+    """Add a step after the learner saw the one before, and note the time."""
     add, step = package.adder(), step_of(package.case)
     ready.release()
     for number in range(LATENCIES):
@@ -354,20 +357,15 @@ def latency(package: Package) -> dict[str, float]:
 
 
 def alone(package: Package) -> dict[str, float]:
-    """Batches that a learner draws a second, of a replay that is in its own process."""
-    sample = package.sampler()
-    began, batches = time.perf_counter(), 0
-    while (passed := time.perf_counter() - began) < SECONDS:
-        sample()
-        batches += 1
-    return {"batches": batches / passed}
+    """Batches that a learner draws a second, of a replay in its own process."""
+    return {"batches": rate(package.sampler())}
 
 
 def draws(case: str) -> dict[str, float]:
     """Seconds of a learner's calls and of a buffer's, in turns: the least of each, by what it is.
 
-    Nobody adds meanwhile. Keys are the sampler, the number of shards (0: a buffer), what is called,
-    and the rows of the batch.
+    No actor adds. Keys are the sampler, the number of shards (0: a buffer), the call, and
+    the rows of the batch.
     """
     found: dict[str, float] = {}
     for sampler in ("uniform", "prioritized"):
@@ -404,7 +402,7 @@ def source(case: str, sampler: str, shards: int, stack: contextlib.ExitStack) ->
             actor.add(**rows)
     chosen = samplers.Uniform() if sampler == "uniform" else samplers.Prioritized()
     learner = replay.learner(chosen, seed=0)
-    for _ in learner.epoch(256):  # so that its process has seen each page of the memory
+    for _ in learner.epoch(256):  # its process touches each page of the memory
         pass
     return learner
 
@@ -432,25 +430,26 @@ def about(package: str) -> dict[str, str]:
     return {"python": platform.python_version(), "release": f"{name} {version(name)}"}
 
 
-def main() -> None:
-    """Measure what the argument says."""
-    wanted = json.loads(sys.argv[1])
-    if wanted["what"] in ("about", "draws"):
-        one = about(wanted["package"]) if wanted["what"] == "about" else draws(wanted["case"])
-        print(json.dumps(one))
-        return
+MEASURES: dict[str, Callable[[Package], dict[str, float]]] = {
+    "adds": partial(throughput, beside=False),
+    "beside": partial(throughput, beside=True),
+    "latency": latency,
+    "alone": alone,
+}
+
+
+def measured(wanted: dict[str, Any]) -> dict[str, Any]:
+    """The results of a measurement."""
+    if wanted["what"] == "about":
+        return about(wanted["package"])
+    if wanted["what"] == "draws":
+        return draws(wanted["case"])
     package = PACKAGES[wanted["package"]](wanted["case"], wanted["actors"])
     try:
-        if wanted["what"] == "latency":
-            found = latency(package)
-        elif wanted["what"] == "alone":
-            found = alone(package)
-        else:
-            found = throughput(package, wanted["what"] == "beside")
+        return MEASURES[wanted["what"]](package)
     finally:
         package.close()
-    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(measured(json.loads(sys.argv[1]))))
