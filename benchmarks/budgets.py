@@ -5,14 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["FLOOR", "NO_PEERS", "OURS", "PLAIN", "Ahead", "AtMost", "Budget", "Limit", "Numbers"]
+__all__ = [
+    "BEFORE",
+    "FLOOR",
+    "OURS",
+    "PLAIN",
+    "Ahead",
+    "AtMost",
+    "Budget",
+    "Limit",
+    "Numbers",
+    "is_peer",
+]
 
 OURS = "cpprb_like"
-FLOOR = "floor"  # the same work in C, or a call that does nothing
+FLOOR = "floor"  # the same work in C, or a call that does nothing; of a cliff, the usual work
 PLAIN = "cpprb_like, uniform"  # our own buffer without what the case is about
-NO_PEERS = (OURS, FLOOR, PLAIN)
+BEFORE = "before: "  # begins the names of contenders of another checkout
 
 Numbers = dict[str, float]  # of those that did the case: seconds, or whatever its unit is
+
+
+def is_peer(name: str) -> bool:
+    """A contender that is another system."""
+    return name.removeprefix(BEFORE) not in (OURS, FLOOR, PLAIN)
 
 
 class Budget(Protocol):
@@ -51,7 +67,7 @@ class Ahead:
 
     def held(self, numbers: Numbers) -> bool | None:
         """Whether it is."""
-        others = [number for name, number in numbers.items() if name not in NO_PEERS]
+        others = [number for name, number in numbers.items() if is_peer(name)]
         if self.than is not None:
             others = [numbers[self.than]] if self.than in numbers else []
         if OURS not in numbers or not others:

@@ -178,8 +178,12 @@ class Contest:
     def entrants(self) -> dict[str, Answer]:
         """Each contender by name: how it is used, its Python, its packages."""
         return {
-            name: {"how": offer["how"], "python": hello["python"], "packages": hello["packages"]}
-            for hello in reversed(self._hellos.values())  # the first party of a name tells
+            f"{party.name}{name}": {
+                "how": offer["how"],
+                "python": hello["python"],
+                "packages": hello["packages"],
+            }
+            for party, hello in reversed(self._hellos.items())  # the first party of a name counts
             for name, offer in hello.get("contenders", {}).items()
         }
 

@@ -1,8 +1,8 @@
 """Measure the package against floors and peers, print the table, and write the results.
 
-``make bench`` runs it. Each peer has an environment of its own, which is made at the first run, and
-a process of its own; all take turns on one core. What a learner waits for its batches is measured
-first, on all cores (``--only waiting``: nothing else). Exits with 1 if a promise was not held.
+``make bench`` runs it. Each peer has an environment, which the first run makes, and a process; all
+take turns on one core. The waits of a learner for its batches come first, on all cores (``--only
+waiting``: nothing else). Exits with 1 if a promise was not held. Not here: ``cliffs``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 from cases import EFFORTS, Case, Effort, cases
-from contest import Answer, Contest, Party, use_one_core
+from contest import Contest, Party, use_one_core
 from environments import PEERS, Environment
 from machine import this_machine
+from reports.findings import Cases
 from reports.tables import missed, table
 from reports.waits import waits_table
 from tqdm import tqdm
 from waits import waits
 
 import cpprb_like
+
+__all__ = ["RESULTS", "finish", "measured"]
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -44,7 +47,7 @@ WAITING = "waiting"
 
 
 def main() -> None:
-    """Measure what the options name."""
+    """Measure the cases that the options name."""
     options = _options()
     effort = EFFORTS[options.effort]
     chosen = [case for case in cases(effort) if options.only in case.name]
@@ -58,29 +61,43 @@ def main() -> None:
     ours = [Party(Path(sys.executable), OURS)]
     if HAS_TORCH in peers:
         ours.append(Party(peers[HAS_TORCH].python, WITH_TORCH))
-    machine, start = this_machine(), perf_counter()
     whole = _whole(options) if options.again else None
+    results = measured(options.effort, chosen, ours, list(peers.values()))
+    results["absent"] |= absent
+    finish(results if whole is None else _put_into(whole, results), options.output)
+
+
+def measured(
+    effort: str, chosen: list[Case], ours: list[Party], others: list[Party]
+) -> dict[str, Any]:
+    """The results of some cases, as files hold them."""
+    machine, start = this_machine(), perf_counter()
     use_one_core()
-    with Contest(effort, ours, list(peers.values())) as contest:
-        measured = []
+    with Contest(EFFORTS[effort], ours, others) as contest:
+        found = []
         for case in (bar := tqdm(chosen, unit="case")):
             bar.set_postfix_str(case.name)
-            measured.append(_written(case, contest.results(case)))
-        results = {
-            "effort": options.effort,
+            results = contest.results(case)
+            found.append(
+                {"group": case.group, "name": case.name, "unit": case.unit, "results": results}
+            )
+        return {
+            "effort": effort,
             "version": cpprb_like.__version__,
             "minutes": round((perf_counter() - start) / 60, 1),
             "machine": machine,
             "entrants": contest.entrants(),
-            "absent": absent | contest.failures(),
-            "cases": measured,
+            "absent": contest.failures(),
+            "cases": found,
         }
-    if whole is not None:
-        results = _put_into(whole, results)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(f"{table(results)}\n\nwritten to {options.output}")
-    promises = missed(results)
+
+
+def finish(results: dict[str, Any], output: Path, of: Cases = cases) -> NoReturn:
+    """Write results, print their table, and exit with 1 if a promise was not held."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(f"{table(results, of)}\n\nwritten to {output}")
+    promises = missed(results, of)
     sys.exit("\nnot held:\n" + "\n".join(promises) if promises else 0)
 
 
@@ -115,7 +132,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="measure cases of --only anew and put them into the results of the last whole run",
+        help="measure the cases of --only and put them into the results of the last whole run",
     )
     parser.add_argument("--output", type=Path, help="the file of results, else in results/")
     parser.set_defaults(effort="full")
@@ -167,15 +184,6 @@ def _put_into(whole: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
         "entrants": whole["entrants"] | again["entrants"],
         "machine": again["machine"],
         "cases": [measured[name] for name in order],
-    }
-
-
-def _written(case: Case, results: dict[str, Answer]) -> dict[str, Any]:
-    return {
-        "group": case.group,
-        "name": case.name,
-        "unit": case.unit,
-        "results": results,
     }
 
 

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 import numpy as np
+from budgets import FLOOR, OURS
 from contender import Cannot, Contender, Shelf, named
 from data import DEPTH, FRAME, GAME, filling, game, one_step, random_steps, taking_turns
 from measure import Work, compiled, statement
@@ -39,8 +40,8 @@ SMALL: dict[str, FieldSpec] = {
 }
 
 shelf = Shelf()
-usual = Contender("usual", "The same work where nothing is in its way.", shelf)
-steep = Contender("case", "The work in the state, or with the values, that the case names.", shelf)
+usual = Contender(FLOOR, "The usual work.", shelf)
+steep = Contender(OURS, "The work in the state, or with the values, that the case names.", shelf)
 
 
 def cliffs_on(make: Callable[..., Pair], **works: PairWork) -> None:

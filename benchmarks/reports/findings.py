@@ -1,19 +1,21 @@
-"""What a run found: its JSON, case by case, beside what was promised of the case."""
+"""The results of a run, from its JSON, case by case with the promises of the case."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
 
-from budgets import OURS, Budget, Limit, Numbers
-from cases import EFFORTS, Case, cases
+from budgets import FLOOR, OURS, Budget, Limit, Numbers
+from cases import EFFORTS, Case, Effort, cases
 
 from .wording import digits, quantity
 
-__all__ = ["Finding", "Loop", "Results", "everyone", "findings", "loop", "names"]
+__all__ = ["Cases", "Finding", "Loop", "Results", "everyone", "findings", "loop", "names"]
 
 Results = dict[str, Any]
+Cases = Callable[[Effort], Iterable[Case]]  # that were to be measured
 LONGEST_REASON = 200
 LOOP_STEP = "loop_step"
 LOOP_IN_BUFFER = "loop_in_buffer"
@@ -69,8 +71,14 @@ class Finding:
         return str(budget)
 
     def missed(self) -> list[str]:
-        """A line for each promise that was not held, or could not be, as ours did not do it."""
-        if "cannot" in self.results.get(OURS, {}):
+        """A line for each promise that was not held, and a line if ours failed.
+
+        A reason that the floor has too, such as a package that is not here, is no failure.
+        """
+        ours = self.results.get(OURS, {})
+        if "cannot" in ours and ours == self.results.get(FLOOR):
+            return []
+        if "cannot" in ours:
             return [f"{self.case.name}: {OURS} did not do it: {self.reason(OURS)}"]
         return [
             f"{self.case.name}: promised {self.promise(budget)}; {self._against(budget)}"
@@ -130,9 +138,9 @@ def names(found: list[Finding], results: Results) -> list[str]:
     return [name for name in everyone(results) if any(name in one.results for one in found)]
 
 
-def findings(results: Results) -> list[Finding]:
-    """What was found of each case. Raises ValueError if the cases have changed since then."""
-    known = {case.name: case for case in cases(EFFORTS[results["effort"]])}
+def findings(results: Results, of: Cases = cases) -> list[Finding]:
+    """The results of each case. Raises ValueError if the cases have changed since then."""
+    known = {case.name: case for case in of(EFFORTS[results["effort"]])}
     unknown = [found["name"] for found in results["cases"] if found["name"] not in known]
     if unknown:
         raise ValueError(f"there is no such case any more, measure again: {', '.join(unknown)}")

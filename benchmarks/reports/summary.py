@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from budgets import NO_PEERS, OURS
+from budgets import OURS, is_peer
 
 from .findings import Finding, Loop, Results, findings, loop, names
 from .wording import called, grid, machine
@@ -59,7 +59,7 @@ def telling(found: list[Finding]) -> list[Finding]:
 def peers_of(found: list[Finding], results: Results) -> list[str]:
     """All peers that did one of these cases."""
     able = {name for finding in found for name in finding.numbers}
-    return [name for name in names(found, results) if name in able and name not in NO_PEERS]
+    return [name for name in names(found, results) if name in able and is_peer(name)]
 
 
 def _row(what: str, finding: Finding, peers: list[str], ours: Cell, theirs: Cell) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from budgets import FLOOR, NO_PEERS, OURS
+from budgets import FLOOR, OURS, is_peer
 from cases import EFFORTS, cases
 
-from .findings import Finding, Loop, Results, everyone, findings, loop, names
+from .findings import Cases, Finding, Loop, Results, everyone, findings, loop, names
 from .wording import called, grid, machine
 
 __all__ = ["missed", "page", "table"]
@@ -19,13 +19,13 @@ many times what the floor takes). Where peers came one by one, their times are s
 took beside each. A number in brackets is the reason for a dash."""
 
 
-def table(results: Results) -> str:
+def table(results: Results, of: Cases = cases) -> str:
     """All that was measured, as Markdown: a part for each group of cases."""
     groups: dict[str, list[Finding]] = {}
-    for finding in findings(results):
+    for finding in (found := findings(results, of)):
         groups.setdefault(finding.case.group, []).append(finding)
     parts = [_part(group, some, results) for group, some in groups.items()]
-    return "\n\n".join([LEGEND, *parts, *_behind(results), _people(results)])
+    return "\n\n".join([LEGEND, *parts, *_behind(found), _people(results)])
 
 
 def page(results: Results) -> str:
@@ -42,9 +42,9 @@ def page(results: Results) -> str:
     return "\n\n".join(parts)
 
 
-def missed(results: Results) -> list[str]:
+def missed(results: Results, of: Cases = cases) -> list[str]:
     """A line for each promise that was not held."""
-    return [line for finding in findings(results) for line in finding.missed()]
+    return [line for finding in findings(results, of) for line in finding.missed()]
 
 
 def _part(group: str, found: list[Finding], results: Results) -> str:
@@ -107,16 +107,14 @@ def _reasons(found: list[Finding], name: str) -> list[str]:
     return list(dict.fromkeys(one.reason(name) for one in found if name in one.results))
 
 
-def _behind(results: Results) -> list[str]:
+def _behind(found: list[Finding]) -> list[str]:
     """The cases in which another took less than ours, if there are any."""
     lines = []
-    for finding in findings(results):
+    for finding in found:
         ahead = [
             f"{name} takes {finding.shown(name)}, {finding.times(name)} times that"
             for name in finding.numbers
-            if name not in NO_PEERS
-            and OURS in finding.numbers
-            and (finding.ratio(name) or 1) < LESS
+            if is_peer(name) and OURS in finding.numbers and (finding.ratio(name) or 1) < LESS
         ]
         if ahead:
             ours = f"{OURS} takes {finding.shown(OURS)}"

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import environments
 import loop
 import pytest
-from budgets import FLOOR, OURS
+from budgets import BEFORE, FLOOR, OURS
 from cases import EFFORTS, Case, cases
 from cliffs import cliffs
 from contender import Cannot, Contender, Shelf
@@ -307,10 +307,12 @@ def test_each_cliff_has_a_usual_way(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr  # 1: a case takes more than is promised
-    measured = json.loads(output.read_text(encoding="utf-8"))
-    assert [*measured] == [cliff.case.name for cliff in cliffs(SMOKE)]
+    found = json.loads(output.read_text(encoding="utf-8"))["cases"]
+    measured = {one["name"]: one["results"] for one in found}
+    assert [*measured] == [case.name for case in cliffs(SMOKE)]
+    contenders = [f"{checkout}{name}" for checkout in (BEFORE, "") for name in (OURS, FLOOR)]
     for name, results in measured.items():
-        assert sorted(results) == ["before: case", "before: usual", "case", "usual"]
+        assert sorted(results) == sorted(contenders)
         assert name in done.stdout
         for result in results.values():
             number = result.get("value", result.get("median", 0))

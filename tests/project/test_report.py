@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import report
-from budgets import FLOOR, OURS
+from budgets import BEFORE, FLOOR, OURS
 from cases import EFFORTS, cases
 from reports.plots import PLOTS
 from reports.processes import processes_tables
@@ -246,6 +246,24 @@ def test_a_case_that_ours_failed_is_missed() -> None:
     """A promise is not held by not doing it."""
     (line,) = missed(run(HELD | {ADD: {OURS: {"cannot": "MemoryError: no"}}}))
     assert line == f"{ADD}: {OURS} did not do it: MemoryError: no"
+
+
+def test_what_the_floor_lacks_too_is_no_failure() -> None:
+    """A package that is not installed keeps both from the case."""
+    lacking = {"cannot": "there is no torch here"}
+    assert missed(run(HELD | {ADD: {OURS: lacking, FLOOR: lacking}})) == []
+    assert len(missed(run(HELD | {ADD: {OURS: lacking, FLOOR: {"cannot": "fails"}}}))) == 1
+
+
+def test_another_checkout_is_no_peer() -> None:
+    """Its times stand in columns of their own; neither they nor its floors are promised against."""
+    before = {f"{BEFORE}{OURS}": took(1e-6), f"{BEFORE}{FLOOR}": took(1e-7), PEER: took(1e-3)}
+    results = run({ADD: before | {OURS: took(2e-6), FLOOR: took(1.9e-6)}})
+    results["entrants"] |= dict.fromkeys(before, results["entrants"][OURS])
+    text = table(results)
+    assert row(text, ADD)[-1].endswith(">= 20 x ahead of every peer: pass")
+    assert "1.00 us (0.500; 0.526)" in row(text, ADD)
+    assert "took less" not in text
 
 
 def test_a_missed_promise_is_told_with_its_numbers() -> None:
