@@ -322,10 +322,10 @@ class Floor:
 
 def call(loop: Any, *arguments: Any) -> Any:
     """Call a function in C: numbers are int64 or double, arrays the address of their memory."""
-    given = []
+    given: list[Any] = []
     for argument in arguments:
         if isinstance(argument, (int, np.integer)):
-            given.append(ctypes.c_int64(argument))
+            given.append(ctypes.c_int64(int(argument)))
         elif isinstance(argument, float):
             given.append(ctypes.c_double(argument))
         elif isinstance(argument, np.ndarray):
