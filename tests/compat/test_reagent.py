@@ -22,7 +22,7 @@ from reagent_twin import Shape, Step, Twin, histories, shapes
 import cpprb_like
 from cpprb_like import NotEnoughDataError
 from cpprb_like.compat.reagent import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.compat.reagent._valid import Valid
+from cpprb_like.compat.reagent._rows import Rows
 from cpprb_like.compat.reagent.circular_replay_buffer import InputError, invalid_range
 
 torch = need("torch", "make test-torch")
@@ -60,23 +60,25 @@ def test_transitions_are_those_of_the_episodes(
 def test_drawn_slots_are_valid_and_repeated_by_a_seed(
     shape: Shape, history: list[Step], seed: int
 ) -> None:
-    """``torch.manual_seed`` decides; each valid slot is drawn as often as the others."""
-    rb, twin = made(ReplayBuffer, shape), Twin(shape)
-    for step in history:
-        rb.add(**twin.add(step))
+    """``torch.manual_seed`` before the first step decides; slots are drawn equally often."""
+    twin = Twin(shape)
+    steps = [twin.add(step) for step in history]
+    rb, same = made(ReplayBuffer, shape), made(ReplayBuffer, shape)
+    for one in (rb, same):
+        torch.manual_seed(seed)
+        for fields in steps:
+            one.add(**fields)
     valid = list(twin.valid())
     if not valid:
         with pytest.raises(RuntimeError):
             rb.sample_index_batch(3)
         return
-    torch.manual_seed(seed)
     drawn = rb.sample_index_batch(20)
     assert drawn.dtype == torch.int64
+    check_batch(same.sample_transition_batch(20), drawn.tolist(), twin)
     counts = np.bincount(rb.sample_index_batch(400 * len(valid)), minlength=shape.capacity)
     assert np.flatnonzero(counts).tolist() == valid
     assert 250 < counts[valid].min() <= counts[valid].max() < 550
-    torch.manual_seed(seed)
-    check_batch(rb.sample_transition_batch(20), drawn.tolist(), twin)
 
 
 @given(shape=shapes(), history=histories(), later=histories())
@@ -201,14 +203,14 @@ def test_size_does_not_look_at_all_slots(kind: type[Any], monkeypatch: pytest.Mo
     """``while rb.size < n`` took a time in proportion to the capacity for each step."""
     rb = made(kind, Shape(2, 3, 12))
     with monkeypatch.context() as patched:
-        patched.delattr(Valid, "_counted")
+        patched.delattr(Rows, "_counted")
         for t in range(50):
             rb.add(observation=[1.0], action=1, reward=1.0, terminal=t % 7 == 6)
             assert rb.size == flags(rb).count("1")
-    rb._valid._count = None  # as a call that was cut off leaves it
+    rb._rows._count = None  # as a call that was cut off leaves it
     assert rb.size == flags(rb).count("1")
     rb.set_index_valid_status(flags(rb).index("1"), False)
-    assert rb.size == rb._valid._count == flags(rb).count("1")
+    assert rb.size == rb._rows._count == flags(rb).count("1")
 
 
 @pytest.mark.parametrize("kind", CLASSES)

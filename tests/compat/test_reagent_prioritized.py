@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from optional import need
 from reagent_twin import Shape, Step, Twin, histories, shapes
 
 from cpprb_like import NotEnoughDataError
-from cpprb_like.compat.reagent import PrioritizedReplayBuffer, SumTree
+from cpprb_like.compat.reagent import PrioritizedReplayBuffer
 
 torch = need("torch", "make test-torch")
 
@@ -32,7 +31,7 @@ def steps(n: int, *, terminal: bool = True, **options: Any) -> Any:
 
 
 @given(shape=shapes(), history=histories(), seed=st.integers(0, 999))
-def test_draws_are_those_of_a_tree_of_the_valid_slots(
+def test_draws_are_of_the_valid_slots_by_priority(
     shape: Shape, history: list[Step], seed: int
 ) -> None:
     """Rows have the priority they were given, padding 0; what is not valid is never drawn."""
@@ -52,19 +51,17 @@ def test_draws_are_those_of_a_tree_of_the_valid_slots(
     np.testing.assert_array_equal(rb.get_priority(slots), priorities)
     if not history:
         return
-    valid, tree = list(twin.valid()), SumTree(shape.capacity)
-    for slot in valid:
-        tree.set(slot, priorities[slot])
+    valid = list(twin.valid())
     batch = rb.sample_all_valid_transitions()
     assert batch.sampling_probabilities[:, 0].tolist() == priorities[valid].tolist()
     if priorities[valid].any():
         np.testing.assert_allclose(
             batch.probabilities[:, 0], priorities[valid] / priorities[valid].sum(), rtol=1e-6
         )
-        random.seed(seed)
-        drawn = rb.sample_index_batch(9).tolist()
-        random.seed(seed)
-        assert drawn == tree.stratified_sample(9)
+        drawn = rb.sample_index_batch(4000)
+        assert set(drawn.tolist()) <= set(valid)
+        counts = np.bincount(drawn, minlength=shape.capacity)[valid] / 4000
+        np.testing.assert_allclose(counts, priorities[valid] / priorities[valid].sum(), atol=0.05)
     else:
         with pytest.raises(NotEnoughDataError):
             rb.sample_index_batch(9)
@@ -168,8 +165,8 @@ def test_invalid_slots_are_not_drawn_whatever_their_priority() -> None:
 
 def test_rows_of_low_priority_are_drawn_seldom() -> None:
     """Draws are in proportion to the priorities."""
+    torch.manual_seed(1)
     rb = steps(3)
-    random.seed(1)
     counts = np.bincount(rb.sample_index_batch(60_000).tolist(), minlength=3)
     np.testing.assert_allclose(counts / 60_000, [1 / 6, 2 / 6, 3 / 6], atol=1e-4)
 

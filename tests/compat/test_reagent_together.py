@@ -149,7 +149,8 @@ def test_what_is_pickled_was_there_together() -> None:
     copied = Event()
     adding = Thread(target=add_behind)
     adding.start()
-    rb._valid.flags = flags = rb._valid.flags.view(AddsBehind)
+    assert rb._rows is not None
+    rb._rows.flags = flags = rb._rows.flags.view(AddsBehind)
     flags.copied, flags.adding = copied, adding
     data = pickle.dumps(rb)
     adding.join()

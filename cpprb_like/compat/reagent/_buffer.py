@@ -1,7 +1,7 @@
 """ReAgent's ``ReplayBuffer``: transitions of several steps, with stacks, out of single steps.
 
-Not here: the rows (``_rows``), which of them can be drawn (``_valid``), how a transition is made of
-them (``_transitions``), and files that ReAgent wrote (``_files``).
+Not here: the rows, which of them can be drawn, and the transitions that they make (``_rows``); the
+arguments of the constructors (``_settings``); and files that ReAgent wrote (``_files``).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import copy
 import operator
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex, overload
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from cpprb_like import checkpoint
 from cpprb_like._arguments.arrays import Array, Slots
@@ -28,6 +28,8 @@ from cpprb_like.compat.reagent._elements import (
     DenseMetadata,
     ElementMetadata,
     InferredElement,
+    InputError,
+    NamesError,
     ReplayElement,
     check_elements,
     decode_lists,
@@ -35,17 +37,11 @@ from cpprb_like.compat.reagent._elements import (
     described,
     encode_lists,
     infer_step,
+    need,
 )
-from cpprb_like.compat.reagent._errors import InputError, NamesError, need
 from cpprb_like.compat.reagent._files import Contents, read_files
-from cpprb_like.compat.reagent._rows import Rows
+from cpprb_like.compat.reagent._rows import Rows, batch_type, transition_names
 from cpprb_like.compat.reagent._settings import Settings
-from cpprb_like.compat.reagent._transitions import (
-    batch_type,
-    read_transitions,
-    transition_names,
-)
-from cpprb_like.compat.reagent._valid import Valid
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]
@@ -85,8 +81,12 @@ class ReplayBuffer(Savable):
         Refuse values of another dtype than the first ones; otherwise those that can be converted
         without changing their meaning are converted, such as 1 to 1.0 and 0 to False.
     observation_shape, extra_storage_types, ...
-        Where fields are declared, as until July 2020: the shapes and dtypes of all fields. See the
-        signatures.
+        Where fields are declared, as until July 2020: ``observation_shape`` comes first, and then
+        ``stack_size``, ``replay_capacity``, ``batch_size``, the options above, and
+        ``max_sample_attempts``, which is not used. ``extra_storage_types`` are tuples of name,
+        shape and dtype. The dtypes of the others are ``observation_dtype`` (uint8),
+        ``action_dtype`` (int32), ``reward_dtype`` (float32) and ``terminal_dtype`` (uint8), and
+        their shapes ``action_shape`` and ``reward_shape``.
 
     Raises
     ------
@@ -105,6 +105,9 @@ class ReplayBuffer(Savable):
     draw and read: a batch is the state of one moment. An ``add`` that is interrupted has added
     everything or nothing.
 
+    Draws come from a generator of the buffer. PyTorch's global generator seeds it when the fields
+    become known, so ``torch.manual_seed`` before that repeats them.
+
     Source: the replay memory of Dopamine (Castro et al., 2018), with ReAgent's changes.
 
     Examples
@@ -122,7 +125,7 @@ class ReplayBuffer(Savable):
     ([[3], [3], [3], [2], [1]], [[False], [False], [True], [True], [True]])
     """
 
-    _HAS_TREE: ClassVar[bool] = False  # whether ReAgent writes priorities too
+    _BY_WEIGHT: ClassVar[bool] = False  # whether steps have priorities
     _inferred: ClassVar[Callable[..., Settings]] = staticmethod(_settings.uniform)
 
     @overload
@@ -140,25 +143,7 @@ class ReplayBuffer(Savable):
     ) -> None: ...
 
     @overload
-    def __init__(
-        self,
-        observation_shape: tuple[int, ...],
-        stack_size: int,
-        replay_capacity: int,
-        batch_size: int,
-        return_everything_as_stack: bool | None = False,
-        return_as_timeline_format: bool | None = False,
-        update_horizon: int = 1,
-        gamma: float = 0.99,
-        max_sample_attempts: int = 1000,
-        extra_storage_types: Iterable[tuple[str, tuple[int, ...], DTypeLike]] | None = None,
-        observation_dtype: DTypeLike = np.uint8,
-        action_shape: tuple[int, ...] = (),
-        action_dtype: DTypeLike = np.int32,
-        reward_shape: tuple[int, ...] = (),
-        reward_dtype: DTypeLike = np.float32,
-        terminal_dtype: DTypeLike = np.uint8,
-    ) -> None: ...
+    def __init__(self, observation_shape: tuple[int, ...], *args: Any, **options: Any) -> None: ...
 
     def __init__(self, *args: Any, **options: Any) -> None:
         need("torch")
@@ -168,7 +153,6 @@ class ReplayBuffer(Savable):
         """Be an empty buffer; ``elements`` are the fields if they are known."""
         self._settings = settings
         self._earlier = 0  # rows that ReAgent wrote and that had been overwritten in its files
-        self._valid = self._new_valid()
         self._rows = None if elements is None else self._new_rows(elements)
 
     @classmethod
@@ -210,14 +194,12 @@ class ReplayBuffer(Savable):
             **options,
         )
 
-    def _new_valid(self) -> Valid:
-        return Valid(self._settings.replay_capacity)
-
     def _new_rows(self, elements: dict[str, ElementMetadata]) -> Rows:
         """Rows for these fields, or ``InputError``."""
         check_elements(elements, self._settings.stack_size)
         batch_type(self._names(elements))
-        return Rows.empty(elements, self._settings)
+        seed = int(need("torch").randint(1 << 62, ()))
+        return Rows.empty(elements, self._settings, seed, self._BY_WEIGHT)
 
     # ------------------------------------------------------------------ adding
 
@@ -256,7 +238,7 @@ class ReplayBuffer(Savable):
         -----
         Cost: one copy of the values. The next draw finds which steps have become valid.
         """
-        self._write(self._by_name(args, fields), 0.0)
+        self._write(self._by_name(args, fields), None)
 
     def _by_name(self, args: Sequence[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
         """Values by position as values by name."""
@@ -271,7 +253,7 @@ class ReplayBuffer(Savable):
             raise NamesError(f"Add expects {names}, got {len(args)} values and {list(fields)}")
         return {**taken, **fields}
 
-    def _write(self, fields: dict[str, Any], priority: float) -> None:
+    def _write(self, fields: dict[str, Any], priority: float | None) -> None:
         """Add a step."""
         strict = self._settings.strict
         truncated = fields.pop("truncated", False)
@@ -319,15 +301,33 @@ class ReplayBuffer(Savable):
 
     @property
     def _flags(self) -> NDArray[np.bool_]:
-        """Which slots can be drawn, to be read only."""
-        self._valid.follow(self._rows)
-        return self._valid.flags
+        """Whether each slot can be drawn, to be read only."""
+        if self._rows is None:
+            return np.zeros(self._settings.replay_capacity, np.bool_)
+        self._rows.follow()
+        return self._rows.flags
 
     @property
     def size(self) -> int:
         """Steps that can be drawn: not the rows stored."""
-        self._valid.follow(self._rows)
-        return self._valid.count
+        if self._rows is None:
+            return 0
+        self._rows.follow()
+        return self._rows.count
+
+    def _slots(self, indices: Any) -> Slots:
+        """Numbers of slots as an array.
+
+        Raises ``IndexError`` if there is no such slot, ``InputError`` if it is no number of one.
+        """
+        given, capacity = np.asarray(indices), self._settings.replay_capacity
+        with np.errstate(invalid="ignore"):
+            slots = given.astype(np.intp) if given.dtype.kind in "iuf" else given
+        if slots.dtype != np.intp or (slots != given).any():
+            raise InputError(f"indices: expected integers, got {indices!r}")
+        if slots.size and not 0 <= slots.min() <= slots.max() < capacity:
+            raise IndexError(f"indices: expected 0 to {capacity - 1}, got {indices!r}")
+        return slots
 
     def cursor(self) -> np.int64:
         """Slot that the next row goes to."""
@@ -343,7 +343,7 @@ class ReplayBuffer(Savable):
 
     def is_valid_transition(self, index: Any) -> Tensor:
         """Whether a slot can be drawn: a tensor of bool, of the shape of ``index``."""
-        return need("torch").from_numpy(np.asarray(self._flags[self._valid.slots(index)]))
+        return need("torch").from_numpy(np.asarray(self._flags[self._slots(index)]))
 
     def set_index_valid_status(self, idx: SupportsIndex, is_valid: bool) -> None:
         """Say whether a slot can be drawn.
@@ -353,11 +353,12 @@ class ReplayBuffer(Savable):
         IndexError
             There is no such slot, or it is to be valid and holds nothing.
         """
-        slot = self._valid.slots([operator.index(idx)])
+        slot = self._slots([operator.index(idx)])
         if is_valid and slot >= self.add_count:
             raise IndexError(f"idx: expected a slot that was written, got {idx}")
-        self._valid.follow(self._rows)
-        self._valid.set(slot, bool(is_valid))
+        if self._rows is not None:
+            self._rows.follow()
+            self._rows.set_flags(slot, bool(is_valid))
 
     def get_storage_signature(self) -> list[Element]:
         """The fields that are stored: their names and kinds, or as they were declared.
@@ -400,12 +401,20 @@ class ReplayBuffer(Savable):
     @property
     def _store(self) -> dict[str, Any]:
         """Each field at all slots, as copies."""
-        return {} if self._rows is None else self._rows.tensors()
+        rows, found = self._rows, dict[str, Any]()
+        if rows is None:
+            return found
+        every = rows.place(np.arange(rows.ring.capacity, dtype=np.intp))
+        for name, kind in rows.elements.items():
+            values = rows.column(name, every)
+            is_dense = isinstance(kind, DenseMetadata)
+            found[name] = need("torch").from_numpy(values) if is_dense else values
+        return found
 
     # ------------------------------------------------------------------ sampling
 
     def sample_index_batch(self, batch_size: SupportsIndex) -> Tensor:
-        """Draw slots uniformly, with replacement, by PyTorch's global generator.
+        """Draw slots uniformly, with replacement.
 
         Parameters
         ----------
@@ -423,22 +432,13 @@ class ReplayBuffer(Savable):
 
         Notes
         -----
-        Cost: proportional to ``batch_size`` and the logarithm of the capacity.
+        Cost: proportional to ``batch_size``, and with priorities to the logarithm of the capacity.
         """
-        draw = partial(self._draw, as_int("batch_size", batch_size, 0))
-        rows = self._rows
-        slots: Slots
+        n, rows = as_int("batch_size", batch_size, 0), self._rows
         if rows is None:
-            slots = draw()
-        else:
-            slots = rows.rows.consistently(partial(self._choose, rows, draw))
+            raise NotEnoughDataError(f"cannot sample {n}: nothing was ever added")
+        slots = rows.rows.consistently(partial(self._choose, rows, partial(rows.draw, n)))
         return need("torch").from_numpy(slots.astype(np.int64, copy=False))
-
-    def _draw(self, n: int) -> Slots:
-        count = int(self._valid.tree._total_priority())
-        if count == 0:
-            raise NotEnoughDataError(f"Cannot sample {n}: there are no valid indices so far")
-        return self._valid.tree.find(need("torch").randint(count, (n,)).numpy() + 0.5)
 
     def sample_all_valid_transitions(self) -> Any:
         """All transitions that can be drawn, each once, in the order of their slots.
@@ -453,7 +453,7 @@ class ReplayBuffer(Savable):
         NotEnoughDataError
             Nothing was ever added. It is a ``RuntimeError``.
         """
-        return self._batch(lambda: np.flatnonzero(self._valid.flags))
+        return self._batch(lambda rows: np.flatnonzero(rows.flags))
 
     def sample_transition_batch(
         self, batch_size: SupportsIndex | None = None, indices: Any = None
@@ -491,15 +491,15 @@ class ReplayBuffer(Savable):
         """
         if indices is None:
             n = as_int("batch_size", self._batch_size if batch_size is None else batch_size, 0)
-            return self._batch(partial(self._draw, n))
-        slots = self._valid.slots(indices)
+            return self._batch(lambda rows: rows.draw(n))
+        slots = self._slots(indices)
         if slots.ndim != 1:
             raise InputError(f"indices: expected one dimension, got shape {slots.shape}")
         if batch_size is not None and len(slots) != as_int("batch_size", batch_size, 0):
             raise InputError(f"indices: expected {batch_size}, got {len(slots)}")
 
-        def choose() -> Slots:
-            wrong = slots[~self._valid.flags[slots]]
+        def choose(rows: Rows) -> Slots:
+            wrong = slots[~rows.flags[slots]]
             if wrong.size:
                 raise IndexError(f"indices: expected valid ones, got {wrong[0]}")
             return slots
@@ -508,18 +508,17 @@ class ReplayBuffer(Savable):
 
     sample_transition_batch_tensor = sample_transition_batch
 
-    def _batch(self, choose: Callable[[], Slots]) -> Any:
+    def _batch(self, choose: Callable[[Rows], Slots]) -> Any:
         """The transitions from the slots that are chosen, as they were at one moment."""
         rows = self._rows
         if rows is None:
-            choose()  # which may have something to say itself
             raise NotEnoughDataError("cannot sample: nothing was ever added")
-        return rows.rows.consistently(partial(self._read, rows, choose))
+        return rows.rows.consistently(partial(self._read, rows, partial(choose, rows)))
 
     def _choose(self, rows: Rows, choose: Callable[[], Slots]) -> tuple[Slots, Slots] | None:
         """The slots that are chosen, twice; None if a row was added during the choice."""
-        self._valid.follow(rows)
-        seen = self._valid.seen
+        rows.follow()
+        seen = rows.seen
         slots = choose()
         return (slots, slots) if rows.ring.written == seen else None
 
@@ -530,10 +529,10 @@ class ReplayBuffer(Savable):
             return None
         slots, _ = chosen
         elements = self._outputs(rows.elements)
-        batch = read_transitions(self._settings, rows, slots, elements, partial(self._column, rows))
-        found = batch_type(self._names(rows.elements))(**batch, **self._beside(slots))
+        batch = rows.transitions(slots, elements, partial(self._column, rows))
+        found = batch_type(self._names(rows.elements))(**batch, **self._beside(rows, slots))
         if rows.padding:
-            slots = np.concatenate([slots, (slots - rows.padding) % len(self._valid.flags)])
+            slots = np.concatenate([slots, (slots - rows.padding) % rows.ring.capacity])
         return slots, found
 
     def _outputs(self, elements: Mapping[str, ElementMetadata]) -> Mapping[str, ElementMetadata]:
@@ -544,7 +543,11 @@ class ReplayBuffer(Savable):
         """What is given out of a field, see ``Rows.read``."""
         return rows.read(name, slots)
 
-    def _beside(self, slots: Slots) -> dict[str, Any]:  # noqa: ARG002 (derived classes need them)
+    def _beside(
+        self,
+        rows: Rows,  # noqa: ARG002 (for subclasses)
+        slots: Slots,  # noqa: ARG002
+    ) -> dict[str, Any]:
         """What is given out beside the fields."""
         return {}
 
@@ -631,16 +634,17 @@ class ReplayBuffer(Savable):
         """Take over what ReAgent wrote."""
         capacity = self._settings.replay_capacity
         known = None if self._rows is None else self._rows.elements
-        found = read_files(directory, suffix, capacity, known, self._HAS_TREE)
+        found = read_files(directory, suffix, capacity, known, self._BY_WEIGHT)
         self._expect_fields(directory, found.elements)
         other: ReplayBuffer = object.__new__(type(self))
         other._open(self._settings, found.elements)
         other._fill(found)
         self._take(other)
 
-    def _fill(self, found: Contents, priorities: Array | float = 0.0) -> None:
+    def _fill(self, found: Contents) -> None:
         """Take the rows that ReAgent wrote; of an empty buffer."""
         if self._rows is not None:
+            priorities = None if found.priorities is None else found.priorities[0]
             self._rows.fill(found.columns, found.add_count, priorities)
             self._earlier = found.add_count - self._rows.ring.written
 
@@ -662,22 +666,21 @@ class ReplayBuffer(Savable):
         return {
             "settings": vars(self._settings),
             "elements": None if rows is None else describe(rows.elements),
-            "flags": flags.copy(),
-            "seen": self._valid.seen,
-            "open": self._valid.open,
             "earlier": self._earlier,
             "rows": None if rows is None else rows.rows,
+            "flags": flags.copy(),
+            "seen": 0 if rows is None else rows.seen,
+            "open": 0 if rows is None else rows.open,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._open(Settings(**state["settings"]), None)
-        if state["rows"] is not None:
-            self._rows = Rows(state["rows"], described(state["elements"]), self._settings)
         self._earlier = as_int("earlier", state["earlier"], 0)
-        slots = np.arange(self._settings.replay_capacity)
-        self._valid.set(slots, state["flags"])
-        self._valid.seen = as_int("seen", state["seen"], 0)
-        self._valid.open = as_int("open", state["open"], 0)
+        if state["rows"] is not None:
+            self._rows = rows = Rows(state["rows"], described(state["elements"]), self._settings)
+            rows.set_flags(np.arange(self._settings.replay_capacity), state["flags"])
+            rows.seen = as_int("seen", state["seen"], 0)
+            rows.open = as_int("open", state["open"], 0)
 
     def __copy__(self) -> ReplayBuffer:
         """A buffer is copied whole: nothing of it can be shared."""

@@ -1,6 +1,7 @@
 """What a buffer stores under a name: how it is inferred from an example, stored, and given out.
 
-Three kinds: dense arrays, id lists and id-score lists. Not here: the rows (``_rows``).
+Three kinds: dense arrays, id lists and id-score lists; and the errors that refuse values. Not here:
+the rows (``_rows``).
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._arguments.arrays import Array
-from cpprb_like.compat.reagent._errors import InputError, NamesError, need
 from cpprb_like.typing import FieldSpec
 
 __all__ = [
@@ -25,6 +27,8 @@ __all__ = [
     "IDListMetadata",
     "IDScoreListMetadata",
     "InferredElement",
+    "InputError",
+    "NamesError",
     "ReplayElement",
     "check_elements",
     "column",
@@ -33,12 +37,37 @@ __all__ = [
     "described",
     "encode_lists",
     "infer_step",
+    "need",
 ]
 
 REQUIRED_KEYS = ["observation", "action", "reward", "terminal"]
 RESERVED_KEYS = ("truncated", "final_observation")  # parameters of ``add``
 
+PACKAGES = {"torch": "PyTorch", "pandas": "pandas"}
+
 Lists = dict[str, tuple[Array, ...]]
+
+
+class InputError(ValueError, AssertionError):
+    """An argument is refused. ReAgent says most of this by ``assert``."""
+
+
+class NamesError(InputError, KeyError):
+    """Fields are missing, or there are fields that the buffer does not have."""
+
+    __str__ = Exception.__str__  # that of KeyError puts quotes round the sentence
+
+
+@cache
+def need(package: str) -> Any:
+    """The optional package, or ``ImportError`` with a sentence that says who needs it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f"cpprb_like.compat.reagent needs {PACKAGES[package]} (the package {package}) here, "
+            f"and it cannot be imported: {error}"
+        ) from error
 
 
 class ReplayElement(NamedTuple):

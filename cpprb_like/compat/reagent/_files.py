@@ -20,8 +20,12 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Array
 from cpprb_like.checkpoint._restricted_pickle import PickledObject, plain
 from cpprb_like.checkpoint._restricted_pickle import load as load_pickle
-from cpprb_like.compat.reagent._elements import REQUIRED_KEYS, DenseMetadata, ElementMetadata
-from cpprb_like.compat.reagent._errors import InputError
+from cpprb_like.compat.reagent._elements import (
+    REQUIRED_KEYS,
+    DenseMetadata,
+    ElementMetadata,
+    InputError,
+)
 
 __all__ = ["STORE_FILENAME_PREFIX", "Contents", "read_files"]
 

@@ -1,34 +1,55 @@
 """ReAgent's ``PrioritizedReplayBuffer``: transitions drawn by priority.
 
-Not here: transitions (``_buffer``), and the trees (``_sum_tree``, ``_valid``).
+Not here: transitions (``_buffer``), and the weights of rows, which the sampler ``Prioritized`` has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, overload
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._arguments.arrays import Array, Slots
+from cpprb_like._arguments.arrays import Array, Floats, Slots
 from cpprb_like.compat.reagent import _settings
 from cpprb_like.compat.reagent._buffer import Element, ReplayBuffer, Tensor
-from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata, column
-from cpprb_like.compat.reagent._errors import InputError
+from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata, InputError, column
 from cpprb_like.compat.reagent._files import Contents
 from cpprb_like.compat.reagent._rows import Rows
 from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.compat.reagent._sum_tree import SumTree
-from cpprb_like.compat.reagent._valid import Priorities, Valid
-from cpprb_like.samplers import PrioritySampler
+from cpprb_like.samplers import Prioritized, PrioritySampler
 
 __all__ = ["PrioritizedReplayBuffer"]
-
 
 PRIORITY = "priority"
 read_priorities = PrioritySampler().read_priorities  # as all priorities are read
 KIND = DenseMetadata((), np.dtype(np.float32))
+
+
+class Priorities(SumTree):
+    """The priorities of the rows of a buffer, under the names of ``SumTree``."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._sampler = cast("Prioritized", rows.rows.sampler)
+        self._ring = rows.ring
+        self.capacity = rows.ring.capacity
+
+    @property
+    def max_recorded_priority(self) -> float:  # type: ignore[override]
+        """The greatest priority that was ever set, at least 1.0."""
+        return self._sampler.get_max_priority()
+
+    @property
+    def _tree(self) -> Any:  # type: ignore[override]
+        self._sampler.rows.sync()
+        return self._sampler.rows.tree
+
+    def set_many(self, node_indices: Slots, values: Floats) -> None:
+        """Set the priorities of slots; those that hold no row yet have none."""
+        there = node_indices < self._ring.stored
+        self._sampler.update_priorities(node_indices[there], values[there])
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -44,7 +65,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     Attributes
     ----------
     sum_tree : SumTree
-        The priorities of all slots, valid or not.
+        The priorities of all slots, valid or not; 0 for those that hold no row yet.
 
     Raises
     ------
@@ -53,8 +74,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Notes
     -----
-    The sums that draws go by are those of the valid slots, in a tree of their own. Random numbers
-    are those of Python's module ``random``.
+    Draws are stratified where all rows are valid: one slot from each of equal parts of the sum of
+    the priorities. A slot that is not valid is replaced by an independent draw.
 
     Source: Schaul et al. (2016), "Prioritized Experience Replay", without its exponents.
 
@@ -69,7 +90,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ([[0.0], [0.5], [1.0]], [[0.0], [0.3333333432674408]])
     """
 
-    _HAS_TREE = True
+    _BY_WEIGHT = True
     _inferred: ClassVar[Callable[..., Settings]] = staticmethod(_settings.prioritized)
 
     if TYPE_CHECKING:
@@ -91,32 +112,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         @overload
         def __init__(
-            self,
-            observation_shape: tuple[int, ...],
-            stack_size: int,
-            replay_capacity: int,
-            batch_size: int,
-            return_everything_as_stack: bool | None = False,
-            return_as_timeline_format: bool | None = False,
-            update_horizon: int = 1,
-            gamma: float = 0.99,
-            max_sample_attempts: int = 1000,
-            extra_storage_types: Iterable[tuple[str, tuple[int, ...], DTypeLike]] | None = None,
-            observation_dtype: DTypeLike = np.uint8,
-            action_shape: tuple[int, ...] = (),
-            action_dtype: DTypeLike = np.int32,
-            reward_shape: tuple[int, ...] = (),
-            reward_dtype: DTypeLike = np.float32,
-            terminal_dtype: DTypeLike = np.uint8,
+            self, observation_shape: tuple[int, ...], *args: Any, **options: Any
         ) -> None: ...
 
         def __init__(self, *args: Any, **options: Any) -> None: ...
 
-    def _new_valid(self) -> Valid:
-        # The two know each other, but not the buffer, whose rows go away with the last name for it.
-        priorities = Priorities(self._settings.replay_capacity)
-        self.sum_tree: SumTree = priorities
-        return Valid(self._settings.replay_capacity, priorities)
+    @property
+    def sum_tree(self) -> SumTree:
+        """The priorities of all slots."""
+        if self._rows is None:
+            return SumTree(self._settings.replay_capacity)
+        return Priorities(self._rows)
 
     def _new_rows(self, elements: dict[str, ElementMetadata]) -> Rows:
         if PRIORITY in elements:
@@ -140,25 +146,19 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             The priority is none. Whatever is raised, the buffer is as it was.
         """
         given = self._by_name(args, fields if priority is None else {**fields, PRIORITY: priority})
-        value = self._read_priority(given.pop(PRIORITY, None))
-        self._write(given, value)
-        self._valid.follow(self._rows)
-
-    def _read_priority(self, priority: Any) -> float:
+        priority = given.pop(PRIORITY, None)
         if priority is None:
-            self._valid.follow(self._rows)
-            return self.sum_tree.max_recorded_priority
-        (value,) = self._read_priorities(priority, 1).tolist()
-        return float(value)
+            priority = self.sum_tree.max_recorded_priority
+        (value,) = self._read_priorities(priority, 1)
+        self._write(given, value)
 
     def _read_priorities(self, priorities: ArrayLike, n: int) -> NDArray[np.float64]:
         values = read_priorities(priorities)
         if len(values) != n:
             raise InputError(f"priorities: expected {n}, got {len(values)}")
-        if n and values.max() > self.sum_tree.largest:
-            raise InputError(
-                f"priorities: expected at most {self.sum_tree.largest:g}, got {values.max():g}"
-            )
+        largest = self.sum_tree.largest
+        if n and values.max() > largest:
+            raise InputError(f"priorities: expected at most {largest:g}, got {values.max():g}")
         return values
 
     def get_add_args_signature(self) -> list[Element]:
@@ -169,7 +169,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     # ------------------------------------------------------------------ priorities
 
     def set_priority(self, indices: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of slots.
+        """Set the priorities of slots; those that hold no row yet have none.
 
         Parameters
         ----------
@@ -191,7 +191,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Cost: proportional to n and the logarithm of the capacity.
         """
         slots = self._slot_list(indices)
-        self.sum_tree.set_many(slots, self._read_priorities(priorities, len(slots)))
+        values = self._read_priorities(priorities, len(slots))
+        self.sum_tree.set_many(slots, values)
 
     def get_priority(self, indices: ArrayLike) -> NDArray[np.float32]:
         """The priorities of slots, 0 for those that were never used.
@@ -215,8 +216,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self.sum_tree.get_many(self._slot_list(indices)).astype(np.float32)
 
     def _slot_list(self, indices: ArrayLike) -> Slots:
-        self._valid.follow(self._rows)
-        slots = self._valid.slots(indices)
+        slots = self._slots(indices)
         if slots.ndim == 0 or slots.shape[1:] not in ((), (1,)):
             raise InputError(f"indices: expected shape (n,) or (n, 1), got {slots.shape}")
         return np.ascontiguousarray(slots.reshape(-1))
@@ -224,7 +224,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     # ------------------------------------------------------------------ sampling
 
     def sample_index_batch(self, batch_size: SupportsIndex) -> Tensor:
-        """Draw slots by priority, one from each of ``batch_size`` equal parts of their sum.
+        """Draw slots by priority, see the notes of the class.
 
         Parameters
         ----------
@@ -242,9 +242,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         return super().sample_index_batch(batch_size)
 
-    def _draw(self, n: int) -> Slots:
-        return self._valid.tree.draw_stratified(n)
-
     # What ReAgent gave out until July 2020, where fields are declared, and no more.
 
     def _names(self, elements: Mapping[str, ElementMetadata]) -> tuple[str, ...]:
@@ -259,33 +256,27 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return super()._column(rows, name, slots)
         there = slots >= 0
         priorities = np.zeros(slots.shape, np.float32)
-        priorities[there] = self.sum_tree.get_many(slots[there])
+        priorities[there] = Priorities(rows).get_many(slots[there])
         return priorities
 
-    def _beside(self, slots: Slots) -> dict[str, Any]:
+    def _beside(self, rows: Rows, slots: Slots) -> dict[str, Any]:
         """The priorities under ReAgent's name for them, and what they make probable."""
-        columns = {"sampling_probabilities": self.sum_tree.get_many(slots)}
+        tree = Priorities(rows)
+        priorities = tree.get_many(slots)
+        columns = {"sampling_probabilities": priorities}
         if not self._settings.is_declared:
-            columns["probabilities"] = self._valid.probabilities(slots)
+            others = np.flatnonzero(~rows.flags[: rows.ring.stored])
+            total = tree._total_priority() - tree.get_many(others).sum()
+            columns["probabilities"] = priorities / (total if total > 0 else 1.0)
         return {name: column(values.astype(np.float32)) for name, values in columns.items()}
 
     # ------------------------------------------------------------------ files
 
-    def _fill(self, found: Contents, priorities: Array | float = 0.0) -> None:
-        if found.priorities is not None:
-            leaves, greatest = found.priorities
-            priorities = self._read_priorities(leaves, len(leaves))
-            self.sum_tree.max_recorded_priority = self._read_priority(greatest)
-        super()._fill(found, priorities)
-
-    def _state(self) -> dict[str, Any]:
-        state = super()._state()
-        priorities = self.sum_tree.get_many(np.arange(self._settings.replay_capacity))
-        greatest = self.sum_tree.max_recorded_priority
-        return {**state, "priorities": priorities, "max_recorded_priority": greatest}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        slots = np.arange(self._settings.replay_capacity)
-        self.sum_tree.set_many(slots, self._read_priorities(state["priorities"], len(slots)))
-        self.sum_tree.max_recorded_priority = self._read_priority(state["max_recorded_priority"])
+    def _fill(self, found: Contents) -> None:
+        assert found.priorities is not None
+        leaves, greatest = found.priorities
+        values = self._read_priorities([*leaves, greatest], len(leaves) + 1)
+        super()._fill(found._replace(priorities=(values[:-1], greatest)))
+        if self._rows is not None and found.add_count:  # the greatest so far may be of no row
+            for priority in (greatest, values[0]):
+                self.sum_tree.set_many(np.zeros(1, np.intp), np.array([priority]))

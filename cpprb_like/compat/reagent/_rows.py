@@ -1,40 +1,51 @@
-"""The rows of a buffer, and the windows of several steps in them.
+"""The rows of a buffer: which can be drawn, and the transitions that they make.
 
-Rows of zeros, steps and final observations are rows of one ``cpprb_like.ReplayBuffer``, so that
-slots are ReAgent's slots. Not here: which rows were found valid (``_valid``), and what a batch is
-made of (``_transitions``).
+Rows of zeros, steps and final observations are rows of one ``cpprb_like.ReplayBuffer``, so slots
+are ReAgent's slots. Not here: arguments of calls, and tensors of single fields (``_elements``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like import ReplayBuffer
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._arguments.arrays import Array, Slots
-from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata
-from cpprb_like.compat.reagent._errors import InputError, need
+from cpprb_like.compat.reagent._elements import (
+    REQUIRED_KEYS,
+    ElementMetadata,
+    InputError,
+    column,
+)
 from cpprb_like.compat.reagent._settings import Settings
+from cpprb_like.samplers import Prioritized, Where
 from cpprb_like.views._stacking import CHECKED_NBYTES, take_stacks
 
-__all__ = ["FIRST_PRIORITY", "Rows", "Windows", "invalid_range"]
+__all__ = ["Rows", "batch_type", "invalid_range", "transition_names"]
 
-
+CHUNK = 1 << 16  # rows whose windows are in memory at once
+PRIORITIES = "priorities"  # argument of ``PrioritizedReplayBuffer.add``
+# Names that a buffer with priorities has for itself, and those of such fields of the user inside.
+INSIDE = {name: f"${name}" for name in (PRIORITIES, "weights", "indexes")}
 # Fields beside those of the user, whose names are names of Python.
 STEP = "$step"  # 1 in a step; 0 in a row of zeros and in a final observation
 TERMINAL = "$terminal"  # 1 in the last row of an episode that was terminated
 TRUNCATED = "$truncated"  # the same, of other episodes
-FIRST_PRIORITY = "$priority"  # that a row came with
 
 # By the flags of the last row of a window, see ``Ring.windows``.
 IS_END, IS_TERMINAL = (np.arange(16) & bit != 0 for bit in (1, 2))
 
 
 class Rows:
-    """Rows of named elements, in a ring.
+    """Rows of named elements, and flags of the slots that can be drawn.
+
+    A slot is valid if its row is a step whose stack is there, and so is what follows for
+    ``update_horizon`` steps, or the end of the episode. Flags follow the rows at the next look.
 
     Parameters
     ----------
@@ -44,6 +55,13 @@ class Rows:
         The kind of each field.
     settings : Settings
         Of the buffer.
+
+    Attributes
+    ----------
+    flags : ndarray of bool, shape (capacity,)
+        Whether each slot can be drawn, at the last ``follow``; to be read only.
+    seen, open : int
+        Rows that were written at the last ``follow``, and those of them in an open episode.
     """
 
     def __init__(
@@ -52,24 +70,36 @@ class Rows:
         self.rows = rows
         self.ring = rows.ring
         self.elements = dict(elements)
+        self.settings = settings
         self.padding = settings.stack_size - 1
         self.horizon = settings.update_horizon
+        self.flags: NDArray[np.bool_] = np.zeros(settings.replay_capacity, np.bool_)
+        self.valid = Where(rows.ring, self.flags.take)
+        self.seen = self.open = 0
+        self._count: int | None = 0  # of the flags that are set; None while they change
         self._columns = {x.name: x for x in rows.ring.columns if x.objects is None}
         self._fields = {field.name: field for field in rows.schema.fields}
+        self._renamed = [name for name in INSIDE if name in elements]
 
     @classmethod
-    def empty(cls, elements: Mapping[str, ElementMetadata], settings: Settings) -> Rows:
+    def empty(
+        cls, elements: Mapping[str, ElementMetadata], settings: Settings, seed: int, by_weight: bool
+    ) -> Rows:
         """No rows yet, of these fields; ``InputError`` if there can be no such rows."""
-        declared: dict[str, Any] = {name: kind.declaration() for name, kind in elements.items()}
-        numbers = ((STEP, bool), (TERMINAL, bool), (TRUNCATED, bool), (FIRST_PRIORITY, float))
-        declared |= {name: {"shape": (), "dtype": dtype} for name, dtype in numbers}
+        declared: dict[str, Any] = {
+            INSIDE.get(name, name): kind.declaration() for name, kind in elements.items()
+        }
+        for name in (STEP, TERMINAL, TRUNCATED):
+            declared[name] = {"shape": (), "dtype": bool}
+        sampler = Prioritized(1.0, beta=0.0, eps=0.0, check_for_update=False)
+        make = partial(PrioritizedReplayBuffer, sampler=sampler) if by_weight else ReplayBuffer
         try:
-            rows = ReplayBuffer(
+            rows = make(
                 settings.replay_capacity,
                 declared,
                 terminated=TERMINAL,
                 truncated=TRUNCATED,
-                seed=0,
+                seed=seed,
             )
         except (TypeError, ValueError) as error:
             raise InputError(str(error)) from error
@@ -78,28 +108,38 @@ class Rows:
     # ------------------------------------------------------------------ adding
 
     def add(
-        self, step: dict[str, Any], is_terminal: bool, is_end: bool, final: Any, priority: float
+        self,
+        step: dict[str, Any],
+        is_terminal: bool,
+        is_end: bool,
+        final: Any,
+        priority: float | None,
     ) -> None:
         """Add a step, in one call together with rows of zeros before it and a final observation.
 
         ``InputError`` names the field that has no faithful value of its dtype.
         """
         padding = 0 if self.ring.episode_len(0) else self.padding
-        is_cut = is_end and not is_terminal
-        beside = {STEP: True, TERMINAL: is_terminal, TRUNCATED: is_cut, FIRST_PRIORITY: priority}
+        for name in self._renamed:
+            step[INSIDE[name]] = step.pop(name)
+        step |= {STEP: True, TERMINAL: is_terminal, TRUNCATED: is_end and not is_terminal}
+        n = padding + 1 + (final is not None)
+        beside: dict[str, Any] = {}
+        if priority is not None:
+            beside[PRIORITIES] = np.zeros(n)
+            beside[PRIORITIES][padding] = priority
         try:
-            if final is None and not padding:
+            if n == 1:
                 self.rows.add(**step, **beside)
                 return
-            n = padding + 1 + (final is not None)
             columns = {name: self._zeros(name, n) for name in self._fields}
-            for name, value in (step | beside).items():
+            for name, value in step.items():
                 columns[name][padding] = self._fields[name].convert(value, 1)[0]
             if final is not None:  # the last row instead of the step
                 columns["observation"][-1] = self._fields["observation"].convert(final, 1)[0]
                 for name in (TERMINAL, TRUNCATED):
                     columns[name][-2:] = False, columns[name][-2]
-            self.rows.add(**columns)
+            self.rows.add(**columns, **beside)
         except ValueError as error:
             raise InputError(str(error)) from error
 
@@ -108,7 +148,7 @@ class Rows:
         blank = None if field.dtype.kind == "O" else field.dtype.type()
         return np.full((n, *field.shape), blank, field.dtype)
 
-    def fill(self, columns: Mapping[str, Array], count: int, priorities: Array | float) -> None:
+    def fill(self, columns: Mapping[str, Array], count: int, priorities: Array | None) -> None:
         """Add rows that ReAgent stored by slot, after ``count`` rows: each goes to its slot.
 
         Rows of zeros follow terminal steps. Of the oldest episode of a full ring they are not
@@ -125,14 +165,77 @@ class Rows:
         is_step = np.zeros(capacity, np.bool_)
         is_step[slots] = ~is_padding
         is_end = columns["terminal"] != 0
-        found = {**columns, STEP: is_step, TERMINAL: is_end, TRUNCATED: is_end & False}
-        found[FIRST_PRIORITY] = np.broadcast_to(priorities, capacity)
+        found = {INSIDE.get(name, name): values for name, values in columns.items()}
+        found |= {STEP: is_step, TERMINAL: is_end, TRUNCATED: is_end & False}
+        if priorities is not None:
+            found[PRIORITIES] = priorities
         try:
             # Slots before the cursor a second time, so that the next row goes behind them.
             for stop in (stored, count % capacity if count > capacity else 0):
                 self.rows.add(**{name: values[:stop] for name, values in found.items()})
         except ValueError as error:
             raise InputError(str(error)) from error
+
+    # ------------------------------------------------------------------ which can be drawn
+
+    def follow(self) -> None:
+        """Set the flags of the rows that were added since the last call.
+
+        An interrupted call is repeated by the next one.
+        """
+        if self.ring.written != self.seen:
+            self.rows._hold(False, self._take_in)
+
+    def _take_in(self) -> None:
+        """``follow``, while other threads that write wait."""
+        written, capacity = self.ring.written, self.ring.capacity
+        oldest = max(0, written - capacity)
+        # Steps of an open episode lacked what follows; users may have set their flags.
+        first = self.seen - min(self.horizon, self.open)
+        for start in range(max(oldest, first), written, CHUNK):
+            slots = np.arange(start, min(start + CHUNK, written)) % capacity
+            flags, n = self._are_valid(slots), max(0, self.seen - start)
+            flags[:n] |= self.flags[slots[:n]]
+            self.set_flags(slots, flags)
+        if oldest and self.padding:  # broken stacks
+            self.set_flags(np.arange(oldest, oldest + self.padding) % capacity, False)
+        self.open = self.ring.episode_len(0)
+        self.seen = written
+
+    def _are_valid(self, slots: Slots) -> NDArray[np.bool_]:
+        """The rule of the class, for rows that are stored."""
+        window, counts, flags = self.ring.windows(slots, self.padding, self.horizon)
+        is_step = self.read(STEP, window.take([self.padding, -1], axis=1))
+        has_end = IS_TERMINAL[flags] | (IS_END[flags] & ~is_step[:, 1])
+        has_future = (counts[:, 1] == self.horizon) | has_end
+        valid: NDArray[np.bool_] = is_step[:, 0] & has_future & (counts[:, 0] == self.padding)
+        return valid
+
+    def set_flags(self, slots: Slots, flags: NDArray[np.bool_] | bool) -> None:
+        """Set the flags of slots, each of which is there once."""
+        count, self._count = self.count, None  # an interrupted call leaves no wrong count
+        count -= int(np.count_nonzero(self.flags[slots]))
+        self.flags[slots] = flags
+        self._count = count + int(np.count_nonzero(self.flags[slots]))
+
+    @property
+    def count(self) -> int:
+        """How many flags are set."""
+        known = self._count
+        return self._counted() if known is None else known
+
+    def _counted(self) -> int:
+        return int(np.count_nonzero(self.flags))
+
+    def draw(self, n: int) -> Slots:
+        """Slots of valid rows, drawn as the sampler of the rows draws them."""
+        sampler: Any = self.rows.sampler
+        if sampler.has_priorities:  # most draws hit none but valid rows: a third of the time
+            slots: Slots = sampler.draw(self.ring, n, self.rows.rng, replace=True)[0]
+            if self.flags[slots].all():
+                return slots
+        slots, _ = sampler.draw_starts(self.valid, n, self.rows.rng, replace=True)
+        return slots
 
     # ------------------------------------------------------------------ reading
 
@@ -141,10 +244,11 @@ class Rows:
 
         The slot -1 stands for zeros, or ``None`` where the field holds lists.
         """
-        column = self._columns.get(name)
-        if column is None or slots.size * column.nbytes >= CHECKED_NBYTES:
+        name = INSIDE.get(name, name)
+        found = self._columns.get(name)
+        if found is None or slots.size * found.nbytes >= CHECKED_NBYTES:
             return self.rows.stack(name, slots, axis=0)
-        return take_stacks(self.ring, column, slots, 0)  # half the time of ``stack``
+        return take_stacks(self.ring, found, slots, 0)  # half the time of ``stack``
 
     def column(self, name: str, slots: Slots) -> Array:
         """A field at slots in one dimension."""
@@ -156,7 +260,7 @@ class Rows:
         places[places >= self.ring.stored] = -1
         return places
 
-    def stacks(self, slots: Slots) -> Slots:
+    def _stacks(self, slots: Slots) -> Slots:
         """The slots of the stacks that end at these slots, shape ``(n, depth)``; all -1 for -1."""
         if not self.padding:
             return slots[:, np.newaxis]
@@ -164,65 +268,80 @@ class Rows:
         stacked[slots < 0] = -1
         return stacked
 
-    def tensors(self) -> dict[str, Any]:
-        """Each field at all slots, as tensors where the values are arrays; zeros if not written."""
-        slots = self.place(np.arange(self.ring.capacity, dtype=np.intp))
-        columns = {name: self.column(name, slots) for name in self.elements}
-        return {
-            name: need("torch").from_numpy(values)
-            if isinstance(self.elements[name], DenseMetadata)
-            else values
-            for name, values in columns.items()
-        }
+    def transitions(
+        self,
+        slots: Slots,
+        elements: Mapping[str, ElementMetadata],
+        read: Callable[[str, Slots], Array],
+    ) -> dict[str, Any]:
+        """The transitions from these slots on, as tensors by name.
 
-    def valid(self, slots: Slots) -> NDArray[np.bool_]:
-        """Which rows are steps whose stack is there, and what follows for ``horizon`` steps too."""
-        window, counts, flags = self.ring.windows(slots, self.padding, self.horizon)
-        is_step = self.read(STEP, window.take([self.padding, -1], axis=1))
-        has_end = IS_TERMINAL[flags] | (IS_END[flags] & ~is_step[:, 1])
-        has_future = (counts[:, 1] == self.horizon) | has_end
-        valid: NDArray[np.bool_] = is_step[:, 0] & has_future & (counts[:, 0] == self.padding)
-        return valid
-
-
-class Windows(NamedTuple):
-    """The rows from drawn rows on, up to the end of the episode or for ``horizon`` steps.
-
-    Attributes
-    ----------
-    slots : ndarray of intp, shape (n, horizon + 1)
-        Slots of the steps and of the row behind them; -1 behind the episode.
-    steps : ndarray of int64, shape (n,)
-        How many steps there are.
-    terminal : ndarray of bool, shape (n,)
-        Whether the last of them is a terminal one.
-    """
-
-    slots: Slots
-    steps: NDArray[np.int64]
-    terminal: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, rows: Rows, slots: Slots) -> Windows:
-        """The windows of rows that are stored."""
-        found, counts, flags = rows.ring.windows(slots, 0, rows.horizon, repeat=False)
+        ``elements`` are the fields that are given out, and ``read`` reads one of them.
+        """
+        window, counts, flags = self.ring.windows(slots, 0, self.horizon, repeat=False)
         ahead, is_end = counts[:, 1], IS_END.take(flags)
-        is_final = is_end & ~rows.column(STEP, rows.place(slots + ahead))
-        steps = np.minimum(ahead + 1 - is_final, rows.horizon)
-        steps[~is_end] = rows.horizon
-        terminal = IS_TERMINAL.take(flags) & (is_final | (ahead < rows.horizon))
-        return cls(found, steps, terminal)
+        is_final = is_end & ~self.column(STEP, self.place(slots + ahead))
+        steps = np.minimum(ahead + 1 - is_final, self.horizon)
+        steps[~is_end] = self.horizon
+        terminal = IS_TERMINAL.take(flags) & (is_final | (ahead < self.horizon))
 
-    @property
-    def next(self) -> Slots:
-        """Slot of the row behind the last step; -1 if that is no row of the same episode."""
-        n, width = self.slots.shape
-        return self.slots.take(np.arange(0, n * width, width) + self.steps)
+        n, width = window.shape
+        is_timeline = self.settings.return_as_timeline_format
+        is_within = np.arange(self.horizon) < steps[:, np.newaxis] if is_timeline else None
+        # The row behind the last step; -1 if that is no row of the same episode.
+        behind = window.take(np.arange(0, n * width, width) + steps)
+        later = behind if is_within is None else window[:, 1:][is_within]
+        stacks = self._stacks(np.concatenate([slots, later]))
+        batch: dict[str, Any] = {}
+        for name, kind in elements.items():
+            if name == "terminal":
+                continue
+            out = "state" if name == "observation" else name
+            values = read(name, stacks)
+            batch[out], following = kind.output(values[:n]), values[n:]
+            batch[f"next_{out}"] = (
+                kind.output_lists(following, steps) if is_timeline else kind.output(following)
+            )
+        if is_within is not None:
+            rewards = read("reward", self._stacks(window[:, :-1][is_within]))
+            batch["reward"] = elements["reward"].output_lists(rewards, steps)
+        elif not self.settings.return_everything_as_stack:
+            # Rows behind the last step, and final observations, have rewards of 0.
+            rewards = read("reward", window)[:, :-1].astype(np.float64)
+            factors = _factors(self.settings.gamma, self.horizon)
+            plain = rewards.ndim == 2
+            total = rewards @ factors if plain else np.tensordot(factors, rewards, (0, 1))
+            batch["reward"] = column(total.astype(np.float32))
+        batch["terminal"] = column(terminal)
+        batch["indices"] = column(slots.astype(np.int64))
+        batch["step"] = column(steps)
+        return batch
 
-    def line(self, *, ahead: bool) -> Slots:
-        """The steps of all windows in a row, or, ``ahead``, the row behind each."""
-        slots = self.slots[:, 1:] if ahead else self.slots[:, :-1]
-        return slots[np.arange(slots.shape[1]) < self.steps[:, np.newaxis]]
+
+@lru_cache(maxsize=8)
+def _factors(gamma: float, horizon: int) -> NDArray[np.float64]:
+    """Discount factors of the rewards of a transition."""
+    return np.asarray(gamma ** np.arange(float(horizon)))
+
+
+@lru_cache(maxsize=64)
+def transition_names(elements: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of what a batch consists of, for a buffer of these fields."""
+    extras = [name for name in elements if name not in REQUIRED_KEYS]
+    return (
+        *("state", "action", "reward", "next_state", "next_action", "next_reward"),
+        *("terminal", "indices", "step"),
+        *(f"{prefix}{name}" for name in extras for prefix in ("", "next_")),
+    )
+
+
+@lru_cache(maxsize=64)
+def batch_type(names: tuple[str, ...]) -> Any:
+    """The class of batches with these names; making one takes longer than drawing a batch."""
+    try:
+        return namedtuple("batch_type", names)  # noqa: PYI024 (the names are known when it runs)
+    except ValueError as error:
+        raise InputError(f"names of fields: {error}, in {list(names)}") from None
 
 
 def invalid_range(

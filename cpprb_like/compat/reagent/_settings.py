@@ -18,8 +18,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata, ReplayElement
-from cpprb_like.compat.reagent._errors import InputError
+from cpprb_like.compat.reagent._elements import (
+    DenseMetadata,
+    ElementMetadata,
+    InputError,
+    ReplayElement,
+)
 
 __all__ = ["Settings", "declare_spaces", "read_settings"]
 

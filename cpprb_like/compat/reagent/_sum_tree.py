@@ -1,6 +1,6 @@
 """ReAgent's ``SumTree`` over the compiled tree of the engine.
 
-Not here: which slots of a buffer may be drawn (``_draws``).
+Not here: which slots of a buffer can be drawn (``_rows``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from cpprb_like._arguments.arrays import Floats, Slots
-from cpprb_like.compat.reagent._errors import InputError
+from cpprb_like.compat.reagent._elements import InputError
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import new_sum_tree
 

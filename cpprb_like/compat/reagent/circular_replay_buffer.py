@@ -11,9 +11,10 @@ from cpprb_like.compat.reagent._elements import (
     ElementMetadata,
     IDListMetadata,
     IDScoreListMetadata,
+    InputError,
+    NamesError,
     ReplayElement,
 )
-from cpprb_like.compat.reagent._errors import InputError, NamesError
 from cpprb_like.compat.reagent._files import STORE_FILENAME_PREFIX
 from cpprb_like.compat.reagent._rows import invalid_range
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like.compat.reagent._buffer import ReplayBuffer
-from cpprb_like.compat.reagent._errors import InputError, need
+from cpprb_like.compat.reagent._elements import InputError, need
 
 __all__ = ["DEFAULT_DS", "replay_buffer_to_pre_timeline_df"]
 
