@@ -84,12 +84,20 @@ class Where:
         states[there] = self.holds(slots if len(there) == len(slots) else slots[there])
         return states
 
-    def _chunks(self) -> Iterator[Slots]:
-        """Yield all of these rows, in order of their slots."""
-        every = self.ring.present_slots() if self.starts is None else self.starts.slots()
-        for start in range(0, len(every), CHUNK):
-            slots = every[start : start + CHUNK]
+    def _chunks(self, size: int = CHUNK) -> Iterator[Slots]:
+        """Yield all of these rows, in order of their slots. Each chunk is twice the one before."""
+        ring, start = self.ring, 0
+        every = None
+        if self.starts is not None:
+            every = self.starts.slots()
+        elif ring.absent:
+            every = ring.present_slots()
+        n = ring.stored if every is None else len(every)
+        while start < n:
+            stop = min(start + size, n)
+            slots = np.arange(start, stop) if every is None else every[start:stop]
             yield slots[self.holds(slots)]
+            start, size = stop, min(2 * size, CHUNK)
 
     def slots(self) -> Slots:
         """The slots of all of these rows, ascending. Cost: proportional to all rows."""
@@ -101,9 +109,9 @@ class Where:
         return sum(map(len, self._chunks()))
 
     def has(self, n: int) -> bool:
-        """Whether there are at least n. It looks at no more rows than that takes, in chunks."""
+        """Whether there are at least n. It looks at as many rows as that takes, up to twice."""
         missing = n
-        chunks = self._chunks()
+        chunks = self._chunks(n + LEAST)
         while missing > 0:
             slots = next(chunks, None)
             if slots is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -24,6 +24,7 @@ from cpprb_like.compat.dqn._schedules import (
     linear_interpolation,
 )
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers import Where
 
 __all__ = [
     "Batch",
@@ -42,6 +43,7 @@ Result = TypeVar("Result")
 
 INT32_MAX = int(np.iinfo(np.int32).max)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+_NO_SLOTS = np.empty(0, np.intp)
 PATIENCE = 50  # repeats, per result found, after which a draw of distinct results is given up
 
 
@@ -146,8 +148,6 @@ class ReplayBuffer(Checkpointed):
         # Effects that are in no row yet, by the number of their frame: that of the newest frame,
         # and that of a final frame, which is set before the frame is stored.
         self._pending: dict[int, Effect] = {}
-        # Numbers of frames at which a transition may not start; `is_known` of the next row decides.
-        self._suspects: set[int] = set()
 
     # ------------------------------------------------------------------ storing
 
@@ -186,8 +186,6 @@ class ReplayBuffer(Checkpointed):
         elif value.ndim != len(self._frame_shape):
             raise self._wrong_shape(value)
         action, reward, done, is_last, is_known = effect
-        if not is_known and number:
-            self._suspects.add(number - 1)
         try:
             slot = rows.add(
                 obs=value,
@@ -204,8 +202,6 @@ class ReplayBuffer(Checkpointed):
         if number == 0:
             self._frame_shape = value.shape
             self._rows = rows  # last: other threads take it for the sign of a first frame
-        if self._suspects:
-            self._suspects.discard(number - self.size)
         return slot  # type: ignore[return-value]  # a row was added
 
     def _wrong_shape(self, frame: Array) -> ValueError:
@@ -274,7 +270,7 @@ class ReplayBuffer(Checkpointed):
         number = as_int("action", action, -INT32_MAX - 1, INT32_MAX)
         effect = (number, _reward(reward), is_done, is_last, is_done or not is_last)
         if not is_newest:
-            self._replace(rows, newest - (newest - slot) % self.size, effect)
+            rows.update((slot + 1) % self.size, **dict(zip(EFFECT, effect, strict=True)))
         elif final_frame is None:
             self._pending = {newest: effect}
         else:
@@ -285,14 +281,6 @@ class ReplayBuffer(Checkpointed):
             except ValueError:
                 self._pending = before
                 raise
-
-    def _replace(self, rows: cpprb_like.ReplayBuffer, number: int, effect: Effect) -> None:
-        """Store the effect of a frame that is not the newest."""
-        if not effect[-1]:
-            self._suspects.add(number)
-        rows.update((number + 1) % self.size, **dict(zip(EFFECT, effect, strict=True)))
-        if effect[-1]:
-            self._suspects.discard(number)
 
     def _open(self, frame: Array) -> cpprb_like.ReplayBuffer:
         """Rows for frames like the first one."""
@@ -352,13 +340,8 @@ class ReplayBuffer(Checkpointed):
         n, rows = as_int("batch_size", batch_size, 0), self._rows
         if rows is None:
             return False
-        most: int = rows.consistently(partial(self._count, rows))
-        return n <= most
-
-    def _count(self, rows: cpprb_like.ReplayBuffer) -> tuple[Ints, int]:
-        """The number of transitions."""
-        number = rows.ring.written
-        return np.empty(0, np.intp), min(number, self.size) - len(self._without_next(rows, number))
+        found: bool = rows.consistently(lambda: (_NO_SLOTS, _starts(rows).has(n)))
+        return found
 
     def sample(self, batch_size: int) -> Batch:
         """Draw different transitions, each with the same probability.
@@ -396,12 +379,16 @@ class ReplayBuffer(Checkpointed):
 
     def _sample(self, rows: cpprb_like.ReplayBuffer, n: int) -> tuple[Ints, Batch]:
         """The slots of a batch, and the batch."""
-        number = rows.ring.written
-        among = min(number, self.size)
-        without = self._without_next(rows, number)
-        if n > among - len(without):
-            raise NotEnoughFramesError(f"cannot sample {n} different transitions of {among} frames")
-        numbers = number - among + self._draw(n, among, without)
+        starts = _starts(rows)
+        if not starts.has(n):
+            raise NotEnoughFramesError(
+                f"cannot sample {n} different transitions of {self.num_in_buffer} frames"
+            )
+        rng = self._rng
+        if rng is None:
+            # NumPy's global state; its stubs lack the function.
+            rng = np.random.Generator(np.random.get_bit_generator())  # type: ignore[attr-defined]
+        numbers = starts.draw_distinct(n, rng)
         windows = self._windows(rows, np.concatenate([numbers, numbers + 1]))
         now, following = windows[:n], windows[n:]
         next_slots = following[:, -1:]
@@ -414,29 +401,6 @@ class ReplayBuffer(Checkpointed):
             done.astype(np.float32),
         )
         return windows[windows >= 0], batch
-
-    def _draw(self, n: int, among: int, without: list[int]) -> Ints:
-        """Ages of different frames at which a transition starts; the oldest frame has age 0."""
-        integers = np.random.randint if self._rng is None else self._rng.integers
-        if 2 * (n + len(without)) > among:
-            there = np.setdiff1d(np.arange(among), without)
-            permutation = np.random.permutation if self._rng is None else self._rng.permutation
-            return permutation(there)[:n]
-        found = dict.fromkeys(without)
-        while len(found) < n + len(without):
-            missing = n + len(without) - len(found)
-            found.update(dict.fromkeys(integers(0, among, missing).tolist()))
-        return np.fromiter(found, np.intp, len(found))[len(without) :]
-
-    def _without_next(self, rows: cpprb_like.ReplayBuffer, number: int) -> list[int]:
-        """Ages of the frames at which no transition starts, after ``number`` frames."""
-        newest, oldest = number - 1, max(0, number - self.size)
-        suspects = [k for k in sorted(self._suspects) if oldest <= k < newest]
-        if suspects:
-            following = np.array([suspects]) + 1
-            is_known = rows.stack("is_known", following % self.size)[0].tolist()
-            suspects = [k for k, known in zip(suspects, is_known, strict=True) if not known]
-        return [k - oldest for k in (newest, *suspects)]
 
     def _windows(self, rows: cpprb_like.ReplayBuffer, numbers: Ints) -> Ints:
         """The slots of the views whose newest frames have these numbers; -1 for padding."""
@@ -523,24 +487,25 @@ class ReplayBuffer(Checkpointed):
         values[slots == newest] = pending.get(number - 1, NOT_KNOWN)[EFFECT.index(name)]
         return following[older], values
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_suspects"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._suspects = set()
-        rows = self._rows
-        if rows is not None:  # another thread may have stored frames while the state was read
-            number = rows.ring.written
-            following = np.arange(max(0, number - self.size) + 1, number)
-            is_known = rows.stack("is_known", following[:, np.newaxis] % self.size)[:, 0]
-            self._suspects.update((following[~is_known] - 1).tolist())
-
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(size={self.size}, "
             f"frame_history_len={self.frame_history_len}, num_in_buffer={self.num_in_buffer})"
         )
+
+
+def _starts(rows: cpprb_like.ReplayBuffer) -> Where:
+    """The frames at which a transition starts: their effect is in the row of the next frame."""
+    ring = rows.ring
+
+    def holds(slots: Ints) -> NDArray[np.bool_]:
+        following = np.where(
+            slots == (ring.written - 1) % ring.capacity, -1, (slots + 1) % ring.capacity
+        )
+        known: NDArray[np.bool_] = rows.stack("is_known", following[:, np.newaxis])[:, 0]
+        return known
+
+    return Where(ring, holds)
 
 
 def sample_n_unique(sampling_f: Callable[[], Result], n: int) -> list[Result]:

@@ -24,6 +24,7 @@ from cpprb_like.compat.keras_gym._env import (
     NumpyArrayCheckError,
     SpaceError,
 )
+from cpprb_like.samplers import Where
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views._stacking import newest_frame
 
@@ -45,7 +46,6 @@ __all__ = [
 
 
 PATIENCE = 10  # rejected rows for each row of a batch, before all rows are looked at
-CHUNK = 4096  # rows looked at together then
 
 
 class Found(NamedTuple):
@@ -338,7 +338,7 @@ class ExperienceReplayBuffer(ForEnv):
         while missing and rejected < PATIENCE * n:
             # One number for each row that is still missing, as if drawn one by one.
             drawn = self.random.randint(min(written, self._slots), size=missing)
-            there = self._look(steps, written, drawn.astype(np.intp))
+            there, _ = self._look(steps, written, drawn.astype(np.intp))
             found.append(there)
             rejected += missing - len(there.rows)
             missing -= len(there.rows)
@@ -350,25 +350,21 @@ class ExperienceReplayBuffer(ForEnv):
 
     def _choose(self, steps: ReplayBuffer, written: int, n: int) -> Found:
         """As ``_draw``, by a look at all rows."""
-        stored = min(written, self._slots)
-        every = np.arange(written - stored, written) % self._slots
-        chunks = (every[start : start + CHUNK] for start in range(0, stored, CHUNK))
-        here = self.num_frames - 1
-        there = np.concatenate(
-            [self._look(steps, written, chunk).rows[:, here] for chunk in chunks]
-        )
+        there = Where(steps.ring, lambda slots: self._look(steps, written, slots)[1]).slots()
         if len(there) == 0:
             raise InsufficientCacheError(
                 f"cannot sample: no step has {self.bootstrap_n} more of its episode behind it, or "
                 "its end by done"
             )
-        return self._look(steps, written, there[self.random.randint(len(there), size=n)])
+        return self._look(steps, written, there[self.random.randint(len(there), size=n)])[0]
 
-    def _look(self, steps: ReplayBuffer, written: int, slots: Slots) -> Found:
-        """Of the given slots those at which a transition is.
+    def _look(
+        self, steps: ReplayBuffer, written: int, slots: Slots
+    ) -> tuple[Found, NDArray[np.bool_]]:
+        """The transitions at the given slots, and at which of these slots there is one.
 
-        Their windows; the place in each of the row after the steps, or of the one that is done; and
-        whether it is done.
+        Of a transition: the window; the place in it of the row after the steps, or of the one that
+        is done; and whether it is done.
         """
         n, here = self.bootstrap_n, self.num_frames - 1
         rows, counts, _ = steps.ring.windows(slots, here, n, starts="is_first")
@@ -383,7 +379,7 @@ class ExperienceReplayBuffer(ForEnv):
         there = ended | (following == n)
         there &= ages >= here - (self._slots - stored)
         last = here + np.where(ended, ends.argmax(axis=1), n)
-        return Found(rows[there], last[there], ended[there])
+        return Found(rows[there], last[there], ended[there]), there
 
     def _states(self, steps: ReplayBuffer, slots: Slots) -> Array:
         """The stacks of the frames at these slots; of one frame, that alone."""
