@@ -23,7 +23,7 @@ from cpprb_like._c.stops cimport (
 )
 from cpprb_like._rows.slot_set cimport AbsentRuns, SlotSet, c_has
 from cpprb_like._rows.edits cimport Tracker, Undo
-from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint64_t
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 from io import UnsupportedOperation
 
@@ -37,13 +37,10 @@ cdef enum:  # columns of Ring.ends
     END_SETS = 2
     END_CLEARS = 3
 
-cdef uint64_t ALL_BITS = ~<uint64_t> 0
-
 cdef enum:
     WRITE_CHUNK = 32              # rows written at a time: their records stay in the first cache
     HIDDEN = 64                   # entries in the log of hidden rows
     LONGEST = 1 << 30             # rows of a window on each side, so that sums of two do not overflow
-    SPARSE = 8                    # words of bits that are read in the time that finds a slot
 
 # The same numbers for Python.
 N_STATE_WORDS = EPISODE_LENS
@@ -952,25 +949,8 @@ cdef class Ring:
 
         Cost: in proportion to these, and to the slots divided by 64.
         """
-        cdef intp_t k = 0, slot, n = self.c_drawable(), stored = self.c_stored()
-        if n == stored:
-            return np.arange(stored, dtype=np.intp)
-        cdef cnp.ndarray slots = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
-        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
-        if n * SPARSE < stored >> 6:
-            for k in range(n):
-                values[k] = self.out.c_free_at(k)
-            return slots
-        slot = 0
-        while k < n:
-            if self.out.bits[slot >> 6] == ALL_BITS:
-                slot = (slot | 63) + 1
-                continue
-            if not c_has(self.out, slot):
-                values[k] = slot
-                k += 1
-            slot += 1
-        return slots
+        cdef intp_t n = self.c_drawable()
+        return self.out.c_list(n, True) if self.out.count else np.arange(n, dtype=np.intp)
 
     def ordered_slots(self):
         """As ``present_slots``, in the order of public slots."""

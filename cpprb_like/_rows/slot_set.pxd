@@ -23,6 +23,7 @@ cdef class SlotSet:
     cdef intp_t c_free_before(self, intp_t slot) noexcept nogil
     cdef intp_t c_free_at(self, intp_t place) noexcept nogil
     cdef intp_t c_at(self, intp_t place) noexcept nogil
+    cdef ndarray c_list(self, intp_t n, bint free)
 
 
 cdef inline bint c_has(SlotSet slots, intp_t slot) noexcept nogil:

@@ -18,6 +18,9 @@ import numpy as np
 
 cnp.import_array()
 
+cdef enum:
+    SPARSE = 8                   # words of bits that are read in the time of one search
+
 
 @cython.final
 cdef class SlotSet:
@@ -100,6 +103,26 @@ cdef class SlotSet:
     cdef intp_t c_at(self, intp_t place) noexcept nogil:
         """The slot that is in the set and has so many of these before it."""
         return c_search(self, place, False)
+
+    cdef cnp.ndarray c_list(self, intp_t n, bint free):
+        """The first n slots that are in the set, or are not if ``free``, ascending: fresh intp."""
+        cdef uint64_t without = ~<uint64_t> 0 if free else 0  # a word that has no such slot
+        cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
+        cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(found)
+        cdef intp_t k = 0, slot = 0
+        if n * SPARSE < self.words:
+            for k in range(n):
+                slots[k] = c_search(self, k, free)
+            return found
+        while k < n:
+            if self.bits[slot >> 6] == without:
+                slot = (slot | 63) + 1
+                continue
+            if c_has(self, slot) != free:
+                slots[k] = slot
+                k += 1
+            slot += 1
+        return found
 
     # ------------------------------------------------------------------ for tests
 

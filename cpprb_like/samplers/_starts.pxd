@@ -3,28 +3,22 @@
 from libc.stdint cimport int8_t
 from numpy cimport ndarray
 
-from cpprb_like._core cimport Ring
+from cpprb_like._core cimport DerivedState
 from cpprb_like._rows.episode_index cimport EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits
 from cpprb_like._rows.slot_set cimport SlotSet
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 
-cdef class Starts:
-    cdef readonly Ring ring
+cdef class Starts(DerivedState):
     cdef EpisodeIndex index
     cdef readonly intp_t rows        # of a sequence
     cdef readonly intp_t least       # rows from the start to the end of an episode that has ended
     cdef readonly bint across        # sequences run over the ends of episodes
     cdef readonly intp_t stride      # rows of a stream from one start to the next
     cdef readonly intp_t before      # rows before a start that have to be there
-    # The set of all starts, made once starts were rare. It is that of a number of clears, and of the
-    # rows before ``seen``:
-    cdef SlotSet starts              # all starts
-    cdef int64_t clears              # of the ring
-    cdef int64_t seen
-    cdef int64_t first               # the oldest row at the last look
-    cdef int64_t edits               # of the ring
+    # The set of all starts, made once starts were rare:
+    cdef SlotSet starts
     cdef ndarray streams             # memory of the following arrays, which have an entry for each stream
     cdef int64_t* waiting            # the oldest row that may become a start, -1 if there is none
     cdef int64_t* counts             # rows that hold a step, from there on: never too few

@@ -1,18 +1,16 @@
-from typing import NoReturn, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from cpprb_like._core import Ring
+from cpprb_like._core import DerivedState
 from cpprb_like._rows.episode_index import EpisodeIndex
 
-def first_of_each(slots: NDArray[np.intp]) -> NDArray[np.intp]: ...
 def choose(n: int, among: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
 
 @final
-class Starts:
-    ring: Ring
+class Starts(DerivedState):
     rows: int
     least: int
     across: bool
@@ -37,3 +35,5 @@ class Starts:
     def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
     def draw_distinct(self, n: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
     def refuse(self, distinct: int | None = None) -> NoReturn: ...
+
+def distinct_of(starts: Any, n: int, rng: np.random.Generator) -> NDArray[np.intp]: ...

@@ -16,7 +16,10 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch
-from cpprb_like._core cimport ABSENT, END, EPISODE_LENS, CLEARS, EDITS, LEFT_OUT, WRITTEN, Ring, c_previous
+from cpprb_like._core cimport (
+    ABSENT, CLEARS, EDITS, END, EPISODE_LENS, LEFT_OUT, WRITTEN, Ring, c_is_current,
+    c_mark_current, c_previous,
+)
 from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._rows.slot_set cimport SlotSet, c_has
@@ -33,7 +36,6 @@ cdef enum:
     SPARE_TRIES = 256
     FETCHED = 32             # flags that are prefetched before the first is read
     ROUNDS = 4               # draws with replacement, before the rest comes from a list
-    SPARSE = 8               # words of bits that are read in the time that finds a slot
 
 cdef enum:  # states of a row
     NEVER = -1               # no sequence will ever start there
@@ -224,23 +226,7 @@ cdef class Starts:
         each, and to the slots divided by 64.
         """
         self.c_follow()
-        cdef intp_t k, slot = 0, n = self.starts.count
-        cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(found)
-        if n * SPARSE < self.starts.words:
-            for k in range(n):
-                out[k] = self.starts.c_at(k)
-        else:
-            k = 0
-            while k < n:
-                if self.starts.bits[slot >> 6] == 0:
-                    slot = (slot | 63) + 1
-                    continue
-                if c_has(self.starts, slot):
-                    out[k] = slot
-                    k += 1
-                slot += 1
-        return found
+        return self.starts.c_list(self.starts.count, False)
 
     def draw(self, intp_t n, rng):
         """Draw n slots at which a sequence can start, each with the same probability.
@@ -296,18 +282,7 @@ cdef class Starts:
 
         Raises ``NotEnoughDataError`` if a sequence can start at fewer.
         """
-        drawn = np.empty(0, np.intp)
-        if n > len(self.ring):
-            self.refuse(n)
-        for _ in range(ROUNDS):
-            if len(drawn) == n:
-                return drawn
-            # A start that is drawn again counts for nothing, so each of the others is equally likely.
-            drawn = first_of_each(np.concatenate([drawn, self.draw(n - len(drawn), rng)]))
-        others = np.setdiff1d(self.slots(), drawn)
-        if len(drawn) + len(others) < n:
-            self.refuse(n)
-        return np.concatenate([drawn, rng.permutation(others)[: n - len(drawn)]])
+        return distinct_of(self, n, rng)
 
     cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept:
         """Try slots until there are n starts, or these are too rare; how many there are."""
@@ -361,6 +336,8 @@ cdef class Starts:
                 self.c_prepare()  # last: other threads may add rows during the allocation
             else:
                 self.c_begin(memory, streams)
+        if c_is_current(self):
+            return 0
         first = ring.c_first()
         row = max(self.seen, first)
         stream, slot = <intp_t> (row % ring.n_envs), <intp_t> (row % ring.capacity)
@@ -373,13 +350,12 @@ cdef class Starts:
             stream = stream + 1 if stream + 1 < ring.n_envs else 0
             slot = slot + 1 if slot + 1 < ring.capacity else 0
         self.seen = row
-        row = max(self.first, row - ring.capacity)
+        row = max(self.oldest, row - ring.capacity)
         while row < first:  # rows in their slots that the ring leaves out
             if c_has(self.starts, <intp_t> (row % ring.capacity)):
                 self.starts.c_remove(<intp_t> (row % ring.capacity))
             row += 1
         if self.edits != ring.state[EDITS]:
-            self.edits = ring.state[EDITS]
             for stream in range(0 if self.across else ring.n_envs):
                 if self.waiting[stream] >= 0 and ring.state[EPISODE_LENS + stream] == 0:
                     self.c_end(stream)
@@ -389,10 +365,9 @@ cdef class Starts:
             if 0 <= self.waiting[stream] < first:
                 self.c_wait_from(stream, first)
             self.c_settle(stream)
-        if self.first != first:
-            self.first = first
-            if self.before or self.stride > 1:
-                self.c_check_oldest()
+        if self.oldest != first and (self.before or self.stride > 1):
+            self.c_check_oldest()
+        c_mark_current(self)
         return 0
 
     cdef void c_check_all(self) noexcept:
@@ -424,7 +399,7 @@ cdef class Starts:
     cdef bint c_is_over(self) noexcept:
         """Whether the set is out of date: not made yet, cleared, or too far behind."""
         return self.starts.memory is None or (
-            self.clears != self.ring.state[CLEARS] or self.ring.c_first() < self.first
+            self.clears != self.ring.state[CLEARS] or self.ring.c_first() < self.oldest
         )
 
     cdef void c_begin(self, cnp.ndarray memory, cnp.ndarray streams) noexcept:
@@ -438,7 +413,7 @@ cdef class Starts:
         for stream in range(self.ring.n_envs):
             self.waiting[stream] = self.newest[stream] = -1
             self.counts[stream] = 0
-        self.seen = self.first = 0
+        self.seen = self.oldest = 0
         self.clears = self.ring.state[CLEARS]
         self.edits = self.ring.state[EDITS]
 
@@ -543,8 +518,22 @@ cdef class Starts:
         )
 
 
-def first_of_each(slots):
-    """The slots in their order, each where it comes first."""
-    _, places = np.unique(slots, return_index=True)
-    places.sort()
-    return slots[places]
+def distinct_of(starts, intp_t n, rng):
+    """Draw n different slots of ``starts``, each with the same probability, by its other methods.
+
+    ``starts`` is a ``Starts``, or an object with its methods. Raises ``NotEnoughDataError`` if it has
+    fewer slots.
+    """
+    drawn = np.empty(0, np.intp)
+    if n > len(starts.ring):
+        starts.refuse(n)
+    for _ in range(ROUNDS):
+        if len(drawn) == n:
+            return drawn
+        # A repeated slot is dropped, so each of the others is equally likely.
+        drawn = np.concatenate([drawn, starts.draw(n - len(drawn), rng)])
+        drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+    others = np.setdiff1d(starts.slots(), drawn)
+    if len(drawn) + len(others) < n:
+        starts.refuse(n)
+    return np.concatenate([drawn, rng.permutation(others)[: n - len(drawn)]])

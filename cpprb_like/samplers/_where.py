@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Slots
-from cpprb_like.samplers._starts import Starts, first_of_each
+from cpprb_like.samplers._starts import Starts, distinct_of
 from cpprb_like.samplers._uniform_draws import draw_uniform
 
 __all__ = ["Where"]
 
 CHUNK = 1 << 14  # rows for which the condition is computed at once
 TRIES = 64  # per drawn row, before the condition is computed for all rows
-ROUNDS = 4  # of draws with replacement, before distinct rows are drawn from a list
 LEAST = 32  # rows tried at once: a call for one row takes as long
 
 
@@ -148,18 +147,7 @@ class Where:
 
         Raises ``NotEnoughDataError`` if there are fewer.
         """
-        drawn = np.empty(0, np.intp)
-        if n > len(self.ring):
-            self.refuse(n)
-        for _ in range(ROUNDS):
-            if len(drawn) == n:
-                return drawn
-            # A repeated row is dropped, so each of the others is equally likely.
-            drawn = first_of_each(np.concatenate([drawn, self.draw(n - len(drawn), rng)]))
-        others = np.setdiff1d(self.slots(), drawn)
-        if len(drawn) + len(others) < n:
-            self.refuse(n)
-        return np.concatenate([drawn, rng.permutation(others)[: n - len(drawn)]])
+        return distinct_of(self, n, rng)
 
     def refuse(self, distinct: int | None = None) -> NoReturn:
         """Raise ``NotEnoughDataError``: no row, or fewer than ``distinct``, can be drawn."""
