@@ -154,7 +154,7 @@ class D4rl(Format):
     suffixes = (".hdf5", ".h5")
     lacks = (CUT, OPEN)
 
-    def told_by(self, path: Path) -> bool:
+    def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format."""
         return begins_with(path, MAGIC) or (path.is_file() and path.suffix in self.suffixes)
 

@@ -356,7 +356,7 @@ class DreamerV3(Format):
     keys = ()
     lacks = (BOTH,)
 
-    def told_by(self, path: Path) -> bool:
+    def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format."""
         return path.is_dir() and any(FILE.fullmatch(name) for name in os.listdir(path))  # noqa: PTH208
 

@@ -35,7 +35,6 @@ __all__ = [
     "FINAL",
     "LACKS",
     "OPEN",
-    "EpisodeWriter",
     "Format",
     "Reader",
     "Steps",
@@ -123,29 +122,6 @@ class Writer:
 
     def abandon(self) -> None:
         """Close all files after an error. By default none is open."""
-
-
-class EpisodeWriter(Writer):
-    """Writes whole episodes, each of which takes its memory."""
-
-    def begin(self) -> None:
-        """Begin with no rows."""
-        self._pieces: dict[Place, list[Array]] = {path: [] for path in self.columns}
-
-    def steps(self, at: int, steps: Steps) -> None:
-        """Keep the rows."""
-        del at
-        for path, values in steps.items():
-            self._pieces[path].append(values)
-
-    def end(self, final: Steps) -> None:
-        """Write the rows."""
-        self.whole({path: np.concatenate(found) for path, found in self._pieces.items()}, final)
-        self._pieces = {}
-
-    def whole(self, steps: Steps, final: Steps) -> None:
-        """Write all rows of the episode, and the final step as ``end`` gets it."""
-        raise NotImplementedError
 
 
 class Reader:
@@ -259,7 +235,7 @@ class Format:
         """Whether the values of a field can be written."""
         return is_plain(field)
 
-    def told_by(self, path: Path) -> bool:
+    def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format."""
         raise NotImplementedError
 

@@ -434,7 +434,7 @@ class LeRobot(Format):
         """Whether the values of a field can be written."""
         return is_held(field)
 
-    def told_by(self, path: Path) -> bool:
+    def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format."""
         return path.is_dir() and (path / INFO).is_file()
 

@@ -267,14 +267,11 @@ class Statistics:
             height, width, channels = feature.image_shape
             count, scale, shape = count // (height * width), 255.0, (channels, 1, 1)
         with np.errstate(all="ignore"):
-            deviation = np.sqrt(self._squares / max(1, self.count))
             found = {
                 "min": self._least,
                 "max": self._greatest,
                 "mean": self._mean,
-                "std": deviation,
+                "std": np.sqrt(self._squares / max(1, self.count)),
             }
-            made = {
-                name: np.reshape(values / scale, shape).tolist() for name, values in found.items()
-            }
+            made = {name: np.reshape(one / scale, shape).tolist() for name, one in found.items()}
         return {**made, "count": [count]}

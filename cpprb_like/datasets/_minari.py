@@ -148,11 +148,12 @@ class MinariReader(Reader):
 
     def __init__(self, path: Path, split: str | None = None) -> None:
         super().__init__(path, split)
-        folder = _minari_metadata.data_folder(path)
-        kind = _minari_metadata.storage_of(path)
-        if folder is None or kind is None:
-            raise ValueError(f"{path}: expected a folder with {_minari_metadata.METADATA}")
-        self._metadata = _minari_metadata.read(folder)
+        found = _minari_metadata.load(path)
+        if found is None:
+            expected = f"{_minari_metadata.METADATA} that names one of {_minari_metadata.STORAGES}"
+            raise ValueError(f"{path}: expected a folder with {expected}")
+        folder, self._metadata = found
+        kind = _minari_metadata.storage_of(self._metadata)
         self.about = _minari_metadata.about_of(self._metadata)
         self._images: dict[Place, Leaf] = {}
         storage: type[Hdf5Storage | ArrowStorage] = Hdf5Storage if kind == "hdf5" else ArrowStorage
@@ -292,9 +293,10 @@ class Minari(Format):
     lacks = (CUT, "the infos of resets")
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)
 
-    def told_by(self, path: Path) -> bool:
+    def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format."""
-        return path.is_dir() and _minari_metadata.storage_of(path) in self.storages
+        found = _minari_metadata.load(path) if path.is_dir() else None
+        return found is not None and _minari_metadata.storage_of(found[1]) in self.storages
 
     def find(self, name: str) -> Path | None:
         """Path of the local data set of this name, if Minari has one."""

@@ -29,12 +29,11 @@ __all__ = [
     "Leaf",
     "StoredEpisode",
     "about_of",
-    "data_folder",
     "find",
     "is_tuple",
     "leaves",
+    "load",
     "of_new",
-    "read",
     "storage_of",
     "write",
 ]
@@ -42,6 +41,7 @@ __all__ = [
 METADATA = "metadata.json"
 INFOS, SEED = "infos", "seed"
 ENDS = (("terminations",), ("truncations",))
+STORAGES = "hdf5", "arrow", "parquet"
 VERSION = "0.5.4"  # of Minari, whose layout this is
 ROOT = "MINARI_DATASETS_PATH"
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v[0-9]+")
@@ -66,22 +66,23 @@ class StoredEpisode(NamedTuple):
     columns: Mapping[Place, Any]
 
 
-def data_folder(path: Path) -> Path | None:
-    """The folder that has ``metadata.json``: this one, or ``data`` in it; None if there is none."""
+def load(path: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The folder that has the file, this one or ``data`` in it, and the entries of the file.
+
+    None if there is no data set of Minari's, or in a storage that is not known.
+    """
     for folder in (path, path / "data"):
-        if (folder / METADATA).is_file():
-            return folder
+        file = folder / METADATA
+        if file.is_file():
+            found = load_json(file.read_bytes(), str(file))
+            is_known = isinstance(found, dict) and storage_of(found) in STORAGES
+            return (folder, found) if is_known else None
     return None
 
 
-def storage_of(path: Path) -> str | None:
-    """``"hdf5"``, ``"arrow"`` or ``"parquet"``; None if this is no data set of Minari's."""
-    folder = data_folder(path)
-    if folder is None:
-        return None
-    found = load_json((folder / METADATA).read_bytes(), str(folder / METADATA))
-    storage = found.get("data_format", "hdf5") if isinstance(found, dict) else None
-    return storage if storage in ("hdf5", "arrow", "parquet") else None
+def storage_of(found: Mapping[str, Any]) -> str:
+    """One of ``STORAGES``, if the entries of the file name one."""
+    return str(found.get("data_format", "hdf5"))
 
 
 def _root() -> Path:
@@ -92,7 +93,7 @@ def _root() -> Path:
 def find(name: str) -> Path | None:
     """Where Minari keeps a local data set of this name, if it does."""
     path = _root() / name
-    return path if data_folder(path) else None
+    return path if load(path) else None
 
 
 # ---------------------------------------------------------------------- what is written
@@ -250,15 +251,6 @@ def _leaf(field: Field) -> dict[str, Any]:
         "low": np.full(shape, low, object).tolist(),
         "high": np.full(shape, high, object).tolist(),
     }
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """The entries of the file."""
-    path = folder / METADATA
-    found = load_json(path.read_bytes(), str(path))
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(found).__name__}")
-    return found
 
 
 class Leaf:

@@ -108,7 +108,7 @@ def detect_format(path: str | os.PathLike[str], *, is_new: bool = False) -> str 
     place = as_path("path", path) if is_new else _place(path, "minari")
     for name in FORMATS:
         found = _format(name)
-        if place.suffix in found.suffixes if is_new else found.told_by(place):
+        if place.suffix in found.suffixes if is_new else found.matches(place):
             return name
     return None
 

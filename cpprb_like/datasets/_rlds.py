@@ -21,7 +21,7 @@ import numpy as np
 
 from cpprb_like.datasets import _tfrecord
 from cpprb_like.datasets._files import converted, is_native, need
-from cpprb_like.datasets._format import BOTH, EpisodeWriter, Format, Reader, Steps
+from cpprb_like.datasets._format import BOTH, Format, Reader, Steps, Writer
 from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._images import COLORS, decoded
 from cpprb_like.datasets._model import (
@@ -106,7 +106,7 @@ def _features(columns: Mapping[Place, Field]) -> dict[str, Any]:
     return _dict({"steps": steps, "episode_id": _tensor("int64", (), "bytes")})
 
 
-class RldsWriter(EpisodeWriter):
+class RldsWriter(Writer):
     """Writes a folder of TensorFlow Datasets."""
 
     flags = (("is_terminal",), ("is_last",))
@@ -118,17 +118,28 @@ class RldsWriter(EpisodeWriter):
         name = f"{DATASET}-{SPLIT}.tfrecord-00000-of-00001"
         self._file = (path / name).open("xb")
 
-    def whole(self, steps: Steps, final: Steps) -> None:
-        """Write the record of an episode."""
-        n = self.record.length
-        terminated, truncated = (steps.pop(path) for path in self.flags)
+    def begin(self) -> None:
+        """Begin with no rows: an episode is one record."""
+        self._pieces: list[Steps] = []
+
+    def steps(self, at: int, steps: Steps) -> None:
+        """Add rows to the record."""
+        del at
+        self._pieces.append(steps)
+
+    def end(self, final: Steps) -> None:
+        """Write the record of the episode."""
+        n, pieces = self.record.length, self._pieces
+        terminated, truncated = (
+            np.concatenate([one[path] for one in pieces]) for path in self.flags
+        )
         is_first, is_last, is_terminal = (np.zeros(n + 1, FLAG) for _ in FLAGS)
         is_first[0], is_last[n] = not self.record.is_cut, terminated[-1] or truncated[-1]
         is_terminal[n] = terminated[-1]
         found: Rows = dict(zip(FLAGS, (is_first, is_last, is_terminal), strict=True))
         found[DISCOUNT] = 1 - np.append(terminated, terminated[-1]).astype(FLOAT)
-        for path, values in steps.items():
-            values = np.concatenate([values, final[path]])
+        for path, last in final.items():
+            values = np.concatenate([*(one[path] for one in pieces), last])
             is_list = path == ("reward",) and values.dtype == FLOAT
             found["/".join(path)] = values if is_list else _flat(values, self.columns[path])
         example = {f"steps/{name}": values for name, values in found.items()}
@@ -319,7 +330,7 @@ class Rlds(Format):
     keys = ("description", "citation")
     lacks = (BOTH,)
 
-    def told_by(self, path: Path) -> bool:
+    def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format."""
         return path.is_dir() and (path / FEATURES).is_file() and any(path.glob("*.tfrecord*"))
 

@@ -250,7 +250,7 @@ class Rllib(Format):
     suffixes = (".parquet",)
     lacks = (CUT,)
 
-    def told_by(self, path: Path) -> bool:
+    def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format."""
         if path.is_dir():
             return any(_files_of(path))
