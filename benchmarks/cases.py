@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from budgets import PLAIN, Ahead, AtMost, Budget, Limit
@@ -108,204 +109,147 @@ def cases(effort: Effort) -> Iterator[Case]:
         yield from group(effort)
 
 
+def _case(
+    group: str,
+    name: str,
+    operation: str,
+    /,
+    *budgets: Budget,
+    unit: str = "s",
+    alone: bool = False,
+    **parameters: Any,
+) -> Case:
+    return Case(group, name, operation, parameters, budgets, unit, alone)
+
+
 def _small(effort: Effort) -> Iterator[Case]:
-    kind = {"kind": "small", "rows": effort.rows}
-    group = "Adding"
-    yield Case(group, "add 1 small step", "add_one", kind, (AtMost(2), Ahead(20)))
-    yield Case(group, "add 1 small step, NumPy scalars", "add_one_numpy", kind, (AtMost(2),))
-    yield Case(group, "add 1 small step, float64 to convert", "add_one_double", kind)
-    yield Case(group, "add 64 small steps", "add_many", kind | {"n": 64}, (AtMost(2), Ahead()))
-    yield Case(
-        group, "add 1024 small steps", "add_many", kind | {"n": 1024}, (AtMost(1.5), Ahead())
-    )
-    yield Case(
-        group, "add from 16 environments", "add_envs", kind | {"envs": 16, "n": 16}, (Ahead(),)
-    )
+    small: dict[str, Any] = {"kind": "small", "rows": effort.rows}
+    add, sample = partial(_case, "Adding"), partial(_case, "Sampling")
+    yield add("add 1 small step", "add_one", AtMost(2), Ahead(20), **small)
+    yield add("add 1 small step, NumPy scalars", "add_one_numpy", AtMost(2), **small)
+    yield add("add 1 small step, float64 to convert", "add_one_double", **small)
+    for n, times in ((64, 2), (1024, 1.5)):
+        yield add(f"add {n} small steps", "add_many", AtMost(times), Ahead(), **small, n=n)
+    yield add("add from 16 environments", "add_envs", Ahead(), **small, envs=16, n=16)
     # Beside a method with these arguments and no body, which takes about 50 ns: 1 us, and 2 us.
-    for name, n_envs, mode, times in (
+    for name, envs, mode, times in (
         ("record 1 step of CartPole", 0, "DISABLED", 20),
         ("record a step of 16 CartPoles", 16, "NEXT_STEP", 40),
         ("record a step of 16 CartPoles, SAME_STEP", 16, "SAME_STEP", 40),
         ("record a step of 16 CartPoles, DISABLED", 16, "DISABLED", 40),
     ):
-        steps = {"rows": effort.rows, "envs": n_envs, "mode": mode}
-        yield Case(group, name, "record", steps, (AtMost(times), Ahead()))
-    group = "Sampling"
-    yield Case(group, "sample 0: the cost of the call", "sample_none", kind, (Limit(FIXED_COST),))
+        yield add(name, "record", AtMost(times), Ahead(), rows=effort.rows, envs=envs, mode=mode)
+    yield sample("sample 0: the cost of the call", "sample_none", Limit(FIXED_COST), **small)
     for n in effort.batches:
-        budgets: tuple[Budget, ...] = (Ahead(),)
-        if n == 256:
-            budgets = (AtMost(1.5, plus=FIXED_COST), Ahead(10))
-        yield Case(group, f"sample {n} small steps", "sample", kind | {"n": n}, budgets)
-    yield Case(
-        group, "sample 256 small steps, as tensors", "sample_tensors", kind | {"n": 256}, (Ahead(),)
-    )
-    yield Case(group, "sample 256 distinct small steps", "sample_distinct", kind | {"n": 256})
-    yield Case(group, "sample 256 small steps into a batch", "sample_into", kind | {"n": 256})
+        budgets = (AtMost(1.5, plus=FIXED_COST), Ahead(10)) if n == 256 else (Ahead(),)
+        yield sample(f"sample {n} small steps", "sample", *budgets, **small, n=n)
+    small["n"] = 256
+    yield sample("sample 256 small steps, as tensors", "sample_tensors", Ahead(), **small)
+    yield sample("sample 256 distinct small steps", "sample_distinct", **small)
+    yield sample("sample 256 small steps into a batch", "sample_into", **small)
 
 
 def _wide(effort: Effort) -> Iterator[Case]:
-    kind = {"kind": "wide", "rows": effort.wide_rows}
+    wide: dict[str, Any] = {"kind": "wide", "rows": effort.wide_rows}
     for n in effort.batches:
-        yield Case("Sampling", f"sample {n} wide steps", "sample", kind | {"n": n}, (Ahead(),))
+        yield _case("Sampling", f"sample {n} wide steps", "sample", Ahead(), **wide, n=n)
 
 
 def _images(effort: Effort) -> Iterator[Case]:
-    kind = {"kind": "images", "rows": effort.image_rows}
-    yield Case("Adding", "add 1 pair of images", "add_one", kind, (Ahead(),))
+    images: dict[str, Any] = {"kind": "images", "rows": effort.image_rows}
+    yield _case("Adding", "add 1 pair of images", "add_one", Ahead(), **images)
+    sample = partial(_case, "Sampling")
     for n in effort.batches:
-        yield Case(
-            "Sampling",
-            f"sample {n} pairs of images",
-            "sample",
-            kind | {"n": n},
-            (AtMost(1.15), Ahead()) if n == 32 else (Ahead(),),
-            alone=n * KINDS["images"].nbytes > LARGE,
-        )
-    yield Case(
-        "Sampling",
-        "sample 32 pairs of images, torch loaded",
-        "sample_torch_loaded",
-        kind | {"n": 32},
-        (AtMost(1.15),),
-    )
+        budgets = (AtMost(1.15), Ahead()) if n == 32 else (Ahead(),)
+        alone = n * KINDS["images"].nbytes > LARGE
+        what = f"sample {n} pairs of images"
+        yield sample(what, "sample", *budgets, **images, n=n, alone=alone)
+    what = "sample 32 pairs of images, torch loaded"
+    yield sample(what, "sample_torch_loaded", AtMost(1.15), **images, n=32)
 
 
 def _growth(effort: Effort) -> Iterator[Case]:
     for rows in effort.growth:
-        yield Case(
-            "Growth",
-            f"sample 256 of {rows:.0e} small steps",
-            "sample",
-            {"kind": "small", "rows": rows, "n": 256},
-            (AtMost(1.5, plus=FIXED_COST), Ahead()),
+        yield _case(
+            *("Growth", f"sample 256 of {rows:.0e} small steps", "sample"),
+            *(AtMost(1.5, plus=FIXED_COST), Ahead()),
             alone=rows * KINDS["small"].nbytes > LARGE,
+            kind="small",
+            rows=rows,
+            n=256,
         )
 
 
 def _prioritized(effort: Effort) -> Iterator[Case]:
-    rows = {"rows": effort.leaves}
-    group = "Priorities"
-    yield Case(
-        group, "prioritized: add 1 step", "prioritized_add", rows, (AtMost(1.2, PLAIN), Ahead(20))
-    )
-    yield Case(group, "prioritized: add 1 step with its priority", "prioritized_add_given", rows)
-    yield Case(group, "prioritized: sample 256", "prioritized_draw", rows, (Ahead(),))
-    yield Case(group, "prioritized: new priorities of 256", "prioritized_update", rows, (Ahead(),))
-    yield Case(
-        group,
-        "prioritized: sample 256, new priorities",
-        "prioritized_cycle",
-        rows,
-        (AtMost(2), Ahead(6), Ahead(8, "cpprb")),
-    )
+    rows = effort.leaves
+    for what, operation, *budgets in (
+        ("add 1 step", "add", AtMost(1.2, PLAIN), Ahead(20)),
+        ("add 1 step with its priority", "add_given"),
+        ("sample 256", "draw", Ahead()),
+        ("new priorities of 256", "update", Ahead()),
+        ("sample 256, new priorities", "cycle", AtMost(2), Ahead(6), Ahead(8, "cpprb")),
+    ):
+        name, operation = f"prioritized: {what}", f"prioritized_{operation}"
+        yield _case("Priorities", name, operation, *budgets, rows=rows)
 
 
 def _trees(effort: Effort) -> Iterator[Case]:
+    budgets = (Ahead(), Ahead(2.5, "tianshou"), Ahead(2.5, "torchrl"))
     for n in (32, 256, 1024):
-        tree = {"leaves": effort.leaves, "n": n}
-        budgets = (Ahead(), Ahead(2.5, "tianshou"), Ahead(2.5, "torchrl"))
-        yield Case("Trees", f"tree: find {n} leaves", "tree_find", tree, budgets)
-        yield Case("Trees", f"tree: set {n} leaves", "tree_set", tree, budgets)
-        yield Case("Trees", f"tree: set {n} leaves, sums and least", "tree_set_both", tree, budgets)
+        for what, operation in (
+            (f"find {n} leaves", "tree_find"),
+            (f"set {n} leaves", "tree_set"),
+            (f"set {n} leaves, sums and least", "tree_set_both"),
+        ):
+            yield _case("Trees", f"tree: {what}", operation, *budgets, leaves=effort.leaves, n=n)
 
 
 def _readings(effort: Effort) -> Iterator[Case]:
-    rows = {"rows": effort.rows}
-    group = "n-step"
-    yield Case(group, "3-step: add 1 step", "nstep_add", rows, (Ahead(),))
-    yield Case(group, "3-step: sample 256", "nstep_sample", rows, (AtMost(2, PLAIN), Ahead()))
-    group = "Sequences"
-    steps = {"rows": effort.rows, "n": 64, "length": 80}
-    yield Case(group, "sequences of steps, 64 x 80", "sequences", steps, (AtMost(1.5), Ahead()))
-    yield Case(
-        group,
-        "sequences of steps, 64 x 80, across episodes",
-        "sequences_across",
-        steps,
-        (AtMost(1.5),),
-    )
-    frames = {"rows": 4 * effort.image_rows, "n": 16, "length": 20}
-    yield Case(
-        group, "sequences of frames, 16 x 20", "frame_sequences", frames, (AtMost(1.5), Ahead())
-    )
-    for order, frames_first in (("last", False), ("first", True)):
-        stacks = {"rows": effort.image_rows, "frames_first": frames_first}
-        group = "Stacked frames"
-        yield Case(
-            group, f"stacked pairs, frames {order}: add 1", "stacked_add", stacks, (Ahead(),)
-        )
-        yield Case(
-            group,
-            f"stacked pairs, frames {order}: sample 32",
-            "stacked_sample",
-            stacks | {"n": 32},
-            (AtMost(1.15), Ahead()),
-        )
-        yield Case(
-            group,
-            f"stacked pairs, frames {order}: memory of a step",
-            "stacked_nbytes",
-            stacks,
-            (Limit(STACKED_NBYTES),),
-            unit="B",
-        )
-    yield Case(
-        group,
-        "stacked pairs, frames last, C-contiguous: sample 32",
-        "stacked_sample_contiguous",
-        {"rows": effort.image_rows, "frames_first": False, "n": 32},
-        (Ahead(),),
-    )
+    rows = effort.rows
+    yield _case("n-step", "3-step: add 1 step", "nstep_add", Ahead(), rows=rows)
+    budgets = AtMost(2, PLAIN), Ahead()
+    yield _case("n-step", "3-step: sample 256", "nstep_sample", *budgets, rows=rows)
+    sequences, what = partial(_case, "Sequences"), "sequences of steps, 64 x 80"
+    steps: dict[str, Any] = {"rows": rows, "n": 64, "length": 80}
+    yield sequences(what, "sequences", AtMost(1.5), Ahead(), **steps)
+    yield sequences(f"{what}, across episodes", "sequences_across", AtMost(1.5), **steps)
+    frames: dict[str, Any] = {"rows": 4 * effort.image_rows, "n": 16, "length": 20}
+    what = "sequences of frames, 16 x 20"
+    yield sequences(what, "frame_sequences", AtMost(1.5), Ahead(), **frames)
+    stacked = partial(_case, "Stacked frames")
+    for order, first in (("last", False), ("first", True)):
+        stacks: dict[str, Any] = {"rows": effort.image_rows, "frames_first": first}
+        what, limit = f"stacked pairs, frames {order}", Limit(STACKED_NBYTES)
+        yield stacked(f"{what}: add 1", "stacked_add", Ahead(), **stacks)
+        yield stacked(f"{what}: sample 32", "stacked_sample", AtMost(1.15), Ahead(), **stacks, n=32)
+        yield stacked(f"{what}: memory of a step", "stacked_nbytes", limit, **stacks, unit="B")
+    what, stacks["frames_first"] = "stacked pairs, frames last, C-contiguous: sample 32", False
+    yield stacked(what, "stacked_sample_contiguous", Ahead(), **stacks, n=32)
 
 
 def _rest(effort: Effort) -> Iterator[Case]:
-    rows = {"rows": effort.rows}
-    group = "Training loop"
-    yield Case(group, "DQN on CartPole: an environment step", "loop_step", {}, (Ahead(),))
-    yield Case(group, "DQN on CartPole: of it in the buffer", "loop_in_buffer", {}, (Ahead(),))
-    group = "Files"
-    yield Case(group, "save small steps", "save", rows)  # a crash of the machine may cost it
-    yield Case(group, "save small steps, to the disk", "save_synchronised", rows)
-    yield Case(group, "load small steps", "load", rows, (Ahead(),))
-    images = {"nbytes": effort.saved_nbytes}
-    size = f"{effort.saved_nbytes / 1e9:g} GB of images"
-    yield Case(group, f"save {size}", "save_large", images, (AtMost(2),))
-    yield Case(group, f"load {size}", "load_large", images, (AtMost(2),))
-    yield Case(
-        group, f"save {size} again, 1 % new", "save_again", images, (Ahead(20, "first save"),)
-    )
+    loop, files = partial(_case, "Training loop"), partial(_case, "Files")
+    yield loop("DQN on CartPole: an environment step", "loop_step", Ahead())
+    yield loop("DQN on CartPole: of it in the buffer", "loop_in_buffer", Ahead())
+    yield files("save small steps", "save", rows=effort.rows)  # a crash of the machine may cost it
+    yield files("save small steps, to the disk", "save_synchronised", rows=effort.rows)
+    yield files("load small steps", "load", Ahead(), rows=effort.rows)
+    nbytes, size = effort.saved_nbytes, f"{effort.saved_nbytes / 1e9:g} GB of images"
+    yield files(f"save {size}", "save_large", AtMost(2), nbytes=nbytes)
+    yield files(f"load {size}", "load_large", AtMost(2), nbytes=nbytes)
+    first = Ahead(20, "first save")
+    yield files(f"save {size} again, 1 % new", "save_again", first, nbytes=nbytes)
     if effort.whole:
-        yield Case(group, "import", "import_time", {}, (Ahead(),))
-        yield Case(group, "import, and a first batch", "first_batch_time", {}, (Ahead(),))
+        yield files("import", "import_time", Ahead())
+        yield files("import, and a first batch", "first_batch_time", Ahead())
 
 
 def _memory(effort: Effort) -> Iterator[Case]:
-    group = "Memory"
+    memory = partial(_case, "Memory", unit="B")
     kinds = {"small": "small step"} | ({"images": "pair of images"} if effort.whole else {})
     for kind, what in kinds.items():
-        declared = KINDS[kind].nbytes
-        yield Case(
-            group,
-            f"memory of a {what}, as its repr says",
-            "memory_said",
-            {"kind": kind, "rows": effort.rows_of(kind)},
-            (Limit(1.05 * (declared + 16)),),
-            unit="B",
-        )
-        yield Case(
-            group,
-            f"memory of a {what}",
-            "memory",
-            {"kind": kind, "rows": effort.rows_of(kind)},
-            unit="B",
-            alone=True,
-        )
-        yield Case(
-            group,
-            f"memory of a {what}, the most compact way",
-            "memory_compact",
-            {"kind": kind, "rows": effort.rows_of(kind)},
-            unit="B",
-            alone=True,
-        )
+        of: dict[str, Any] = {"kind": kind, "rows": effort.rows_of(kind)}
+        limit, name = Limit(1.05 * (KINDS[kind].nbytes + 16)), f"memory of a {what}"
+        yield memory(f"{name}, as its repr says", "memory_said", limit, **of)
+        yield memory(name, "memory", **of, alone=True)
+        yield memory(f"{name}, the most compact way", "memory_compact", **of, alone=True)
