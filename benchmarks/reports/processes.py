@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from .wording import digits, grid, quantity
@@ -24,8 +25,14 @@ DRAWN = (32, 256, 1024)
 NONE = "-"
 
 
+Found = dict[tuple[str, str, str, int], dict[str, Any]]  # by package, case, what and actors
+
+
 def processes_tables(results: dict[str, Any]) -> str:
-    """What ``processes.py`` found, and on what."""
+    """The results of ``processes.py``, and the machine."""
+    found = {
+        (one["package"], one["case"], one["what"], one["actors"]): one for one in results["cases"]
+    }
     parts = []
     for case, name in CASES.items():
         parts += [
@@ -33,110 +40,75 @@ def processes_tables(results: dict[str, Any]) -> str:
                 f"Steps that each of 1, 2 or 4 actors adds a second, *{name}*, alone and beside a "
                 f"learner that draws batches of {BATCHES[case]} as fast as it can:"
             ),
-            grid(_rates(results, case)),
+            grid(_rates(found, case)),
         ]
     parts += [
         "From a call of `add` to the moment when a learner can draw the step, median:",
-        grid(_latencies(results)),
+        grid(_latencies(found)),
         (
             "A learner's calls, in times of those of one buffer with as many rows, while nobody "
             "adds; the least of many turns:"
         ),
-        grid(_draws(results)),
+        grid(_draws(found)),
         "Against the targets:",
-        "\n".join(_targets(results)),
+        "\n".join(_targets(found)),
         _people(results),
     ]
     return "\n\n".join(parts)
 
 
-def _find(results: dict[str, Any], package: str, case: str, what: str, actors: int) -> Any:
-    """One measurement; an empty one if there is none."""
-    wanted = {"package": package, "case": case, "what": what, "actors": actors}
-    for one in results["cases"]:
-        if wanted.items() <= one.items():
-            return one
-    return {}
-
-
-def _number(one: dict[str, Any], key: str) -> str:
-    return digits(one[key]) if key in one else NONE
-
-
-def _rates(results: dict[str, Any], case: str) -> list[list[str]]:
-    head = [
-        "",
-        *(f"{n} alone" for n in ACTORS),
-        *(f"{n} beside" for n in ACTORS),
-        *(f"batches beside {n}" for n in ACTORS),
-    ]
-    rows = [head]
+def _rates(found: Found, case: str) -> list[list[str]]:
+    columns = {"{} alone": ("adds",) * 2, "{} beside": ("beside", "adds")}
+    columns["batches beside {}"] = ("beside", "batches")
+    rows = [["", *(name.format(n) for name in columns for n in ACTORS)]]
     for package, name in NAMES.items():
-        alone = [_find(results, package, case, "adds", n) for n in ACTORS]
-        beside = [_find(results, package, case, "beside", n) for n in ACTORS]
-        if not any([*alone, *beside]):
-            continue
-        rows.append(
-            [
-                name,
-                *(_number(one, "adds") for one in alone),
-                *(_number(one, "adds") for one in beside),
-                *(_number(one, "batches") for one in beside),
-            ]
-        )
-    return rows
-
-
-def _latencies(results: dict[str, Any]) -> list[list[str]]:
-    rows = [["", *CASES.values()]]
-    for package in (OURS, CPPRB, REVERB):
-        found = [_find(results, package, case, "latency", 1) for case in CASES]
-        if not any(found):
-            continue
-        rows.append(
-            [
-                NAMES[package],
-                *(quantity(one["latency"], "s") if "latency" in one else NONE for one in found),
-            ]
-        )
-    return rows
-
-
-def _draws(results: dict[str, Any]) -> list[list[str]]:
-    shards = [f"{n} shard{'s' if n > 1 else ''}" for n in SHARDS]
-    rows = [["", "rows", "a buffer", *shards]]
-    for case, name in CASES.items():
-        found = _find(results, OURS, case, "draws", 0)
-        for sampler, what in (
-            ("uniform", "sample"),
-            ("prioritized", "sample"),
-            ("prioritized", "update"),
-        ):
-            for n in DRAWN:
-                key = f"{sampler} {{}} {what} {n}"
-                if key.format(0) not in found:
-                    continue
-                buffer = found[key.format(0)]
-                called = "update_priorities" if what == "update" else f"{sampler} `sample`"
-                rows.append(
-                    [
-                        f"{name}: {called.replace('update_priorities', '`update_priorities`')}",
-                        str(n),
-                        quantity(buffer, "s"),
-                        *(f"{found[key.format(k)] / buffer:.2f}" for k in SHARDS),
-                    ]
-                )
-    return rows
-
-
-def _targets(results: dict[str, Any]) -> list[str]:
-    """What was aimed at, and what was found: the worst of 1, 2 and 4 actors, or shards."""
-
-    def least(package: str, case: str, of: str = OURS) -> float:
-        pairs = [
-            (_find(results, of, case, "adds", n), _find(results, package, case, "adds", n))
+        ones = [
+            (found.get((package, case, what, n), {}), key)
+            for what, key in columns.values()
             for n in ACTORS
         ]
+        if any(one for one, _ in ones):
+            rows.append([name, *(digits(one[key]) if key in one else NONE for one, key in ones)])
+    return rows
+
+
+def _latencies(found: Found) -> list[list[str]]:
+    rows = [["", *CASES.values()]]
+    for package in (OURS, CPPRB, REVERB):
+        ones = [found.get((package, case, "latency", 1), {}) for case in CASES]
+        if any(ones):
+            cells = (quantity(one["latency"], "s") if "latency" in one else NONE for one in ones)
+            rows.append([NAMES[package], *cells])
+    return rows
+
+
+def _draws(found: Found) -> list[list[str]]:
+    shards = [f"{n} shard{'s' if n > 1 else ''}" for n in SHARDS]
+    rows = [["", "rows", "a buffer", *shards]]
+    calls = {
+        "uniform {} sample": "uniform `sample`",
+        "prioritized {} sample": "prioritized `sample`",
+        "prioritized {} update": "`update_priorities`",
+    }
+    for (case, name), (call, called) in product(CASES.items(), calls.items()):
+        ones = found.get((OURS, case, "draws", 0), {})
+        for n in DRAWN:
+            buffer, *drawn = (ones.get(f"{call.format(k)} {n}") for k in (0, *SHARDS))
+            if buffer is not None:
+                times = (f"{one / buffer:.2f}" for one in drawn)
+                rows.append([f"{name}: {called}", str(n), quantity(buffer, "s"), *times])
+    return rows
+
+
+def _targets(found: Found) -> list[str]:
+    """The targets and the results: the worst of 1, 2 and 4 actors, or shards."""
+
+    def least(package: str, case: str) -> float:
+        """How many times what another adds ours adds."""
+        pairs = (
+            (found.get((OURS, case, "adds", n), {}), found.get((package, case, "adds", n), {}))
+            for n in ACTORS
+        )
         return min(
             (a["adds"] / b["adds"] for a, b in pairs if "adds" in a and "adds" in b), default=0
         )
@@ -145,23 +117,22 @@ def _targets(results: dict[str, Any]) -> list[str]:
     for case, name in CASES.items():
         slower = 1 / max(least(ALONE, case), 1e-9)
         lines.append(_target(f"`add` of {name}, in times of one process's", slower, 1.5, most=True))
-        for peer in (CPPRB, REVERB):
-            faster = least(peer, case)
-            if faster:
-                lines.append(_target(f"`add` of {name}, times as fast as {peer}'s", faster, 50))
-    found = _find(results, OURS, "small", "draws", 0)
+        lines += [
+            _target(f"`add` of {name}, times as fast as {peer}'s", faster, 50)
+            for peer in (CPPRB, REVERB)
+            if (faster := least(peer, case))
+        ]
+    drawn = found.get((OURS, "small", "draws", 0), {})
     for sampler in ("uniform", "prioritized"):
         key = f"{sampler} {{}} sample 256"
-        if key.format(0) in found:
-            slower = max(found[key.format(n)] for n in SHARDS) / found[key.format(0)]
+        if key.format(0) in drawn:
+            slower = max(drawn[key.format(n)] for n in SHARDS) / drawn[key.format(0)]
             what = f"{sampler} `sample(256)` of small steps, in times of a buffer's"
             lines.append(_target(what, slower, 1.3, most=True))
-    two = [_find(results, package, "images", "adds", 2) for package in (OURS, COPY)]
-    if all("adds" in one for one in two):
-        share = two[0]["adds"] / two[1]["adds"]
-        lines.append(
-            _target("images of two actors, in times of what copying alone does", share, 0.8)
-        )
+    ours, copied = (found.get((package, "images", "adds", 2), {}) for package in (OURS, COPY))
+    if "adds" in ours and "adds" in copied:
+        what = "images of two actors, in times of what copying alone does"
+        lines.append(_target(what, ours["adds"] / copied["adds"], 0.8))
     return lines
 
 
