@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,7 +32,31 @@ from cpprb_like.schedules import Schedule, check
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from cpprb_like.buffers._tensors import Conversion, TensorBatch, To
+
+    class MadeKeywords(TypedDict, total=False):
+        """Keyword arguments of ``batches`` and ``epoch`` beside ``to``, which has overloads."""
+
+        fields: str | Iterable[str] | None
+        device: Any
+        prefetch: int
+
+    class BatchesKeywords(MadeKeywords, total=False):
+        """Those of ``batches``."""
+
+        beta: float | Schedule | None
+        replace: bool
+        indexes: bool
+
+    class EpochKeywords(MadeKeywords, total=False):
+        """Those of ``epoch``."""
+
+        shuffle: bool
+        drop_last: bool
+        shard: tuple[int, int]
+        seed: Seed
 
     def if_prioritized(method: Method) -> Method:
         """A type cannot tell whether an object has priorities: to it all of a class have some."""
@@ -157,42 +181,19 @@ class Source(Checkpointed):
 
     @overload
     def batches(
-        self,
-        batch_size: int,
-        *,
-        beta: float | Schedule | None = None,
-        replace: bool = True,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-        to: None = None,
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: None = None, **options: Unpack[BatchesKeywords]
     ) -> Batches[Batch]: ...
     @overload
     def batches(
         self,
         batch_size: int,
         *,
-        beta: float | Schedule | None = None,
-        replace: bool = True,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
         to: Literal["numpy", "torch", "jax"],
-        device: Any = None,
-        prefetch: int = 0,
+        **options: Unpack[BatchesKeywords],
     ) -> Batches[TensorBatch]: ...
     @overload
     def batches(
-        self,
-        batch_size: int,
-        *,
-        beta: float | Schedule | None = None,
-        replace: bool = True,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-        to: Callable[[Batch], T],
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: Callable[[Batch], T], **options: Unpack[BatchesKeywords]
     ) -> Batches[T]: ...
     def batches(
         self,
@@ -279,45 +280,19 @@ class Source(Checkpointed):
 
     @overload
     def epoch(
-        self,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        fields: str | Iterable[str] | None = None,
-        shard: tuple[int, int] = (0, 1),
-        seed: Seed = None,
-        to: None = None,
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: None = None, **options: Unpack[EpochKeywords]
     ) -> Batches[Batch]: ...
     @overload
     def epoch(
         self,
         batch_size: int,
         *,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        fields: str | Iterable[str] | None = None,
-        shard: tuple[int, int] = (0, 1),
-        seed: Seed = None,
         to: Literal["numpy", "torch", "jax"],
-        device: Any = None,
-        prefetch: int = 0,
+        **options: Unpack[EpochKeywords],
     ) -> Batches[TensorBatch]: ...
     @overload
     def epoch(
-        self,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        fields: str | Iterable[str] | None = None,
-        shard: tuple[int, int] = (0, 1),
-        seed: Seed = None,
-        to: Callable[[Batch], T],
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: Callable[[Batch], T], **options: Unpack[EpochKeywords]
     ) -> Batches[T]: ...
     def epoch(
         self,
