@@ -83,7 +83,7 @@ cdef intp_t c_kind_of(int typenum) noexcept nogil:
 
 
 cdef intp_t c_kind_of_scalar(PyObject* value) noexcept:
-    """The kind of number that a NumPy scalar is; a subclass in Python may be anything."""
+    """Kind of a NumPy scalar; NO_NUMBER for instances of subclasses, which may be anything."""
     cdef intp_t k
     for k in range(13):
         if c_type(value) == <PyObject*> SCALAR_TYPES[k]:

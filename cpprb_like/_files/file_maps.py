@@ -486,7 +486,7 @@ class Files:
         return boot[:BOOT_NBYTES].tobytes() == now.ljust(BOOT_NBYTES, b"\0")
 
     def _sign(self) -> None:
-        """Write down when the machine was started."""
+        """Record the start of the machine in the file."""
         _sign(self._part(self._places.boot))
 
     def _part(self, place: tuple[int, int]) -> Bytes:
@@ -494,7 +494,7 @@ class Files:
         return self._memory[offset : offset + nbytes]
 
     def keep(self, ring: Ring) -> None:
-        """Have a ring over this memory keep in files what its chained fields keep aside."""
+        """Put the overflow of a ring over this memory into files."""
         layout, is_new = self.layout, self.mode in ("x", "w")
         state = layout.state(self.arena)
         written, base = int(state[WORD_WRITTEN]), int(state[WORD_HANDLE_BASE])

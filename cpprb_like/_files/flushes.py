@@ -1,4 +1,4 @@
-"""What the last ``flush`` wrote, found again after a crash of the machine.
+"""Log of flushes: restores the rows of the last ``flush`` after a crash of the machine.
 
 The system writes the pages of a mapped file when it likes. So after a crash each page, or part of
 one, is as it was at the last flush or as at any time since. A log beside the rows has what the

@@ -1,4 +1,4 @@
-"""What a process that was killed left half-done in the memory of a buffer: found, and set right.
+"""Recovery of a buffer in a file after its process was killed: undoes half-done work.
 
 Rows that were being written over others are left out, as absent rows; what was being edited is
 undone; and what the header says of the rows is derived from them. All of this can be interrupted

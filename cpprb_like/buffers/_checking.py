@@ -1,4 +1,4 @@
-"""Whether a buffer holds, and gives, what it should: whatever is known twice is compared.
+"""``rb.check()``: compares all state of a buffer that can be derived in two ways.
 
 Rows are put in order of time by NumPy here, from the header and the flags alone, and what the
 compiled core and the views say is compared with that. For tests and for hunting defects; ``sample``
@@ -87,7 +87,7 @@ def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = N
 
 
 class _Extent:
-    """Which rows are in the ring."""
+    """Range of the row ids in the ring."""
 
     def __init__(self, layout: Layout, arena: NDArray[np.uint8]) -> None:
         self.capacity, self.n_envs = layout.capacity, layout.n_envs

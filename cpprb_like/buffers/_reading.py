@@ -1,4 +1,4 @@
-"""What a view reads: its layers over the rows of one ring, and one batch while it is read.
+"""Reader of a view: its layers over the rows of one ring, and one batch while it is read.
 
 The layers say which rows they need and which columns they make; nothing here knows one of them. Not
 here: what a layer does (``views``), which rows are drawn (``samplers``), and the methods that users

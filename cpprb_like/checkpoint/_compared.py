@@ -1,4 +1,4 @@
-"""What was edited since a state was saved, of rows that nobody watched: compared with its files.
+"""Edits since a state was saved, found by comparing rows with the files of the state.
 
 For rows that other processes write. It costs reading the files of the rows that are still there,
 and no writing. Not here: what is written of the edited rows (``_segments``).

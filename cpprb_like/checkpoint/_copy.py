@@ -1,4 +1,4 @@
-"""A state of a checkpoint into another folder, file by file.
+"""``copy``: copies a state of a checkpoint into another folder, file by file.
 
 Nothing is loaded: no class, function or environment of the caller is needed, and little memory. The
 copy has the number of the original, which its files have in their names.

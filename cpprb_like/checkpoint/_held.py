@@ -1,4 +1,4 @@
-"""What buffers have of checkpoints: base classes of what is saved, and what was edited since.
+"""``Savable``: base classes of objects that are saved, and the edits since a save.
 
 Buffers are made of these, so they need nothing of what writes and reads files (``_save``,
 ``_load``): that is imported by those who save or load.

@@ -1,4 +1,4 @@
-"""Loading: a state of a folder -> the object that was saved, or the values of one that is there.
+"""Loading: makes the object of a saved state, or restores its values in an existing one.
 
 Not here: rows (``_rows_back``), other values (``_values``), and the methods that users call
 (``_saved``).
@@ -105,7 +105,7 @@ class State:
     def decode(
         self, targets: Mapping[str, Target], replace: Mapping[str, Any]
     ) -> tuple[Any, Decoder]:
-        """The object, and by path what there is in it."""
+        """The saved object, and the decoder, which has its parts by path."""
         options = self._options
         salvage = self.damage.append if options.salvage else None
 

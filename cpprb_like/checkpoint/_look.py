@@ -1,4 +1,4 @@
-"""A look at a checkpoint: what is in it, without the object that was saved.
+"""Description of a checkpoint, without the object that was saved.
 
 All but the rows comes from the manifest, so no class of the caller is needed, nor functions or
 environments. The rows of one ring are read into a plain ``ReplayBuffer``, and only the fields that

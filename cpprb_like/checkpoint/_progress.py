@@ -1,4 +1,4 @@
-"""How far a save or a load is, and who is told: a function, or a bar of tqdm."""
+"""Progress of a save or a load: reported to a function, or shown by a bar of tqdm."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Progress:
 
 @contextlib.contextmanager
 def shown(progress: Tell) -> Iterator[Callable[[int, int], None] | None]:
-    """What is told of the progress: the caller's function, a bar, or nothing."""
+    """Receiver of the progress: the caller's function, a bar, or None."""
     if callable(progress):
         yield progress
         return

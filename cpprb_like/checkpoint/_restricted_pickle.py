@@ -147,7 +147,7 @@ def _take(stack: list[int], kinds: Sequence[pickletools.StackObject]) -> list[in
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds stand-ins in place of classes and functions."""
+    """Unpickler that uses stand-ins in place of classes and functions."""
 
     def __init__(self, file: io.BytesIO, objects: Sequence[str]) -> None:
         super().__init__(file)

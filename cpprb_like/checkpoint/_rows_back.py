@@ -1,4 +1,4 @@
-"""Segments back into the memory of a ring, which may have another capacity and fewer fields.
+"""Reads segments into the memory of a ring, which may have another capacity and fewer fields.
 
 A row keeps its id, so it finds its place in a ring of any capacity, and so does whatever else goes
 by ids. Rows that the ring has room for and the files do not have are absent. Not here: what the

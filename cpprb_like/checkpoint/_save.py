@@ -1,4 +1,4 @@
-"""Saving: what is written for a buffer, and in which order.
+"""Saving: plans what a save writes for a buffer, and writes it in order.
 
 First all is looked at, while writers wait: which rows there are, the index bytes and the attributes
 are copied, and it is planned what to write. Then files are written, which takes long, and writers

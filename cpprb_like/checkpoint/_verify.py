@@ -1,6 +1,6 @@
-"""Whether every file of a checkpoint is what was written, and what is lost if not.
+"""``verify``: checks every file of a checkpoint, and counts the rows that damage costs.
 
-Each file that a state names is read once and kept nowhere: its length, its checksum, and the header
+Each file that a state names is read once and not stored: its length, its checksum, and the header
 that the manifest promises. Rows are read into memory only where something is damaged, to count
 those that are lost.
 """

@@ -1,4 +1,4 @@
-"""What the formats of Arrow share: fields as columns, and the rows of Parquet files in any order.
+"""Common parts of the formats of Arrow: fields as columns, rows of Parquet files in any order.
 
 A value of shape ``(2, 3)`` is a fixed-size list of fixed-size lists.
 """

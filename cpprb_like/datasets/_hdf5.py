@@ -1,4 +1,4 @@
-"""What the formats in HDF5 share: data sets of known size, and files from unknown sources.
+"""Common parts of the formats in HDF5: data sets of known size, files from unknown sources.
 
 A file is not trusted. Links to other files, data stored in other files, and sizes that the
 file has no bytes for are refused before anything is read; and nothing is read but numbers.

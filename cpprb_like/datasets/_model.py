@@ -1,6 +1,6 @@
-"""What a data set is, whatever its format: fields, what each of them means, and the episodes.
+"""Model of a data set in any format: fields, their meaning, and episodes.
 
-``Header`` says it of a data set that is written or read. Not here: how a buffer becomes a header
+``Header`` describes a data set that is written or read. Not here: how a buffer becomes a header
 (``_from_buffer``) and back (``_into_buffer``), and how columns become fields (``_header_builder``).
 """
 

@@ -1,4 +1,4 @@
-"""Which rows of RLlib's files are of one episode.
+"""Episodes of RLlib's files: finds the rows that belong to each.
 
 A row has the name of its episode, and at best ``t``, which counts its steps. RLlib's own recorder
 leaves ``t`` out and spreads its rows over files, in each of which several episodes go on by turns:

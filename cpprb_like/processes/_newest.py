@@ -1,4 +1,4 @@
-"""The newest rows of all actors together, where each keeps as many as there may be in all.
+"""Selection of the newest rows of all actors together, by the times of their rows.
 
 Each actor writes down when it added each row. A learner leaves out the oldest rows, as if they had
 been deleted; the actor that holds them does not know. Not here: which rows are drawn

@@ -1,4 +1,4 @@
-"""One writer's rows in shared memory: the file, the buffer that writes it, and one that follows it.
+"""Shards: the rows of one writer in shared memory, its buffer, and buffers that follow it.
 
 A shard is a buffer in a file, as ``mmap_prefix`` makes it, on memory. One process at a time writes
 to it, without a lock; any number of processes read it meanwhile. Not here: which process writes to

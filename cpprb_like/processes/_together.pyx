@@ -640,8 +640,7 @@ cdef class WeightsTogether:
     cdef intp_t c_slot(self, int64_t index) noexcept:
         """The slot of the row that an index names; ``GONE``, or ``NO_ROW`` if it never named one.
 
-        A row that another process has hidden is gone, as one that it has written over: who drew it
-        cannot know.
+        A row that another process has hidden counts as overwritten: a learner cannot distinguish them.
         """
         cdef intp_t slot, number = <intp_t> (index & self.ring.mask)
         cdef int64_t handle = index >> self.ring.bits

@@ -1,4 +1,4 @@
-"""What each learner has drawn and updated, for all processes to see.
+"""Counts of what each learner has drawn and updated, in shared memory.
 
 Each learner has three words in shared memory, to which it alone writes. Not here: which updates are
 too late (``processes._together``), and the reader of the words (``_replay``).

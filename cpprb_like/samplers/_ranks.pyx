@@ -131,7 +131,7 @@ cdef class Ranks:
     # ------------------------------------------------------------------ weights of ranks
 
     cdef intp_t c_cell(self, int64_t rank) noexcept nogil:
-        """The cell above whose lower end so many ranks are: of ``rank + 1``."""
+        """The cell of ``rank + 1``."""
         return c_cell_of(rank, self.bits)
 
     cdef float64_t c_sum(self, int64_t rank) noexcept nogil:

@@ -314,7 +314,7 @@ cdef float64_t[::1] c_powers(float64_t gamma, intp_t size):
 
 
 cdef inline float64_t c_number(const char* value, bint single) noexcept nogil:
-    """The number at an address, which may be any."""
+    """Read a number at an address of any alignment."""
     cdef float32_t narrow
     cdef float64_t wide
     if single:
@@ -325,7 +325,7 @@ cdef inline float64_t c_number(const char* value, bint single) noexcept nogil:
 
 
 cdef inline void c_put(char* to, float64_t number, bint single) noexcept nogil:
-    """Write a number at an address, which may be any."""
+    """Write a number at an address of any alignment."""
     cdef float32_t narrow = <float32_t> number
     if single:
         memcpy(to, &narrow, sizeof(narrow))

@@ -1,4 +1,4 @@
-"""What only cpprb has: hindsight, whole episodes, processes, and its training loop.
+"""Classes that only cpprb has: hindsight, whole episodes, processes, and its training loop.
 
 ``from cpprb_like import ...`` gives all of these names, as programs written for cpprb ask for them.
 """

@@ -1,4 +1,4 @@
-"""What keras-gym's classes share: errors, and how they read the actions of an environment."""
+"""Common parts of keras-gym's classes: errors, and the actions of an environment."""
 
 from __future__ import annotations
 

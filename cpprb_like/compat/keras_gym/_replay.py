@@ -332,7 +332,7 @@ class ExperienceReplayBuffer(ForEnv):
         )
 
     def _draw(self, steps: ReplayBuffer, written: int, n: int) -> Found:
-        """Slots at which a transition is: see ``_look``."""
+        """Draw n slots at which a transition starts: see ``_look``."""
         found: list[Found] = []
         missing, rejected = n, 0
         while missing and rejected < PATIENCE * n:

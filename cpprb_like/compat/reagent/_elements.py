@@ -1,4 +1,4 @@
-"""What a buffer stores under a name: how it is inferred from an example, stored, and given out.
+"""Elements of ReAgent's buffer: values under a name, inferred from an example, stored, returned.
 
 Three kinds: dense arrays, id lists and id-score lists; and the errors that refuse values. Not here:
 the rows (``_rows``).

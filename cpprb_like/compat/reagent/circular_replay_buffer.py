@@ -1,4 +1,4 @@
-"""ReAgent's module of this name.
+"""ReAgent's module ``circular_replay_buffer``: its names for ``ReplayBuffer``.
 
 The classes are made elsewhere, so that they are the same ones under whatever name this module is
 imported.

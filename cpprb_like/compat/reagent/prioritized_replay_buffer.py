@@ -1,4 +1,4 @@
-"""ReAgent's module of this name; see ``circular_replay_buffer``."""
+"""ReAgent's module ``prioritized_replay_buffer``; see ``circular_replay_buffer``."""
 
 from cpprb_like.compat.reagent._prioritized import PrioritizedReplayBuffer
 

@@ -1,4 +1,4 @@
-"""ReAgent's module of this name; see ``circular_replay_buffer``."""
+"""ReAgent's module ``sum_tree``; see ``circular_replay_buffer``."""
 
 from cpprb_like.compat.reagent._sum_tree import SumTree
 

@@ -1,4 +1,4 @@
-"""ReAgent's module of this name: a buffer as a table of logged steps."""
+"""ReAgent's module ``utils``: a buffer as a table of logged steps."""
 
 from __future__ import annotations
 
