@@ -10,8 +10,13 @@ __version__ = "0.1.0"
 
 
 def _hidden() -> list[str]:
-    """Modules whose package is not installed: a star import takes each name that is listed."""
-    return [] if find_spec("gymnasium") else ["cpprb_like.integrations.gymnasium"]
+    """What can be imported and is not listed.
+
+    These are the names that only programs written for cpprb need, and those of a package that is
+    not installed: a star import takes each name that is listed.
+    """
+    of_cpprb = ["cpprb_like.compat.cpprb", "create_before_add_func"]
+    return of_cpprb if find_spec("gymnasium") else [*of_cpprb, "cpprb_like.integrations.gymnasium"]
 
 
 __getattr__, _names = attach(__name__, __file__, _hidden)

@@ -6,6 +6,7 @@ from cpprb_like.buffers import ReplayBuffer as ReplayBuffer
 from cpprb_like.buffers import ReplayMemory as ReplayMemory
 from cpprb_like.buffers import ReverseReplayBuffer as ReverseReplayBuffer
 from cpprb_like.buffers import create_buffer as create_buffer
+from cpprb_like.checkpoint import load as load
 from cpprb_like.compat.cpprb import HindsightReplayBuffer as HindsightReplayBuffer
 from cpprb_like.compat.cpprb import MPPrioritizedReplayBuffer as MPPrioritizedReplayBuffer
 from cpprb_like.compat.cpprb import MPReplayBuffer as MPReplayBuffer
@@ -15,9 +16,13 @@ from cpprb_like.errors import NotEnoughDataError as NotEnoughDataError
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder as GymnasiumRecorder
 from cpprb_like.integrations.gymnasium import create_before_add_func as create_before_add_func
 from cpprb_like.integrations.gymnasium import create_env_dict as create_env_dict
+from cpprb_like.limiters import RateLimited as RateLimited
+from cpprb_like.processes import SharedReplay as SharedReplay
 from cpprb_like.samplers import LaBERlazy as LaBERlazy
 from cpprb_like.samplers import LaBERmax as LaBERmax
 from cpprb_like.samplers import LaBERmean as LaBERmean
+from cpprb_like.samplers import Prioritized as Prioritized
+from cpprb_like.samplers import Uniform as Uniform
 from cpprb_like.views import Among as Among
 from cpprb_like.views import FrameStacks as FrameStacks
 from cpprb_like.views import Hindsight as Hindsight

@@ -30,7 +30,7 @@ def attach(
     room, file : str
         ``__name__`` and ``__file__`` of the room. The stub stands beside that file.
     hidden : callable
-        Modules whose names can be used and are not listed.
+        Names, and modules all of whose names, that can be used and are not listed.
 
     Raises
     ------
@@ -48,7 +48,10 @@ def attach(
     def get(name: str) -> Any:
         found: Any
         if name == "__all__":
-            found = sorted(name for name, home in homes().items() if home not in hidden())
+            left_out = hidden()
+            found = sorted(
+                name for name, home in homes().items() if not {name, home} & set(left_out)
+            )
         elif name in homes():
             found = getattr(import_module(homes()[name]), name)
         else:

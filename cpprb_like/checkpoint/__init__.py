@@ -12,7 +12,8 @@ whether its files are in order, and ``_copy`` copies a state.
 What is public: ``Checkpointed``, the base class with ``save``, ``save_async``, ``load`` and
 ``restore``; ``save`` and ``load``, for whatever can be saved, a ``Savable``; ``Saving``, a save in
 another thread; ``DamagedError`` and ``CancelledError``; and what the command line is made of:
-``Look``, ``states``, ``rows_of``, ``verify``, ``copy`` and ``describe_transitions``.
+``Look``, ``states``, ``rows_of``, ``verify`` and its ``Verdict``, ``copy`` and
+``describe_transitions``. Parts of their results can be imported and are not listed.
 
 Beside that, ``_cpprb_files`` writes and reads the files of cpprb's ``save_transitions``: one file,
 rows by value.
@@ -23,4 +24,6 @@ nothing here knows the buffers.
 
 from cpprb_like._arguments.later import attach
 
-__getattr__, __dir__ = attach(__name__, __file__)
+_PARTS = ("AS_IT_IS", "Damage", "Field", "Held", "Rows", "Transitions")
+
+__getattr__, __dir__ = attach(__name__, __file__, lambda: _PARTS)

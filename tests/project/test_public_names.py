@@ -175,6 +175,28 @@ def test_a_star_import_without_gymnasium_has_the_other_names() -> None:
     assert done.stdout.split() == ["Mixture", "False", "False", "False"], done.stderr
 
 
+OF_CPPRB = (
+    *("HindsightReplayBuffer", "MPPrioritizedReplayBuffer", "MPReplayBuffer"),
+    *("SelectiveReplayBuffer", "create_before_add_func", "train"),
+)
+
+
+@pytest.mark.parametrize("name", OF_CPPRB)
+def test_what_only_programs_of_cpprb_need_is_there_and_not_listed(name: str) -> None:
+    """``from cpprb_like import MPReplayBuffer`` works, and a newcomer does not meet the name."""
+    if name == "create_before_add_func":
+        need("gymnasium")
+    assert getattr(cpprb_like, name).__name__ == name
+    assert name not in PACKAGE.__all__
+    assert name not in dir(cpprb_like)
+
+
+def test_what_a_newcomer_types_is_listed() -> None:
+    """Names of the guide's first pages are those of the package."""
+    first = {"Among", "Prioritized", "RateLimited", "SharedReplay", "Uniform", "load"}
+    assert first <= set(PACKAGE.__all__)
+
+
 def test_only_public_names_are_listed() -> None:
     """``dir()`` is what may be used, and not what the module imported for itself."""
     assert dir(cpprb_like) == sorted([*PACKAGE.__all__, "__version__"])

@@ -1,6 +1,7 @@
 """Classes that only cpprb has: hindsight, whole episodes, processes, and its training loop.
 
-``from cpprb_like import ...`` gives all of these names, as programs written for cpprb ask for them.
+``from cpprb_like import MPReplayBuffer`` gives each of these names, as in programs written for
+cpprb. ``__all__`` of the package lists none of them.
 """
 
 from cpprb_like.compat.cpprb._hindsight import HindsightReplayBuffer
