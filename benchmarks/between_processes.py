@@ -89,21 +89,17 @@ class Ours(Package):
         self.replay = SharedReplay(SIZES[case], FIELDS[case], writers=actors)
 
     def adder(self) -> Callable[[Step], object]:
-        """See ``Package.adder``."""
         add = self.replay.actor().add
         return lambda step: add(**step)
 
     def sampler(self) -> Callable[[], object]:
-        """See ``Package.sampler``."""
         learner, n = self.replay.learner(seed=0), BATCHES[self.case]
         return lambda: learner.sample(n)
 
     def counter(self) -> Callable[[], int]:
-        """See ``Package.counter``."""
         return self.replay.learner(seed=0).__len__
 
     def close(self) -> None:
-        """See ``Package.close``."""
         self.replay.close()
 
 
@@ -111,14 +107,12 @@ class OneProcess(Package):
     """A ``ReplayBuffer`` in each process, without the cost of sharing."""
 
     def adder(self) -> Callable[[Step], object]:
-        """See ``Package.adder``."""
         from cpprb_like import ReplayBuffer  # noqa: PLC0415
 
         add = ReplayBuffer(SIZES[self.case] // self.actors, FIELDS[self.case]).add
         return lambda step: add(**step)
 
     def sampler(self) -> Callable[[], object]:
-        """See ``Package.sampler``."""
         from cpprb_like import ReplayBuffer  # noqa: PLC0415
 
         buffer, n = ReplayBuffer(SIZES[self.case], FIELDS[self.case], seed=0), BATCHES[self.case]
@@ -131,7 +125,6 @@ class Copying(Package):
     """NumPy's copy of a step into memory of the process's own: the floor of ``add``."""
 
     def adder(self) -> Callable[[Step], object]:
-        """See ``Package.adder``."""
         size = SIZES[self.case] // self.actors
         memory = {
             name: np.ones((size, *np.atleast_1d(spec["shape"])), spec["dtype"])
@@ -162,16 +155,13 @@ class Cpprb(Package):
         )
 
     def adder(self) -> Callable[[Step], object]:
-        """See ``Package.adder``."""
         add = self.buffer.add
         return lambda step: add(**step)
 
     def sampler(self) -> Callable[[], object]:
-        """See ``Package.sampler``."""
         return lambda: self.buffer.sample(BATCHES[self.case])
 
     def counter(self) -> Callable[[], int]:
-        """See ``Package.counter``."""
         get: Callable[[], int] = self.buffer.get_stored_size
         return get
 
@@ -201,7 +191,6 @@ class Reverb(Package):
         return importlib.import_module("reverb").Client(f"localhost:{self.port}")
 
     def adder(self) -> Callable[[Step], object]:
-        """See ``Package.adder``."""
         self.client = self._client()
         self.writer = writer = self.client.trajectory_writer(num_keep_alive_refs=1)
         fields = FIELDS[self.case]
@@ -221,11 +210,9 @@ class Reverb(Package):
         return add
 
     def finish(self) -> None:
-        """See ``Package.finish``."""
         self.writer.flush()
 
     def sampler(self) -> Callable[[], object]:
-        """See ``Package.sampler``."""
         reverb, n = importlib.import_module("reverb"), BATCHES[self.case]
         dataset = reverb.TrajectoryDataset.from_table_signature(
             f"localhost:{self.port}", self.TABLE, max_in_flight_samples_per_worker=2 * n
@@ -234,12 +221,10 @@ class Reverb(Package):
         return lambda: next(batches)
 
     def counter(self) -> Callable[[], int]:
-        """See ``Package.counter``."""
         client = self._client()
         return lambda: int(client.server_info()[self.TABLE].current_size)
 
     def close(self) -> None:
-        """See ``Package.close``."""
         self.stop.set()
         self.server.join(LATE)
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from programs import answer
+
 RESULTS = Path(__file__).resolve().parent / "results"
 NUMBERS, PICTURE = RESULTS / "learning_curves.json", RESULTS / "learning_curves.svg"
 SEEDS = (0, 1, 2)
+LIMIT = 3600.0  # seconds of a run
 EPISODES = 5  # of each evaluation, by the greedy policy
 BUFFERS = {
     "CartPole-v1, DQN": ("Stable-Baselines3", "cpprb_like", "prioritized, 3-step"),
@@ -94,7 +96,8 @@ def train(case: str, buffer: str, seed: int) -> dict[str, Any]:
 
 
 def run_all() -> None:
-    """Every run that is not there yet, one after another; the numbers are kept after each."""
+    """Every run that is not there yet, one after another; each is written at once."""
+    os.environ["OMP_NUM_THREADS"] = "1"
     runs = json.loads(NUMBERS.read_text("utf-8"))["runs"] if NUMBERS.exists() else []
     done = {(run["case"], run["buffer"], run["seed"]) for run in runs}
     for case, buffers in BUFFERS.items():
@@ -102,10 +105,11 @@ def run_all() -> None:
             for buffer in buffers:
                 if (case, buffer, seed) in done:
                     continue
-                command = [sys.executable, __file__, "--one", case, buffer, str(seed)]
-                one = {**os.environ, "OMP_NUM_THREADS": "1"}
-                made = subprocess.run(command, env=one, capture_output=True, text=True, check=True)
-                runs.append(json.loads(made.stdout.splitlines()[-1]))
+                one = "--one", case, buffer, str(seed)
+                run = answer(Path(sys.executable), Path(__file__).name, *one, timeout=LIMIT)
+                if "error" in run:
+                    sys.exit(f"{case}, {buffer}, seed {seed}: {run['error']}")
+                runs.append(run)
                 print(f"{case}, {buffer}, seed {seed}: {runs[-1]['seconds']:.0f} s", flush=True)
                 NUMBERS.write_text(json.dumps(described(runs), indent=1) + "\n", "utf-8")
 
