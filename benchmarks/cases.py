@@ -33,7 +33,7 @@ class Effort:
     saved_nbytes: int  # of the buffers of images that are saved
     growth: tuple[int, ...]
     batches: tuple[int, ...]
-    learner_rows: int  # of pairs of stacked images, that a learner waits for
+    learner_rows: int  # of pairs of stacked images; a learner waits for batches of up to 256
     learner_steps: int  # with batches of 32
     whole: bool = True  # False: no imports, and no memory of images
 
@@ -84,7 +84,7 @@ EFFORTS = {
         saved_nbytes=5_000_000,
         growth=(10_000,),
         batches=(32, 256),
-        learner_rows=200,
+        learner_rows=300,
         learner_steps=4,
     ),
 }

@@ -215,6 +215,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="with batches of 32")
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=[*CONTENDERS])
     options = parser.parse_args()
+    if options.rows < max(options.batch_sizes):  # an epoch would have no batch, and never end
+        parser.error(f"--rows: expected at least {max(options.batch_sizes)}, got {options.rows}")
     torch.set_num_threads(1)
     cases = [
         measured(name, options.rows, n, options.steps)

@@ -218,6 +218,12 @@ def test_case_names_are_unique() -> None:
         assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_a_learner_has_rows_for_its_largest_batch(effort: str) -> None:
+    """Epochs of fewer rows had no whole batch, and a smoke run never ended."""
+    assert EFFORTS[effort].learner_rows >= 256
+
+
 def test_a_shelf_holds_one_thing() -> None:
     """What is asked for again is there; what came before has gone."""
     shelf, made = Shelf(), []
