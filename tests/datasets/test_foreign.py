@@ -111,6 +111,17 @@ def test_of_two_data_sets_of_one_name_d4rls_is_read(tmp_path: Path) -> None:
     assert rows["next_obs_2"].tolist() == [8, 8]
 
 
+def test_a_file_of_d4rl_without_rows_is_refused(tmp_path: Path) -> None:
+    """As data sets of other formats are; the message names the file."""
+    steps = ("observations", "actions", "rewards", "terminals", "timeouts")
+    with need("h5py").File(tmp_path / "x.hdf5", "w") as file:
+        for name in steps:
+            file[name] = np.zeros(0)
+    for read in (describe, ReplayBuffer.from_dataset):
+        with pytest.raises(ValueError, match=r"x\.hdf5: expected an episode with rows, got none"):
+            read(tmp_path / "x.hdf5")
+
+
 def write_minari(path: Path, seed: Any = 3, n: int = 1, **more: Any) -> None:
     """A data set of Minari's of n episodes of three steps."""
     h5py = need("h5py")
