@@ -34,7 +34,7 @@ cdef class Chain:
     cdef ndarray choices             # for each row of a call: where ``c_write`` writes a value; see ``c_reserve``
     cdef int64_t promise             # of a ring that follows another: the tag of the values in ``latest_data``
     cdef bint is_promise_read        # ... and whether one of them was read since
-    cdef readonly tuple asides       # Overflow of what is kept aside
+    cdef readonly tuple asides       # its ``Overflow``, one or two
     cdef readonly int64_t compared   # values that were compared with a neighbouring row's so far ...
     cdef readonly int64_t apart      # ... and of them those that went to the overflow as a whole
 

@@ -32,7 +32,7 @@ cdef enum:
 cdef enum:  # where the next value of a row is
     FOLLOWS = 0              # in the next row
     KEPT_WHOLE = 1
-    KEPT_FRAME = 2           # it is the row's own stack, moved on by the frame that was kept
+    KEPT_FRAME = 2           # the row's own stack, shifted by a frame that is stored apart
 
 
 cdef class Chain:
@@ -92,7 +92,7 @@ cdef class Chain:
         return 0
 
     cdef tuple c_held(self):
-        """The memory of values that are kept aside: it stays as it is while somebody has this."""
+        """The memory of the overflow: it stays allocated while this reference exists."""
         return ()
 
     cdef void c_aim(
@@ -122,7 +122,7 @@ cdef class Chain:
         return self.tags[self.which] == tag
 
     cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
-        """Follow what another process has kept aside for the rows from ``oldest`` to ``written``.
+        """Follow the overflow that another process has written for the rows from ``oldest`` to ``written``.
 
         False if it has to be tried again.
         """
@@ -202,7 +202,7 @@ cdef void c_close(Values* values) noexcept:
 def follow_file(Chain chain not None, cnp.ndarray memory not None):
     """Read the value of the newest row of each stream from memory that another process keeps them in.
 
-    See ``use_file`` for ``memory``. Whoever follows the rows says by ``c_find_promises`` which are the newest.
+    See ``use_file`` for ``memory``. A follower of the rows calls ``c_find_promises`` to find the newest.
     """
     chain.latest, chain.tags = memory, <int64_t*> cnp.PyArray_DATA(memory)
     chain.c_find_promises(0)
@@ -231,12 +231,12 @@ def use_file(Chain chain not None, cnp.ndarray memory not None, int64_t tag, cnp
 
 def load(Chain chain not None, saved):
     """Restore a state that ``save`` returned; ``ValueError`` if it does not fit."""
-    latest, seen, kept = saved
+    latest, seen, queues = saved
     shapes = (chain.n_envs, chain.nbytes), (chain.n_envs,)
     if (latest.shape, seen.shape) != shapes or (latest.dtype, seen.dtype) != (np.uint8,) * 2:
         raise ValueError(f"field {chain.name!r}: expected newest values of shape {shapes}")
     chain.latest[...], chain.seen[...] = latest, seen
-    for aside, values in zip(chain.asides, kept, strict=True):
+    for aside, values in zip(chain.asides, queues, strict=True):
         aside.load(values)
 
 
@@ -306,7 +306,7 @@ cdef class FrameStack(Chain):
         cdef const char* values = rows.values[self.place]
         cdef const char* value
         cdef const uint8_t* choices = <const uint8_t*> cnp.PyArray_DATA(self.choices)
-        cdef char* kept
+        cdef char* found
         cdef intp_t k, frame
         cdef int64_t row, needed = rows.first + rows.n - self.n_frames
         cdef bint has_before
@@ -324,9 +324,9 @@ cdef class FrameStack(Chain):
                 run = 0
                 self.apart += has_before
                 if row >= needed:
-                    kept = self.older.c_push(row)
+                    found = self.older.c_push(row)
                     for frame in range(self.depth - 1):
-                        self.c_split(value, frame, kept + frame * self.frame_nbytes)
+                        self.c_split(value, frame, found + frame * self.frame_nbytes)
             self.runs[row % self.capacity] = run
             self.c_split(value, self.depth - 1, <char*> self.c_frame(row))
         self.c_keep_latest(rows, values)
@@ -381,16 +381,16 @@ cdef class FrameStack(Chain):
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
         """Find the frames of the value of a row, oldest first."""
         cdef intp_t run = self.runs[row % self.capacity], age
-        cdef const char* kept = NULL
+        cdef const char* found = NULL
         if run < self.depth - 1:
-            kept = self.older.c_find(row - run * self.n_envs)
+            found = self.older.c_find(row - run * self.n_envs)
         # Memory that was damaged (a mapped file, say) gives wrong frames, but only those there are.
         if run * self.n_envs > row:
             run = <intp_t> (row // self.n_envs)
         for age in range(self.depth):
-            if age > run and kept != NULL:
+            if age > run and found != NULL:
                 frames[self.depth - 1 - age] = (
-                    kept + (self.depth - 1 - (age - run)) * self.frame_nbytes
+                    found + (self.depth - 1 - (age - run)) * self.frame_nbytes
                 )
             else:
                 frames[self.depth - 1 - age] = self.c_frame(
@@ -515,11 +515,11 @@ cdef class NextOf(Chain):
 
     cdef const char* c_whole(self, int64_t row) noexcept nogil:
         """Where the next value of a row is as a whole, or NULL: then ``c_point`` finds its frames."""
-        cdef const char* kept = NULL
+        cdef const char* found = NULL
         if self.marks[row % self.capacity] == KEPT_WHOLE:
-            kept = self.whole.c_find(row)
-        if kept != NULL or self.column is None:
-            return kept
+            found = self.whole.c_find(row)
+        if found != NULL or self.column is None:
+            return found
         return <const char*> &self.arena[0] + (
             self.column.offset + (row + self.n_envs) % self.capacity * self.column.stride
         )
@@ -527,14 +527,14 @@ cdef class NextOf(Chain):
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
         """Find the frames of the next value of a row, oldest first."""
         cdef intp_t frame
-        cdef const char* kept = NULL
+        cdef const char* found = NULL
         if self.marks[row % self.capacity] == KEPT_FRAME:
-            kept = self.newest.c_find(row)
-        self.stack.c_point(row if kept != NULL else row + self.n_envs, frames)
-        if kept != NULL:
+            found = self.newest.c_find(row)
+        self.stack.c_point(row if found != NULL else row + self.n_envs, frames)
+        if found != NULL:
             for frame in range(self.stack.depth - 1):
                 frames[frame] = frames[frame + 1]
-            frames[self.stack.depth - 1] = kept
+            frames[self.stack.depth - 1] = found
 
     cdef int c_open(self, Values* values, char* to, intp_t n) except -1:
         cdef intp_t depth = 1 if self.stack is None else self.stack.depth

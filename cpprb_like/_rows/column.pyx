@@ -305,7 +305,7 @@ cdef inline bint c_store_int(char* to, intp_t kind, long long value) noexcept no
 
 
 def load_objects(Column column not None, cnp.ndarray values not None):
-    """Write the first rows of a column of Python objects, of a ring that nobody uses yet."""
+    """Write the first rows of a column of Python objects, of a new ring."""
     rows = column.objects
     rows.flags.writeable = True
     try:

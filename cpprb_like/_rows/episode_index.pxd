@@ -29,13 +29,13 @@ cdef class EpisodeIndex(DerivedState):
     cdef int64_t* firsts
     cdef int64_t* lasts
     cdef int64_t* lengths
-    cdef int64_t* befores        # the row that ended the episode before, -1 if nobody knows
+    cdef int64_t* befores        # the row that ended the episode before, -1 if unknown
     cdef intp_t room
     cdef intp_t head
     cdef intp_t tail
     cdef SlotSet gone            # places of those that were deleted
     # Of the row in each slot, the place of its episode plus ``shift``, modulo 2**32: that never
-    # changes. NULL until somebody asks for the episode of a row.
+    # changes. NULL until the episode of a row is read.
     cdef ndarray memory
     cdef uint32_t* numbers
     cdef uint32_t shift

@@ -61,7 +61,7 @@ cdef class EpisodeIndex:
     @property
     def nbytes(self):
         """Bytes of memory: in proportion to the most episodes that were there at one time, and 4 a
-        slot from the first time on that somebody asked for the episode of a row.
+        slot from the first read of the episode of a row on.
         """
         by_row = 0 if self.memory is None else self.memory.nbytes
         return self.table.nbytes + self.gone.nbytes + by_row + 4 * 8 * self.ring.n_envs
@@ -177,13 +177,13 @@ cdef class EpisodeIndex:
 
     cdef int c_make_room(self) except -1:
         """Move the records to the first places, of twice as many if these are not enough."""
-        cdef intp_t kept = self.tail - self.head, room = self.room, column, stream, place
-        while room < 2 * kept:
+        cdef intp_t held = self.tail - self.head, room = self.room, column, stream, place
+        while room < 2 * held:
             room *= 2
         cdef SlotSet gone = SlotSet(room)
         if self.gone.count:
             gone.c_prepare()
-            for place in range(kept):
+            for place in range(held):
                 if c_has(self.gone, self.head + place):
                     gone.c_add(place)
         cdef cnp.ndarray table = self.table if room == self.room else np.empty(4 * room, np.int64)
@@ -191,7 +191,7 @@ cdef class EpisodeIndex:
         for column in range(4):
             memmove(
                 to + column * room, self.firsts + column * self.room + self.head,
-                kept * sizeof(int64_t),
+                held * sizeof(int64_t),
             )
         for stream in range(self.ring.n_envs):
             if self.records[stream] >= 0:
@@ -201,7 +201,7 @@ cdef class EpisodeIndex:
         self.table, self.gone, self.room = table, gone, room
         self.c_point()
         self.shift += <uint32_t> self.head
-        self.head, self.tail = 0, kept
+        self.head, self.tail = 0, held
         return 0
 
     cdef int c_lose(self) except -1:

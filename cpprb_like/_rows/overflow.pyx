@@ -47,7 +47,7 @@ cdef class Overflow:
         return self.rows.nbytes + self.values.nbytes
 
     cdef int c_reserve(self, intp_t n) except -1:
-        """Make room for n more values. No Python code runs, and the interpreter lock is kept.
+        """Make room for n more values. No Python code runs, and the interpreter lock stays held.
 
         Old memory is not changed: other threads may be copying from it. Room in a file is not made
         here, but wanted: ``c_lacks_room`` says whether ``grow`` has to be called.
@@ -191,7 +191,7 @@ def use_file(Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray 
     order = (head + np.arange(len(rows))) % max(room, 1)
     ids = np.asarray(keys)[order] - base
     if not ((keys[order] >= 0).all() and (ids >= 0).all() and (np.diff(ids) > 0).all()):
-        raise ValueError("the rows of the values that are kept aside are in no order")
+        raise ValueError("the rows of the values in the overflow are in no order")
     overflow.rows = np.full(room, -1, np.int64)
     overflow.rows[order] = ids
     overflow.values, overflow.keys = values, keys

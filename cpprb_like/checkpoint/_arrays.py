@@ -78,7 +78,7 @@ class FileEntry(NamedTuple):
         return [self.name, self.nbytes, self.crc32, self.codec]
 
 
-Watch = Callable[[int], None]  # is told how many bytes more were written or read
+Watch = Callable[[int], None]  # gets the number of bytes since its last call
 
 
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

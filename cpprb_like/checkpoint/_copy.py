@@ -60,7 +60,7 @@ def copy(
     ValueError
         A file is damaged, or there is no such codec or level.
     BlockingIOError
-        Somebody else is saving to the other folder.
+        Another save to the other folder goes on.
     OSError
         The disk is full, or such. Whatever is raised, the other folder has no state.
     """
@@ -70,8 +70,8 @@ def copy(
     if codec == AS_IT_IS and level is not None:
         raise ValueError("level: expected a codec too")
     chosen = None if codec == AS_IT_IS else Codec(codec, level).check()
-    with shown(progress) as told:
-        watch = Progress(told)
+    with shown(progress) as on_progress:
+        watch = Progress(on_progress)
         disk = Disk(folder)
 
         def attempt() -> None:

@@ -156,7 +156,7 @@ class Disk:
         (self.folder / name).unlink(missing_ok=True)
 
     def sync(self, name: str) -> None:
-        """Return when all bytes of a file that somebody else wrote are on the disk."""
+        """Return when all bytes of a file of an earlier save are on the disk."""
         with (self.folder / name).open("r+b") as file:
             os.fsync(file.fileno())
 
@@ -239,7 +239,7 @@ def _most_open() -> int:
 
 
 class UnsynchronisedDisk(Disk):
-    """As ``Disk``, but nobody waits for the disk: the system writes in its own time and order.
+    """As ``Disk``, without waits for the disk: the system writes in its own time and order.
 
     What a program does is done for all others, and so it stays when the program is killed. After a
     crash of the machine, files and names of the last half-minute or so are there, or gone, or torn.
@@ -306,7 +306,7 @@ class _Lock:
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a regular file, without a wait; ``FileNotFoundError`` for a FIFO, a device or a folder.
 
-    A folder of somebody else may have these, or links to them, under any name: a FIFO would have
+    A folder of another user may have these, or links to them, under any name: a FIFO would have
     the caller wait for ever, and ``/dev/zero`` has no end.
     """
     with contextlib.suppress(FileNotFoundError):

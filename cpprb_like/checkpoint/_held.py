@@ -53,7 +53,7 @@ class HoldsRows:
         raise NotImplementedError
 
     def _take_over(self, other: Any, swap: Callable[[Any], Any]) -> None:
-        """Have all that another object has; ``swap`` gives what is kept in place of a part."""
+        """Take over the state of another object; ``swap`` gives the object in place of a part."""
         raise NotImplementedError
 
 
@@ -91,7 +91,7 @@ class Saves:
     ) -> Tracker | None:
         """What was edited since the state before, in which the ring had this number.
 
-        None if nobody knows. ``saved`` is what that state says of the ring, which has the same
+        None if unknown. ``saved`` is what that state says of the ring, which has the same
         fields and was not cleared.
         """
         known, tracker = self._since.get(before.name, (-1, None))

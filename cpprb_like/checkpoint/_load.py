@@ -335,14 +335,14 @@ def _check_kinds(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 def _move(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Give each of the old parts what the new one at the same path has."""
-    kept: dict[int, Any] = {}
+    existing: dict[int, Any] = {}
     for path, value in new.items():
         if path in old and type(old[path]) is type(value):
-            kept[id(value)] = old[path]
+            existing[id(value)] = old[path]
 
     def swap(value: Any) -> Any:
-        if id(value) in kept:
-            return kept[id(value)]
+        if id(value) in existing:
+            return existing[id(value)]
         if type(value) is dict:
             return {key: swap(entry) for key, entry in value.items()}
         if type(value) in (list, tuple):
@@ -351,7 +351,7 @@ def _move(old: dict[str, Any], new: dict[str, Any]) -> None:
 
     for path, value in new.items():
         there = old.get(path)
-        if id(value) not in kept:
+        if id(value) not in existing:
             continue
         if isinstance(value, np.random.Generator):
             _set_generator(there, value)

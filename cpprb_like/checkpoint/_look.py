@@ -118,7 +118,7 @@ def reading(folder: str | Path) -> Iterator[None]:
 
 
 def as_it_is(data: bytes) -> bytes:
-    """For Python objects of whoever saved them: their bytes."""
+    """Python objects of other programs: their bytes."""
     return data
 
 

@@ -131,11 +131,11 @@ def clean(disk: Disk, keep: int) -> None:
     its files.
     """
     there = numbers(disk)
-    old, kept = there[:-keep], there[-keep:]
+    old, recent = there[:-keep], there[-keep:]
     try:
-        manifests = [read(disk, number) for number in kept]
+        manifests = [read(disk, number) for number in recent]
     except DamagedError:
-        return  # its files may be there still: nothing is removed before somebody has had a look
+        return  # its files may be there still: nothing is removed before it was looked at
     if not any(is_synchronised(manifest) for manifest in manifests):
         safe = _newest_synchronised(disk, old)
         old = [number for number in old if number not in safe]

@@ -140,11 +140,11 @@ class RingReader:
     entries : list of FileEntry
         The files of the state.
     salvage : callable or None
-        Is told of a damaged file, which costs rows; without it ``DamagedError`` is raised.
+        Gets each damaged file, which costs rows; without it ``DamagedError`` is raised.
     decode : callable or None
         Makes Python objects of bytes.
     watch : callable
-        Is told how many bytes were read.
+        Gets the number of bytes that were read.
     """
 
     def __init__(
@@ -373,12 +373,12 @@ class RingReader:
             if isinstance(chain, FrameStack):
                 before = (chain.depth - 1) * layout.n_envs
             reach = self.n_envs if layout.schema.next_of else 0
-            kept = []
+            queues = []
             for k, aside in enumerate(chain.asides):
                 ids, values, gone = self._read_overflow(f"{k} of {chain.name}", aside.nbytes)
                 values = _as_native(values, self._dtypes[chain.name])
                 from_here = int(np.searchsorted(ids, first - before))  # they ascend
-                kept.append((ids[from_here:], values[from_here:]))
+                queues.append((ids[from_here:], values[from_here:]))
                 for start, stop in gone:
                     place = np.zeros(self.written - first, np.bool_)
                     place[max(0, start - first) : max(0, stop - first)] = True
@@ -393,14 +393,14 @@ class RingReader:
                 seen[:] = 0
                 missing[max(0, len(missing) - layout.n_envs) :] = True
             latest = _as_native(latest, self._dtypes[chain.name])
-            load_chain(chain, (latest, seen.reshape(-1), kept))
+            load_chain(chain, (latest, seen.reshape(-1), queues))
         newest = np.arange(max(first, self.written - layout.n_envs), self.written)
         is_known = np.zeros(layout.n_envs, np.bool_)
         is_known[newest[~missing[newest - first]] % layout.n_envs] = True
         for chain in () if is_known.all() else ring.chains:
             # What would go on from a row that is lost is stored whole.
-            latest, seen, kept = chain.save()
-            load_chain(chain, (latest, seen * is_known, kept))
+            latest, seen, queues = chain.save()
+            load_chain(chain, (latest, seen * is_known, queues))
 
     def _read_overflow(
         self, name: str, nbytes: int

@@ -238,7 +238,7 @@ class RingJob:
             "episode_lens": [ring.episode_len(stream) for stream in range(ring.n_envs)],
             "segment_rows": self._plan.segment_rows,
         }
-        # The new tracker is told from now on; that of the state before stays until all is there.
+        # The new tracker records from now on; that of the state before stays until the end.
         self._saves.begin(ring, self._tracker)
 
     @property
@@ -262,7 +262,7 @@ class RingJob:
         return found
 
     def _aside_range(self, name: str, k: int, number: int) -> tuple[int, int]:
-        """The rows of a segment, as far as there are values kept aside."""
+        """The rows of a segment whose overflow is still there."""
         rows = self._plan.segment_rows
         return number * rows, min((number + 1) * rows, self._last[name, k] + 1)
 
@@ -287,7 +287,7 @@ class RingJob:
 
     def write(self, files: Files, before: Before, encode: Encode | None) -> dict[str, Any]:
         """Write what was planned; returns what the manifest says of it."""
-        segments = [self._keep(segment, files, before) for segment in self._plan.kept]
+        segments = [self._keep(segment, files, before) for segment in self._plan.unchanged]
         segments += [self._write_segment(number, files, encode) for number in self._plan.write]
         segments.sort(key=lambda segment: segment["number"])
         newest = {
@@ -387,7 +387,7 @@ class RingJob:
 
 
 def refuse_objects(name: str) -> NoReturn:
-    """Raise ``TypeError``: nobody has said how objects become bytes."""
+    """Raise ``TypeError``: there is no ``encode`` for objects."""
     raise TypeError(
         f"{name!r} holds Python objects, of which a checkpoint knows no bytes: hand over "
         "encode=, a function of an object that returns bytes, and decode= to load"
@@ -428,7 +428,7 @@ class Job:
     classes : iterable of type
         Classes of the caller among what is saved.
     progress : Progress
-        Is told how far it is.
+        Gets the progress.
     """
 
     def __init__(
@@ -492,7 +492,7 @@ def _own_classes(root: Any) -> tuple[type, ...]:
 
 
 def _holding(holders: list[Any], call: Callable[[], Any]) -> Any:
-    """``call()`` while nobody writes to any of the buffers; these are locked in a fixed order."""
+    """``call()`` while writers of all buffers wait; these are locked in a fixed order."""
     for holder in sorted(holders, key=id, reverse=True):
         call = partial(holder._hold, True, call)
     return call()

@@ -80,7 +80,7 @@ class Checkpointed(Savable):
             An argument is of a wrong type or value, or a part of the object cannot be saved; the
             message names it.
         BlockingIOError
-            Somebody else is saving to this folder.
+            Another save to this folder goes on.
         RuntimeError
             ``encode`` or ``progress`` changed what is saved.
         OSError
@@ -106,8 +106,10 @@ class Checkpointed(Savable):
         >>> bool((other.sample(5)["rew"] == rb.sample(5)["rew"]).all())
         True
         """
-        with shown(progress) as told:
-            job = _job(self, folder, keep, codec, level, sync, encode, classes, Progress(told))
+        with shown(progress) as on_progress:
+            job = _job(
+                self, folder, keep, codec, level, sync, encode, classes, Progress(on_progress)
+            )
             job.run()
 
     def save_async(
@@ -189,9 +191,9 @@ class Checkpointed(Savable):
         folder : str or path
             The folder that ``save`` was given.
         state : int, optional
-            The number of a state that ``keep`` has kept; the newest one.
+            The number of a state that is still there; the newest one.
         size : int, optional
-            Another capacity, of one buffer. Of a smaller one the newest rows are kept; ``indexes``
+            Another capacity, of one buffer. Of a smaller one the newest rows remain; ``indexes``
             of batches before are taken for those of rows that are gone.
         fields : iterable of str, optional
             The fields to load, of one buffer; all. Those that end episodes have to be among them.
@@ -292,8 +294,8 @@ class Checkpointed(Savable):
         """
         from cpprb_like.checkpoint._load import restore  # noqa: PLC0415 (by those who load)
 
-        with shown(progress) as told:
-            options = _options(tuple(classes), replace, decode, salvage, state, told)
+        with shown(progress) as on_progress:
+            options = _options(tuple(classes), replace, decode, salvage, state, on_progress)
             restore(Disk(folder), options, self)
 
 
@@ -337,8 +339,8 @@ def save(
         raise TypeError(
             f"value: expected a buffer, a view or a mixture, got {type(value).__name__}"
         )
-    with shown(progress) as told:
-        _job(value, folder, keep, codec, level, sync, encode, classes, Progress(told)).run()
+    with shown(progress) as on_progress:
+        _job(value, folder, keep, codec, level, sync, encode, classes, Progress(on_progress)).run()
 
 
 def load(
@@ -359,8 +361,8 @@ def load(
     from cpprb_like.checkpoint import _load  # noqa: PLC0415 (by those who load)
 
     target = _load.Target(size, None if fields is None else tuple(fields), mmap_prefix, mmap_mode)
-    with shown(progress) as told:
-        options = _options(tuple(classes), replace, decode, salvage, state, told)
+    with shown(progress) as on_progress:
+        options = _options(tuple(classes), replace, decode, salvage, state, on_progress)
         found = _load.load(Disk(folder), options, target)
     if not isinstance(found, Savable):
         raise ValueError(f"{folder}: a {type(found).__name__} is nothing that is saved")
@@ -400,10 +402,10 @@ def _options(
     decode: Callable[[bytes], Any] | None,
     salvage: bool,
     state: int | None,
-    told: Callable[[int, int], None] | None,
+    on_progress: Callable[[int, int], None] | None,
 ) -> Options:
     from cpprb_like.checkpoint._load import Options  # noqa: PLC0415 (by those who load)
 
     number = None if state is None else as_int("state", state, 0)
-    watch = Progress(told)
+    watch = Progress(on_progress)
     return Options(classes, dict(replace or {}), decode, bool(salvage), number, watch)

@@ -205,7 +205,7 @@ class Plan(NamedTuple):
     """What a save of a ring writes."""
 
     segment_rows: int
-    kept: list[dict[str, Any]]  # segments of the state before
+    unchanged: list[dict[str, Any]]  # segments of the state before
     write: list[int]  # numbers of segments
 
 
@@ -250,7 +250,7 @@ def plan(
     slots = tracker.slots()
     edited = set((ring.row_ids(slots[slots < ring.stored]) // rows).tolist())
     numbers = range(first, -(-written // rows))
-    kept = [number for number in numbers if number in known and number < tail]
-    kept = [number for number in kept if number not in edited]
-    write = sorted({*numbers} - {*kept})
-    return Plan(rows, [known[number] for number in kept], write)
+    unchanged = [number for number in numbers if number in known and number < tail]
+    unchanged = [number for number in unchanged if number not in edited]
+    write = sorted({*numbers} - {*unchanged})
+    return Plan(rows, [known[number] for number in unchanged], write)

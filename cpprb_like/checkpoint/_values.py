@@ -3,7 +3,7 @@
 Numbers, texts, containers, NumPy's dtypes and generators, and objects of classes that are known by
 name: those of this package (``_classes``), and those that the caller hands over. Nothing is
 imported, called or evaluated because a file says so. A function, an environment, or whatever
-else has no such form is *external*: its place is noted, and whoever loads hands it over again.
+else has no such form is *external*: its place is noted, and the caller of ``load`` passes it again.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def give_state(value: Any, state: dict[str, Any]) -> None:
-    """Give an object attributes that ``state_of`` told, as it does itself if it does."""
+    """Set the attributes that ``state_of`` returned, by ``__setstate__`` if there is one."""
     own = getattr(type(value), "__setstate__", None)
     if own is not None:
         own(value, state)

@@ -109,8 +109,8 @@ def verify(folder: str | Path, *, progress: Tell = None) -> list[Verdict]:
     if not there:
         raise FileNotFoundError(f"{folder}: there is no checkpoint")
     known: dict[tuple[Any, ...], str] = {}
-    with shown(progress) as told:
-        watch = Progress(told)
+    with shown(progress) as on_progress:
+        watch = Progress(on_progress)
         for name in disk.names():
             with contextlib.suppress(FileNotFoundError):
                 watch.total += disk.size(name) if ".npy" in name else 0

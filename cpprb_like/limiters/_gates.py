@@ -65,7 +65,7 @@ def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
 class Peers:
     """The other ends of a limiter. This class: threads, which do not die without their process."""
 
-    def void_dead(self) -> None:
+    def release_dead(self) -> None:
         """Take back announcements and waits of dead processes."""
 
     def describe(self, first: int, stop: int) -> str:  # noqa: ARG002
@@ -144,7 +144,7 @@ class Gate:
             now = time.monotonic_ns()
             turn.wait(now, wanted_since(began) is not None)
             if time.monotonic() - began > ALIVE:
-                self.peers.void_dead()
+                self.peers.release_dead()
             return turn.begin(now)
 
         wait_until(

@@ -2,8 +2,8 @@
 
 Who is alive is known by file locks, which the system takes back from a process however it ends; so
 there is no thread that shows signs of life, and a process that was stopped counts as alive. Each
-process that has the folder open holds the lock ``life`` with others; whoever gets it alone knows
-that nobody is left, and removes the folder. Not here: what is in it (``_shards``, ``_replay``).
+process that has the folder open holds the lock ``life`` with others; the process that gets it alone
+is the last one, and removes the folder. Not here: what is in it (``_shards``, ``_replay``).
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def is_there(path: Path, about: Mapping[str, Any]) -> bool:
 
 
 def is_owned(path: Path) -> bool:
-    """Whether somebody has the lock, and not only to set right what its owner left."""
+    """True if the process that wrote the record of the lock still holds it."""
     return is_locked(path) and MENDER not in said_by(path)
 
 
@@ -259,9 +259,9 @@ class Folder:
     def _keep(self) -> None:
         """Hold the folder of this path for this process, until it ends at the latest.
 
-        multiprocessing is told and not ``atexit``, as its children do not end as other processes
-        do; and after it has ended the children of this one, as the last that is left removes the
-        folder.
+        The finalizer is one of multiprocessing and not of ``atexit``, which its children do not
+        run. It comes after the end of the children of this process, as the last process removes
+        the folder.
         """
         if self._finalizer is not None:
             self._finalizer.cancel()
@@ -287,10 +287,10 @@ class Folder:
         else:
             raise OSError(f"{base}: other processes remove what was just made there")
         folder = cls(life.path.parent, life)
-        told = json.dumps(description | {IDENTITY: secrets.token_hex(16)})
+        text = json.dumps(description | {IDENTITY: secrets.token_hex(16)})
         try:
-            with room_for(len(told), folder.path, "the description of the replay"):
-                (folder.path / DESCRIPTION).write_text(told, encoding="utf-8")
+            with room_for(len(text), folder.path, "the description of the replay"):
+                (folder.path / DESCRIPTION).write_text(text, encoding="utf-8")
         except BaseException:
             folder.close()
             raise
@@ -325,7 +325,7 @@ class Folder:
             self._keep()
 
     def rename(self, name: str) -> None:
-        """Give a folder another name, which nobody but this process has known."""
+        """Give a folder a random new name, which other processes do not know."""
         self.publish(self.path.with_name(name))
 
     @classmethod
@@ -432,7 +432,7 @@ def _remove_if_left(path: Path) -> None:
 
 
 def _new_folder(path: Path) -> FileLock | None:
-    """Make a folder, and take its lock; None if somebody removed what is there meanwhile."""
+    """Make a folder, and take its lock; None if another process removed it in between."""
     life = FileLock(path / LIFE, inherited=True)
     try:
         path.mkdir(mode=0o700)

@@ -1,8 +1,8 @@
 """The rate limiter of a shared replay: its counters in shared memory, and the ends that wait.
 
 Each actor and each learner has a line of the counters, and only the process that holds its lock
-writes to it. What a process had begun when it was killed is void: whoever waits finds that nobody
-holds the lock, and strikes it out. Not here: formulas, counters and waiting (``limiters``).
+writes to it. What a process had begun when it was killed is void: a process that waits finds the
+lock free, and takes the announcement back. Not here: formulas, counters and waiting (``limiters``).
 """
 
 from __future__ import annotations
@@ -107,15 +107,15 @@ class Limits(Peers):
 
     def stats(self) -> LimiterStats:
         """What was inserted and sampled, and for how long each side waited for the other."""
-        self.void_dead()
+        self.release_dead()
         return stats(self._counters)
 
-    def void_dead(self) -> None:
-        """See ``Peers.void_dead``."""
+    def release_dead(self) -> None:
+        """See ``Peers.release_dead``."""
         for line, path in enumerate(self._locks):
             if self._counters.is_busy(line) and not is_locked(path):
                 lock = FileLock(path)
-                if lock.take(shared=True):  # so nobody takes the line over meanwhile
+                if lock.take(shared=True):  # so that no process takes the line over now
                     self._counters.void(line)
                     lock.release()
 

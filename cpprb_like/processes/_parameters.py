@@ -73,7 +73,7 @@ class Parameters:
     Notes
     -----
     Names, shapes and dtypes are those of the first version. The memory holds three versions, so
-    that nobody waits: the next one is written where nobody reads.
+    that neither side waits: the next one is written into a slot without readers.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class Parameters:
 
     @staticmethod
     def make(replay: Folder) -> None:
-        """Make the folder of parameters that nobody has published yet."""
+        """Make the folder of parameters before the first is published."""
         (replay.path / FOLDER).mkdir()
 
     # ------------------------------------------------------------------ the learner's side

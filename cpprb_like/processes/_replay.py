@@ -451,7 +451,7 @@ class SharedReplay:
         name : str
             That ``save`` was given for it.
         state : int, optional
-            The number of a state that ``keep`` has kept; the newest one.
+            The number of a state that is still there; the newest one.
         replace, classes
             As for ``ReplayBuffer.load``: functions by path, as
             ``{"learners.main.sampler.beta": beta}``, and classes of your own.
@@ -644,7 +644,7 @@ class SharedReplay:
         name : str, optional
             As for ``SharedReplay``.
         state : int, optional
-            The number of a state that ``keep`` has kept; the newest one.
+            The number of a state that is still there; the newest one.
 
         Raises
         ------

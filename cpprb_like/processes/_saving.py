@@ -1,6 +1,6 @@
 """Saving of a shared replay while processes add to it, and loading one.
 
-Each shard is copied at a moment of its own: the rows that were published then. Nobody waits for
+Each shard is copied at a moment of its own: the rows that were published then. No process waits for
 that. The copies are saved as buffers are, by the room ``checkpoint``. Not here: the methods that
 users call (``_replay``).
 """
@@ -74,13 +74,13 @@ class CopiedFiles(ShardFiles):
         return None
 
     def _edits_in_place(self, state: NDArray[np.int64]) -> int:  # noqa: ARG002
-        """Ends of episodes are not told: they change a byte, which is there or not."""
+        """Do nothing at ends of episodes: they change one byte, which is whole at any time."""
         in_place, hidden = int(self._added[1]), int(self._live.changes[0])
         return (in_place + hidden) * 2 + (in_place | hidden) % 2
 
 
 class SavedShard(ReplayBuffer):
-    """The rows of a shard at a moment; or, of a checkpoint, the shard that gets them."""
+    """Copy of a shard for a save; when a checkpoint is loaded, the shard that gets the rows."""
 
     @staticmethod
     def _files_of(layout: Layout, prefix: str | Path, mode: Any) -> ShardFiles:
@@ -98,7 +98,7 @@ class SavedLearner:
     sampler : Sampler
         Without what it keeps for rows.
     rows : dict
-        What is kept for the rows of each shard, by its number: see ``Draws.save``.
+        State by row of each shard, by its number: see ``Draws.save``.
     heard : list of int
         Of each shard, how many priorities that rows came with are in ``rows``.
     """

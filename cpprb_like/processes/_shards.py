@@ -62,10 +62,10 @@ __all__ = ["Actor", "Reader", "ShardFiles"]
 
 ROWS = "rows"  # prefix of the files of a shard
 ADDED = "rows.added"  # file with the time of its last row
-TIMES = "rows.times"  # file with the time of each row, where somebody has made one
+TIMES = "rows.times"  # file with the time of each row, if there is one
 WRITER = "writer"  # file whose lock the process has that writes
 READ_ONLY = "this is the learner's end of a shared replay: it reads rows, and actors write them"
-CLOSED = "the actor was closed: its shard belongs to whoever takes it next"
+CLOSED = "the actor was closed: its shard belongs to the next actor that takes it"
 FORKED = "the actor belongs to the parent process; take one in this process: replay.actor()"
 WORD = 8
 TOO_FAST = (
@@ -97,7 +97,7 @@ class ShardFiles(file_maps.Files):
         """Shared memory has no names on a disk."""
 
     def _tell_torn(self, torn: NDArray[np.int64]) -> None:
-        """That a process may be killed is nothing that has to be told."""
+        """No warning: kills of processes are usual here."""
 
     @property
     def changes(self) -> NDArray[np.int64]:
@@ -339,7 +339,7 @@ def mend(shard: Path, number: int, options: Mapping[str, Any]) -> bool:
     if not taken.take(about | {MENDER: os.getpid()} if about else None):
         return False
     try:
-        if is_being_edited(shard, options):  # nobody was faster
+        if is_being_edited(shard, options):  # no other process was faster
             Actor(shard, number, taken, options).close()
     finally:
         taken.release()
