@@ -51,7 +51,6 @@ cdef class Chain:
     cdef bint c_promises_hold(self) noexcept
     cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept
     cdef bint c_find_promises(self, int64_t tag) noexcept
-    cdef const char* c_before(self, NewRows* rows, intp_t k, const char* values) noexcept nogil
     cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil
 
 

@@ -143,16 +143,6 @@ cdef class Chain:
         for stream in range(self.n_envs):
             (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = False
 
-    cdef const char* c_before(self, NewRows* rows, intp_t k, const char* values) noexcept nogil:
-        """The value of the row before row k in its stream, or NULL; ``values`` are the new ones."""
-        cdef intp_t stream
-        if k >= self.n_envs:
-            return values + (k - self.n_envs) * self.nbytes
-        stream = <intp_t> ((rows.first + k) % self.n_envs)
-        if not (<const uint8_t*> cnp.PyArray_DATA(self.seen))[stream]:
-            return NULL
-        return self.latest_data + stream * self.nbytes
-
     cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil:
         """Keep the newest value of each stream."""
         cdef intp_t k, stream
@@ -185,6 +175,19 @@ cdef class Chain:
     def save(self):
         """The state besides the memory that was passed to the constructor."""
         return *self.newest(), [aside.save() for aside in self.asides]
+
+
+cdef inline const char* c_before(
+    Chain chain, NewRows* rows, intp_t k, const char* values
+) noexcept nogil:
+    """The value of the row before row k in its stream, or NULL; ``values`` are the new ones."""
+    cdef intp_t stream
+    if k >= chain.n_envs:
+        return values + (k - chain.n_envs) * chain.nbytes
+    stream = <intp_t> ((rows.first + k) % chain.n_envs)
+    if not (<const uint8_t*> cnp.PyArray_DATA(chain.seen))[stream]:
+        return NULL
+    return chain.latest_data + stream * chain.nbytes
 
 
 cdef inline uint8_t* c_choices_of(Chain chain, intp_t n) except NULL:
@@ -290,9 +293,11 @@ cdef class FrameStack(Chain):
         cdef uint8_t* choices = c_choices_of(self, rows.n)  # of each stack: whether it slid
         cdef intp_t k, count = 0
         for k in range(rows.n):
-            before = self.c_before(rows, k, values)
+            before = c_before(self, rows, k, values)
             choices[k] = before != NULL and self.c_is_slide(before, values + k * self.nbytes)
             count += not choices[k] and k >= rows.n - self.n_frames
+            self.compared += before != NULL
+            self.apart += before != NULL and not choices[k]
         return self.older.c_reserve(count)
 
     cdef void c_clear(self, int64_t base) noexcept nogil:
@@ -309,20 +314,16 @@ cdef class FrameStack(Chain):
         cdef char* found
         cdef intp_t k, frame
         cdef int64_t row, needed = rows.first + rows.n - self.n_frames
-        cdef bint has_before
         cdef uint8_t run
         self.older.c_drop(needed)
         for k in range(rows.n):
             row = rows.first + k
             value = values + k * self.nbytes
-            has_before = self.c_before(rows, k, values) != NULL
-            self.compared += has_before
             if choices[k]:
                 run = self.runs[(row - self.n_envs) % self.capacity]
                 run = run + 1 if run + 1 < self.depth else run
             else:
                 run = 0
-                self.apart += has_before
                 if row >= needed:
                     found = self.older.c_push(row)
                     for frame in range(self.depth - 1):
@@ -458,7 +459,7 @@ cdef class NextOf(Chain):
             return False
         if k >= self.n_envs:
             return self.stack.c_is_slide(
-                self.c_before(rows, k, rows.values[self.stack.place]), promised
+                c_before(self, rows, k, rows.values[self.stack.place]), promised
             )
         self.stack.c_point(rows.first + k - self.n_envs, frames)
         return self.stack.c_is_moved_on(frames, promised)
@@ -470,7 +471,7 @@ cdef class NextOf(Chain):
         cdef uint8_t* choices = c_choices_of(self, rows.n)
         cdef intp_t k, whole = 0, frames = 0
         for k in range(max(0, rows.n - self.capacity), rows.n):
-            promised = self.c_before(rows, k, values)
+            promised = c_before(self, rows, k, values)
             if promised == NULL or not memcmp(promised, source + k * self.nbytes, self.nbytes):
                 choices[k] = FOLLOWS
             elif self.c_is_own(rows, k, promised):
@@ -505,7 +506,7 @@ cdef class NextOf(Chain):
     cdef void c_keep(self, NewRows* rows, intp_t k, uint8_t choice) noexcept nogil:
         """Put the next value of the row before row k into the overflow: after all stacks."""
         cdef int64_t row = rows.first + k - self.n_envs
-        cdef const char* promised = self.c_before(rows, k, rows.values[self.place])
+        cdef const char* promised = c_before(self, rows, k, rows.values[self.place])
         self.marks[row % self.capacity] = choice
         if choice == KEPT_FRAME:
             self.stack.c_split(promised, self.stack.depth - 1, self.newest.c_push(row))
