@@ -380,15 +380,16 @@ class ReplayBuffer(Checkpointed):
     def _sample(self, rows: cpprb_like.ReplayBuffer, n: int) -> tuple[Ints, Batch]:
         """The slots of a batch, and the batch."""
         starts = _starts(rows)
-        if not starts.has(n):
-            raise NotEnoughFramesError(
-                f"cannot sample {n} different transitions of {self.num_in_buffer} frames"
-            )
         rng = self._rng
         if rng is None:
             # NumPy's global state; its stubs lack the function.
             rng = np.random.Generator(np.random.get_bit_generator())  # type: ignore[attr-defined]
-        numbers = starts.draw_distinct(n, rng)
+        try:
+            numbers = starts.draw_distinct(n, rng)
+        except NotEnoughDataError as error:
+            raise NotEnoughFramesError(
+                f"cannot sample {n} different transitions of {self.num_in_buffer} frames"
+            ) from error
         windows = self._windows(rows, np.concatenate([numbers, numbers + 1]))
         now, following = windows[:n], windows[n:]
         next_slots = following[:, -1:]
