@@ -75,7 +75,7 @@ BOOT_NBYTES = 36
 CHANGES_AT = (
     40  # of the word, in the line of the start, that a process raises for those that follow
 )
-LOG_NBYTES = 1 << 20  # of a log of flushes that is not written anew yet, ...
+LOG_NBYTES = 1 << 20  # bytes of a log of flushes before it is rewritten, ...
 LOG_NBYTES_PER_ROW = 64  # ... and for each row: one takes 22 bytes or more
 NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
 NO_BYTES: Bytes = np.empty(0, np.uint8)
@@ -360,7 +360,7 @@ class Files:
         queues = {queue.name: self._fresh(queue, base, tag) for queue in self._queues()}
         record = self._flushed.note(self.arena, self._edited, latest, queues)
         if self._log_nbytes > LOG_NBYTES_PER_ROW * self.layout.capacity + LOG_NBYTES:
-            self._log_nbytes = 0  # the log begins anew
+            self._log_nbytes = 0  # the log is rewritten
             record = self._flushed.whole()
         return pack(*record)
 
@@ -433,7 +433,7 @@ class Files:
         return self._log_nbytes > 0
 
     def _after_a_crash(self) -> None:
-        """Restore what was flushed last: the machine was started anew since the file was open."""
+        """Restore the state of the last flush, after a restart of the machine."""
         try:
             is_known = self._read_log()
         except (ArithmeticError, LookupError, TypeError, ValueError):
@@ -481,7 +481,7 @@ class Files:
 
     @property
     def _is_of_this_start(self) -> bool:
-        """Whether the machine has not been started anew since the file was open."""
+        """Whether the machine still runs since the file was open."""
         boot, now = self._part(self._places.boot), _boot_id()
         return boot[:BOOT_NBYTES].tobytes() == now.ljust(BOOT_NBYTES, b"\0")
 
@@ -860,7 +860,7 @@ class Files:
         return self.layout.state(live[: self.layout.nbytes]).copy()
 
     def _edits_in_place(self, state: NDArray[np.int64]) -> int:
-        """A word that was raised if rows were edited, in the live file; odd meanwhile."""
+        """Change counter of the live file: raised by each edit of rows, odd during one."""
         return int(state[WORD_EDITS])
 
     def _copy_sides(self) -> None:
@@ -871,7 +871,7 @@ class Files:
             )
 
     def _hide_newest(self, memory: Bytes, live: Bytes, written: int) -> None:
-        """Leave out the newest rows of a copy if what follows them was overwritten meanwhile."""
+        """Leave out the newest rows of a copy if their next values were overwritten during it."""
         layout = self.layout
         arena = memory[: layout.nbytes]
         tag = int(layout.state(arena)[WORD_HANDLE_BASE]) + written
@@ -884,7 +884,7 @@ class Files:
                 newest = np.arange(written - layout.n_envs, written)
                 hide(layout, arena, newest)
                 end_before(layout, arena, newest)
-                layout.state(arena)[WORD_EDITS] += 1  # so that ``recover`` counts anew
+                layout.state(arena)[WORD_EDITS] += 1  # so that ``recover`` recounts
                 layout.state(arena)[WORD_EDITS] |= 1
 
     @staticmethod

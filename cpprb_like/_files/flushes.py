@@ -142,7 +142,7 @@ class Flushed:
         self.state = state
         self.sums[slots] = self._sums(arena, slots)
         arrays: dict[str, Array] = {"slots": slots, "sums": self.sums[slots]}
-        # The mark of the newest row changes with the next one: all that may have are noted anew.
+        # The mark of the newest row changes with the next one: all that may have are noted again.
         since = np.arange(max(0, first - layout.n_envs, written - layout.capacity), written)
         small = np.union1d(slots, since % layout.capacity)
         arrays["small"] = small

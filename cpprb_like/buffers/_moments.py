@@ -94,7 +94,7 @@ class MomentSource(BufferBase, Source):
             except (ValueError, IndexError):
                 if ring.is_now(moment):
                     raise
-                return None  # rows went away meanwhile
+                return None  # rows were overwritten or cleared
             return None if found is None or not ring.holds(moment, found[0]) else (found[1],)
 
         (found,) = at_one_moment() or self._while_writers_wait(at_one_moment)

@@ -559,7 +559,7 @@ class Reading:
             self.revisions.append(revision(draws))
 
     def attempt(self) -> tuple[Slots, Batch] | None:
-        """Choose rows and read them; None if they went away meanwhile."""
+        """Choose rows and read them; None if they were overwritten or cleared."""
         now = self.plan.now
         ring = now.ring
         moment = ring.now()

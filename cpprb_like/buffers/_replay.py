@@ -977,7 +977,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def __iter__(self) -> Iterator[Batch]:
         """The rows one by one, in the order of their slots: dicts of values. As ``epoch``."""
         for batch in self.epoch(1, shuffle=False):
-            if all(len(values) for values in batch.values()):  # otherwise it was deleted meanwhile
+            if all(len(values) for values in batch.values()):  # empty: deleted in between
                 yield {name: values[0] for name, values in batch.items()}
 
     __reversed__ = None

@@ -227,7 +227,7 @@ def decoded(
     replace: Mapping[str, Any],
     without: str | None = None,
 ) -> tuple[Any, Decoder]:
-    """Decode the state that the options name; again if it was replaced by a newer one meanwhile.
+    """Decode the state that the options name; again if a save replaces it by a newer one.
 
     ``without``: an attribute of the whole that is left out.
     """

@@ -132,7 +132,7 @@ class Before:
                 self.manifest = _manifest.read(disk, there[-1])
         self.entries = [FileEntry(*entry) for entry in self.manifest.get("files", ())]
         if not all(self._is_there(entry) for entry in self.entries):
-            self.manifest = {}  # so all is written anew
+            self.manifest = {}  # so all is written again
         self.name = str(self.manifest.get("id", ""))
         self._unsafe: set[str] = set()  # files that may not be on the disk yet
         if self.manifest and not _manifest.is_synchronised(self.manifest):

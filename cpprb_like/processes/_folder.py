@@ -105,7 +105,7 @@ class FileLock:
                 file.close()
 
     def _is_file(self, descriptor: int) -> bool:
-        """Whether the file still has its name; it has not if it was removed meanwhile."""
+        """Whether the file still has its name; false if it was removed."""
         try:
             return os.path.samestat(os.fstat(descriptor), self.path.stat())
         except FileNotFoundError:

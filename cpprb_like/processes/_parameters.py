@@ -269,7 +269,7 @@ class Parameters:
         )
 
     def _read(self) -> tuple[int, Any] | None:
-        """The newest version, read once; None if it was written over meanwhile."""
+        """The newest version, read once; None if it was overwritten during the read."""
         assert self._versions is not None
         assert self._slots is not None
         found = self._versions.find()

@@ -45,7 +45,7 @@ PAUSE = 1e-4  # seconds between them
 
 
 class CopiedFiles(ShardFiles):
-    """A copy of the files of a shard, whatever its writer does meanwhile."""
+    """Copy the files of a shard while its writer goes on."""
 
     def _read(self) -> Bytes:
         with self.path.open("r+b") as file:
@@ -53,7 +53,7 @@ class CopiedFiles(ShardFiles):
             self._added = self._map_time()
             self._live = FollowedFiles(self.layout, self.path.with_suffix(""), "r+")
             memory = self._copy(file)
-        # An episode may have ended after the header was read: ``recover`` counts anew.
+        # An episode may have ended after the header was read: ``recover`` recounts.
         self.layout.state(memory[: self.layout.nbytes])[WORD_EDITS] |= 1
         return memory
 

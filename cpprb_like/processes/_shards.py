@@ -72,7 +72,10 @@ TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
     "many rows a second, or the process that edits them was stopped"
 )
-TRIES, PATIENCE = 1000, 10.0  # to read rows that are written over meanwhile: both, in seconds
+TRIES, PATIENCE = (
+    1000,
+    10.0,
+)  # of reads of rows that are overwritten; both, in seconds
 
 
 def tries() -> Iterator[int]:
