@@ -72,10 +72,8 @@ TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
     "many rows a second, or the process that edits them was stopped"
 )
-TRIES, PATIENCE = (
-    1000,
-    10.0,
-)  # of reads of rows that are overwritten; both, in seconds
+# Reads of rows that are overwritten in between: least tries, and least seconds.
+TRIES, PATIENCE = 1000, 10.0
 
 
 def tries() -> Iterator[int]:
