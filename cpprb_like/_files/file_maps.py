@@ -18,10 +18,9 @@ import secrets
 import shutil
 import sys
 import threading
-import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -44,15 +43,18 @@ from cpprb_like._fields.schema import Layout
 from cpprb_like._files.arenas import allocate
 from cpprb_like._files.flushes import Flushed, Fresh, pack, unpack
 from cpprb_like._files.recovery import Queue, end_before, hide, recover
-from cpprb_like._machine.file_systems import REFUSED, sync_folder
+from cpprb_like._machine.file_systems import (
+    REFUSED,
+    name_new,
+    rename,
+    replacing,
+    sync,
+    try_lock,
+)
 from cpprb_like._machine.forks import OneProcess
+from cpprb_like._machine.waiting import PAUSE, sleep
 from cpprb_like._rows import chained, overflow
 from cpprb_like._rows.edits import Tracker, Undo
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 __all__ = ["KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "Room", "check_mode"]
 
@@ -60,7 +62,6 @@ FileMode = Literal["x", "w", "r", "r+"]
 
 WORD = 8
 CACHE_LINE = 64
-LOCKED_BYTE = 1 << 62  # where Windows locks a file: no buffer has a byte there
 MAGIC = b"cpprb_like ring, version "
 VERSION_NBYTES = 32  # of the identity of a layout
 SIDE_NBYTES = (
@@ -80,7 +81,6 @@ LOG_NBYTES_PER_ROW = 64  # ... and for each row: one takes 22 bytes or more
 NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
 NO_BYTES: Bytes = np.empty(0, np.uint8)
 TRIES = 100  # to copy a file whose rows are being edited
-PAUSE = 0.01  # seconds between two tries
 FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)  # what a system says that has no room left
 KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
 NOTHING_ADDED = "; nothing was added, and no row is lost"
@@ -194,7 +194,7 @@ class Files:
     prefix : str or Path
         Of the names of the files.
     mode : {"x", "w", "r", "r+"}
-        Create them and fail if they exist; create them anew; open them to read; open them.
+        Create them and fail if they exist; replace them; open them to read; open them.
 
     Raises
     ------
@@ -275,9 +275,9 @@ class Files:
             try:
                 record = hold(True, self._note)
                 for path in self._all_paths():
-                    _sync(path)
+                    sync(path)
                 if self._has_new_names:  # a record refers to none that a crash may take
-                    _sync(self.path.parent)
+                    sync(self.path.parent)
                     self._has_new_names = False
                 self._append(record)
             except BaseException:
@@ -302,17 +302,17 @@ class Files:
         self._unpublished.clear()
         try:
             if self._old is None:
-                _name(self._place(rows), rows)
+                name_new(self._place(rows), rows)
                 self._place(rows).unlink(missing_ok=True)
             else:
-                self._place(rows).replace(rows)
+                rename(self._place(rows), rows)
         except OSError:
             self._unpublished += unpublished
             raise
         self._sync_names()
         for path in others:
             if self._place(path).exists():
-                self._place(path).replace(path)
+                rename(self._place(path), path)
         self._sync_names()
         self._staged = ""
         if self._old is not None:
@@ -322,7 +322,7 @@ class Files:
 
     def _sync_names(self) -> None:
         """Return when the names of the files are on the disk."""
-        _sync(self.path.parent)
+        sync(self.path.parent)
 
     def _place(self, path: Path) -> Path:
         """Path at which a file is created that ``publish`` gives this name."""
@@ -382,13 +382,11 @@ class Files:
         """Write a record behind the others, or in place of all if there are none."""
         path = self._place(self._log_path)
         if self._log_nbytes == 0:
-            with _unfinished(path) as unfinished:
-                with unfinished.open("xb") as file:
-                    file.write(self._incarnation + record)
-                    file.flush()
-                    os.fsync(file.fileno())
-                unfinished.replace(path)
-            _sync(path.parent)
+            with replacing(path) as unfinished, unfinished.open("xb") as file:
+                file.write(self._incarnation + record)
+                file.flush()
+                os.fsync(file.fileno())
+            sync(path.parent)
             self._log_nbytes = INCARNATION_NBYTES
         else:
             with path.open("r+b") as file:
@@ -527,7 +525,7 @@ class Files:
             self._forget_sides()
 
     def grow(self, ring: Ring) -> None:
-        """Make the files larger that the ring asked for: ``MemoryError`` if there is no room."""
+        """Make files larger where the ring needs room; ``MemoryError`` if the disk has none."""
         with self._growing:
             lacking = self._lacking(ring)
             try:
@@ -606,10 +604,8 @@ class Files:
 
     def _new_floats(self, path: Path, nbytes: int) -> Bytes:
         self._unpublished += [path] if self._staged else []
-        with _unfinished(path) as unfinished:
-            with unfinished.open("xb+") as file:
-                memory = _map_new(file, nbytes)
-            unfinished.replace(path)
+        with replacing(path) as unfinished, unfinished.open("xb+") as file:
+            memory = _map_new(file, nbytes)
         self._has_new_names = True
         return memory
 
@@ -657,11 +653,9 @@ class Files:
             memory = allocate(nbytes)
             memory[:SIDE_NBYTES] = np.frombuffer(head, np.uint8)
         else:
-            with _unfinished(path) as unfinished:
-                with unfinished.open("xb") as file:
-                    _reserve(file, nbytes)
-                    file.write(head)
-                _name(unfinished, path)
+            with replacing(path, is_new=True) as unfinished, unfinished.open("xb") as file:
+                _reserve(file, nbytes)
+                file.write(head)
             numbers.add(number)
             self._unpublished += [path] if self._staged else []
             self._has_new_names = True
@@ -737,7 +731,7 @@ class Files:
         if self.mode == "r+":
             for path in (self._log_path, self._sampler_path):
                 if self._find(path) != path:
-                    self._find(path).replace(path)
+                    rename(self._find(path), path)
             self._sweep()
             self._count_sides()
         if self._is_copy:
@@ -833,7 +827,9 @@ class Files:
             except (FileNotFoundError, ValueError):
                 if attempt + 1 == TRIES:
                     raise
-                time.sleep(PAUSE)  # one of them grew: the newer one is made, the older one is gone
+                sleep(
+                    PAUSE
+                )  # a file grew: the new one is not complete, and the old one was removed
                 continue
             after = state.copy()
             same = before[WORD_CLEARS] == after[WORD_CLEARS]
@@ -849,7 +845,7 @@ class Files:
                 self._part_of(memory, self._places.log)[:WORD] = 0
                 self._hide_newest(memory, live, int(before[WORD_WRITTEN]))
                 return memory
-            time.sleep(PAUSE)
+            sleep(PAUSE)
         raise BlockingIOError(
             f"{self.path}: {WRITES_ELSEWHERE.partition(';')[0]}, and changes its rows faster than "
             "they can be read"
@@ -988,16 +984,6 @@ def _disk_for(nbytes: int, path: Path) -> Room:
     )
 
 
-@contextlib.contextmanager
-def _unfinished(path: Path) -> Iterator[Path]:
-    """A name for a file until it is complete and gets this one; what has it then is removed."""
-    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
-    try:
-        yield unfinished
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def _staging(incarnation: bytes) -> str:
     """What the names of new files end with before they are published: see ``_sweep``."""
     return f".{incarnation[:8].hex()}.new"
@@ -1013,23 +999,6 @@ def _remove(paths: list[Path], process: int, old: BinaryIO | None) -> None:
     for path in paths if os.getpid() == process else []:
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-def _name(unfinished: Path, path: Path) -> None:
-    """Give a file a name that no other file has; ``FileExistsError`` if one has got it."""
-    try:
-        if sys.platform == "win32":
-            unfinished.rename(path)
-        else:
-            os.link(unfinished, path)
-    except FileExistsError:
-        raise FileExistsError(f"{path} exists: another program has just created it") from None
-    except FileNotFoundError:  # the folder was removed, or the owner of the file has removed it
-        raise
-    except OSError:  # a file system without links
-        with path.open("xb"):
-            pass
-        unfinished.replace(path)
 
 
 def _array(pages: mmap.mmap) -> Bytes:
@@ -1057,18 +1026,6 @@ def _sign(boot: Bytes) -> None:
     boot[:BOOT_NBYTES] = np.frombuffer(_boot_id().ljust(BOOT_NBYTES, b"\0"), np.uint8)
 
 
-def _sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk; also what was written by a memory map."""
-    if path.is_dir():
-        sync_folder(path)
-        return
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _open_locked(path: Path) -> BinaryIO | None:
     """The file of this name, locked until it is closed; None if there is none.
 
@@ -1089,20 +1046,15 @@ def _open_locked(path: Path) -> BinaryIO | None:
 def _lock(file: BinaryIO, path: Path, *, shared: bool = False) -> None:
     """Lock an open file for as long as it, or a memory map of it, lives: also beyond a fork.
 
-    The system takes the lock back when the last of them is gone, however the process ended.
+    The system releases the lock when the last of them is closed, however the process ends.
     """
     try:
-        if sys.platform == "win32":
-            place = file.tell()
-            file.seek(LOCKED_BYTE)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            file.seek(place)
-        else:
-            fcntl.flock(file.fileno(), (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                raise BlockingIOError  # replaced between opening and locking
-    except (BlockingIOError, PermissionError):
-        raise BlockingIOError(f"{path}: {WRITES_ELSEWHERE}") from None
+        is_ours = try_lock(file.fileno(), shared=shared)
+        # Another file may have taken the name between opening and locking.
+        if not is_ours or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise BlockingIOError(f"{path}: {WRITES_ELSEWHERE}")
+    except BlockingIOError:
+        raise
     except OSError as error:
         if error.errno not in REFUSED:
             raise

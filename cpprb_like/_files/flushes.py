@@ -10,7 +10,6 @@ The log is appended to, so a flush costs in proportion to the rows that changed.
 from __future__ import annotations
 
 import json
-import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ from cpprb_like._core import (
 )
 from cpprb_like._fields.schema import Layout
 from cpprb_like._files.recovery import derive, end_before, hide
+from cpprb_like._machine.crc32 import crc32
 
 __all__ = ["Flushed", "Fresh", "pack", "unpack"]
 
@@ -53,7 +53,7 @@ def pack(numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
     text = json.dumps([dict(numbers), listing]).encode()
     parts = [np.int64(len(text)).tobytes(), text, *(array.tobytes() for array in arrays.values())]
     body = b"".join(parts)
-    return MAGIC + np.array([len(body), zlib.crc32(body)], np.int64).tobytes() + body
+    return MAGIC + np.array([len(body), crc32(body)], np.int64).tobytes() + body
 
 
 def unpack(log: bytes) -> Iterator[tuple[dict[str, Any], dict[str, Array], int]]:
@@ -62,7 +62,7 @@ def unpack(log: bytes) -> Iterator[tuple[dict[str, Any], dict[str, Array], int]]
     while log[place : place + len(MAGIC)] == MAGIC and len(log) >= place + HEAD_NBYTES:
         nbytes, checksum = np.frombuffer(log, np.int64, 2, place + len(MAGIC)).tolist()
         body = log[place + HEAD_NBYTES : place + HEAD_NBYTES + max(nbytes, 0)]
-        if len(body) != nbytes or zlib.crc32(body) != checksum:
+        if len(body) != nbytes or crc32(body) != checksum:
             return
         length = int(np.frombuffer(body, np.int64, 1)[0])
         numbers, listing = json.loads(body[8 : 8 + length])
@@ -78,7 +78,7 @@ def unpack(log: bytes) -> Iterator[tuple[dict[str, Any], dict[str, Array], int]]
 def _checksums(memory: memoryview, starts: Array, nbytes: int, before: list[int]) -> list[int]:
     """Checksums of bytes at some places, each going on from one before."""
     return [
-        zlib.crc32(memory[start : start + nbytes], checksum)
+        crc32(memory[start : start + nbytes], checksum)
         for start, checksum in zip(starts.tolist(), before, strict=True)
     ]
 
@@ -158,7 +158,7 @@ class Flushed:
         self.latest = latest
         for name, fresh in queues.items():
             entries = self._entries_of(name, fresh.generation)
-            crcs = [zlib.crc32(value) for value in np.ascontiguousarray(fresh.values)]
+            crcs = [crc32(value) for value in np.ascontiguousarray(fresh.values)]
             found = list(zip(fresh.keys.tolist(), fresh.places.tolist(), crcs, strict=True))
             entries.extend(found)
             _forget_before(entries, fresh.oldest)
@@ -301,7 +301,7 @@ class Flushed:
             if low <= key < high
             and place < len(keys)
             and keys[place] == key
-            and zlib.crc32(rows[place]) == checksum
+            and crc32(rows[place]) == checksum
         ]
 
     def _bad_stacks(

@@ -13,10 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-__all__ = ["sleep", "wait_until"]
+__all__ = ["EDIT_PATIENCE", "LOOK_PATIENCE", "PATIENCE", "PAUSE", "sleep", "wait_until"]
 
 Found = TypeVar("Found")
 
+PATIENCE = 10.0  # seconds: for a process that publishes, or that writes over rows that are read
+EDIT_PATIENCE = 1.0  # seconds: for an edit, which takes 20 ms a million rows
+LOOK_PATIENCE = 0.015  # seconds: for a lock that another process takes only to look at it
+PAUSE = 0.01  # seconds between looks that cost more than a few microseconds
 YIELDING = 100e-6  # seconds in which the processor is only yielded: a batch of CartPole
 SHORTEST, LONGEST = 50e-6, 2e-3  # seconds of a sleep
 PART = 0.1  # length of a sleep as a part of the time waited so far, within these limits

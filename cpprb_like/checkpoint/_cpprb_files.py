@@ -11,7 +11,6 @@ Not here: the restricted unpickler (``_restricted_pickle``) and the zip file (``
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import zipfile
@@ -19,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, cast
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib import format as npy
@@ -30,7 +29,8 @@ from cpprb_like._arguments.checks import as_path
 from cpprb_like._arguments.narrow_dtypes import descr_of, name_of, wide
 from cpprb_like._core import FLAG_END, Ring
 from cpprb_like._fields.schema import Field, Schema
-from cpprb_like.checkpoint._disk import Disk, Output, open_regular
+from cpprb_like._machine.file_systems import replacing, sync_folder
+from cpprb_like.checkpoint._disk import open_regular
 from cpprb_like.checkpoint._npz import Archive
 from cpprb_like.checkpoint._restricted_pickle import plain
 
@@ -81,36 +81,15 @@ def _with_suffix(file: str | os.PathLike[str]) -> Path:
     return Path(name if name.endswith(SUFFIX) else name + SUFFIX)
 
 
-class _Raw(io.RawIOBase):
-    """A new file of a ``Disk`` as a file object of Python."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._output.write(data)
-        return len(data)
-
-
 @contextmanager
 def _written(path: Path) -> Iterator[IO[bytes]]:
     """A new file, which gets its name when it is complete and on the disk."""
     path = path.resolve()
-    disk, unfinished = Disk(path.parent), f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.new"
-    output = disk.create(unfinished)
-    try:
-        try:
-            yield cast(IO[bytes], _Raw(output))
-            output.sync()
-        finally:
-            output.close()
-        disk.rename(unfinished, path.name)
-    finally:
-        disk.remove(unfinished)
-    disk.sync_names()
+    with replacing(path) as unfinished, unfinished.open("xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
 
 
 @contextmanager

@@ -20,13 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from cpprb_like._arguments.checks import as_path
-from cpprb_like._machine.file_systems import REFUSED, sync_folder
+from cpprb_like._machine.file_systems import REFUSED, rename, sync, sync_folder, try_lock, unlock
 from cpprb_like._machine.forks import tell
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 __all__ = ["Disk", "OpenFiles", "Output", "UnsynchronisedDisk", "open_regular"]
 
@@ -149,16 +144,15 @@ class Disk:
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name, in place of a file that may have it."""
-        (self.folder / old).replace(self.folder / new)
+        rename(self.folder / old, self.folder / new)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         (self.folder / name).unlink(missing_ok=True)
 
     def sync(self, name: str) -> None:
-        """Return when all bytes of a file of an earlier save are on the disk."""
-        with (self.folder / name).open("r+b") as file:
-            os.fsync(file.fileno())
+        """Return when all bytes of a file, which another save may have written, are on the disk."""
+        sync(self.folder / name)
 
     def sync_names(self) -> None:
         """Return when the names of the files are on the disk."""
@@ -239,10 +233,10 @@ def _most_open() -> int:
 
 
 class UnsynchronisedDisk(Disk):
-    """As ``Disk``, without waits for the disk: the system writes in its own time and order.
+    """As ``Disk``, without waiting for the disk: the system writes in its own time and order.
 
     What a program does is done for all others, and so it stays when the program is killed. After a
-    crash of the machine, files and names of the last half-minute or so are there, or gone, or torn.
+    crash of the machine, files and names of the last half-minute or so are there, missing, or torn.
     A folder that ``make`` creates is there: who synchronises its files later does not look at it.
     """
 
@@ -266,20 +260,14 @@ class _Lock:
         self._file: Any = open_regular(folder / LOCK, os.O_RDWR | os.O_CREAT)
         tell(self._close)
         try:
-            if sys.platform == "win32":
-                self._file.seek(0)
-                msvcrt.locking(self._file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            self._close()
-            raise BlockingIOError(
-                errno.EWOULDBLOCK,
-                f"{folder}: somebody is saving to this folder; of a save_async of "
-                "your own, done() tells whether it has ended, and result() waits for it",
-            ) from None
+            if not try_lock(self._file.fileno()):
+                raise BlockingIOError(
+                    errno.EWOULDBLOCK,
+                    f"{folder}: somebody is saving to this folder; of a save_async of "
+                    "your own, done() tells whether it has ended, and result() waits for it",
+                )
         except OSError as error:
-            if error.errno not in REFUSED:
+            if isinstance(error, BlockingIOError) or error.errno not in REFUSED:
                 self._close()
                 raise
             warnings.warn(
@@ -294,9 +282,8 @@ class _Lock:
 
     def release(self) -> None:
         """Give it back, even if a child that was forked a moment ago has the file open too."""
-        if sys.platform != "win32" and not self._file.closed:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
+        if not self._file.closed:
+            unlock(self._file.fileno())
         self._close()
 
     def _close(self) -> None:
@@ -306,7 +293,7 @@ class _Lock:
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a regular file, without a wait; ``FileNotFoundError`` for a FIFO, a device or a folder.
 
-    A folder of another user may have these, or links to them, under any name: a FIFO would have
+    A folder of a stranger may have these, or links to them, under any name: a FIFO would have
     the caller wait for ever, and ``/dev/zero`` has no end.
     """
     with contextlib.suppress(FileNotFoundError):

@@ -108,7 +108,7 @@ def new_place(path: str | os.PathLike[str], *, is_file: bool) -> Iterator[Path]:
             _sync(unfinished)
         if target.exists():
             raise FileExistsError(f"{target}: something of this name was made during the write")
-        unfinished.rename(target)
+        Disk(target.parent).rename(unfinished.name, target.name)
         Disk(target.parent).sync_names()
     finally:
         if unfinished.is_dir():

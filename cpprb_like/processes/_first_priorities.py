@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._machine.file_systems import replacing
 from cpprb_like._rows.edits import fence
 from cpprb_like.processes._folder import GONE_MESSAGE, room_for
 
@@ -63,15 +64,14 @@ class FirstPriorities:
             raise RuntimeError(GONE_MESSAGE)
         nbytes = self._capacity * ENTRY.itemsize
         if not path.exists():
-            unfinished = path.with_suffix(".new")
             with (
                 room_for(nbytes, path.parent, "the log of priorities", "for each writer"),
+                replacing(path) as unfinished,
                 unfinished.open("wb") as file,
             ):
                 if sys.platform == "linux":
                     os.posix_fallocate(file.fileno(), 0, nbytes)
                 file.truncate(nbytes)
-            unfinished.replace(path)
         with path.open("r+b") as file:
             self._logs[number] = np.frombuffer(mmap.mmap(file.fileno(), nbytes), ENTRY)
 

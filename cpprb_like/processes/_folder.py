@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 import stat
-import sys
 import tempfile
 import threading
 import time
@@ -27,13 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from cpprb_like._files.file_maps import Room
+from cpprb_like._machine.file_systems import rename, try_lock, unlock
 from cpprb_like._machine.forks import INNERMOST, tell, watch
-from cpprb_like._machine.waiting import wait_until
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
+from cpprb_like._machine.waiting import LOOK_PATIENCE, wait_until
 
 __all__ = ["FileLock", "Folder", "memory_folder", "remove_stale"]
 
@@ -50,7 +45,6 @@ GONE = ".gone"
 YOUNG = 1.0  # seconds that a folder may have no lock yet: it is made again if that takes longer
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 NAME_NBYTES = 6
-LOOKING = 0.015  # seconds in which a lock is free again that is only held to look at it
 TRIES = 100
 AFTER_CHILDREN = -100  # when a process ends: multiprocessing has ended its children before
 
@@ -75,7 +69,7 @@ class FileLock:
         *,
         shared: bool = False,
         create: bool = False,
-        patience: float = LOOKING,
+        patience: float = LOOK_PATIENCE,
     ) -> bool:
         """Take it if no process has it, and say so in the file; with ``shared``, beside others.
 
@@ -92,7 +86,7 @@ class FileLock:
         file = None
         try:
             file = io.FileIO(self.path, "a+" if create else "r+")
-            if _try_lock(file.fileno(), shared) and self._is_file(file.fileno()):
+            if try_lock(file.fileno(), shared=shared) and self._is_file(file.fileno()):
                 if about is not None:
                     file.truncate(0)
                     file.write(json.dumps(about).encode())
@@ -123,8 +117,8 @@ class FileLock:
         """
         file = self._file
         if file is not None and not file.closed:
-            if sys.platform != "win32" and self._process == os.getpid():
-                fcntl.flock(file, fcntl.LOCK_UN)
+            if self._process == os.getpid():
+                unlock(file.fileno())
             file.close()
         self._file = None
 
@@ -153,7 +147,7 @@ def is_locked(path: Path) -> bool:
         except FileNotFoundError:
             return False
         try:
-            return not _try_lock(descriptor, shared=True)
+            return not try_lock(descriptor, shared=True)
         finally:
             os.close(descriptor)
 
@@ -175,19 +169,6 @@ def is_there(path: Path, about: Mapping[str, Any]) -> bool:
 def is_owned(path: Path) -> bool:
     """True if the process that wrote the record of the lock still holds it."""
     return is_locked(path) and MENDER not in said_by(path)
-
-
-def _try_lock(descriptor: int, shared: bool) -> bool:
-    try:
-        if sys.platform == "win32":
-            os.lseek(descriptor, 1 << 30, os.SEEK_SET)
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
 
 
 def memory_folder() -> Path:
@@ -312,9 +293,9 @@ class Folder:
         """Give a folder that is complete its name."""
         with _no_fork:
             try:
-                self.path.rename(path)
+                rename(self.path, path)
             except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES):
                     raise
                 raise FileExistsError(
                     f"name: another process has just made a replay of the name {path.name!r}"
@@ -423,7 +404,8 @@ def _remove_if_left(path: Path) -> None:
     try:
         gone = path.with_name(f"{path.name}.{secrets.token_hex(4)}{GONE}")
         with contextlib.suppress(OSError):  # so that its name is free at once
-            path = path.rename(gone)
+            rename(path, gone)
+            path = gone
         shutil.rmtree(path, ignore_errors=True)
     finally:
         lock.release()

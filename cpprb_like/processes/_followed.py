@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._machine.forks import BUFFER, OneProcess, tell, watch
-from cpprb_like._machine.waiting import wait_until
+from cpprb_like._machine.waiting import EDIT_PATIENCE, PAUSE, wait_until
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.limiters._gates import SampleGate
 from cpprb_like.processes._draws import Draws, RowNumbers
@@ -30,9 +30,7 @@ from cpprb_like.samplers._uniform import Uniform
 __all__ = ["FollowedShards"]
 
 FORKED = "the learner belongs to the parent process; make one in this process: replay.learner()"
-EDITING = 1e-3  # seconds that an edit may take before its process is looked after ...
-PATIENCE = 1.0  # ... and that it is waited for: 20 ms a million rows, but a stopped process goes on
-MEND_PAUSE = 0.01  # seconds at least between two looks at whether the process is there that edits
+EDITING = 1e-3  # seconds that an edit may take before its process is looked after
 
 
 class FollowedShards:
@@ -92,7 +90,7 @@ class FollowedShards:
         self._stuck: set[int] = set()  # shards in an edit that did not end in time
         self._fresh: set[int] = set()  # new shards, whose rows were not followed yet
         self.follows_at_once = False
-        self._mended_at = -MEND_PAUSE
+        self._mended_at = -PAUSE
         self.lock: threading.RLock | OneProcess = threading.RLock()
         watch(self.lock, BUFFER)
         self._in_parent = OneProcess(FORKED)
@@ -172,7 +170,7 @@ class FollowedShards:
             busy = busy.intersection(self.group.follow())
             return busy <= self._stuck
 
-        wait_until(is_settled, PATIENCE)
+        wait_until(is_settled, EDIT_PATIENCE)
         if busy:
             self._mend(busy)
             busy = busy.intersection(self.group.follow())
@@ -180,7 +178,7 @@ class FollowedShards:
 
     def _mend(self, busy: set[int]) -> None:
         """Set right the shards whose writer has ended in an edit, before an actor takes them."""
-        if time.monotonic() < self._mended_at + MEND_PAUSE:
+        if time.monotonic() < self._mended_at + PAUSE:
             return
         for number in busy:
             if self.reader(number).follower.is_busy:

@@ -33,6 +33,7 @@ from cpprb_like._fields.schema import Layout
 from cpprb_like._files import file_maps
 from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
 from cpprb_like._machine.forks import OneProcess
+from cpprb_like._machine.waiting import PATIENCE
 from cpprb_like._rows import chained, overflow
 from cpprb_like._rows.edits import Tracker, Undo, clock
 from cpprb_like._rows.row_handles import handles
@@ -72,12 +73,11 @@ TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
     "many rows a second, or the process that edits them was stopped"
 )
-# Reads of rows that are overwritten in between: least tries, and least seconds.
-TRIES, PATIENCE = 1000, 10.0
+TRIES = 1000  # at least, to read rows that are written over in between
 
 
 def tries() -> Iterator[int]:
-    """Go on for many tries and a long time: who was stopped in one of them has others."""
+    """Retry until 1,000 tries and ``PATIENCE`` have passed: a suspended reader gets more tries."""
     until, number = time.monotonic() + PATIENCE, 0
     while number < TRIES or time.monotonic() < until:
         yield number

@@ -152,7 +152,7 @@ class Machine:
                 self.flush(rb, rb.flush)
             elif what == "full":
                 with self.patch.context() as patch:
-                    patch.setattr(file_maps, "_sync", self.full)
+                    patch.setattr(file_maps, "sync", self.full)
                     with pytest.raises(OSError, match="a test"):
                         rb.flush()
             elif what == "update" and case.updates and len(rb):
@@ -188,7 +188,7 @@ class Machine:
 
     @staticmethod
     def full(path: Path) -> None:
-        """As ``_sync`` of a disk that has no room."""
+        """As ``sync`` of a disk that has no room."""
         raise OSError(errno.ENOSPC, f"{path}: no space left (a test)")
 
     @staticmethod

@@ -21,6 +21,7 @@ from scale import KILLS
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._files import file_maps
+from cpprb_like._machine import file_systems
 
 forking = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
 
@@ -91,7 +92,7 @@ def test_a_writer_that_is_killed_while_its_files_grow(tmp_path: Path) -> None:
         add(rb, 0, 5)
         return lambda: add(rb, 5, 1)
 
-    growing = files.grow, files._create_side, file_maps._reserve, file_maps._name
+    growing = files.grow, files._create_side, file_maps._reserve, file_systems.name_new
     assert killed_everywhere(growing, make, call, look) > 25
 
 
@@ -118,7 +119,7 @@ def test_a_writer_that_is_killed_while_it_creates_its_files(tmp_path: Path) -> N
         add(rb, 0, 30)
         assert numbers(rb) == list(range(30))
 
-    creating = files._create, files.keep, files.publish, file_maps._name
+    creating = files._create, files.keep, files.publish, file_systems.name_new
     assert killed_everywhere(creating, make, call, look) > 30
 
 

@@ -22,6 +22,7 @@ from scale import KILLS
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._files import file_maps
+from cpprb_like._machine import file_systems
 from cpprb_like.checkpoint import DamagedError, load
 from cpprb_like.checkpoint._rows_back import RingReader
 
@@ -116,7 +117,7 @@ def test_a_process_that_is_killed_while_it_loads_into_a_file(tmp_path: Path, mod
     files = file_maps.Files
     loading = (
         *(files._create, files.keep, files.publish, files._append, files._new_floats),
-        *(ReplayBuffer._open_saved, RingReader.fill, file_maps._name),
+        *(ReplayBuffer._open_saved, RingReader.fill, file_systems.name_new),
     )
     assert killed_everywhere(loading, make, call, look) > 80
     folder = make(-1)

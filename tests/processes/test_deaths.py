@@ -255,7 +255,9 @@ def test_a_learner_waits_for_a_shard_that_is_set_right(
     replay: SharedReplay, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not count as empty, although that takes longer than an edit."""
-    monkeypatch.setattr("cpprb_like.processes._followed.PATIENCE", 20.0)  # on a busy machine, too
+    monkeypatch.setattr(
+        "cpprb_like.processes._followed.EDIT_PATIENCE", 20.0
+    )  # on a busy machine, too
     child = Child("writer", stopping(replay, options, ADDING[0], signal.SIGKILL, 30))
     with ended([child]):
         assert child.end() == -signal.SIGKILL

@@ -18,6 +18,7 @@ from interruptions import killed_everywhere
 from scale import PROCESS_KILLS
 
 from cpprb_like._files import file_maps
+from cpprb_like._machine import file_systems
 from cpprb_like.processes import Learner, SharedReplay, _shards
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
@@ -110,7 +111,7 @@ def test_a_writer_that_is_killed_while_its_files_grow(tmp_path: Path) -> None:
 
     growing = (
         _shards.ShardFiles.grow, file_maps.Files.grow, file_maps.Files._create_side,
-        file_maps._reserve, file_maps._name,
+        file_maps._reserve, file_systems.name_new,
     )  # fmt: skip
     assert killed_everywhere(growing, make, call, look) > 25
 

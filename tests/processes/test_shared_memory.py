@@ -25,6 +25,7 @@ from forked import outcome
 from interruptions import killed_everywhere
 
 from cpprb_like._files import file_maps
+from cpprb_like._machine import file_systems
 from cpprb_like.processes import SharedReplay, _folder, _shards
 
 pytestmark = pytest.mark.skipif(
@@ -139,7 +140,7 @@ def test_an_actor_that_is_killed_while_it_makes_its_shard() -> None:
             assert not list((replay.folder / "shard-0").glob("*.new"))
 
     files = file_maps.Files
-    functions = files._create, files.keep, file_maps._name, _shards.ShardFiles.keep
+    functions = files._create, files.keep, file_systems.name_new, _shards.ShardFiles.keep
     assert killed_everywhere(functions, make, lambda replay: replay.actor, look) > 30
 
 

@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 INT32_MAX = int(np.iinfo(np.int32).max)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 _NO_SLOTS = np.empty(0, np.intp)
-PATIENCE = 50  # repeats, per result found, after which a draw of distinct results is given up
+MOST_REPEATS = 50  # repeats, per result found, after which a draw of distinct results is given up
 
 
 class NotEnoughFramesError(NotEnoughDataError, AssertionError):
@@ -558,7 +558,7 @@ def sample_n_unique(sampling_f: Callable[[], Result], n: int) -> list[Result]:
             repeats = 0
             continue
         repeats += 1
-        if repeats > PATIENCE * (len(results) + PATIENCE):
+        if repeats > MOST_REPEATS * (len(results) + MOST_REPEATS):
             raise RuntimeError(f"n: expected {n} different results, found only {len(results)}")
     return results
 

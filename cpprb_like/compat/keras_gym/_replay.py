@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-PATIENCE = 10  # rejected rows for each row of a batch, before all rows are looked at
+MOST_REJECTED = 10  # rejected rows for each row of a batch, before all rows are looked at
 
 
 class Found(NamedTuple):
@@ -335,7 +335,7 @@ class ExperienceReplayBuffer(ForEnv):
         """Draw n slots at which a transition starts: see ``_look``."""
         found: list[Found] = []
         missing, rejected = n, 0
-        while missing and rejected < PATIENCE * n:
+        while missing and rejected < MOST_REJECTED * n:
             # One number for each row that is still missing, as if drawn one by one.
             drawn = self.random.randint(min(written, self._slots), size=missing)
             there, _ = self._look(steps, written, drawn.astype(np.intp))
