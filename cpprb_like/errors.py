@@ -1,11 +1,16 @@
 """Exceptions of this package, beside Python's ``TypeError``, ``ValueError`` and ``IndexError``."""
 
 __all__ = [
+    "DamagedError",
     "DataLossWarning",
     "FieldNameError",
     "NotEnoughDataError",
     "RateLimitTimeoutError",
 ]
+
+
+class DamagedError(ValueError):
+    """A file is missing, or is not what was written."""
 
 
 class DataLossWarning(UserWarning):

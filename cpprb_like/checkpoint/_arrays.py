@@ -20,6 +20,7 @@ from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._arguments.narrow_dtypes import descr_of
 from cpprb_like._machine.crc32 import crc32
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.errors import DamagedError
 
 __all__ = [
     "CHUNK_NBYTES",
@@ -38,10 +39,6 @@ MAGIC = b"\x93NUMPY\x03\x00"
 ALIGNMENT = 64
 SHORT_HEADER = 128  # bytes of that of an array of bytes with two lengths
 CODECS = ("zlib", "lzma")
-
-
-class DamagedError(ValueError):
-    """A file is missing, or is not what was written."""
 
 
 class Codec(NamedTuple):

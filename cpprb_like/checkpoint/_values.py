@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._arguments.narrow_dtypes import descr_of, named
+from cpprb_like._fields.json_codec import dtype_from_json, dtype_to_json
 from cpprb_like._machine.generators import read_seed
 from cpprb_like._machine.prefetch_state import state_before, state_of_generator
 from cpprb_like.checkpoint import _classes
@@ -33,7 +32,6 @@ __all__ = ["Decoder", "Encoder", "dtype_from_json", "dtype_to_json"]
 INLINE_NBYTES = 1024
 SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
 DEEPEST = 60
-PLAIN = re.compile(r"[<>|=][?a-zA-Z]\d{0,10}(?:\[\w{1,12}\])?")  # NumPy would parse much more
 MT_WORDS = 624
 MOST_POOL = 1 << 10  # words; to make it takes a time in proportion to their square
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
@@ -54,51 +52,6 @@ class NotSaved(NamedTuple):
     """Something of the caller's that is handed over again."""
 
     value: Any
-
-
-def dtype_to_json(dtype: np.dtype[Any]) -> Any:
-    """A dtype as JSON has it, and gives it back: lists where NumPy has tuples."""
-    return _lists(descr_of(dtype))
-
-
-def _lists(descr: Any) -> Any:
-    return [_lists(entry) for entry in descr] if isinstance(descr, (list, tuple)) else descr
-
-
-def dtype_from_json(descr: Any) -> np.dtype[Any]:
-    """The dtype; ``DamagedError`` if it is none, or holds Python objects.
-
-    ``ImportError`` if it is one of ml_dtypes, which is not installed.
-    """
-    try:
-        dtype = np.lib.format.descr_to_dtype(_tuples(descr))
-    except (AttributeError, LookupError, SyntaxError, TypeError, ValueError) as error:
-        raise DamagedError(f"dtype: {error}") from None
-    if dtype.hasobject:
-        raise DamagedError(f"dtype: {descr!r}")
-    return dtype
-
-
-def _tuples(descr: Any, depth: int = 0) -> Any:
-    """NumPy wants a list of tuples; JSON has lists."""
-    if depth > DEEPEST:
-        raise DamagedError("dtype: nested too deeply")
-    if isinstance(descr, str) and not PLAIN.fullmatch(descr):
-        narrow = named(descr)
-        if narrow is None:
-            raise DamagedError(f"dtype: {descr!r}")
-        return narrow.name
-    if isinstance(descr, list) and descr and all(isinstance(entry, list) for entry in descr):
-        return [_field(entry, depth) for entry in descr]
-    if isinstance(descr, list):
-        return tuple(_tuples(entry, depth + 1) for entry in descr)
-    return descr
-
-
-def _field(entry: list[Any], depth: int) -> tuple[Any, ...]:
-    name, inner, *shape = entry
-    title = tuple(name) if isinstance(name, list) else name
-    return (title, _tuples(inner, depth + 1), *(tuple(lengths) for lengths in shape))
 
 
 def state_of(value: Any) -> dict[str, Any]:

@@ -21,8 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._arguments.narrow_dtypes import kind_of
+from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._machine.aligned import empty
-from cpprb_like._machine.waiting import wait_until
+from cpprb_like._machine.file_systems import replacing
+from cpprb_like._machine.waiting import PATIENCE, wait_until
 from cpprb_like.processes._folder import FileLock, Folder, is_locked, room_for, said_by
 from cpprb_like.processes._versions import Versions, n_slots, n_words
 
@@ -34,7 +36,6 @@ FOLDER = "parameters"  # in that of the replay
 LAYOUT, VALUES, LOCK = "layout.json", "values", "publisher"
 ALIGNMENT = 64
 TIMEOUT = 60.0  # seconds that ``wait`` waits
-PATIENCE = 10.0  # seconds: of ``publish`` for another publisher, of ``latest`` for a whole version
 TOO_FAST = "newer versions were published faster than one can be read"
 PIECE = 1 << 22  # bytes that are copied before a reader looks whether they are written over
 ALONE = ""  # the name of a single array
@@ -58,9 +59,13 @@ class Place:
         raw = slot[self.offset : self.offset + self.nbytes]
         return raw.view(self.dtype).reshape(self.shape)
 
-    def to_json(self) -> list[Any]:
-        """As a file has it."""
-        return [self.dtype.str, list(self.shape), self.offset]
+
+@dataclass(frozen=True)
+class Slot:
+    """The layout of the memory of one version."""
+
+    nbytes: int
+    places: dict[str, Place]
 
 
 class Parameters:
@@ -183,7 +188,6 @@ class Parameters:
         for name, array in arrays.items():
             places[name] = Place(array.dtype, array.shape, offset)
             offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-        layout = {name: place.to_json() for name, place in places.items()}
         values = self._folder / VALUES
         values.unlink(missing_ok=True)  # of a publisher that was killed here
         nbytes = _nbytes(offset)
@@ -194,9 +198,8 @@ class Parameters:
             if sys.platform == "linux":
                 os.posix_fallocate(file.fileno(), 0, nbytes)
             file.truncate(nbytes)
-        unfinished = self._folder / f"{LAYOUT}.new"
-        unfinished.write_text(json.dumps({"nbytes": offset, "places": layout}), encoding="utf-8")
-        unfinished.replace(self._folder / LAYOUT)
+        with replacing(self._folder / LAYOUT) as unfinished:
+            unfinished.write_text(json.dumps(to_json(Slot(offset, places))), encoding="utf-8")
         self._open()
 
     def _check(self, arrays: dict[str, NDArray[Any]]) -> None:
@@ -344,14 +347,11 @@ class Parameters:
             layout = json.loads((self._folder / LAYOUT).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return False
-        nbytes = layout["nbytes"]
+        slot: Slot = from_json(Slot, layout)
         with (self._folder / VALUES).open("r+b") as file:
-            memory = np.frombuffer(mmap.mmap(file.fileno(), _nbytes(nbytes)), np.uint8)
-        self._places = {
-            name: Place(np.dtype(dtype), tuple(shape), offset)
-            for name, (dtype, shape, offset) in layout["places"].items()
-        }
-        self._slots = memory[ALIGNMENT:].reshape(n_slots(), nbytes)
+            memory = np.frombuffer(mmap.mmap(file.fileno(), _nbytes(slot.nbytes)), np.uint8)
+        self._places = slot.places
+        self._slots = memory[ALIGNMENT:].reshape(n_slots(), slot.nbytes)
         self._versions = Versions(memory[: 8 * n_words()].view(np.int64))
         return True
 

@@ -19,12 +19,12 @@ from numpy.typing import DTypeLike
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_WRITTEN
-from cpprb_like._fields.schema import read_env_dict, read_size
+from cpprb_like._fields.json_codec import from_json, to_json
+from cpprb_like._fields.schema import Field, read_env_dict, read_size
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint._progress import Tell
-from cpprb_like.checkpoint._values import dtype_from_json, dtype_to_json
 from cpprb_like.limiters import LimiterStats, RateLimiter
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._first_priorities import FirstPriorities
@@ -67,7 +67,7 @@ __all__ = ["Member", "SharedReplay"]
 
 Kind = TypeVar("Kind", bound=Learner)
 
-FORMAT = 1
+FORMAT = 2
 MENDING = 10.0  # seconds that an actor waits while its shard is set right: 50 ms a million rows
 ORIGIN = "origin"  # file: of what was loaded, the state of a checkpoint
 MOST_LEARNERS = 64
@@ -193,7 +193,7 @@ class SharedReplay:
             raise ValueError(f"capacity: expected a row for each writer, got {capacity}")
         options: dict[str, Any] = {
             "size": size,
-            "env_dict": _fields_to_json(env_dict, default_dtype),
+            "fields": _fields_to_json(env_dict, default_dtype),
             "n_envs": n_envs,
             "terminated": terminated,
             "truncated": truncated,
@@ -801,27 +801,19 @@ def _names(given: Any) -> Any:
     return dict(given) if isinstance(given, Mapping) else list(given)
 
 
-def _fields_to_json(env_dict: Any, default_dtype: DTypeLike | None) -> dict[str, Any]:
-    """Fields with their dtypes."""
+def _fields_to_json(env_dict: Any, default_dtype: DTypeLike | None) -> list[Any]:
+    """The fields of ``env_dict`` as a file has them."""
     fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
     boxed = [field.name for field in fields if field.dtype.hasobject]
     if boxed:
         raise ValueError(f"env_dict: fields {boxed} hold Python objects, which no process shares")
-    return {
-        field.name: {
-            "shape": list(field.shape),
-            "dtype": dtype_to_json(field.dtype),
-        }
-        for field in fields
-    }
+    found: list[Any] = to_json(fields)
+    return found
 
 
 def _options_from_json(saved: dict[str, Any]) -> dict[str, Any]:
-    fields = {
-        name: {
-            "shape": tuple(spec["shape"]),
-            "dtype": dtype_from_json(spec["dtype"]),
-        }
-        for name, spec in saved["env_dict"].items()
-    }
-    return saved | {"env_dict": fields}
+    """The options of a buffer that a description has."""
+    fields = from_json(tuple[Field, ...], saved["fields"], "fields")
+    env_dict = {field.name: {"shape": field.shape, "dtype": field.dtype} for field in fields}
+    others = {name: value for name, value in saved.items() if name != "fields"}
+    return others | {"env_dict": env_dict}
