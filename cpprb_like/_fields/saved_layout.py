@@ -1,0 +1,93 @@
+"""Fields and options that the rows in files depend on, with dtypes in any byte order.
+
+Not here: their JSON (``json_codec``), and the memory of a buffer (``schema.Layout``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cpprb_like._fields.json_codec import number
+from cpprb_like._fields.schema import Schema
+from cpprb_like._machine.byte_order import native
+
+__all__ = ["SavedLayout", "differences"]
+
+
+@dataclass(frozen=True)
+class SavedLayout:
+    """The layout of a ring whose rows are in files."""
+
+    schema: Schema  # dtypes as the files have them
+    size: int
+    capacity: int
+    n_envs: int
+
+    def __post_init__(self) -> None:
+        number("capacity", self.capacity, 1)
+        number("n_envs", self.n_envs, 1, self.capacity)
+
+    @property
+    def span(self) -> int:
+        """The modulus of public slots: see ``Layout.span``."""
+        return self.size if self.n_envs == 1 else self.capacity
+
+    @property
+    def dtypes(self) -> dict[str, np.dtype[Any]]:
+        """The dtype of each field, as the files have it."""
+        return {field.name: field.dtype for field in self.schema.fields}
+
+    def fields(self, names: Sequence[str] | None = None) -> Schema:
+        """The fields in the byte order of this machine: all, or those of these names.
+
+        Raises ``ValueError`` if those depend on fields that are not among them.
+        """
+        saved = self.schema
+        fields = tuple(replace(field, dtype=native(field.dtype)) for field in saved.fields)
+        schema = replace(saved, fields=fields)
+        ends = {fields[place].name for place, *_ in schema.end_fields()}
+        if names is None:
+            return schema
+        known = list(schema.names)
+        unknown = [name for name in names if name not in known]
+        if unknown or len(set(names)) != len(names):
+            raise ValueError(f"fields: expected each once, of {known}, got {list(names)}")
+        missing = sorted(ends - set(names))
+        if missing:
+            raise ValueError(f"fields: {missing} end episodes, so they have to be there")
+        alone = [name for name, source in schema.next_of if name in names and source not in names]
+        if alone:
+            raise ValueError(f"fields: {alone} come from fields that are not asked for")
+        return replace(
+            schema,
+            fields=tuple(field for field in fields if field.name in names),
+            next_of=tuple(pair for pair in schema.next_of if pair[0] in names),
+            stacks=tuple(stack for stack in schema.stacks if stack.name in names),
+        )
+
+
+def differences(there: Schema, saved: Schema) -> list[str]:
+    """The differences of two schemas, field by field; none if rows of one fit the other."""
+    found = []
+    own = {field.name: field for field in there.fields}
+    other = {field.name: field for field in saved.fields}
+    found += [f"field {name!r} is not in the checkpoint" for name in own if name not in other]
+    found += [f"field {name!r} is in the checkpoint only" for name in other if name not in own]
+    for name in (name for name in own if name in other):
+        if own[name] != other[name]:
+            one, two = own[name], other[name]
+            found.append(
+                f"field {name!r}: {one.dtype} of shape {one.shape} here, {two.dtype} of shape "
+                f"{two.shape} in the checkpoint"
+            )
+    for option in ("terminated", "truncated", "next_of", "stacks"):
+        here, given = getattr(there, option), getattr(saved, option)
+        if option in ("next_of", "stacks"):
+            here, given = sorted(here, key=repr), sorted(given, key=repr)
+        if here != given:
+            found.append(f"{option}: {here} here, {given} in the checkpoint")
+    return found

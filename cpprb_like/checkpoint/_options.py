@@ -1,0 +1,92 @@
+"""Options of saves and loads: checked once, and passed on as one value.
+
+Not here: their documentation (``_saved``).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.schema import Schema
+from cpprb_like.checkpoint._progress import Progress
+
+__all__ = ["CODECS", "Codec", "Decode", "Encode", "LoadOptions", "SaveOptions", "Target"]
+
+CODECS = ("zlib", "lzma")
+
+Encode = Callable[[Any], bytes]
+Decode = Callable[[bytes], Any]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How files are compressed."""
+
+    name: str | None = None  # one of CODECS
+    level: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in (None, *CODECS):
+            raise ValueError(f"codec: expected None or one of {list(CODECS)}, got {self.name!r}")
+        if self.level is not None and (self.name is None or not 0 <= self.level <= 9):
+            raise ValueError(f"level: expected 0 to 9, of a codec, got {self.level!r}")
+
+    def compressor(self) -> Any:
+        """An object with ``compress`` and ``flush``."""
+        if self.name == "zlib":
+            return zlib.compressobj(-1 if self.level is None else self.level)
+        import lzma  # noqa: PLC0415 (few programs need it)
+
+        return lzma.LZMACompressor(preset=self.level)
+
+
+@dataclass(frozen=True)
+class SaveOptions:
+    """How to save: see ``Checkpointed.save``."""
+
+    keep: int
+    codec: Codec
+    sync: bool
+    encode: Encode | None
+    classes: tuple[type, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sync, bool):
+            raise TypeError(f"sync: expected a bool, got {self.sync!r}")
+        as_int("keep", self.keep, 1)
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to load: see ``Checkpointed.load``."""
+
+    classes: tuple[type, ...] = ()
+    replaced: Mapping[str, Any] = field(default_factory=dict)
+    decode: Decode | None = None
+    salvage: bool = False
+    state: int | None = None  # the newest one
+    watch: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        if self.state is not None:
+            as_int("state", self.state, 0)
+
+    def reporting(self, on_progress: Callable[[int, int], None] | None) -> LoadOptions:
+        """The same options, with a function that progress is reported to."""
+        return replace(self, watch=Progress(on_progress))
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the rows of one buffer go."""
+
+    size: int | None = None
+    fields: tuple[str, ...] | None = None
+    mmap_prefix: str | Path | None = None
+    mmap_mode: Any = "x"
+    schema: Schema | None = None  # which the saved fields have to equal

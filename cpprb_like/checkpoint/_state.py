@@ -1,0 +1,207 @@
+"""A state of a checkpoint: everything that a manifest says, in frozen dataclasses.
+
+A manifest is their JSON (``_fields.json_codec``); each class checks what it says. Not here: the
+bytes of a manifest (``_manifest``), and the JSON of objects in ``State.root`` (``_values``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from cpprb_like._fields.json_codec import number
+from cpprb_like._fields.saved_layout import SavedLayout
+from cpprb_like.errors import DamagedError
+
+__all__ = [
+    "ArrayFile",
+    "File",
+    "NewestFiles",
+    "ObjectFiles",
+    "OverflowFiles",
+    "PartFile",
+    "Ring",
+    "Segment",
+    "State",
+]
+
+ARRAY_NAME = re.compile(r"s\d+-\d+\.npy(\.\w+)?")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a state: an array, and its bytes on the disk."""
+
+    name: str
+    nbytes: int
+    crc32: int
+    codec: Literal["zlib", "lzma"] | None
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not ARRAY_NAME.fullmatch(self.name):
+            raise DamagedError(f"the manifest names a file {self.name!r}")
+        if self.dtype.hasobject:
+            raise DamagedError(f"{self.name}: dtype: no file holds Python objects")
+
+    @property
+    def array_nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def expect(self, dtype: np.dtype[Any], *shape: int) -> File:
+        """The file itself; ``DamagedError`` unless its array has this dtype and shape."""
+        if self.dtype != dtype or self.shape != shape:
+            raise DamagedError(
+                f"{self.name}: expected {dtype} of shape {shape}, got {self.dtype} of shape "
+                f"{self.shape}"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class PartFile:
+    """A part of the rows from ``first`` up to and without ``stop``."""
+
+    file: File
+    first: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        number("first", self.first, 0, self.stop)
+
+
+@dataclass(frozen=True)
+class OverflowFiles:
+    """Values of chained fields that no neighbouring row holds, and the ids of their rows."""
+
+    ids: File
+    values: File
+
+
+@dataclass(frozen=True)
+class ObjectFiles:
+    """Python objects ``first`` up to and without ``stop``: their lengths, and all their bytes."""
+
+    lengths: File
+    data: File
+    first: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        number("first", self.first, 0, self.stop)
+
+
+@dataclass(frozen=True)
+class NewestFiles:
+    """The newest value of a chained field of each environment, and which environments have one."""
+
+    values: File
+    is_there: File
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The rows ``number * segment_rows`` and up."""
+
+    number: int
+    parts: dict[str, PartFile]
+    overflow: dict[str, OverflowFiles]
+    objects: dict[str, ObjectFiles]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The rows of one buffer."""
+
+    layout: SavedLayout
+    written: int
+    oldest: int
+    first: int
+    absent: int
+    clears: int
+    handle_base: int
+    edits: int
+    episode_lens: tuple[int, ...]
+    segment_rows: int
+    segments: tuple[Segment, ...]
+    newest: dict[str, NewestFiles]
+
+    def __post_init__(self) -> None:
+        number("oldest", self.oldest, 0, self.written)
+        number("first", self.first, 0, self.written)
+        number("absent", self.absent, 0, self.stored)
+        number("segment_rows", self.segment_rows, 1)
+        if self.written - self.oldest > self.layout.capacity:
+            raise DamagedError("there are more rows than the capacity")
+        if len(self.episode_lens) != self.layout.n_envs:
+            raise DamagedError("episode_lens: expected one for each environment")
+        for segment in self.segments:
+            stops = [part.stop for part in segment.parts.values()]
+            stops += [objects.stop for objects in segment.objects.values()]
+            for stop in stops:
+                number("stop", stop, 0, self.written)
+
+    @property
+    def stored(self) -> int:
+        """Rows that the ring had."""
+        return min(self.written, self.layout.capacity)
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """An array beside the rows, and its path in the object."""
+
+    path: str
+    file: File
+
+
+@dataclass(frozen=True)
+class State:
+    """A state of a checkpoint."""
+
+    id: str  # that of no other state
+    number: int
+    synchronised: bool  # present after a crash of the machine too
+    rings: tuple[Ring, ...]
+    arrays: tuple[ArrayFile, ...]
+    objects: tuple[ObjectFiles, ...]
+    root: Any  # JSON of the object: see ``_values``
+
+    @property
+    def files(self) -> list[File]:
+        """All files, each once."""
+        found: dict[str, File] = {}
+        self.with_files(lambda file: found.setdefault(file.name, file))
+        return list(found.values())
+
+    def with_files(self, call: Callable[[File], File]) -> State:
+        """The same state with ``call(file)`` in place of each file."""
+        rings, arrays, objects = with_files((self.rings, self.arrays, self.objects), call)
+        return replace(self, rings=rings, arrays=arrays, objects=objects)
+
+
+HOLDERS = (ArrayFile, NewestFiles, ObjectFiles, OverflowFiles, PartFile, Ring, Segment)
+
+
+def with_files(value: Value, call: Callable[[File], File]) -> Value:
+    """The same part of a state with ``call(file)`` in place of each file."""
+    changed: Any = value
+    if isinstance(value, File):
+        changed = call(value)
+    elif isinstance(value, tuple):
+        changed = tuple(with_files(entry, call) for entry in value)
+    elif isinstance(value, dict):
+        changed = {key: with_files(entry, call) for key, entry in value.items()}
+    elif isinstance(value, HOLDERS):
+        parts = {one.name: with_files(getattr(value, one.name), call) for one in fields(value)}
+        changed = type(value)(**parts)
+    found: Value = changed
+    return found
