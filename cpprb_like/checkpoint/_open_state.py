@@ -1,0 +1,212 @@
+"""``OpenState``: a state of a folder, open for reading while another save may replace it.
+
+Not here: the rows of a ring (``_ring_reader``), and where objects go (``_load``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._fields import json_codec
+from cpprb_like._fields.saved_layout import differences
+from cpprb_like.checkpoint import _manifest
+from cpprb_like.checkpoint._arrays import read_array
+from cpprb_like.checkpoint._disk import Disk, OpenFiles
+from cpprb_like.checkpoint._options import LoadOptions, Target
+from cpprb_like.checkpoint._ring_reader import RingReader, read_objects
+from cpprb_like.checkpoint._state import State
+from cpprb_like.checkpoint._values import Decoder, Node
+from cpprb_like.errors import DamagedError
+
+__all__ = ["OpenState", "decoded", "retried"]
+
+Found = TypeVar("Found")
+
+ATTEMPTS = 50  # each one has a state that was newer than that of the last one
+UNSYNCHRONISED = "the state was saved with sync=False, so a crash of the machine may have cost it"
+
+
+class OpenState:
+    """One state of a folder, open for reading: a ``Source`` of decoders.
+
+    Parameters
+    ----------
+    disk : Disk
+        The folder.
+    options : LoadOptions
+    without : str, optional
+        An attribute of the object that is left out.
+
+    Attributes
+    ----------
+    targets : mapping of str to Target
+        Where rows go, by the path of their holder.
+    damage : list of str
+        What ``salvage`` did without.
+    """
+
+    def __init__(self, disk: Disk, options: LoadOptions, without: str | None = None) -> None:
+        self.disk = disk
+        self._options = options
+        self.damage: list[str] = []
+        self.targets: Mapping[str, Target] = {}
+        self.state = self._choose()
+        if without is not None:
+            self.state = replace(self.state, root=self.root.without(without))
+
+    @property
+    def root(self) -> Node:
+        """The JSON of the object."""
+        return Node("", self.state.root)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Have all files open, so that they can be read while another save removes them."""
+        files = OpenFiles(self.disk, [file.name for file in self.state.files])
+        with contextlib.closing(files):
+            self.disk = files
+            yield
+
+    def _choose(self) -> State:
+        there = _manifest.numbers(self.disk)
+        if not there:
+            raise FileNotFoundError(f"{self.disk.folder}: there is no checkpoint")
+        wanted = self._options.state
+        if wanted is not None:
+            if wanted not in there:
+                raise FileNotFoundError(
+                    f"{self.disk.folder}: there is no state {wanted}, only {there}"
+                )
+            return _manifest.read(self.disk, int(wanted))
+        for newest in reversed(there):
+            try:
+                return _manifest.read(self.disk, newest)
+            except DamagedError as error:  # noqa: PERF203 (there are few)
+                if not self._options.salvage:
+                    raise DamagedError(
+                        f"{error}; salvage=True loads the newest state that is in order, of {there}"
+                    ) from None
+                self.damage.append(str(error))
+        raise DamagedError(f"{self.disk.folder}: no state is in order: {self.damage}")
+
+    def decode(self, replacing: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The object, and by path its parts that keep their identity."""
+        decoder = Decoder(self, self._options.classes, replacing)
+        try:
+            value = decoder.decode(self.state.root)
+        except DamagedError as error:
+            if self.state.synchronised:
+                raise
+            others = [n for n in _manifest.numbers(self.disk) if n != self.state.number]
+            choice = f"; state= chooses another one, of {others}" if others else ""
+            raise DamagedError(f"{error}; {UNSYNCHRONISED}{choice}") from None
+        decoder.finish()
+        return value, decoder.elements
+
+    def part(self, saved: Any, replacing: Mapping[str, Any]) -> Any:
+        """The value of some JSON of the state by itself, with values in place of some paths."""
+        return Decoder(self, (), replacing).decode(saved)
+
+    def whole_part(self, saved: Any, path: str) -> Any:
+        """The value of the JSON at a path, with classes and external values of the caller."""
+        decoder = Decoder(self, self._options.classes, self._options.replaced)
+        value = decoder.decode(saved, path)
+        decoder.finish()
+        return value
+
+    def holder(self, cls: type, ring: int, path: str, attributes: dict[str, Any]) -> Any:
+        """See ``Source``: a holder of rows, in the target of this path."""
+        target = self.targets.get(path, Target())
+        saved = self.state.rings[json_codec.number("ring", ring, 0, len(self.state.rings) - 1)]
+        if target.schema is not None:
+            found = differences(target.schema, saved.layout.fields())
+            if found:
+                raise ValueError("the fields differ: " + "; ".join(found))
+        salvage = self.damage.append if self._options.salvage else None
+        return self.open_ring(cls, attributes, target, self.reader(ring, salvage))
+
+    def reader(self, ring: int, salvage: Callable[[str], None] | None) -> RingReader:
+        """The reader of the rows of a ring."""
+        return RingReader(self.disk, self.state, ring, self._options, salvage)
+
+    @staticmethod
+    def open_ring(
+        kind: type, attributes: dict[str, Any], target: Target, reader: RingReader
+    ) -> Any:
+        """An object of a class, with the rows of a reader and these attributes."""
+        blank: Any = kind.__new__
+        holder = blank(kind)
+        holder._open_saved(attributes, reader, target)
+        return holder
+
+    def array(self, number: int) -> NDArray[Any]:
+        """See ``Source``."""
+        saved, options = self.state.arrays[number], self._options
+        try:
+            return read_array(self.disk, saved.file, options.watch)
+        except DamagedError as error:
+            if not options.salvage or saved.file.dtype.kind != "f":
+                raise
+            self.damage.append(f"{error}, so all of {saved.path} is lost")
+            return np.full(saved.file.shape, math.nan, saved.file.dtype)
+
+    def objects(self, number: int) -> list[Any]:
+        """See ``Source``."""
+        saved, options = self.state.objects[number], self._options
+        return read_objects(self.disk, saved, 1, options.decode, options.watch)
+
+
+def decoded(
+    disk: Disk,
+    options: LoadOptions,
+    targets: Mapping[str, Target],
+    replacing: Mapping[str, Any],
+    without: str | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """Decode the state that the options name; again if a save replaced it in between.
+
+    ``without`` names an attribute of the object that is left out.
+    """
+
+    def attempt() -> tuple[Any, dict[str, Any]]:
+        try:
+            state = OpenState(disk, options, without)
+            state.targets = targets
+            with state.held():
+                found = state.decode(replacing)
+        except (AttributeError, AssertionError, LookupError, TypeError) as error:
+            if isinstance(error, TypeError) and "hand over" in str(error):
+                raise
+            raise ValueError(f"{disk.folder}: the manifest is damaged: {error!r}") from error
+        if state.damage:
+            warnings.warn(
+                f"{disk.folder}: loaded without what is damaged: {'; '.join(state.damage)}",
+                stacklevel=6,
+            )
+        return found
+
+    return retried(disk, attempt)
+
+
+def retried(disk: Disk, attempt: Callable[[], Found]) -> Found:
+    """``attempt()``; again if it failed, and a save has replaced the state that it read."""
+    for left in reversed(range(ATTEMPTS)):
+        there = _manifest.numbers(disk)
+        try:
+            return attempt()
+        except (DamagedError, FileNotFoundError) as error:
+            if left and _manifest.numbers(disk) != there:
+                continue
+            folder, text = str(disk.folder), str(error)
+            if isinstance(error, FileNotFoundError) or folder in text:
+                raise
+            raise DamagedError(f"{folder}: {text}") from None
+    raise AssertionError("not reached")

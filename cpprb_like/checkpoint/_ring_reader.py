@@ -1,0 +1,425 @@
+"""Reads segments into the memory of a ring, which may have another capacity and fewer fields.
+
+A row keeps its id, so it has a place in a ring of any capacity, and so have values that go by ids.
+Rows that the ring has room for and the files lack are absent. Not here: the content of files
+(``_segments``), and the buffer round the ring (``buffers._replay``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.arrays import Bytes
+from cpprb_like._core import (
+    FLAG_ABSENT,
+    FLAG_END,
+    FLAG_TRUNCATED,
+    N_STATE_WORDS,
+    WORD_ABSENT_ROWS,
+    WORD_CLEARS,
+    WORD_EDITS,
+    WORD_HANDLE_BASE,
+    WORD_RESERVED,
+    WORD_WRITTEN,
+    Ring,
+)
+from cpprb_like._fields.json_codec import MOST
+from cpprb_like._fields.schema import Layout
+from cpprb_like._files.recovery import derive, end_before
+from cpprb_like._machine.byte_order import native
+from cpprb_like._rows.chained import FrameStack
+from cpprb_like._rows.chained import load as load_chain
+from cpprb_like._rows.column import Column, load_objects
+from cpprb_like.checkpoint import _arrays
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._options import Decode, LoadOptions
+from cpprb_like.checkpoint._segments import Part, parts_of, saved_layout
+from cpprb_like.checkpoint._state import File, ObjectFiles, PartFile, State
+from cpprb_like.errors import DamagedError
+
+__all__ = ["Found", "RingReader", "read_objects"]
+
+BYTE = np.dtype(np.uint8)
+ROW_IDS = np.dtype(np.int64)
+
+
+class Found(NamedTuple):
+    """The rows that were loaded."""
+
+    first: int  # id of the oldest row
+    missing: NDArray[np.bool_]  # true for each row from there on that damaged files have cost
+    reader: RingReader
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no row of the ring is missing."""
+        saved = self.reader.saved
+        return self.first == saved.written - saved.stored and not self.missing.any()
+
+    def has_all_of(self, layout: Layout) -> bool:
+        """Whether this layout, saved again, would have the same files."""
+        return self.is_whole and saved_layout(layout) == self.reader.saved.layout
+
+    def old_slots(self, ring: Ring) -> NDArray[np.intp]:
+        """For each slot in use the slot that its row had, -1 for an absent row."""
+        saved = self.reader.saved
+        rows = np.arange(self.first, saved.written)[~self.missing]
+        slots = np.full(ring.stored, -1, np.intp)
+        slots[rows % ring.capacity] = rows % saved.layout.capacity
+        return slots
+
+
+class RingReader:
+    """Reads the rows of one ring of a state.
+
+    Parameters
+    ----------
+    disk : Disk
+        The folder.
+    state : State
+    number : int
+        The number of the ring in the state.
+    options : LoadOptions
+    salvage : callable or None
+        Called with a message for each damaged file, which costs rows; without it ``DamagedError``
+        is raised.
+
+    Attributes
+    ----------
+    saved : Ring
+        The ring in the state.
+    lost : int
+        Rows that damaged files have cost, once memory was filled.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        state: State,
+        number: int,
+        options: LoadOptions,
+        salvage: Callable[[str], None] | None,
+    ) -> None:
+        self._disk = disk
+        self._options = options
+        self._salvage = salvage
+        self.state = state
+        self.number = number
+        self.saved = state.rings[number]
+        self.lost = 0
+        self._dtypes = self.saved.layout.dtypes
+
+    @property
+    def salvages(self) -> bool:
+        """Whether damaged files cost their rows, and raise nothing."""
+        return self._salvage is not None
+
+    def fill(self, layout: Layout, arena: Bytes, ring: Ring) -> Found:
+        """Fill fresh memory; ``rebuild(ring)`` has to follow, and a check of the header."""
+        saved = self.saved
+        has_same_capacity = layout.capacity == saved.layout.capacity
+        first = max(saved.oldest, saved.written - layout.capacity)
+        if not has_same_capacity:  # rows that were left out do not come back
+            first = max(first, saved.first)
+        missing = np.zeros(saved.written - first, np.bool_)
+        for part in parts_of(layout, arena):
+            low = max(0, first - part.before)
+            damaged = self._fill_part(part, low)
+            reach = saved.layout.n_envs if layout.schema.next_of else 0
+            self._add_lost(missing, damaged, low, first, part.before, reach)
+        for column in ring.columns:
+            if column.objects is not None:
+                damaged = self._fill_objects(column, layout, first)
+                self._add_lost(missing, damaged, first, first, 0, 0)
+        self._fill_chains(layout, ring, first, missing)
+        self._report_lost(missing)
+        self.lost = int(np.count_nonzero(missing))
+        self._fill_header(layout, arena, first, missing)
+        end_before(layout, arena, first + np.flatnonzero(missing))
+        found = Found(first, missing, self)
+        if found.is_whole and has_same_capacity:
+            layout.state(arena)[WORD_ABSENT_ROWS] = saved.absent
+        else:
+            derive(layout, arena)
+        return found
+
+    # ------------------------------------------------------------------ parts
+
+    def _fill_part(self, part: Part, low: int) -> NDArray[np.bool_]:
+        """Read a part of the rows from ``low`` on; true for rows that are in no intact file."""
+        damaged = np.ones(self.saved.written - low, np.bool_)
+        for segment in self.saved.segments:
+            saved = segment.parts.get(part.name)
+            if saved is not None and max(low, saved.first) < saved.stop:
+                is_read = self._read_rows(saved, part, low)
+                damaged[max(saved.first, low) - low : saved.stop - low] = not is_read
+        return damaged
+
+    def _read_rows(self, saved: PartFile, part: Part, low: int) -> bool:
+        """Put the rows of a file from ``low`` on in their places; false if it is damaged."""
+        start, dtype = saved.first, saved.file.dtype
+        saved.file.expect(dtype, saved.stop - saved.first, *part.shape)
+        _check_dtype(saved.file, part)
+        put = part.memory if dtype == part.dtype else None
+        size = dtype.itemsize * math.prod(part.shape)
+        slots = len(part.memory)
+        converted = np.empty((0, part.nbytes), np.uint8)
+
+        def take(offset: int, piece: Bytes) -> None:
+            nonlocal converted
+            row = start + offset // max(1, size)
+            values = piece.reshape(-1, size)
+            if row < low:
+                values = values[low - row :]
+                row = low
+            if dtype != part.dtype:
+                if len(converted) < len(values):
+                    converted = np.zeros((len(values), part.nbytes), np.uint8)
+                _convert(values, dtype, converted[: len(values)], part)
+                values = converted[: len(values)]
+            while len(values):
+                slot = row % slots
+                count = min(len(values), slots - slot)
+                part.put(slice(slot, slot + count), values[:count])
+                values, row = values[count:], row + count
+
+        def place(offset: int, most: int) -> Bytes | None:
+            row = start + offset // max(1, size)
+            if put is None or row < low:
+                return None
+            slot = row % slots
+            memory = put[slot : slot + most // size]
+            return memory.reshape(-1) if memory.flags.c_contiguous else None
+
+        def read() -> bool:
+            _arrays.read(self._disk, saved.file, take, self._options.watch, place)
+            return True
+
+        if size == 0:
+            return self._array(saved.file) is not None
+        return bool(self._salvaged(read))
+
+    def _array(self, file: File) -> Any:
+        """The array of a file; None if that is damaged."""
+        return self._salvaged(lambda: _arrays.read_array(self._disk, file, self._options.watch))
+
+    def _salvaged(self, read: Callable[[], Any]) -> Any:
+        """``read()``; None if the file is damaged and ``salvage`` reports it."""
+        try:
+            return read()
+        except DamagedError as error:
+            if self._salvage is None:
+                raise
+            self._salvage(str(error))
+            return None
+
+    # ------------------------------------------------------------------ objects
+
+    def _fill_objects(self, column: Column, layout: Layout, first: int) -> NDArray[np.bool_]:
+        damaged = np.ones(self.saved.written - first, np.bool_)
+        items = math.prod(column.shape)
+        values: NDArray[Any] = np.empty((layout.capacity, *column.shape), np.dtype(object))
+        for segment in self.saved.segments:
+            saved = segment.objects.get(column.name)
+            if saved is None:
+                continue
+            found = self._read_objects(saved, items)
+            low = max(saved.first, first)
+            damaged[low - first : max(low, saved.stop) - first] = found is None
+            if found is not None:
+                own = np.empty(len(found), object)
+                own[:] = found
+                rows = np.arange(low, max(low, saved.stop)) % len(values)
+                shape = (saved.stop - saved.first, *column.shape)
+                values[rows] = own.reshape(shape)[low - saved.first :]
+        load_objects(column, values[: min(self.saved.written, len(values))])
+        return damaged
+
+    def _read_objects(self, saved: ObjectFiles, items: int) -> Any:
+        options = self._options
+        return self._salvaged(
+            lambda: read_objects(self._disk, saved, items, options.decode, options.watch)
+        )
+
+    # ------------------------------------------------------------------ what is left
+
+    def _report_lost(self, missing: NDArray[np.bool_]) -> None:
+        """Report the number of rows that are in no intact file."""
+        if not missing.any():
+            return
+        lost = f"{np.count_nonzero(missing)} of {len(missing)} rows are lost"
+        if self._salvage is None:
+            raise DamagedError(f"{lost}: they are in no file")
+        self._salvage(lost)
+
+    @staticmethod
+    def _add_lost(
+        missing: NDArray[np.bool_],
+        damaged: NDArray[np.bool_],
+        low: int,
+        first: int,
+        after: int,
+        reach: int,
+    ) -> None:
+        """Mark rows that lack something: their own bytes, or those of rows that they refer to."""
+        for place in _runs(damaged):
+            start, stop = place[0] + low - reach, place[1] + low + after
+            missing[max(0, start - first) : max(0, stop - first)] = True
+
+    def _fill_chains(
+        self, layout: Layout, ring: Ring, first: int, missing: NDArray[np.bool_]
+    ) -> None:
+        for chain in ring.chains:
+            before = 0
+            if isinstance(chain, FrameStack):
+                before = (chain.depth - 1) * layout.n_envs
+            reach = self.saved.layout.n_envs if layout.schema.next_of else 0
+            overflow = []
+            for k, aside in enumerate(chain.asides):
+                ids, values, damaged = self._read_overflow(f"{k} of {chain.name}", aside.nbytes)
+                values = _as_native(values, self._dtypes[chain.name])
+                from_here = int(np.searchsorted(ids, first - before))  # they ascend
+                overflow.append((ids[from_here:], values[from_here:]))
+                for start, stop in damaged:
+                    place = np.zeros(len(missing), np.bool_)
+                    place[max(0, start - first) : max(0, stop - first)] = True
+                    self._add_lost(missing, place, first, first, before, reach)
+            files, n_envs = self.saved.newest[chain.name], layout.n_envs
+            latest = self._array(files.values.expect(BYTE, n_envs, chain.nbytes))
+            seen = self._array(files.is_there.expect(BYTE, n_envs))
+            if latest is None or seen is None:
+                latest, seen = np.zeros((n_envs, chain.nbytes), BYTE), np.zeros(n_envs, BYTE)
+                missing[max(0, len(missing) - n_envs) :] = True
+            latest = _as_native(latest, self._dtypes[chain.name])
+            load_chain(chain, (latest, seen, overflow))
+        newest = np.arange(max(first, self.saved.written - layout.n_envs), self.saved.written)
+        is_known = np.zeros(layout.n_envs, np.bool_)
+        is_known[newest[~missing[newest - first]] % layout.n_envs] = True
+        for chain in () if is_known.all() else ring.chains:
+            # A value that would go on from a lost row is stored whole.
+            latest, seen, overflow = chain.save()
+            load_chain(chain, (latest, seen * is_known, overflow))
+
+    def _read_overflow(
+        self, name: str, nbytes: int
+    ) -> tuple[NDArray[np.int64], Bytes, list[tuple[int, int]]]:
+        """Row ids and values of an overflow, and the ranges of rows whose files are damaged."""
+        rows = self.saved.segment_rows
+        all_ids, all_values, damaged = [np.empty(0, np.int64)], [np.empty((0, nbytes), BYTE)], []
+        for segment in self.saved.segments:
+            saved = segment.overflow.get(name)
+            if saved is None:
+                continue
+            n = math.prod(saved.ids.shape)
+            ids = self._array(saved.ids.expect(ROW_IDS, n))
+            values = self._array(saved.values.expect(BYTE, n, nbytes))
+            if ids is None or values is None:
+                start = segment.number * rows
+                damaged.append((start, start + rows))
+                continue
+            all_ids.append(ids)
+            all_values.append(values)
+        ids = np.concatenate(all_ids)
+        is_in_range = not len(ids) or 0 <= ids[0] <= ids[-1] < self.saved.written
+        if not is_in_range or (ids[1:] <= ids[:-1]).any():
+            raise DamagedError(f"overflow {name}: its rows are not in order")
+        return ids, np.concatenate(all_values), damaged
+
+    def _fill_header(
+        self,
+        layout: Layout,
+        arena: Bytes,
+        first: int,
+        missing: NDArray[np.bool_],
+    ) -> None:
+        """Set the words of the header but those that are counted, and flags of absent rows."""
+        saved = self.saved
+        stored = min(saved.written, layout.capacity)
+        if first > saved.written - stored or missing.any():
+            there = np.zeros(stored, np.bool_)
+            rows = np.arange(first, saved.written)[~missing]
+            there[rows % layout.capacity] = True
+            layout.flags(arena)[:stored][~there] = FLAG_ABSENT | FLAG_END | FLAG_TRUNCATED
+            for stack in layout.schema.stacks:
+                runs = layout.block(arena, f"runs of {stack.name}")[:stored]
+                runs[~there] = stack.depth - 1
+        base, span = saved.handle_base, saved.layout.span
+        if layout.span != span:  # old handles become those of rows that were dropped
+            base = -(-(base + span + saved.written) // layout.span) * layout.span
+        state = layout.state(arena)
+        state[:] = 0
+        state[WORD_WRITTEN] = state[WORD_RESERVED] = saved.written
+        state[WORD_CLEARS] = saved.clears
+        state[WORD_HANDLE_BASE] = base
+        state[WORD_EDITS] = saved.edits
+        state[N_STATE_WORDS:] = saved.episode_lens
+
+
+def read_objects(
+    disk: Disk, saved: ObjectFiles, items: int, decode: Decode | None, watch: _arrays.Watch
+) -> list[Any]:
+    """Python objects from the files of their lengths and bytes; ``items`` of each row."""
+    if decode is None:
+        raise TypeError(
+            "the checkpoint has Python objects as bytes: hand over decode=, the inverse of the "
+            "encode= that it was saved with"
+        )
+    n = (saved.stop - saved.first) * items
+    lengths = _arrays.read_array(disk, saved.lengths.expect(ROW_IDS, n), watch)
+    if n and (lengths.min() < 0 or lengths.max() > MOST // n):
+        raise DamagedError("lengths of Python objects are out of range")
+    data = saved.data.expect(BYTE, int(lengths.sum()))
+    text = _arrays.read_array(disk, data, watch).tobytes()
+    stops = np.cumsum(lengths)
+    pairs = zip((stops - lengths).tolist(), stops.tolist(), strict=True)
+    return [decode(text[start:stop]) for start, stop in pairs]
+
+
+def _check_dtype(file: File, part: Part) -> None:
+    """Raise ``DamagedError`` unless a file has the values of a part, in any byte order."""
+    own, given = [part.dtype], [file.dtype]
+    if part.name == "records":
+        *names, flags = part.dtype.names or ()
+        known = file.dtype.names or ()
+        own = [part.dtype[name] for name in names] + [part.dtype[flags]]
+        given = [file.dtype[name] for name in (*names, *known[-1:]) if name in known]
+    if own != [native(one) for one in given]:
+        raise DamagedError(f"{file.name}: expected {part.dtype}, got {file.dtype}")
+
+
+def _convert(values: Bytes, dtype: np.dtype[Any], to: Bytes, part: Part) -> None:
+    """Rows in another byte order, or of records with other fields: these field by field."""
+    if dtype == part.dtype:
+        to[...] = values
+        return
+    given = values.reshape(-1).view(dtype)
+    out = to.reshape(-1).view(part.dtype)
+    if part.name != "records":
+        out[...] = given
+        return
+    assert part.dtype.names is not None
+    assert dtype.names is not None
+    for name in part.dtype.names[:-1]:
+        out[name] = given[name]
+    out[part.dtype.names[-1]] = given[dtype.names[-1]]
+
+
+def _as_native(values: Bytes, dtype: np.dtype[Any]) -> Bytes:
+    """The bytes of values of this dtype, in the machine's byte order."""
+    own = native(dtype)
+    if own is dtype:
+        return values
+    found = np.zeros(values.shape, np.uint8)
+    found.view(own)[...] = values.view(dtype)
+    return found
+
+
+def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First and last place (exclusive) of each run of true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]

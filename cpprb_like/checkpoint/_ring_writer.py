@@ -1,0 +1,346 @@
+"""Writes the rows of a ring as segments, beside those that the previous state has already.
+
+The files of a segment are new ones, or those of the previous state if no row of it was edited.
+Not here: which segments are written (``_segments.plan``), and the order of a save (``_save``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.arrays import Bytes
+from cpprb_like._core import WORD_ABSENT_ROWS
+from cpprb_like._rows.edits import Tracker
+from cpprb_like.checkpoint import _arrays, _manifest, _segments
+from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._options import Codec, Encode
+from cpprb_like.checkpoint._progress import Progress
+from cpprb_like.checkpoint._savable import RowsToSave
+from cpprb_like.checkpoint._segments import Index, Part
+from cpprb_like.checkpoint._state import (
+    File,
+    NewestFiles,
+    ObjectFiles,
+    OverflowFiles,
+    PartFile,
+    Segment,
+    State,
+    with_files,
+)
+from cpprb_like.checkpoint._state import Ring as SavedRing
+from cpprb_like.errors import DamagedError
+
+__all__ = ["Files", "PreviousState", "RingWriter", "refuse_objects", "write_objects"]
+
+MOST_OPEN = 8  # files before they are synchronised; each may have 32 MiB on their way to the disk
+COPIED_NBYTES = 1 << 24  # at most, of rows that the snapshot copies, in a few milliseconds
+
+
+class Files:
+    """Writes the files of a state.
+
+    A file is synchronised after the next ones were written, so that the disk works in between.
+    """
+
+    def __init__(self, disk: Disk, number: int, codec: Codec, watch: Progress) -> None:
+        self._disk = disk
+        self._watch = watch
+        self._codec = codec
+        self._names = (f"s{number}-{place}.npy" for place in itertools.count())
+        self._open: deque[Any] = deque()  # files that were not synchronised, oldest first
+
+    def write(self, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterator[Bytes]) -> File:
+        """Write an array whose bytes come in pieces."""
+        file, output = _arrays.write(
+            self._disk, next(self._names), dtype, shape, pieces, self._codec, self._watch
+        )
+        self._open.append(output)
+        self.sync(MOST_OPEN)
+        return file
+
+    def write_array(self, array: NDArray[Any]) -> File:
+        """Write an array."""
+        return self.write(array.dtype, array.shape, _pieces_of(array))
+
+    def sync(self, most: int = 0) -> None:
+        """Return when all bytes of all files, but the newest ``most``, are on the disk."""
+        while len(self._open) > most:
+            with contextlib.closing(self._open.popleft()) as output:
+                output.sync()
+
+    def close(self) -> None:
+        """Close open files, synchronised or not."""
+        while self._open:
+            self._open.popleft().close()
+
+
+def _pieces_of(array: NDArray[Any]) -> Iterator[Bytes]:
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for start in range(0, len(data), CHUNK_NBYTES):
+        yield data[start : start + CHUNK_NBYTES]
+
+
+class PreviousState:
+    """The newest state of a folder, whose files a save may take over.
+
+    Attributes
+    ----------
+    state : State or None
+        None without a state whose files are all there.
+    following : int
+        The number of the next state.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        there = _manifest.numbers(disk)
+        self.disk = disk
+        self.following = _manifest.unused_number(disk)
+        self.state: State | None = None
+        self._unsafe: set[str] = set()  # files that need not be on the disk yet
+        if there:
+            with contextlib.suppress(DamagedError):
+                found = _manifest.read(disk, there[-1])
+                if all(map(self._is_there, found.files)):
+                    self.state = found
+        if self.state is not None and not self.state.synchronised:
+            self._unsafe = {file.name for file in self.state.files}
+
+    @property
+    def id(self) -> str:
+        """The id of the state."""
+        return "" if self.state is None else self.state.id
+
+    def _is_there(self, file: File) -> bool:
+        try:
+            return self.disk.size(file.name) == file.nbytes
+        except FileNotFoundError:
+            return False
+
+    def keep(self, file: File) -> File:
+        """Take over a file. ``DamagedError`` if it was removed or changed since."""
+        if not self._is_there(file):
+            raise DamagedError(f"{file.name} is missing, or has another length")
+        if file.name in self._unsafe:
+            self.disk.sync(file.name)
+            self._unsafe.remove(file.name)
+        return file
+
+
+class RingWriter:
+    """The rows of one ring: planned while writers wait, and written afterwards."""
+
+    def __init__(
+        self, holder: Any, number: int, previous: PreviousState, index: type[Index]
+    ) -> None:
+        rows: RowsToSave = holder._rows_to_save()
+        self._arena, self._ring, self._edits = rows.arena, rows.ring, rows.edits
+        self._schema = rows.layout.schema
+        self._hold = holder._hold
+        self._number = number
+        ring = self._ring
+        self._tracker = Tracker(ring.capacity)
+        self._parts = _segments.parts_of(rows.layout, rows.arena)
+        layout = _segments.saved_layout(rows.layout)
+        state, known, tracker = previous.state, None, None
+        if state is not None and number < len(state.rings):
+            found = state.rings[number]
+            own = layout, ring.clears, ring.handle_base
+            if own == (found.layout, found.clears, found.handle_base):
+                known = found
+                tracker = self._edits.since(previous.disk, state, number, self._parts, ring)
+        objects = [column for column in ring.columns if column.objects is not None]
+        beside = sum(column.nbytes for column in objects)
+        self._plan = _segments.plan(ring, self._parts, beside, known, tracker)
+        self._moment = ring.now()
+        self._first = self._oldest = ring.written - ring.stored
+        self._index = index(rows.layout, rows.arena, self._parts)
+        for segment in self._plan.write:
+            self._index.take(*self._range(segment))
+        self._is_copied = self.nbytes <= COPIED_NBYTES
+        self._frozen = self._freeze() if self._is_copied else {}
+        self._last = {
+            (chain.name, k): aside.last
+            for chain in ring.chains
+            for k, aside in enumerate(chain.asides)
+        }
+        self._overflow: dict[tuple[str, int, int], tuple[NDArray[np.int64], Bytes]] = {}
+        if self._is_copied:
+            self._overflow = {
+                (chain.name, k, segment): aside.part(*self._aside_range(chain.name, k, segment))
+                for chain in ring.chains
+                for k, aside in enumerate(chain.asides)
+                for segment in self._plan.write
+            }
+        self._newest = {chain.name: chain.newest() for chain in ring.chains}
+        self._objects = {column.name: self._copy_objects(column) for column in objects}
+        self.saved = SavedRing(
+            layout=layout,
+            written=ring.written,
+            oldest=self._first,
+            first=ring.first,
+            absent=int(rows.layout.state(rows.arena)[WORD_ABSENT_ROWS]),
+            clears=ring.clears,
+            handle_base=ring.handle_base,
+            edits=self._moment.edits,
+            episode_lens=tuple(ring.episode_len(stream) for stream in range(ring.n_envs)),
+            segment_rows=self._plan.segment_rows,
+            segments=(),
+            newest={},
+        )
+        # The new tracker records edits from now on; that of the previous state stays until ``put``.
+        self._edits.begin(ring, self._tracker)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes to be written, about."""
+        return sum((high - low) * part.nbytes for part, _, low, high in self._parts_to_write())
+
+    def _parts_to_write(self) -> Iterator[tuple[Part, int, int, int]]:
+        """Each part of each segment to be written: its segment and its rows."""
+        for number in self._plan.write:
+            for part in self._parts:
+                low, high = self._part_range(part, number)
+                if low < high:
+                    yield part, number, low, high
+
+    def _freeze(self) -> dict[tuple[str, int], Part]:
+        """Copies of the parts to be written, by segment."""
+        return {
+            (part.name, number): part.frozen(low, high)
+            for part, number, low, high in self._parts_to_write()
+        }
+
+    def _aside_range(self, name: str, k: int, number: int) -> tuple[int, int]:
+        """The rows of a segment that may have values in an overflow."""
+        rows = self._plan.segment_rows
+        return number * rows, min((number + 1) * rows, self._last[name, k] + 1)
+
+    def _copy_objects(self, column: Any) -> NDArray[Any]:
+        """References to the objects of all rows, by row id from the oldest."""
+        slots = np.arange(self._first, self._moment.written) % self._ring.capacity
+        found: NDArray[Any] = column.objects[slots]
+        return found
+
+    def _range(self, number: int) -> tuple[int, int]:
+        rows = self._plan.segment_rows
+        low = max(number * rows, self._oldest)
+        return low, max(low, min((number + 1) * rows, self._moment.written))
+
+    def _part_range(self, part: Part, number: int) -> tuple[int, int]:
+        rows = self._plan.segment_rows
+        stop = min((number + 1) * rows, self._moment.written)
+        return part.range(number * rows, stop, self._oldest)
+
+    def write(self, files: Files, previous: PreviousState, encode: Encode | None) -> None:
+        """Write what was planned."""
+        segments = [with_files(segment, previous.keep) for segment in self._plan.known]
+        segments += [self._write_segment(number, files, encode) for number in self._plan.write]
+        segments.sort(key=lambda segment: segment.number)
+        newest = {
+            name: NewestFiles(*map(files.write_array, arrays))
+            for name, arrays in self._newest.items()
+        }
+        self.saved = replace(self.saved, segments=tuple(segments), newest=newest)
+
+    def _write_segment(self, number: int, files: Files, encode: Encode | None) -> Segment:
+        parts = {}
+        for part in self._parts:
+            low, high = self._part_range(part, number)
+            if low < high:
+                pieces = self._frozen.get((part.name, number), part).pieces(low, high, self._index)
+                file = files.write(part.dtype, (high - low, *part.shape), pieces)
+                parts[part.name] = PartFile(file, low, high)
+        low, high = self._range(number)
+        objects = {}
+        for name, values in self._objects.items():
+            own = values[low - self._first : high - self._first].reshape(-1)
+            objects[name] = replace(write_objects(files, own, encode, name), first=low, stop=high)
+        return Segment(number, parts, self._write_overflow(number, files), objects)
+
+    def _write_overflow(self, number: int, files: Files) -> dict[str, OverflowFiles]:
+        found = {}
+        for chain in self._ring.chains:
+            for k, aside in enumerate(chain.asides):
+                place = chain.name, k, number
+                if self._is_copied:
+                    ids, values = self._overflow[place]
+                else:
+                    ids, values = self._hold(True, aside.part, *self._aside_range(*place))
+                if len(ids):
+                    own = OverflowFiles(files.write_array(ids), files.write_array(values))
+                    found[f"{k} of {chain.name}"] = own
+        return found
+
+    def settle(self, files: Files, encode: Encode | None) -> None:
+        """Leave out rows that were overwritten, and write edited segments again; writers wait."""
+        ring, moment = self._ring, self._moment
+        if self._is_copied:
+            return
+        self._index.settle(ring, moment)
+        if ring.clears != moment.clears:
+            raise RuntimeError("the buffer was cleared while it was saved; the folder is as it was")
+        oldest = max(self._first, ring.written - ring.capacity)
+        if ring.written != moment.written and oldest >= moment.written:
+            raise RuntimeError(
+                "all rows were overwritten while they were saved; the folder is as it was. "
+                "save() keeps writers waiting, save_async() does not"
+            )
+        self._oldest = oldest
+        slots = self._tracker.slots()
+        edited = ring.row_ids(slots[slots < ring.stored])
+        edited = edited[(edited < moment.written) & (edited >= oldest)]
+        for column in ring.columns:
+            if column.name in self._objects:
+                now: Any = column.objects
+                self._objects[column.name][edited - self._first] = now[edited % ring.capacity]
+        changed = set((edited // self._plan.segment_rows).tolist()) & {*self._plan.write}
+        segments = tuple(
+            self._write_segment(segment.number, files, encode)
+            if segment.number in changed
+            else segment
+            for segment in self.saved.segments
+        )
+        self.saved = replace(self.saved, oldest=oldest, segments=segments)
+
+    def commit(self, state: str, previous: str) -> None:
+        """Note that the state of this id is there, in place of the previous one."""
+        self._edits.put(self._ring, state, self._number, self._tracker, previous)
+        self._edits.end(self._ring, self._tracker)
+
+    def abandon(self) -> None:
+        """Note that no state was saved."""
+        self._edits.end(self._ring, self._tracker)
+
+
+def refuse_objects(name: str) -> NoReturn:
+    """Raise ``TypeError``: there is no ``encode`` for Python objects."""
+    raise TypeError(
+        f"{name!r} holds Python objects, of which a checkpoint knows no bytes: hand over "
+        "encode=, a function of an object that returns bytes, and decode= to load"
+    )
+
+
+def write_objects(
+    files: Files, values: Iterable[Any], encode: Encode | None, name: str
+) -> ObjectFiles:
+    """Write Python objects as bytes."""
+    if encode is None:
+        refuse_objects(name)
+    found = []
+    for value in values:
+        data = encode(value)
+        if not isinstance(data, bytes):
+            raise TypeError(f"encode: expected bytes, got {type(data).__name__}")
+        found.append(data)
+    lengths = files.write_array(np.array([len(data) for data in found], np.int64))
+    all_bytes = files.write_array(np.frombuffer(b"".join(found), np.uint8))
+    return ObjectFiles(lengths, all_bytes, 0, len(found))
