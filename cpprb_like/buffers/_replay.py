@@ -54,7 +54,7 @@ from cpprb_like.buffers._moments import MomentSource
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
 from cpprb_like.buffers._source import Batch, ColumnSpec, if_prioritized, order_generator
 from cpprb_like.buffers._warnings import warn, warn_of_near_ends, warn_of_short_windows
-from cpprb_like.checkpoint._held import HoldsRows, RowsToSave, Saves
+from cpprb_like.checkpoint._savable import EditsSinceSave, HoldsRows, RowsToSave
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from cpprb_like._files import file_maps
     from cpprb_like.buffers._episodes import Episodes
     from cpprb_like.buffers._view import View
-    from cpprb_like.checkpoint._load import Target
-    from cpprb_like.checkpoint._rows_back import RingReader
+    from cpprb_like.checkpoint._options import Target
+    from cpprb_like.checkpoint._ring_reader import RingReader
 
 __all__ = ["ReplayBuffer"]
 
@@ -196,7 +196,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     _rows: RowReader
     _take: Any
     _updatable: Updatable
-    _saves: Saves
+    _saves: EditsSinceSave
 
     def __init__(
         self,
@@ -389,7 +389,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             "_starts": lru_cache(SHAPES)(partial(Starts, index)),
             "_take": reading,
             "_updatable": updatable_fields(layout.schema, ring),
-            "_saves": Saves(),
+            "_saves": EditsSinceSave(),
             "sampler": sampler,
         }
         files = others["_files"]
@@ -1075,28 +1075,18 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     # ------------------------------------------------------------------ checkpoints
 
     def _rows_to_save(self) -> RowsToSave:
-        return RowsToSave(self._layout, self._arena, self.ring, self._saves)
+        attributes = {name: value for name, value in self.__dict__.items() if name not in REBUILT}
+        return RowsToSave(self._layout, self._arena, self.ring, self._saves, attributes)
 
-    def _attributes_to_save(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in REBUILT}
-
-    def _open_saved(
-        self,
-        attributes: dict[str, Any],
-        reader: RingReader,
-        target: Target,
-        state: tuple[str, int],
-    ) -> None:
-        """Hold the rows of a checkpoint, with these attributes; of a blank buffer."""
+    def _open_saved(self, attributes: dict[str, Any], reader: RingReader, target: Target) -> None:
+        """See ``HoldsRows``."""
         from cpprb_like._fields.snapshot import check_layout  # noqa: PLC0415 (on demand)
-        from cpprb_like.checkpoint._rows_back import schema_of  # noqa: PLC0415
-        from cpprb_like.checkpoint._save import layout_to_json  # noqa: PLC0415
 
-        saved = reader.saved
-        schema, nstep = schema_of(saved, target.fields), attributes["_nstep"]
+        saved, nstep = reader.saved.layout, attributes["_nstep"]
+        schema = saved.fields(target.fields)
         check_nstep_fields(nstep, schema)
-        size = read_size(saved["layout"]["size"] if target.size is None else target.size)
-        n_envs = read_n_envs(saved["layout"]["n_envs"], size)
+        size = read_size(saved.size if target.size is None else target.size)
+        n_envs = read_n_envs(saved.n_envs, size)
         incomplete = 0 if nstep is None else (nstep.size - 1) * n_envs
         check_nstep(nstep, incomplete, n_envs)
         sampler = attributes["sampler"]
@@ -1114,14 +1104,14 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         found = reader.fill(layout, arena, ring)
         _check_memory(layout, arena, ring)
         rebuild(ring)
-        if reader.salvages or not found.is_whole or layout.capacity != reader.capacity:
+        if reader.salvages or not found.is_whole or layout.capacity != saved.capacity:
             sampler.move(found.old_slots(ring), ring)
         if files is not None:
             files.keep(ring)
         others = attributes | {"_files": files}
         self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
-        if found.is_whole and layout_to_json(layout) == saved["layout"]:
-            self._saves.put(ring, *state, Tracker(ring.capacity), "")
+        if found.has_all_of(layout):
+            self._saves.put(ring, reader.state.id, reader.number, Tracker(ring.capacity), "")
 
     def _take_over(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:
         """Have all that another buffer has, which is given up."""

@@ -20,7 +20,7 @@ from cpprb_like._machine import forks
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.machine_memory import require
 from cpprb_like.checkpoint import Checkpointed
-from cpprb_like.checkpoint._held import HoldsObjects
+from cpprb_like.checkpoint._savable import HoldsObjects
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["ReplayMemory"]

@@ -1,25 +1,22 @@
-"""Checkpoints: everything that a buffer is, in a folder, and back.
+"""Checkpoints: a folder that holds all of a buffer, and loading it again.
 
-``save`` looks at the object while writers wait (``_save``), writes the rows as segments
-(``_segments``) and other arrays as files (``_arrays``), and commits a manifest last
-(``_manifest``). ``load`` chooses a manifest (``_load``), makes objects of it (``_values``,
-``_classes``), and fills memory with rows (``_rows_back``). All that changes a folder goes through
-``_disk``.
+``save`` takes a snapshot while writers wait (``_save``), writes rows as segments (``_segments``)
+and other arrays as files (``_arrays``), and commits a manifest last (``_manifest``). ``load``
+chooses a manifest (``_open_state``), builds its objects (``_values``, ``_classes``), and fills
+memory with rows (``_ring_reader``). Every change of a folder goes through ``_disk``.
 
-Programs that show, check and copy folders load nothing: ``_look`` tells what is in one, ``_verify``
-whether its files are in order, and ``_copy`` copies a state.
+Three programs load no object: ``_describe`` lists the content of a folder, ``_verify`` checks its
+files, and ``_copy`` copies a state. ``_cpprb_files`` writes and reads the files of cpprb's
+``save_transitions``: one file, rows by value.
 
-What is public: ``Checkpointed``, the base class with ``save``, ``save_async``, ``load`` and
-``restore``; ``save`` and ``load``, for whatever can be saved, a ``Savable``; ``Saving``, a save in
-another thread; ``DamagedError`` and ``CancelledError``; and what the command line is made of:
-``Look``, ``states``, ``rows_of``, ``verify`` and its ``Verdict``, ``copy`` and
-``describe_transitions``. Parts of their results can be imported and are not listed.
+Public: ``Checkpointed``, the base class with ``save``, ``save_async``, ``load`` and ``restore``;
+``save`` and ``load`` for any ``Savable``; ``Saving``, a save in another thread; ``DamagedError``
+and ``CancelledError``; and the functions of the command line: ``Look``, ``states``, ``rows_of``,
+``verify`` and its ``Verdict``, ``copy`` and ``describe_transitions``. Parts of their results can be
+imported and are not listed.
 
-Beside that, ``_cpprb_files`` writes and reads the files of cpprb's ``save_transitions``: one file,
-rows by value.
-
-May import: ``views`` and what is below it. What holds rows derives from ``_held.HoldsRows``, so
-nothing here knows the buffers.
+May import: ``views`` and what is below it. Holders of rows derive from ``_savable.HoldsRows``, so
+no module here knows the buffers.
 """
 
 from cpprb_like._arguments.later import attach

@@ -2,34 +2,35 @@
 
 A file that is read is compared with what the manifest says of it: its length, its checksum, and the
 header that an array of this dtype and shape has. No header is parsed, so there is nothing in one
-that could be believed. Not here: which arrays there are (``_rows``, ``_values``).
+that could be believed. Not here: which arrays there are (``_segments``, ``_values``).
 """
 
 from __future__ import annotations
 
 import io
 import lzma
-import re
+import math
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from dataclasses import replace
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._arguments.narrow_dtypes import descr_of
 from cpprb_like._machine.crc32 import crc32
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._options import Codec
+from cpprb_like.checkpoint._state import File
 from cpprb_like.errors import DamagedError
 
 __all__ = [
     "CHUNK_NBYTES",
-    "CODECS",
-    "Codec",
-    "DamagedError",
-    "FileEntry",
-    "check",
+    "not_taken",
     "read",
+    "read_array",
     "transcribe",
     "write",
 ]
@@ -37,45 +38,9 @@ __all__ = [
 CHUNK_NBYTES = 1 << 20  # stays in a cache; with 256 KiB the system takes a fifth longer to copy it
 MAGIC = b"\x93NUMPY\x03\x00"
 ALIGNMENT = 64
-SHORT_HEADER = 128  # bytes of that of an array of bytes with two lengths
-CODECS = ("zlib", "lzma")
 
 
-class Codec(NamedTuple):
-    """How files are compressed."""
-
-    name: str | None = None  # one of CODECS, or None
-    level: int | None = None
-
-    def compressor(self) -> Any:
-        """An object with ``compress`` and ``flush``."""
-        if self.name == "zlib":
-            return zlib.compressobj(-1 if self.level is None else self.level)
-        return lzma.LZMACompressor(preset=self.level)
-
-    def check(self) -> Codec:
-        """Itself; ``ValueError`` unless there is such a codec and level."""
-        if self.name not in (None, *CODECS):
-            raise ValueError(f"codec: expected None or one of {list(CODECS)}, got {self.name!r}")
-        if self.level is not None and (self.name is None or not 0 <= self.level <= 9):
-            raise ValueError(f"level: expected 0 to 9, of a codec, got {self.level!r}")
-        return self
-
-
-class FileEntry(NamedTuple):
-    """What a manifest says of a file."""
-
-    name: str
-    nbytes: int
-    crc32: int
-    codec: str | None
-
-    def to_json(self) -> list[Any]:
-        """As it stands in a manifest."""
-        return [self.name, self.nbytes, self.crc32, self.codec]
-
-
-Watch = Callable[[int], None]  # gets the number of bytes since its last call
+Watch = Callable[[int], None]  # called with the number of bytes just written or read
 
 
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -98,7 +63,7 @@ def write(
     pieces: Iterator[Bytes],
     codec: Codec,
     watch: Watch,
-) -> tuple[FileEntry, Any]:
+) -> tuple[File, Any]:
     """Write an array, whose bytes come in ``pieces``, to a new file.
 
     Returns the open ``Output`` as well, to be synchronised and closed. If it raises, there is no
@@ -111,7 +76,7 @@ def write(
         sink = _Sink(output, codec)
         start = header(dtype, shape)
         if codec.name is None:
-            output.reserve(len(start) + int(np.prod(shape, dtype=object)) * dtype.itemsize)
+            output.reserve(len(start) + math.prod(shape) * dtype.itemsize)
         sink.write(start)
         for piece in pieces:
             sink.write(piece.data)
@@ -123,17 +88,17 @@ def write(
         finally:
             disk.remove(name)
         raise
-    return FileEntry(name, sink.nbytes, sink.crc32, codec.name), output
+    return File(name, sink.nbytes, sink.crc32, sink.codec, dtype, shape), output
 
 
 class _Sink:
-    """Counts, sums up and compresses what is written to a file."""
+    """Compresses bytes on their way to a file, with their number and checksum."""
 
     def __init__(self, output: Any, codec: Codec) -> None:
         self._output = output
+        self.codec: Any = codec.name
         self._compressor = None if codec.name is None else codec.compressor()
-        self.nbytes = 0
-        self.crc32 = 0
+        self.nbytes = self.crc32 = 0
 
     def write(self, data: Any) -> None:
         if self._compressor is not None:
@@ -154,9 +119,7 @@ class _Sink:
 
 def read(
     disk: Disk,
-    entry: FileEntry,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
+    file: File,
     take: Callable[[int, Bytes], None],
     watch: Watch,
     place: Callable[[int, int], Bytes | None] | None = None,
@@ -168,17 +131,16 @@ def read(
     used again; such a piece is not taken. Raises ``DamagedError``, at the end if the checksum is
     another one: what was taken is worth nothing then.
     """
-    expected = header(dtype, shape)
-    row = int(np.prod(shape[1:], dtype=object)) * dtype.itemsize
-    total = row * shape[0] if shape else row
+    expected = _expected_header(file)
+    row, total = math.prod(file.shape[1:]) * file.dtype.itemsize, file.array_nbytes
     step = max(1, CHUNK_NBYTES // max(1, row)) * max(1, row)
-    if entry.codec is None and entry.nbytes != total + len(expected):
-        raise DamagedError(f"{entry.name}: {entry.nbytes} bytes are no {dtype} of shape {shape}")
     try:
-        with disk.open(entry.name) as file:
-            source = _Source(file, entry)
+        with disk.open(file.name) as opened:
+            source = _Source(opened, file)
             if source.read_bytes(len(expected)) != expected:
-                raise DamagedError(f"{entry.name}: not the header of {dtype} of shape {shape}")
+                raise DamagedError(
+                    f"{file.name}: not the header of {file.dtype} of shape {file.shape}"
+                )
             buffer = np.empty(min(total, step), np.uint8)
             offset = 0
             while offset < total:
@@ -194,57 +156,49 @@ def read(
                 offset += len(piece)
             source.finish()
     except FileNotFoundError as error:
-        raise _gone(entry, error) from None
+        raise _gone(file, error) from None
     except (zlib.error, lzma.LZMAError, EOFError) as error:
-        raise DamagedError(f"{entry.name}: {error}") from None
+        raise DamagedError(f"{file.name}: {error}") from None
 
 
-def check(
-    disk: Disk,
-    entry: FileEntry,
-    dtype: np.dtype[Any],
-    shape: tuple[int | None, ...],
-    watch: Watch,
-) -> None:
-    """Raise ``DamagedError`` unless a file is what was written: length, checksum and header.
-
-    One length of ``shape`` may be None, which its header says then, of an array of bytes.
-    """
-    lengths = tuple(-1 if length is None else length for length in shape)
-    if -1 in lengths:
-        try:
-            with disk.open(entry.name) as file:
-                start = _Source(file, entry).read_bytes(SHORT_HEADER).decode("latin-1")
-        except FileNotFoundError as error:
-            raise _gone(entry, error) from None
-        except (zlib.error, lzma.LZMAError, EOFError) as error:
-            raise DamagedError(f"{entry.name}: {error}") from None
-        text = re.escape(f"'shape': {lengths!r}").replace(re.escape("-1"), r"(\d{1,18})")
-        found = re.search(text, start)
-        if found is None:
-            raise DamagedError(
-                f"{entry.name}: not the header of {dtype} in {len(shape)} dimensions"
-            )
-        lengths = tuple(int(found[1]) if length == -1 else length for length in lengths)
-    read(disk, entry, dtype, lengths, lambda *_: None, watch)
+def read_array(disk: Disk, file: File, watch: Watch) -> NDArray[Any]:
+    """Read an array whole."""
+    _expected_header(file)  # before memory is allocated for bytes that the file cannot hold
+    total = file.array_nbytes
+    out = np.zeros(total, np.uint8)
+    read(disk, file, not_taken, watch, lambda start, n: out[start : start + n])
+    return out.view(file.dtype).reshape(file.shape) if total else np.zeros(file.shape, file.dtype)
 
 
-def transcribe(
-    disk: Disk, entry: FileEntry, to: Disk, codec: Codec | None, watch: Watch
-) -> FileEntry:
+def _expected_header(file: File) -> bytes:
+    """The header of a file; ``DamagedError`` if the file has another length."""
+    expected = header(file.dtype, file.shape)
+    if file.codec is None and file.nbytes != file.array_nbytes + len(expected):
+        raise DamagedError(
+            f"{file.name}: {file.nbytes} bytes are no {file.dtype} of shape {file.shape}"
+        )
+    return expected
+
+
+def not_taken(offset: int, piece: Bytes) -> None:
+    """Take no piece: it lies in its place already, or the file is only checked."""
+
+
+def transcribe(disk: Disk, file: File, to: Disk, codec: Codec | None, watch: Watch) -> File:
     """Copy a file to another folder, compressed in another way unless ``codec`` is None.
 
     Raises ``DamagedError``, and leaves no file, if it is not what was written.
     """
-    chosen = Codec(entry.codec) if codec is None else codec
-    plain = entry if codec is not None else entry._replace(codec=None)
-    name = entry.name.partition(".npy")[0] + ".npy" + (f".{chosen.name}" if chosen.name else "")
+    chosen = Codec(file.codec) if codec is None else codec
+    kind: Any = chosen.name
+    plain = file if codec is not None else replace(file, codec=None)
+    name = file.name.partition(".npy")[0] + ".npy" + (f".{chosen.name}" if chosen.name else "")
     output = to.create(name)
     try:
         try:
             sink = _Sink(output, chosen if codec is not None else Codec())
-            with disk.open(entry.name) as file:
-                source = _Source(file, plain)
+            with disk.open(file.name) as opened:
+                source = _Source(opened, plain)
                 while piece := source.read_some(CHUNK_NBYTES):
                     sink.write(piece)
                     watch(len(piece))
@@ -256,17 +210,17 @@ def transcribe(
     except BaseException as error:
         to.remove(name)
         if isinstance(error, FileNotFoundError):
-            raise _gone(entry, error) from None
+            raise _gone(file, error) from None
         if isinstance(error, (zlib.error, lzma.LZMAError, EOFError)):
-            raise DamagedError(f"{entry.name}: {error}") from None
+            raise DamagedError(f"{file.name}: {error}") from None
         raise
-    return FileEntry(name, sink.nbytes, sink.crc32, chosen.name)
+    return replace(file, name=name, nbytes=sink.nbytes, crc32=sink.crc32, codec=kind)
 
 
-def _gone(entry: FileEntry, error: FileNotFoundError) -> DamagedError:
+def _gone(file: File, error: FileNotFoundError) -> DamagedError:
     """What is said where a file should be, and is none, or no regular one."""
     why = error.strerror if "regular" in str(error.strerror) else "there is no such file"
-    return DamagedError(f"{entry.name}: {why}")
+    return DamagedError(f"{file.name}: {why}")
 
 
 class _Source:
@@ -275,18 +229,18 @@ class _Source:
     Raises ``DamagedError`` if it has another size than the manifest says.
     """
 
-    def __init__(self, file: BinaryIO, entry: FileEntry) -> None:
+    def __init__(self, opened: BinaryIO, file: File) -> None:
+        self._opened = opened
         self._file = file
-        self._entry = entry
-        self._left = file.seek(0, io.SEEK_END)
-        file.seek(0)
-        if self._left != entry.nbytes:
-            raise DamagedError(f"{entry.name}: expected {entry.nbytes} bytes, got {self._left}")
+        self._left = opened.seek(0, io.SEEK_END)
+        opened.seek(0)
+        if self._left != file.nbytes:
+            raise DamagedError(f"{file.name}: expected {file.nbytes} bytes, got {self._left}")
         self._crc32 = 0
         self._decompressor: Any = None
-        if entry.codec == "zlib":
+        if file.codec == "zlib":
             self._decompressor = zlib.decompressobj()
-        elif entry.codec == "lzma":
+        elif file.codec == "lzma":
             self._decompressor = lzma.LZMADecompressor()
         self._rest = b""
 
@@ -300,7 +254,7 @@ class _Source:
         while view:
             n = self._read(view)
             if n == 0:
-                raise DamagedError(f"{self._entry.name}: it ends too early")
+                raise DamagedError(f"{self._file.name}: it ends too early")
             view = view[n:]
 
     def read_some(self, most: int) -> bytes:
@@ -311,7 +265,7 @@ class _Source:
     def _read(self, view: memoryview) -> int:
         if self._decompressor is None:
             view = view[: self._left]
-            n = int(self._file.readinto(view))  # type: ignore[attr-defined]
+            n = int(self._opened.readinto(view))  # type: ignore[attr-defined]
             self._left -= n
             self._crc32 = crc32(view[:n], self._crc32)
             return n
@@ -322,7 +276,7 @@ class _Source:
     def _decompress(self, most: int) -> bytes:
         """At least one byte, and at most so many; none at the end."""
         while True:
-            if self._entry.codec == "zlib":
+            if self._file.codec == "zlib":
                 data = self._decompressor.decompress(self._rest, most)
                 self._rest = self._decompressor.unconsumed_tail
             else:
@@ -333,9 +287,9 @@ class _Source:
                     self._rest = b"" if needs else self._rest
             if data:
                 return bytes(data)
-            if self._entry.codec == "zlib" and self._rest:
+            if self._file.codec == "zlib" and self._rest:
                 continue
-            if self._entry.codec == "lzma" and not (
+            if self._file.codec == "lzma" and not (
                 self._decompressor.eof or self._decompressor.needs_input
             ):
                 continue
@@ -345,7 +299,7 @@ class _Source:
 
     def _packed(self) -> bytes:
         """The next bytes of the file; none at the end."""
-        found = self._file.read(min(CHUNK_NBYTES, self._left))
+        found = self._opened.read(min(CHUNK_NBYTES, self._left))
         self._left -= len(found)
         self._crc32 = crc32(found, self._crc32)
         return found
@@ -354,10 +308,10 @@ class _Source:
         """Raise unless the file ends here, and is what was written."""
         end = np.empty(1, np.uint8)
         if self._read(memoryview(end.data)):
-            raise DamagedError(f"{self._entry.name}: it holds more than its array")
+            raise DamagedError(f"{self._file.name}: it holds more than its array")
         while self._packed():
             pass
-        if self._crc32 != self._entry.crc32:
+        if self._crc32 != self._file.crc32:
             raise DamagedError(
-                f"{self._entry.name}: checksum {self._crc32:08x}, expected {self._entry.crc32:08x}"
+                f"{self._file.name}: checksum {self._crc32:08x}, expected {self._file.crc32:08x}"
             )

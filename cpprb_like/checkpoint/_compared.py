@@ -1,12 +1,10 @@
 """Edits since a state was saved, found by comparing rows with the files of the state.
 
-For rows that other processes write. It costs reading the files of the rows that are still there,
-and no writing. Not here: what is written of the edited rows (``_segments``).
+For rows that other processes write, whose edits this process does not record. It costs reading the
+files of the rows that are still there. Not here: the segments of edited rows (``_segments``).
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +13,24 @@ from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Ring
 from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint import _arrays
-from cpprb_like.checkpoint._arrays import DamagedError
-from cpprb_like.checkpoint._held import Saves
-from cpprb_like.checkpoint._save import Before
+from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._savable import EditsSinceSave
 from cpprb_like.checkpoint._segments import Part
+from cpprb_like.checkpoint._state import PartFile, State
+from cpprb_like.checkpoint._values import Node
+from cpprb_like.errors import DamagedError
 
-__all__ = ["ComparedSaves"]
+__all__ = ["ComparedEdits"]
 
 
-class ComparedSaves(Saves):
-    """``Saves`` of rows that were not watched between two saves.
+class ComparedEdits(EditsSinceSave):
+    """``EditsSinceSave`` of rows whose edits were not recorded between two saves.
 
     Parameters
     ----------
     identity : str
-        Of what the rows belong to: a state is compared with them if its root has the same one
-        under ``identity``.
+        Identity of the owner of the rows. A state is compared if its root has the same attribute
+        ``identity``.
     """
 
     def __init__(self, identity: str) -> None:
@@ -38,32 +38,23 @@ class ComparedSaves(Saves):
         self._identity = identity
 
     def since(
-        self,
-        before: Before,
-        number: int,  # noqa: ARG002
-        saved: dict[str, Any],
-        parts: list[Part],
-        ring: Ring,
+        self, disk: Disk, state: State, number: int, parts: list[Part], ring: Ring
     ) -> Tracker | None:
-        """See ``Saves.since``."""
-        if before.manifest["root"]["state"].get("identity") != self._identity:
+        """See ``EditsSinceSave.since``."""
+        if Node("", state.root).attribute("identity") != self._identity:
             return None
         tracker = Tracker(ring.capacity)
         oldest = ring.written - ring.stored
-        for segment in saved["segments"]:
+        for segment in state.rings[number].segments:
             for part in parts:
-                if part.name not in segment["parts"]:
-                    continue
-                file, low, high = segment["parts"][part.name]
-                edited = _different(before, file, part, low, high, oldest)
-                tracker.mark((edited[edited >= oldest] % ring.capacity).astype(np.intp))
+                if part.name in segment.parts:
+                    edited = _different(disk, segment.parts[part.name], part, oldest)
+                    tracker.mark((edited[edited >= oldest] % ring.capacity).astype(np.intp))
         return tracker
 
 
-def _different(
-    before: Before, file: int, part: Part, low: int, high: int, oldest: int
-) -> NDArray[np.int64]:
-    """The rows whose bytes differ from those in a file with the rows from ``low`` to ``high``."""
+def _different(disk: Disk, saved: PartFile, part: Part, oldest: int) -> NDArray[np.int64]:
+    """The rows of a file whose bytes differ from those in memory."""
     found: list[NDArray[np.int64]] = []
     nbytes = part.nbytes
     if nbytes == 0:
@@ -71,7 +62,7 @@ def _different(
 
     def compare(offset: int, piece: Bytes) -> None:
         values = piece.reshape(-1, nbytes)
-        start = low + offset // nbytes
+        start = saved.first + offset // nbytes
         skip = min(len(values), max(0, oldest - start))
         if skip < len(values):
             own = part.copy(start + skip, start + len(values))
@@ -79,8 +70,8 @@ def _different(
             found.append(np.flatnonzero(differs) + start + skip)
 
     try:
-        entry, shape = before.entries[file], (high - low, *part.shape)
-        _arrays.read(before.disk, entry, part.dtype, shape, compare, lambda _: None)
+        file = saved.file.expect(part.dtype, saved.stop - saved.first, *part.shape)
+        _arrays.read(disk, file, compare, lambda _: None)
     except DamagedError:
-        return np.arange(low, high)
+        return np.arange(saved.first, saved.stop)
     return np.concatenate(found) if found else np.empty(0, np.int64)

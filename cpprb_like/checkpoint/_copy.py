@@ -7,13 +7,15 @@ copy has the number of the original, which its files have in their names.
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 from cpprb_like.checkpoint import _arrays, _manifest
-from cpprb_like.checkpoint._arrays import Codec
 from cpprb_like.checkpoint._disk import Disk, UnsynchronisedDisk
-from cpprb_like.checkpoint._load import Options, State, retried
+from cpprb_like.checkpoint._open_state import OpenState, retried
+from cpprb_like.checkpoint._options import Codec, LoadOptions
 from cpprb_like.checkpoint._progress import Progress, Tell, shown
+from cpprb_like.checkpoint._state import File
 
 __all__ = ["AS_IT_IS", "copy"]
 
@@ -60,7 +62,7 @@ def copy(
     ValueError
         A file is damaged, or there is no such codec or level.
     BlockingIOError
-        Another save to the other folder goes on.
+        Another program is saving to the other folder.
     OSError
         The disk is full, or such. Whatever is raised, the other folder has no state.
     """
@@ -69,14 +71,14 @@ def copy(
     other = Disk(new) if sync else UnsynchronisedDisk(new)
     if codec == AS_IT_IS and level is not None:
         raise ValueError("level: expected a codec too")
-    chosen = None if codec == AS_IT_IS else Codec(codec, level).check()
+    chosen = None if codec == AS_IT_IS else Codec(codec, level)
     with shown(progress) as on_progress:
         watch = Progress(on_progress)
         disk = Disk(folder)
 
         def attempt() -> None:
-            source = State(disk, Options((), {}, None, False, state, watch))
-            watch.total = sum(entry.nbytes for entry in source.entries)
+            source = OpenState(disk, LoadOptions(state=state))
+            watch.total = sum(file.nbytes for file in source.state.files)
             other.make()
             with other.locked(), source.held():
                 _copy(source, other, chosen, watch)
@@ -84,23 +86,19 @@ def copy(
         retried(disk, attempt)
 
 
-def _copy(source: State, other: Disk, codec: Codec | None, watch: Progress) -> None:
+def _copy(source: OpenState, other: Disk, codec: Codec | None, watch: Progress) -> None:
     if _manifest.numbers(other):
         raise FileExistsError(f"{other.folder}: there is a checkpoint already")
     _manifest.clean(other, 1)  # files of a copy that was killed, which no state names
-    manifest = dict(source.manifest)
-    copied = []
+    copied: dict[str, File] = {}
     try:
-        for entry in source.entries:
-            copied.append(_arrays.transcribe(source.disk, entry, other, codec, watch))  # noqa: PERF401
+        for file in source.state.files:
+            copied[file.name] = _arrays.transcribe(source.disk, file, other, codec, watch)
     except BaseException:
-        for entry in copied:
-            other.remove(entry.name)
+        for file in copied.values():
+            other.remove(file.name)
         raise
-    # Another name: what a buffer knows of its last save is of the files there, not of these.
-    manifest |= {
-        "id": uuid.uuid4().hex,
-        "synchronised": other.synchronises,
-        "files": [entry.to_json() for entry in copied],
-    }
-    _manifest.commit(other, manifest["number"], manifest)
+    state = source.state.with_files(lambda file: copied[file.name])
+    # Another id: a buffer's record of its last save is of the files there, not of these.
+    new = replace(state, id=uuid.uuid4().hex, synchronised=other.synchronises)
+    _manifest.commit(other, new)

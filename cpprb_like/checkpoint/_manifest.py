@@ -2,8 +2,8 @@
 
 A manifest ``state-<number>.json`` is one line of JSON and a second line with its checksum. It is
 written under another name, synchronised, and renamed last; so whatever a crash leaves, the manifest
-with the greatest number is whole, and so are the files that it names. Not here: what the JSON says
-(``_values``, ``_rows``).
+with the greatest number is whole, and so are the files that it names. Not here: the content of a
+manifest (``_state``).
 """
 
 from __future__ import annotations
@@ -12,28 +12,27 @@ import contextlib
 import io
 import json
 import re
-import zlib
-from typing import Any
 
-from cpprb_like.checkpoint._arrays import DamagedError
+from cpprb_like._fields.json_codec import from_json, to_json
+from cpprb_like._machine.crc32 import crc32
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._state import ARRAY_NAME, State
+from cpprb_like.errors import DamagedError
 
 __all__ = [
     "FORMAT",
     "VERSION",
     "clean",
     "commit",
-    "is_synchronised",
     "numbers",
     "read",
     "unused_number",
 ]
 
 FORMAT = "cpprb_like checkpoint"
-VERSION = 2
+VERSION = 3
 NAME = re.compile(r"state-(\d{1,18})\.json")
 UNFINISHED = "state.json.new"
-OURS = re.compile(r"s\d+-\d+\.npy(\.\w+)?|state-\d+\.json|state\.json\.new")
 MOST_NBYTES = 1 << 30
 GREATEST = 10**18 - 1  # of 18 digits, as in NAME
 
@@ -49,8 +48,8 @@ def numbers(disk: Disk) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def read(disk: Disk, number: int) -> dict[str, Any]:
-    """The manifest of a state. Raises ``DamagedError`` if it is none, or not what was written."""
+def read(disk: Disk, number: int) -> State:
+    """The state of this number. ``DamagedError`` if its manifest is none, or was changed."""
     (name,) = [
         name for name in disk.names() if (found := NAME.fullmatch(name)) and int(found[1]) == number
     ][:1] or [name_of(number)]
@@ -64,34 +63,39 @@ def read(disk: Disk, number: int) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DamagedError(f"{name}: {error.strerror}") from None
     text, _, checksum = data.rstrip(b"\n").rpartition(b"\n")
-    if checksum != f"{zlib.crc32(text):08x}".encode():
+    if checksum != f"{crc32(text):08x}".encode():
         raise DamagedError(f"{name}: its checksum is wrong")
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{name}: {error}") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if not isinstance(manifest, dict) or manifest.pop("format", None) != FORMAT:
         raise DamagedError(f"{name}: not a manifest of a checkpoint")
-    if manifest.get("version") != VERSION:
+    version = manifest.pop("version", None)
+    if version != VERSION:
         raise ValueError(
-            f"{disk.folder / name}: version {manifest.get('version')!r} of the format; this reads "
-            f"{VERSION}"
+            f"{disk.folder / name}: version {version!r} of the format; this reads {VERSION}"
         )
-    return manifest
+    try:
+        state: State = from_json(State, manifest | {"number": number})  # that of its name
+    except DamagedError as error:
+        raise DamagedError(f"{name}: {error}") from None
+    return state
 
 
-def commit(disk: Disk, number: int, manifest: dict[str, Any]) -> None:
-    """Make this the newest state; its files are there and synchronised, but perhaps their names."""
+def commit(disk: Disk, state: State) -> None:
+    """Make this the newest state. Its files are synchronised, their names need not be."""
+    manifest = {"format": FORMAT, "version": VERSION, **to_json(state)}
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
     disk.sync_names()
     disk.remove(UNFINISHED)
     output = disk.create(UNFINISHED)
     try:
-        output.write(text + f"\n{zlib.crc32(text):08x}\n".encode())
+        output.write(text + f"\n{crc32(text):08x}\n".encode())
         output.sync()
     finally:
         output.close()
-    disk.rename(UNFINISHED, name_of(number))
+    disk.rename(UNFINISHED, name_of(state.number))
     disk.sync_names()
 
 
@@ -110,51 +114,37 @@ def unused_number(disk: Disk) -> int:
     return greatest + 1
 
 
-def is_synchronised(manifest: dict[str, Any]) -> bool:
-    """Whether a state is there after a crash of the machine: all of it was put on the disk.
-
-    Those that do not say so are from when all were.
-    """
-    return manifest.get("synchronised", True) is True
-
-
-def files_of(manifest: dict[str, Any]) -> set[str]:
-    """The names of the files of a state."""
-    return {entry[0] for entry in manifest["files"]}
-
-
 def clean(disk: Disk, keep: int) -> None:
-    """Remove all states but the newest ``keep``, and files of ours that no state names.
+    """Remove all states but the newest ``keep``, and arrays that no state names.
 
-    If none of these was synchronised, the newest one that was stays too, as a crash of the machine
-    may cost the others. States go first and for good, so that none is ever left without
-    its files.
+    If none of these was synchronised, the newest synchronised state stays too, as a crash of the
+    machine may cost the others. Manifests go first and are synchronised, so that none is ever left
+    without its files.
     """
     there = numbers(disk)
-    old, recent = there[:-keep], there[-keep:]
+    old, new = there[:-keep], there[-keep:]
     try:
-        manifests = [read(disk, number) for number in recent]
+        states = [read(disk, number) for number in new]
     except DamagedError:
-        return  # its files may be there still: nothing is removed before it was looked at
-    if not any(is_synchronised(manifest) for manifest in manifests):
-        safe = _newest_synchronised(disk, old)
-        old = [number for number in old if number not in safe]
-        manifests += safe.values()
-    named = set().union(*(files_of(manifest) for manifest in manifests))
+        return  # its files may be there still, to be looked at before they are removed
+    if not any(state.synchronised for state in states):
+        states += _newest_synchronised(disk, old)
+        old = [number for number in old if number not in [state.number for state in states]]
+    named = {file.name for state in states for file in state.files}
     if old:
         for number in old:
             disk.remove(name_of(number))
         disk.sync_names()
     for name in disk.names():
-        if OURS.fullmatch(name) and not NAME.fullmatch(name) and name not in named:
+        if (ARRAY_NAME.fullmatch(name) or name == UNFINISHED) and name not in named:
             disk.remove(name)
 
 
-def _newest_synchronised(disk: Disk, of: list[int]) -> dict[int, dict[str, Any]]:
-    """The manifest of the newest of these states that was synchronised, by its number, if any."""
-    for number in reversed(of):
+def _newest_synchronised(disk: Disk, numbers: list[int]) -> list[State]:
+    """The newest of these states that was synchronised, if any."""
+    for number in reversed(numbers):
         with contextlib.suppress(DamagedError):
-            manifest = read(disk, number)
-            if is_synchronised(manifest):
-                return {number: manifest}
-    return {}
+            state = read(disk, number)
+            if state.synchronised:
+                return [state]
+    return []

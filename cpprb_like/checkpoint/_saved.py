@@ -1,30 +1,29 @@
-"""``Checkpointed``, and as functions: ``save``, ``save_async``, ``load`` and ``restore``."""
+"""``Checkpointed``: ``save``, ``save_async``, ``load`` and ``restore``; and two as functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpprb_like._arguments.checks import as_int
 from cpprb_like.checkpoint._disk import Disk, UnsynchronisedDisk
-from cpprb_like.checkpoint._held import Savable
+from cpprb_like.checkpoint._options import Codec, Decode, Encode, LoadOptions, SaveOptions, Target
 from cpprb_like.checkpoint._progress import Progress, Tell, shown
+from cpprb_like.checkpoint._savable import Savable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from cpprb_like.checkpoint._load import Options
-    from cpprb_like.checkpoint._save import Encode, Job, Saving
+    from cpprb_like.checkpoint._save import Saving
 
 __all__ = ["Checkpointed", "load", "save"]
 
 
 class Checkpointed(Savable):
-    """Base class of what is saved to a folder, whole: buffers, views, mixtures and fronts.
+    """Base class of objects that are saved to a folder: buffers, views, mixtures and fronts.
 
-    It is a thing and not its rows: always true, empty or not, unless the library whose class a
-    front stands for says otherwise.
+    Their truth value is True, empty or not, unless the library whose class a front stands for
+    defines another one.
     """
 
     def __bool__(self) -> bool:
@@ -80,7 +79,7 @@ class Checkpointed(Savable):
             An argument is of a wrong type or value, or a part of the object cannot be saved; the
             message names it.
         BlockingIOError
-            Another save to this folder goes on.
+            Another program is saving to this folder.
         RuntimeError
             ``encode`` or ``progress`` changed what is saved.
         OSError
@@ -106,11 +105,8 @@ class Checkpointed(Savable):
         >>> bool((other.sample(5)["rew"] == rb.sample(5)["rew"]).all())
         True
         """
-        with shown(progress) as on_progress:
-            job = _job(
-                self, folder, keep, codec, level, sync, encode, classes, Progress(on_progress)
-            )
-            job.run()
+        options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes))
+        _save(self, folder, options, progress)
 
     def save_async(
         self,
@@ -129,7 +125,7 @@ class Checkpointed(Savable):
         and the rows too if no more than 16 MiB of them are written. Writers wait for that and no
         longer. The state that is saved is that of this moment. Of more rows, those that are
         overwritten before they have been written to the disk, the oldest ones, are left out; and
-        rows that ``update`` changes meanwhile have their new values.
+        rows that ``update`` changes until then have their new values.
 
         Parameters
         ----------
@@ -146,7 +142,7 @@ class Checkpointed(Savable):
         ------
         TypeError, ValueError, BlockingIOError, OSError
             As ``save``; what happens later is raised by ``result()``: a ``RuntimeError`` if the
-            buffer was cleared or all rows were overwritten meanwhile.
+            buffer was cleared or all rows were overwritten before it ended.
 
         Examples
         --------
@@ -160,11 +156,10 @@ class Checkpointed(Savable):
         3
         >>> saving.result()
         """
-        from cpprb_like.checkpoint._save import Saving  # noqa: PLC0415 (by those who save)
+        from cpprb_like.checkpoint._save import Job, Saving  # noqa: PLC0415 (by saves only)
 
-        progress = Progress()
-        job = _job(self, folder, keep, codec, level, sync, encode, classes, progress)
-        saving = Saving(job, progress)
+        options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes))
+        saving = Saving(Job(self, _disk(folder, options), options, Progress()))
         saving._start()
         return saving
 
@@ -180,7 +175,7 @@ class Checkpointed(Savable):
         mmap_mode: str = "x",
         replace: Mapping[str, Any] | None = None,
         classes: Iterable[type] = (),
-        decode: Callable[[bytes], Any] | None = None,
+        decode: Decode | None = None,
         salvage: bool = False,
         progress: Tell = None,
     ) -> Self:
@@ -191,7 +186,7 @@ class Checkpointed(Savable):
         folder : str or path
             The folder that ``save`` was given.
         state : int, optional
-            The number of a state that is still there; the newest one.
+            The number of a state that is there, see ``keep``; the newest one.
         size : int, optional
             Another capacity, of one buffer. Of a smaller one the newest rows remain; ``indexes``
             of batches before are taken for those of rows that are gone.
@@ -231,19 +226,9 @@ class Checkpointed(Savable):
         --------
         See ``save``.
         """
-        found = load(
-            folder,
-            state=state,
-            size=size,
-            fields=fields,
-            mmap_prefix=mmap_prefix,
-            mmap_mode=mmap_mode,
-            replace=replace,
-            classes=(cls, *classes),
-            decode=decode,
-            salvage=salvage,
-            progress=progress,
-        )
+        target = Target(size, _names(fields), mmap_prefix, mmap_mode)
+        options = LoadOptions((cls, *classes), replace or {}, decode, salvage, state)
+        found = _load(folder, options, target, progress)
         if not isinstance(found, cls):
             raise TypeError(
                 f"{folder} has a {type(found).__name__}, no {cls.__name__}; "
@@ -258,7 +243,7 @@ class Checkpointed(Savable):
         state: int | None = None,
         replace: Mapping[str, Any] | None = None,
         classes: Iterable[type] = (),
-        decode: Callable[[bytes], Any] | None = None,
+        decode: Decode | None = None,
         salvage: bool = False,
         progress: Tell = None,
     ) -> None:
@@ -294,9 +279,9 @@ class Checkpointed(Savable):
         """
         from cpprb_like.checkpoint._load import restore  # noqa: PLC0415 (by those who load)
 
+        options = LoadOptions(tuple(classes), replace or {}, decode, salvage, state)
         with shown(progress) as on_progress:
-            options = _options(tuple(classes), replace, decode, salvage, state, on_progress)
-            restore(Disk(folder), options, self)
+            restore(Disk(folder), options.reporting(on_progress), self)
 
 
 def save(
@@ -339,8 +324,8 @@ def save(
         raise TypeError(
             f"value: expected a buffer, a view or a mixture, got {type(value).__name__}"
         )
-    with shown(progress) as on_progress:
-        _job(value, folder, keep, codec, level, sync, encode, classes, Progress(on_progress)).run()
+    options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes))
+    _save(value, folder, options, progress)
 
 
 def load(
@@ -353,59 +338,36 @@ def load(
     mmap_mode: str = "x",
     replace: Mapping[str, Any] | None = None,
     classes: Iterable[type] = (),
-    decode: Callable[[bytes], Any] | None = None,
+    decode: Decode | None = None,
     salvage: bool = False,
     progress: Tell = None,
 ) -> Any:
     """Whatever was saved to a folder: see ``Checkpointed.load``."""
-    from cpprb_like.checkpoint import _load  # noqa: PLC0415 (by those who load)
+    target = Target(size, _names(fields), mmap_prefix, mmap_mode)
+    options = LoadOptions(tuple(classes), replace or {}, decode, salvage, state)
+    return _load(folder, options, target, progress)
 
-    target = _load.Target(size, None if fields is None else tuple(fields), mmap_prefix, mmap_mode)
+
+def _names(fields: Iterable[str] | None) -> tuple[str, ...] | None:
+    return None if fields is None else tuple(fields)
+
+
+def _save(value: Savable, folder: str | Path, options: SaveOptions, progress: Tell) -> None:
+    from cpprb_like.checkpoint._save import Job  # noqa: PLC0415 (by saves only)
+
     with shown(progress) as on_progress:
-        options = _options(tuple(classes), replace, decode, salvage, state, on_progress)
-        found = _load.load(Disk(folder), options, target)
+        Job(value, _disk(folder, options), options, Progress(on_progress)).run()
+
+
+def _disk(folder: str | Path, options: SaveOptions) -> Disk:
+    return Disk(folder) if options.sync else UnsynchronisedDisk(folder)
+
+
+def _load(folder: str | Path, options: LoadOptions, target: Target, progress: Tell) -> Any:
+    from cpprb_like.checkpoint._load import load as load_now  # noqa: PLC0415 (by loads only)
+
+    with shown(progress) as on_progress:
+        found = load_now(Disk(folder), options.reporting(on_progress), target)
     if not isinstance(found, Savable):
         raise ValueError(f"{folder}: a {type(found).__name__} is nothing that is saved")
     return found
-
-
-def _job(
-    value: Savable,
-    folder: str | Path,
-    keep: int,
-    codec: str | None,
-    level: int | None,
-    sync: bool,
-    encode: Encode | None,
-    classes: Iterable[type],
-    progress: Progress,
-) -> Job:
-    from cpprb_like.checkpoint._arrays import Codec  # noqa: PLC0415 (by those who save)
-    from cpprb_like.checkpoint._save import Job  # noqa: PLC0415
-
-    if not isinstance(sync, bool):
-        raise TypeError(f"sync: expected a bool, got {sync!r}")
-    return Job(
-        value,
-        Disk(folder) if sync else UnsynchronisedDisk(folder),
-        keep=as_int("keep", keep, 1),
-        codec=Codec(codec, level).check(),
-        encode=encode,
-        classes=tuple(classes),
-        progress=progress,
-    )
-
-
-def _options(
-    classes: tuple[type, ...],
-    replace: Mapping[str, Any] | None,
-    decode: Callable[[bytes], Any] | None,
-    salvage: bool,
-    state: int | None,
-    on_progress: Callable[[int, int], None] | None,
-) -> Options:
-    from cpprb_like.checkpoint._load import Options  # noqa: PLC0415 (by those who load)
-
-    number = None if state is None else as_int("state", state, 0)
-    watch = Progress(on_progress)
-    return Options(classes, dict(replace or {}), decode, bool(salvage), number, watch)

@@ -3,7 +3,7 @@
 A segment has the rows ``number * segment_rows`` and up; of these, a state needs those that were in
 the ring. What a row has is divided into *parts*: the records, each large field, the frames of a
 stack, and a byte or two about where derived values are. A save that follows another one writes the
-segments that have new or edited rows. Not here: reading them back (``_rows_back``), the rest of a
+segments that have new or edited rows. Not here: reading them back (``_ring_reader``), the rest of a
 buffer (``_values``).
 """
 
@@ -17,11 +17,24 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Moment, Ring
+from cpprb_like._fields.saved_layout import SavedLayout
 from cpprb_like._fields.schema import Layout
 from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
+from cpprb_like.checkpoint._state import Ring as SavedRing
+from cpprb_like.checkpoint._state import Segment
 
-__all__ = ["Index", "IndexCopy", "Part", "Plan", "flags_name", "parts_of", "plan", "record_dtype"]
+__all__ = [
+    "Index",
+    "IndexCopy",
+    "Part",
+    "Plan",
+    "flags_name",
+    "parts_of",
+    "plan",
+    "record_dtype",
+    "saved_layout",
+]
 
 
 SEGMENT_NBYTES = 1 << 25
@@ -116,6 +129,11 @@ def record_dtype(layout: Layout) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": used + 1})
 
 
+def saved_layout(layout: Layout) -> SavedLayout:
+    """The layout of rows in files."""
+    return SavedLayout(layout.schema, layout.size, layout.capacity, layout.n_envs)
+
+
 def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
     """The parts of a layout's rows; records first."""
     schema, capacity = layout.schema, layout.capacity
@@ -202,11 +220,11 @@ class IndexCopy(Index):
 
 
 class Plan(NamedTuple):
-    """What a save of a ring writes."""
+    """The segments of a save: those of the previous state, and those to be written."""
 
     segment_rows: int
-    unchanged: list[dict[str, Any]]  # segments of the state before
-    write: list[int]  # numbers of segments
+    known: list[Segment]  # of the previous state
+    write: list[int]  # numbers
 
 
 def segment_rows_of(parts: list[Part], beside: int) -> int:
@@ -220,37 +238,34 @@ def plan(
     ring: Ring,
     parts: list[Part],
     beside: int,
-    before: dict[str, Any] | None,
+    previous: SavedRing | None,
     tracker: Tracker | None,
 ) -> Plan:
-    """Decide what to write.
+    """Decide which segments to write.
 
     Parameters
     ----------
     ring : Ring
-        The rows.
     parts : list of Part
-        What they have.
     beside : int
-        Bytes of a row that are not in a part, about.
-    before : dict or None
-        What the manifest of the state before says of this ring, if it is of the same rows.
+        Bytes of a row that are in no part, about.
+    previous : SavedRing or None
+        This ring in the previous state, if that has the same rows.
     tracker : Tracker or None
-        Which were edited since.
+        Slots that were edited since.
     """
     written, oldest = ring.written, ring.written - ring.stored
-    if before is None or tracker is None:
+    if previous is None or tracker is None:
         rows = segment_rows_of(parts, beside)
         first = max(0, oldest - max(part.before for part in parts)) // rows
         return Plan(rows, [], list(range(first, -(-written // rows))))
-    rows = before["segment_rows"]
+    rows = previous.segment_rows
     first = max(0, oldest - max(part.before for part in parts)) // rows
-    tail = max(0, before["written"] - ring.n_envs) // rows
-    known = {segment["number"]: segment for segment in before["segments"]}
+    tail = max(0, previous.written - ring.n_envs) // rows
+    known = {segment.number: segment for segment in previous.segments}
     slots = tracker.slots()
     edited = set((ring.row_ids(slots[slots < ring.stored]) // rows).tolist())
     numbers = range(first, -(-written // rows))
-    unchanged = [number for number in numbers if number in known and number < tail]
-    unchanged = [number for number in unchanged if number not in edited]
-    write = sorted({*numbers} - {*unchanged})
-    return Plan(rows, [known[number] for number in unchanged], write)
+    write = [n for n in numbers if n not in known or n >= tail or n in edited]
+    new = {*write}
+    return Plan(rows, [known[number] for number in numbers if number not in new], write)

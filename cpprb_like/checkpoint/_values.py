@@ -1,9 +1,10 @@
-"""Python values <-> JSON: the rest of a checkpoint, beside rows and arrays.
+"""Python values <-> JSON: the part of a checkpoint beside rows and arrays.
 
 Numbers, texts, containers, NumPy's dtypes and generators, and objects of classes that are known by
 name: those of this package (``_classes``), and those that the caller hands over. Nothing is
-imported, called or evaluated because a file says so. A function, an environment, or whatever
-else has no such form is *external*: its place is noted, and the caller of ``load`` passes it again.
+imported, called or evaluated because a file says so. A function, an environment, or another value
+without such a form is *external*: the JSON has its path, and ``load`` takes the value from its
+caller.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,12 @@ from cpprb_like._fields.json_codec import dtype_from_json, dtype_to_json
 from cpprb_like._machine.generators import read_seed
 from cpprb_like._machine.prefetch_state import state_before, state_of_generator
 from cpprb_like.checkpoint import _classes
-from cpprb_like.checkpoint._arrays import DamagedError
-from cpprb_like.checkpoint._held import HoldsObjects, HoldsRows, Savable
+from cpprb_like.checkpoint._savable import HoldsObjects, HoldsRows, Savable
+from cpprb_like.errors import DamagedError
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
-__all__ = ["Decoder", "Encoder", "dtype_from_json", "dtype_to_json"]
+__all__ = ["Decoder", "Encoder", "Node", "Source", "give_state", "join", "nodes", "state_of"]
 
 INLINE_NBYTES = 1024
 SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
@@ -36,26 +37,25 @@ MT_WORDS = 624
 MOST_POOL = 1 << 10  # words; to make it takes a time in proportion to their square
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
-
-# Subclasses of the caller are saved without a word; to load them, he hands the classes over.
+# Subclasses of these are saved as they are; ``load`` takes the classes from the caller.
 OWN = (HoldsRows, HoldsObjects, Sampler, Layer)
 OF_CALLER = "caller's "
 
 
 class Objects(NamedTuple):
-    """Python objects of the caller, which only an encoder of his own makes bytes of."""
+    """Python objects of the caller, which only ``encode=`` makes bytes of."""
 
     values: list[Any]
 
 
 class NotSaved(NamedTuple):
-    """Something of the caller's that is handed over again."""
+    """A value that ``load`` takes from the caller."""
 
     value: Any
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """The attributes of an object, as it says itself if it does."""
+    """The attributes of an object: those of its ``__getstate__`` if it has one."""
     own = getattr(type(value), "__getstate__", None)
     state: dict[str, Any] = dict(value.__dict__)
     if own is not None and own is not getattr(object, "__getstate__", None):
@@ -64,7 +64,7 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def give_state(value: Any, state: dict[str, Any]) -> None:
-    """Set the attributes that ``state_of`` returned, by ``__setstate__`` if there is one."""
+    """Set attributes as ``state_of`` returns them, by ``__setstate__`` if there is one."""
     own = getattr(type(value), "__setstate__", None)
     if own is not None:
         own(value, state)
@@ -73,34 +73,27 @@ def give_state(value: Any, state: dict[str, Any]) -> None:
 
 
 class Encoder:
-    """Makes JSON of values; arrays, rings and objects of the caller are put aside.
+    """Makes JSON of values, and collects arrays, holders of rows and objects of the caller.
 
     Parameters
     ----------
     classes : iterable of type
         Classes of the caller.
-    of_rows : callable
-        The attributes of something that holds rows.
     """
 
-    def __init__(
-        self,
-        classes: Iterable[type] = (),
-        of_rows: Callable[[Any], dict[str, Any]] = lambda buffer: dict(buffer.__dict__),
-    ) -> None:
+    def __init__(self, classes: Iterable[type] = ()) -> None:
         self._classes = frozenset(classes)
-        self._of_rows = of_rows
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []  # so that no id is used again
         self.arrays: list[tuple[str, NDArray[Any]]] = []
         self.objects: list[tuple[str, list[Any]]] = []
         self.holders: list[Any] = []
-        self.elements: dict[str, Any] = {}  # by path, what is one thing wherever it is found
+        self.elements: dict[str, Any] = {}  # by path: objects that keep their identity
         self.external: dict[str, Any] = {}
-        self.unfit: list[str] = []  # paths of what is neither saved nor meant to be handed over
+        self.unfit: list[str] = []  # paths of values that can neither be saved nor be external
 
     def encode(self, value: Any, path: str = "") -> Any:
-        """The JSON of a value that is found at ``path``."""
+        """The JSON of the value at ``path``."""
         if path.count(".") > DEEPEST:
             raise ValueError(f"{path}: nested too deeply to be saved")
         if value is None or type(value) in (bool, int, str):
@@ -158,7 +151,7 @@ class Encoder:
         return known
 
     def _shared(self, value: Any, path: str) -> Any:
-        """Something that may be found at several places, and is one thing there too."""
+        """The JSON of an object that may be found at several paths."""
         if id(value) in self._seen:
             return {"$": "again", "number": self._seen[id(value)]}
         number = self._number(value)
@@ -175,7 +168,7 @@ class Encoder:
             self.holders.append(value)
             place = len(self.holders) - 1
             self.elements[path] = value
-            state = self.encode(self._of_rows(value), path)
+            state = self.encode(value._rows_to_save().attributes, path)
             return {"$": "rows", "number": number, "class": name, "ring": place, "state": state}
         if name is not None:
             self.elements[path] = value
@@ -191,7 +184,7 @@ class Encoder:
         return self._noted(number, value, path)
 
     def _number(self, value: Any) -> int:
-        """The number of something that is found for the first time."""
+        """The number of an object that is found for the first time."""
         number = self._seen[id(value)] = len(self._seen)
         self._alive.append(value)
         return number
@@ -235,32 +228,33 @@ class Encoder:
         return [dtype_to_json(value.dtype), list(value.shape), value.tobytes().hex()]
 
 
+class Source(Protocol):
+    """Arrays, objects and rows of a state, by their numbers."""
+
+    def array(self, number: int) -> NDArray[Any]: ...
+    def objects(self, number: int) -> list[Any]: ...
+    def holder(self, cls: type, ring: int, path: str, attributes: dict[str, Any]) -> Any: ...
+
+
 class Decoder:
-    """Makes values of JSON again.
+    """Makes values of JSON.
 
     Parameters
     ----------
-    arrays, objects : callable
-        The array, and the list of objects, of a number.
-    make_rows : callable
-        ``make_rows(cls, ring, path)``: ``(state) -> the object``; called for what holds rows.
+    source : Source
     classes : iterable of type
         Classes of the caller.
     replace : mapping
-        By path, what takes the place of what was saved; whatever is external has to be there.
+        Values by path, in place of those that were saved. All external values are among them.
     """
 
     def __init__(
         self,
-        arrays: Callable[[int], NDArray[Any]],
-        objects: Callable[[int], list[Any]],
-        make_rows: Callable[[type, int, str, dict[str, Any]], Any],
+        source: Source,
         classes: Iterable[type] = (),
         replace: Mapping[str, Any] | None = None,
     ) -> None:
-        self._arrays = arrays
-        self._objects = objects
-        self._make_rows = make_rows
+        self._source = source
         self._classes = {OF_CALLER + cls.__name__: cls for cls in classes}
         self._replace = dict(replace or {})
         self._used: set[str] = set()
@@ -269,7 +263,7 @@ class Decoder:
         self.elements: dict[str, Any] = {}
 
     def finish(self) -> None:
-        """Raise ``ValueError`` if something external is missing, or nothing was at a path given."""
+        """Raise ``ValueError`` if an external value is missing, or a path of ``replace`` is."""
         if self._missing:
             raise ValueError(
                 "functions and environments are not saved, so they are missing here: "
@@ -281,7 +275,7 @@ class Decoder:
             raise ValueError(f"replace: nothing was saved at {unknown}")
 
     def decode(self, saved: Any, path: str = "", depth: int = 0) -> Any:
-        """The value of some JSON, which is found at ``path``."""
+        """The value of the JSON at ``path``."""
         if depth > 4 * DEEPEST:
             raise DamagedError("nested too deeply")
         if path in self._replace:
@@ -326,9 +320,9 @@ class Decoder:
         if kind == "bytes":
             return bytes.fromhex(saved["hex"])
         if kind == "objects":
-            return self._objects(saved["number"])
+            return self._source.objects(saved["number"])
         if kind == "array":
-            return self._arrays(saved["number"])
+            return self._source.array(saved["number"])
         if kind == "small array":
             return _from_inline(saved["value"])
         if kind == "scalar":
@@ -371,7 +365,7 @@ class Decoder:
             cls = self._class(saved["class"])
             if not issubclass(cls, HoldsRows):
                 raise DamagedError(f"{path}: a {cls.__name__} holds no rows")
-            value = self._make_rows(cls, saved["ring"], path, state)
+            value = self._source.holder(cls, saved["ring"], path, state)
         elif kind == "object":
             value = self._object(saved, path, depth)
         else:
@@ -414,10 +408,10 @@ class Decoder:
 
 
 def _check_state(state: Any, path: str) -> None:
-    """Raise ``DamagedError`` for states that NumPy takes, and that crash or hang its draws.
+    """Raise ``DamagedError`` for a state that NumPy accepts and that crashes or hangs its draws.
 
-    It reads beyond the words of MT19937 at a ``pos`` after the last one. A key of zeros, or an even
-    increment of PCG64, may give nothing but zeros, and another number is looked for for ever.
+    NumPy reads beyond the words of MT19937 at a ``pos`` after the last one. A key of zeros, or an
+    even increment of PCG64, may yield zeros only; then a draw of another number never ends.
     """
     _check_natural(state, path)
     kind, numbers = state["bit_generator"], state["state"]
@@ -452,3 +446,64 @@ def join(path: str, name: str) -> str:
     """The path of an attribute or entry: ``_`` before a name is left out."""
     name = name.lstrip("_") or name
     return f"{path}.{name}" if path else name
+
+
+# ---------------------------------------------------------------------- JSON that is not decoded
+
+
+class Node(NamedTuple):
+    """A tagged value in the JSON of an object."""
+
+    path: str
+    saved: Any
+
+    @property
+    def kind(self) -> str:
+        """The tag: ``rows``, ``object``, ``external`` and so on."""
+        return str(self.saved.get("$"))
+
+    @property
+    def cls(self) -> str:
+        """The name of the class; the tag of a value without one."""
+        return str(self.saved.get("class", self.kind)).removeprefix(OF_CALLER)
+
+    @property
+    def is_callers(self) -> bool:
+        """Whether the class is one of the caller's."""
+        return str(self.saved.get("class")).startswith(OF_CALLER)
+
+    @property
+    def what(self) -> str:
+        """Path and type of an external value."""
+        return f"{self.saved['path']} ({self.saved['type']})"
+
+    @property
+    def ring(self) -> int:
+        """The number of the ring of a holder of rows."""
+        return int(self.saved["ring"])
+
+    def attribute(self, name: str) -> Any:
+        """The JSON of an attribute of an object; None if there is none."""
+        return self.saved["state"].get(name)
+
+    def without(self, name: str) -> Any:
+        """The JSON without an attribute."""
+        state = {key: value for key, value in self.saved["state"].items() if key != name}
+        return self.saved | {"state": state}
+
+
+def nodes(root: Any) -> Iterator[Node]:
+    """The tagged values in the JSON of an object, in order."""
+    waiting = [("", root)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(join(path, str(k)), entry) for k, entry in enumerate(value)][::-1]
+        elif isinstance(value, dict) and "$" not in value:
+            waiting += [(join(path, key), entry) for key, entry in value.items()][::-1]
+        elif isinstance(value, dict):
+            yield Node(path, value)
+            if value["$"] == "dict":
+                waiting += [(path, entry) for _, entry in value["pairs"]][::-1]
+            else:
+                waiting.append((path, value.get("state", value.get("values"))))

@@ -10,24 +10,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from cpprb_like.checkpoint import _arrays, _manifest
-from cpprb_like.checkpoint._arrays import DamagedError
+from cpprb_like.checkpoint._describe import as_it_is, count_lost, reading
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._load import Options, State
-from cpprb_like.checkpoint._look import as_it_is, count_lost, reading
+from cpprb_like.checkpoint._open_state import OpenState
+from cpprb_like.checkpoint._options import LoadOptions
 from cpprb_like.checkpoint._progress import Progress, Tell, shown
-from cpprb_like.checkpoint._rows_back import dtypes_in_files, schema_of
-from cpprb_like.checkpoint._values import dtype_from_json
+from cpprb_like.checkpoint._state import File, Ring, State
+from cpprb_like.errors import DamagedError
 
 __all__ = ["Damage", "Verdict", "verify"]
-
-Shape = tuple[int | None, ...]
-ROW_IDS = np.dtype(np.int64)
-BYTE = np.dtype(np.uint8)
 
 
 class Damage(NamedTuple):
@@ -39,7 +33,7 @@ class Damage(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """How a state is.
+    """The result of the checks of a state.
 
     Attributes
     ----------
@@ -68,12 +62,10 @@ class Verdict(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A file of a state, and what it should hold."""
+    """A file of a state, and its content in words."""
 
-    file: int
+    file: File
     content: str
-    dtype: np.dtype[Any]
-    shape: Shape
     ring: int | None = None
 
 
@@ -108,7 +100,7 @@ def verify(folder: str | Path, *, progress: Tell = None) -> list[Verdict]:
     there = _manifest.numbers(disk)
     if not there:
         raise FileNotFoundError(f"{folder}: there is no checkpoint")
-    known: dict[tuple[Any, ...], str] = {}
+    known: dict[File, str] = {}
     with shown(progress) as on_progress:
         watch = Progress(on_progress)
         for name in disk.names():
@@ -123,23 +115,21 @@ def verify(folder: str | Path, *, progress: Tell = None) -> list[Verdict]:
             there = left  # a save replaced every state while its files were read
 
 
-def _judge(disk: Disk, number: int, known: dict[tuple[Any, ...], str], watch: Progress) -> Verdict:
+def _judge(disk: Disk, number: int, known: dict[File, str], watch: Progress) -> Verdict:
     try:
         with reading(disk.folder):
-            state = State(disk, Options((), {}, as_it_is, True, number, lambda _: None))
-            uses = list(_uses(state.manifest))
-            entries = [state.entries[use.file] for use in uses]
+            opened = OpenState(disk, LoadOptions(decode=as_it_is, salvage=True, state=number))
+            uses = list(_uses(opened.state))
     except (DamagedError, FileNotFoundError) as error:
         return Verdict(number, 0, 0, [], {}, str(error).removeprefix(f"{disk.folder}: "))
     damage, rings, fatal = [], set(), ""
-    for use, entry in zip(uses, entries, strict=True):
-        key = (*entry, use.dtype, use.shape)
-        if key not in known:
-            known[key] = _look_at(disk, entry, use, watch)
-        if not known[key]:
+    for use in uses:
+        if use.file not in known:
+            known[use.file] = _message(disk, use.file, watch)
+        if not known[use.file]:
             continue
-        damage.append(Damage(entry.name, use.content, known[key]))
-        if use.ring is None and use.dtype.kind == "f":
+        damage.append(Damage(use.file.name, use.content, known[use.file]))
+        if use.ring is None and use.file.dtype.kind == "f":
             continue  # priorities: rows that have none get that of new ones
         if use.ring is None:
             fatal = f"{use.content} is lost"
@@ -147,73 +137,49 @@ def _judge(disk: Disk, number: int, known: dict[tuple[Any, ...], str], watch: Pr
             rings.add(use.ring)
     lost = {}
     for ring in sorted(rings):
-        saved = state.manifest["rings"][ring]
+        saved = opened.state.rings[ring]
         try:
             with reading(disk.folder):
-                lost[ring] = count_lost(state, ring), saved["written"] - saved["oldest"]
+                lost[ring] = count_lost(opened, ring), saved.written - saved.oldest
         except (MemoryError, ValueError) as error:
             fatal = fatal or str(error)
-    nbytes = sum(entry.nbytes for entry in state.entries)
-    return Verdict(number, len(state.entries), nbytes, damage, lost, fatal)
+    files = opened.state.files
+    nbytes = sum(file.nbytes for file in files)
+    return Verdict(number, len(files), nbytes, damage, lost, fatal)
 
 
-def _look_at(disk: Disk, entry: _arrays.FileEntry, use: Use, watch: Progress) -> str:
-    """What is wrong with a file; nothing if it is what was written."""
+def _message(disk: Disk, file: File, watch: Progress) -> str:
+    """The fault of a file; empty if it has none."""
     try:
-        _arrays.check(disk, entry, use.dtype, use.shape, watch)
+        _arrays.read(disk, file, _arrays.not_taken, watch)
     except (DamagedError, OSError) as error:
-        return str(error).removeprefix(f"{entry.name}: ")
+        return str(error).removeprefix(f"{file.name}: ")
     return ""
 
 
-def _uses(manifest: dict[str, Any]) -> Iterator[Use]:
-    """Every file that a state needs, and what it should hold."""
-    for number, ring in enumerate(manifest["rings"]):
-        where = f"buffer {number}" if len(manifest["rings"]) > 1 else "the buffer"
+def _uses(state: State) -> Iterator[Use]:
+    """Every file of a state, with its content in words."""
+    for number, ring in enumerate(state.rings):
+        where = f"buffer {number}" if len(state.rings) > 1 else "the buffer"
         yield from _uses_of_ring(number, ring, where)
-    for saved in manifest["arrays"]:
-        what, dtype = f"the array {saved['path']!r}", dtype_from_json(saved["dtype"])
-        yield Use(saved["file"], what, dtype, tuple(saved["shape"]))
-    for lengths, data, n in manifest["objects"]:
-        yield Use(lengths, "a list of Python objects", ROW_IDS, (n,))
-        yield Use(data, "a list of Python objects", BYTE, (None,))
+    for saved in state.arrays:
+        yield Use(saved.file, f"the array {saved.path!r}")
+    for objects in state.objects:
+        for file in (objects.lengths, objects.data):
+            yield Use(file, "a list of Python objects")
 
 
-def _uses_of_ring(number: int, ring: dict[str, Any], where: str) -> Iterator[Use]:
-    kinds = _kinds_of_parts(ring)
-    items = {name: int(np.prod(shape, dtype=object)) for name, _, shape in ring["layout"]["fields"]}
-    for segment in ring["segments"]:
-        for part, (file, low, high) in segment["parts"].items():
-            dtype, shape = kinds[part]
-            what = f"{part} of rows {low} to {high - 1} of {where}"
-            yield Use(file, what, dtype, (high - low, *shape), number)
-        for name, (ids, values, n) in segment["overflow"].items():
+def _uses_of_ring(number: int, ring: Ring, where: str) -> Iterator[Use]:
+    for segment in ring.segments:
+        for name, part in segment.parts.items():
+            what = f"{name} of rows {part.first} to {part.stop - 1} of {where}"
+            yield Use(part.file, what, number)
+        for name, overflow in segment.overflow.items():
             what = f"the overflow of {name.partition(' of ')[2]} of {where}"
-            yield Use(ids, what, ROW_IDS, (n,), number)
-            yield Use(values, what, BYTE, (n, None), number)
-        for name, (lengths, data, low, high) in segment["objects"].items():
-            what = f"field {name} of rows {low} to {high - 1} of {where}"
-            yield Use(lengths, what, ROW_IDS, ((high - low) * items[name],), number)
-            yield Use(data, what, BYTE, (None,), number)
-    for name, (latest, seen) in ring["newest"].items():
-        n_envs, what = ring["layout"]["n_envs"], f"the newest {name} of {where}"
-        yield Use(latest, what, BYTE, (n_envs, None), number)
-        yield Use(seen, what, BYTE, (n_envs,), number)
-
-
-def _kinds_of_parts(ring: dict[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """By name, the dtype and shape that a row has in the files of a part."""
-    schema, dtypes = schema_of(ring), dtypes_in_files(ring)
-    kinds = {"records": (dtype_from_json(ring["layout"]["record"]), ())}
-    fields = {field.name: field for field in schema.fields}
-    found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {**kinds}
-    for field in schema.fields:
-        found[f"field {field.name}"] = dtypes[field.name], field.shape
-    for stack in schema.stacks:
-        shape = fields[stack.name].shape
-        frame = (*shape[: stack.axis], *shape[stack.axis + 1 :])
-        found[f"frames of {stack.name}"] = dtypes[stack.name], frame
-        found[f"runs of {stack.name}"] = BYTE, ()
-    for name, _ in schema.next_of:
-        found[f"marks of {name}"] = BYTE, ()
-    return found
+            yield from (Use(file, what, number) for file in (overflow.ids, overflow.values))
+        for name, objects in segment.objects.items():
+            what = f"field {name} of rows {objects.first} to {objects.stop - 1} of {where}"
+            yield from (Use(file, what, number) for file in (objects.lengths, objects.data))
+    for name, newest in ring.newest.items():
+        for file in (newest.values, newest.is_there):
+            yield Use(file, f"the newest {name} of {where}", number)

@@ -7,7 +7,6 @@ users call (``_replay``).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,14 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
 from cpprb_like._fields.schema import Layout
+from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
-from cpprb_like.checkpoint._arrays import DamagedError
-from cpprb_like.checkpoint._compared import ComparedSaves
+from cpprb_like.checkpoint._compared import ComparedEdits
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._load import Options, State, Target, decoded
-from cpprb_like.checkpoint._progress import Progress
+from cpprb_like.checkpoint._open_state import OpenState, decoded
+from cpprb_like.checkpoint._options import LoadOptions, Target
+from cpprb_like.errors import DamagedError
 from cpprb_like.processes._folder import IDENTITY
 from cpprb_like.processes._followers import read_header
 from cpprb_like.processes._shards import (
@@ -40,12 +40,11 @@ from cpprb_like.samplers._uniform import Uniform
 
 __all__ = ["Saved", "SavedLearner", "SavedReplay", "save"]
 
-TRIES = 100  # to read a header
-PAUSE = 1e-4  # seconds between them
+HEADER_SECONDS = 0.1  # in which a header can be read that its writer changes all the time
 
 
 class CopiedFiles(ShardFiles):
-    """Copy the files of a shard while its writer goes on."""
+    """A copy of the files of a shard, beside its writer."""
 
     def _read(self) -> Bytes:
         with self.path.open("r+b") as file:
@@ -53,19 +52,25 @@ class CopiedFiles(ShardFiles):
             self._added = self._map_time()
             self._live = FollowedFiles(self.layout, self.path.with_suffix(""), "r+")
             memory = self._copy(file)
-        # An episode may have ended after the header was read: ``recover`` recounts.
+        # An episode may have ended after the header was read: ``recover`` counts again.
         self.layout.state(memory[: self.layout.nbytes])[WORD_EDITS] |= 1
         return memory
 
     def _header(self, live: Bytes) -> NDArray[np.int64]:
         """See ``Files._header``: all words as they were at one time."""
-        for _ in range(TRIES):
-            header = read_header(self.layout.state(live[: self.layout.nbytes]))
-            if header is not None:
-                break
-            time.sleep(PAUSE)
-        else:
-            raise BlockingIOError(f"{self.path}: its header changes all the time")
+        state = self.layout.state(live[: self.layout.nbytes])
+        found: list[NDArray[np.int64]] = []
+
+        def look() -> bool:
+            found[:] = [header for header in [read_header(state)] if header is not None]
+            return bool(found)
+
+        wait_until(
+            look,
+            HEADER_SECONDS,
+            lambda: BlockingIOError(f"{self.path}: its header changes all the time"),
+        )
+        (header,) = found
         if header[WORD_RESERVED] != header[WORD_WRITTEN]:
             header[-self.layout.n_envs :] = self._part_of(live, self._places.lens).view(np.int64)
         return header
@@ -74,7 +79,7 @@ class CopiedFiles(ShardFiles):
         return None
 
     def _edits_in_place(self, state: NDArray[np.int64]) -> int:  # noqa: ARG002
-        """Do nothing at ends of episodes: they change one byte, which is whole at any time."""
+        """Counter of edits; ends of episodes are not counted, as each changes one byte."""
         in_place, hidden = int(self._added[1]), int(self._live.changes[0])
         return (in_place + hidden) * 2 + (in_place | hidden) % 2
 
@@ -98,7 +103,7 @@ class SavedLearner:
     sampler : Sampler
         Without what it keeps for rows.
     rows : dict
-        State by row of each shard, by its number: see ``Draws.save``.
+        State of the rows of each shard, by its number: see ``Draws.save``.
     heard : list of int
         Of each shard, how many priorities that rows came with are in ``rows``.
     """
@@ -161,7 +166,7 @@ def save(
             copy = SavedShard(
                 **options, sampler=Uniform(), seed=0, mmap_prefix=shard / ROWS, mmap_mode="r"
             )
-            copy._saves = ComparedSaves(identity)
+            copy._saves = ComparedEdits(identity)
         copies.append(copy)
     SavedReplay(identity, description, copies, dict(learners)).save(folder, **how)
 
@@ -180,25 +185,25 @@ class Saved:
         replace: Mapping[str, Any] | None = None,
     ) -> None:
         self._disk = Disk(folder)
-        self._options = Options(tuple(classes), dict(replace or {}), None, False, state, Progress())
-        self._state = State(self._disk, self._options)
-        root = self._state.manifest["root"]
-        if root.get("class") != "processes.SavedReplay":
+        self._options = LoadOptions(tuple(classes), dict(replace or {}), state=state)
+        self._opened = OpenState(self._disk, self._options)
+        self._root = self._opened.root
+        if self._root.cls != "processes.SavedReplay":
             raise TypeError(
-                f"{folder} has a {root.get('class')}, no SharedReplay: its own load() gives it"
+                f"{folder} has a {self._root.cls}, no SharedReplay: its own load() gives it"
             )
-        self._parts: dict[str, Any] = root["state"]
-        self.description: dict[str, Any] = self._state.part(self._parts["description"], {})
+        description = self._root.attribute("description")
+        self.description: dict[str, Any] = self._opened.part(description, {})
 
     @property
     def origin(self) -> str:
         """The name of the state: that of no other."""
-        return str(self._state.manifest["id"])
+        return self._opened.state.id
 
     @property
     def identity(self) -> str:
         """Of the replay that was saved."""
-        return str(self._parts["identity"])
+        return str(self._root.attribute("identity"))
 
     def fill(self, shards: list[Path], size: int) -> None:
         """Make the shards of a new replay, which keep so many rows each."""
@@ -210,7 +215,7 @@ class Saved:
 
     def _decode(self, targets: Mapping[str, Target]) -> SavedReplay:
         found: SavedReplay
-        options = self._options._replace(classes=(), replace={})
+        options = LoadOptions(state=self._options.state)
         found, _ = decoded(self._disk, options, targets, {}, without="learners")
         return found
 
@@ -238,10 +243,10 @@ class Saved:
 
     def learner(self, name: str) -> SavedLearner:
         """The learner of this name; ``ValueError`` if there is none."""
-        found = self._parts.get("learners", {})
+        found = self._root.attribute("learners") or {}
         if name not in found:
             raise ValueError(f"name: expected one of the learners {sorted(found)}, got {name!r}")
-        learner: Any = self._state.whole_part(found[name], f"learners.{name}")
+        learner: Any = self._opened.whole_part(found[name], f"learners.{name}")
         kinds = {"rng": np.random.Generator, "sampler": Sampler, "rows": dict}
         if not isinstance(learner, SavedLearner) or not all(
             isinstance(vars(learner).get(name), kind) for name, kind in kinds.items()

@@ -19,7 +19,7 @@ from saved_cases import add, check_rows, digest, digest_of_copy, make, update, v
 from scale import LONG
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.checkpoint import CancelledError, _disk, _manifest, _save, _saved, _segments
+from cpprb_like.checkpoint import CancelledError, _disk, _manifest, _ring_writer, _saved, _segments
 
 SAVES = 300 if LONG else 15
 
@@ -27,7 +27,7 @@ SAVES = 300 if LONG else 15
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 6000)
-    monkeypatch.setattr(_save, "COPIED_NBYTES", 0)
+    monkeypatch.setattr(_ring_writer, "COPIED_NBYTES", 0)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_each_state_is_that_of_one_moment(
 
     Nor newer ones, if the rows are copied.
     """
-    monkeypatch.setattr(_save, "COPIED_NBYTES", copied)
+    monkeypatch.setattr(_ring_writer, "COPIED_NBYTES", copied)
     monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 40_000)
     rb = make(kind, 1200, seed=2)
     add(rb, 1200)
@@ -294,7 +294,7 @@ def test_objects_are_those_of_their_rows(
     copied: int, disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that are updated while they are saved: once, the objects were those of before."""
-    monkeypatch.setattr(_save, "COPIED_NBYTES", copied)
+    monkeypatch.setattr(_ring_writer, "COPIED_NBYTES", copied)
     fields: dict[str, Any] = {
         "number": {"shape": (), "dtype": "i8"},
         "thing": {"shape": (), "dtype": object},
@@ -325,7 +325,7 @@ def test_a_callback_that_changes_what_is_saved_is_refused(
     change: str, disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``save`` copies no flags before it writes them, as all others wait: the old state stays."""
-    monkeypatch.setattr(_save, "COPIED_NBYTES", 0)
+    monkeypatch.setattr(_ring_writer, "COPIED_NBYTES", 0)
     rb, old = with_old_state(disk)
     add(rb, 1)
     assert rb.ring.episode_len(0) > 0, "else there is nothing to end"

@@ -15,11 +15,20 @@ from typing import Any
 
 import pytest
 from crashing_disk import Folder, MemoryDisk, crashes
+from forged_folders import files_in
 from interruptions import Cut, cut_at
 from saved_cases import add, digest, digest_of_copy, make, mixture, parts, update
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.checkpoint import DamagedError, _disk, _manifest, _save, _saved, _segments, load
+from cpprb_like.checkpoint import (
+    DamagedError,
+    _disk,
+    _manifest,
+    _ring_writer,
+    _saved,
+    _segments,
+    load,
+)
 
 MOST = 300  # folders for each prefix of the operations
 NONE = "no checkpoint"
@@ -78,7 +87,7 @@ class Verdicts:
         if manifest not in self._manifests:
             try:
                 text = json.loads(manifest.splitlines()[0])
-                self._manifests[manifest] = 0, [entry[0] for entry in text["files"]]
+                self._manifests[manifest] = 0, [file["name"] for file in files_in(text)]
             except (ValueError, LookupError):
                 self._manifests[manifest] = None
         known = self._manifests[manifest]
@@ -258,7 +267,7 @@ def test_files_are_synchronised_while_the_next_ones_are_written(
     most: int, use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many of them wait and are open, no more; and none does when the manifest is written."""
-    monkeypatch.setattr(_save, "MOST_WAITING", most)
+    monkeypatch.setattr(_ring_writer, "MOST_OPEN", most)
     case = Case(use, make("next_of+stacks", 400))
     add(case.thing, 400)
     disk = case.save()
@@ -318,7 +327,7 @@ def test_after_a_crash_it_goes_on(
             named = {
                 name
                 for n in _manifest.numbers(after)
-                for name in _manifest.files_of(_manifest.read(after, n))
+                for name in [file.name for file in _manifest.read(after, n).files]
             }
             assert set(left) == named | {_manifest.name_of(n) for n in _manifest.numbers(after)}
 

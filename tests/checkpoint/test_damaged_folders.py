@@ -187,20 +187,31 @@ def test_forgeries_are_refused_or_consistent(name: str, use: Use) -> None:
 
 
 RING = ("rings", 0)
+FIELDS = (*RING, "layout", "schema", "fields")
+RECORDS = (*RING, "segments", 0, "parts", "records")
 SAMPLER = ("root", "state", "sampler")
 FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
     ((*RING, "layout", "size"), 10**15, ""),
     ((*RING, "layout", "n_envs"), 10**6, ""),
-    ((*RING, "layout", "fields", 1, 2), [10**15], ""),
-    ((*RING, "layout", "fields", 0, 1), "|O", "dtype"),
+    ((*FIELDS, 1, "shape"), [10**15], ""),
+    ((*FIELDS, 0, "dtype"), "|O", "dtype"),
+    ((*FIELDS, 0, "name"), 7, r"fields\[0\]\.name: expected a str, got 7"),
     ((*RING, "written"), -1, "expected a number"),
     ((*RING, "written"), 10**15, ""),
-    ((*RING, "segments", 0, "parts", "records", 2), 10**15, "expected a number"),
+    ((*RECORDS, "stop"), 10**15, "expected a number"),
+    ((*RECORDS, "first"), "x", r"records\.first: expected a number from 0 to \d+, got 'x'"),
+    ((*RING, "segments", 0), {}, r"segments\[0\]: expected an object with \['number', 'parts', "),
+    ((*RING, "segments"), {}, r"^memory.*state-000002.json: rings\[0\]\.segments: expected a list"),
+    ((*RING, "episode_lens"), [1, 2], "expected one for each environment"),
+    (("synchronised",), 1, "synchronised: expected a bool, got 1"),
     ((*RING, "segments"), [], "rows are lost: they are in no file"),
-    (("files", 0, 0), "../../etc/passwd", "names a file .*passwd"),
-    (("files", 0, 0), "/etc/passwd", "names a file .*passwd"),
-    (("files", 0, 1), -1, "names a file"),
-    (("files", 0, 3), "pickle", "names a file .*pickle"),
+    ((*RECORDS, "file", "name"), "../../etc/passwd", "names a file .*passwd"),
+    ((*RECORDS, "file", "name"), "/etc/passwd", "names a file .*passwd"),
+    ((*RECORDS, "file", "nbytes"), -1, r"file\.nbytes: expected a number from 0 to"),
+    ((*RECORDS, "file", "codec"), "pickle", r"file\.codec: expected .*, got 'pickle'"),
+    ((*RECORDS, "file", "dtype"), "|O", "dtype"),
+    ((*RECORDS, "file", "dtype"), "<f8", "bytes are no float64 of shape|expected .*, got float64"),
+    ((*RECORDS, "file", "shape"), [10**15], "expected .* of shape"),
     (("root", "class"), "os.system", "'os.system' is no class of this package"),
     (("root", "class"), "caller's ReplayBuffer2", "hand it over as classes="),
     ((*SAMPLER, "class"), "subprocess.Popen", "is no class of this package"),
@@ -218,6 +229,7 @@ FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
 def test_forgeries_one_by_one(use: Use) -> None:
     """Each is refused at once; nothing is opened beside the folder, imported or run."""
     files = folder_of("plain", use)
+    load("memory")  # so that its modules are imported
     name = max(name for name in files if name.startswith("state-"))
 
     def job(number: int) -> str | None:

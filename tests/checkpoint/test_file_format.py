@@ -15,11 +15,11 @@ from combinations import Cell, build
 from saved_cases import add, digest, digest_of_copy, make, update
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._fields.json_codec import dtype_from_json, dtype_to_json
 from cpprb_like._fields.schema import Layout
 from cpprb_like.checkpoint import _arrays, _manifest, _segments, verify
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._segments import record_dtype
-from cpprb_like.checkpoint._values import dtype_from_json, dtype_to_json
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "file-format.md"
 
@@ -93,10 +93,10 @@ def test_small_rows_take_their_bytes_and_flags(fields: dict[str, Any], tmp_path:
         at += field.nbytes
     rb.add(**columns)
     rb.save(tmp_path)
-    (segment,) = _manifest.read(Disk(tmp_path), 1)["rings"][0]["segments"]
-    file, low, high = segment["parts"]["records"]
-    array = np.load(tmp_path / f"s1-{file}.npy")
-    assert (low, high, array.dtype.itemsize) == (200, 1200, declared + 1)
+    (segment,) = _manifest.read(Disk(tmp_path), 1).rings[0].segments
+    part = segment.parts["records"]
+    array = np.load(tmp_path / part.file.name)
+    assert (part.first, part.stop, array.dtype.itemsize) == (200, 1200, declared + 1)
 
     loaded = ReplayBuffer.load(tmp_path)
 
@@ -132,8 +132,14 @@ def test_a_folder_with_padding_is_read_and_gone_on_with(
         update(rb, 3)
         rb.save(tmp_path)
     record = rb._layout.record[1]
-    saved = _manifest.read(Disk(tmp_path), 2)["rings"][0]
-    assert dtype_from_json(saved["layout"]["record"]).itemsize == record
+    (ring,) = _manifest.read(Disk(tmp_path), 2).rings
+    found = [
+        part
+        for segment in ring.segments
+        for name, part in segment.parts.items()
+        if name == "records"
+    ]
+    assert {part.file.dtype.itemsize for part in found} == {record}
 
     copy.deepcopy(rb).save(tmp_path / "new")
 
@@ -153,29 +159,29 @@ def swap_byte_order(folder: Path) -> None:
     state = json.loads(path.read_text("utf-8").splitlines()[0])
     (ring,) = state["rings"]
     layout = ring["layout"]
-    dtypes = {name: dtype_from_json(descr) for name, descr, _ in layout["fields"]}
+    fields = layout["schema"]["fields"]
+    dtypes = {field["name"]: dtype_from_json(field["dtype"]) for field in fields}
 
-    def swap(number: int, dtype: np.dtype[Any] | None = None) -> None:
+    def swap(file: dict[str, Any], dtype: np.dtype[Any] | None = None) -> None:
         """An array, or one of bytes that are values of a dtype."""
-        entry = state["files"][number]
-        array = np.load(folder / entry[0])
+        array = np.load(folder / file["name"])
         swapped = array.astype(array.dtype.newbyteorder())
         if dtype is not None:
             swapped = array.view(dtype).astype(dtype.newbyteorder()).view(np.uint8)
         data = _arrays.header(swapped.dtype, swapped.shape) + swapped.tobytes()
-        (folder / entry[0]).write_bytes(data)
-        entry[1:3] = [len(data), zlib.crc32(data)]
+        (folder / file["name"]).write_bytes(data)
+        dtype = dtype_to_json(swapped.dtype)
+        file |= {"nbytes": len(data), "crc32": zlib.crc32(data), "dtype": dtype}
 
     for segment in ring["segments"]:
-        for file, *_ in segment["parts"].values():
-            swap(file)
-        for name, (_, values, _) in segment["overflow"].items():
-            swap(values, dtypes[name.partition(" of ")[2]])
-    for name, (newest, _) in ring["newest"].items():
-        swap(newest, dtypes[name])
-    for field in layout["fields"]:
-        field[1] = dtype_to_json(dtypes[field[0]].newbyteorder())
-    layout["record"] = dtype_to_json(dtype_from_json(layout["record"]).newbyteorder())
+        for part in segment["parts"].values():
+            swap(part["file"])
+        for name, overflow in segment["overflow"].items():
+            swap(overflow["values"], dtypes[name.partition(" of ")[2]])
+    for name, newest in ring["newest"].items():
+        swap(newest["values"], dtypes[name])
+    for field in fields:
+        field["dtype"] = dtype_to_json(dtypes[field["name"]].newbyteorder())
     text = json.dumps(state).encode()
     path.write_bytes(text + b"\n%08x\n" % zlib.crc32(text))
 
@@ -191,8 +197,8 @@ def test_fields_in_foreign_byte_order_are_read_and_gone_on_with(
     rb.save(tmp_path / "rb")
     update(rb, 3)
     rb.save(tmp_path / "rb")
-    (ring,) = _manifest.read(Disk(tmp_path / "rb"), 2)["rings"]
-    assert any(segment["overflow"] for segment in ring["segments"]) == ("next_of" in kind)
+    (ring,) = _manifest.read(Disk(tmp_path / "rb"), 2).rings
+    assert any(segment.overflow for segment in ring.segments) == ("next_of" in kind)
 
     swap_byte_order(tmp_path / "rb")
 

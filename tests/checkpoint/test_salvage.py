@@ -14,6 +14,7 @@ from saved_cases import add, check_rows, digest, make, update, versions_of
 from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import DamagedError, _manifest, _segments
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._state import File
 
 KINDS = (
     "plain",
@@ -53,24 +54,23 @@ def saved(kind: str, folder: Path) -> ReplayBuffer:
 def files_of(folder: Path) -> dict[str, list[str]]:
     """The files of the newest state, by what they hold."""
     disk = Disk(folder)
-    manifest = _manifest.read(disk, _manifest.numbers(disk)[-1])
-    names = [entry[0] for entry in manifest["files"]]
+    state = _manifest.read(disk, _manifest.numbers(disk)[-1])
     found: dict[str, list[str]] = {}
 
-    def note(kind: str, *numbers: int) -> None:
-        found.setdefault(kind, []).extend(names[number] for number in numbers)
+    def note(kind: str, *files: File) -> None:
+        found.setdefault(kind, []).extend(file.name for file in files)
 
-    for ring in manifest["rings"]:
-        for segment in ring["segments"]:
-            for part in segment["parts"].values():
-                note("segment", part[0])
-            for entry in segment["overflow"].values():
-                note("overflow", *entry[:2])
-        for numbers in ring["newest"].values():
-            note("newest", *numbers)
-    for array in manifest["arrays"]:
-        note("array", array["file"])
-    assert {name for some in found.values() for name in some} == set(names)
+    for ring in state.rings:
+        for segment in ring.segments:
+            for part in segment.parts.values():
+                note("segment", part.file)
+            for overflow in segment.overflow.values():
+                note("overflow", overflow.ids, overflow.values)
+        for newest in ring.newest.values():
+            note("newest", newest.values, newest.is_there)
+    for array in state.arrays:
+        note("array", array.file)
+    assert {name for some in found.values() for name in some} == {f.name for f in state.files}
     return found
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import os
 import zlib
 from collections.abc import Callable
@@ -79,8 +78,8 @@ class History:
         manifest = _manifest.name_of(number)
         own = {manifest: folder[manifest]}
         with contextlib.suppress(DamagedError):
-            names = _manifest.files_of(_manifest.read(MemoryDisk(own), number))
-            own |= {name: folder[name] for name in names if name in folder}
+            files = _manifest.read(MemoryDisk(own), number).files
+            own |= {file.name: folder[file.name] for file in files if file.name in folder}
         key = tuple(sorted(own.items()))
         if key not in self._known:
             self._use(MemoryDisk(own))
@@ -190,20 +189,6 @@ def test_the_newest_synchronised_state_stays(keep: int, kept: list[list[int]], u
         assert history.look(history.disk.files()) == {n: history.states[n] for n in expected}
 
 
-def test_a_state_that_does_not_say_so_was_synchronised(use: Use) -> None:
-    """Those of before there was a choice."""
-    history = History(use, make("plain"))
-    history.save()
-    manifest = _manifest.read(history.disk, 1)
-    assert manifest.pop("synchronised") is True
-    text = json.dumps(manifest).encode()
-    files = {"state-000001.json": text + f"\n{zlib.crc32(text):08x}\n".encode()}
-    history.disk = MemoryDisk(history.disk.files() | files)
-    history.save(sync=False)
-    history.save(sync=False)
-    assert history.look(history.disk.files()) == {n: history.states[n] for n in (1, 3)}
-
-
 def of_buffer(folder: Path, sync: bool) -> None:
     """``save``."""
     rb = make("plain")
@@ -256,10 +241,10 @@ def test_the_disk_is_waited_for_or_not(
     tmp_path.mkdir()
     save(tmp_path, False)
     assert not waits
-    assert _manifest.read(Disk(tmp_path), 1)["synchronised"] is False
+    assert _manifest.read(Disk(tmp_path), 1).synchronised is False
     save(tmp_path, True)
     assert len(waits) > 3
-    assert _manifest.read(Disk(tmp_path), 2)["synchronised"] is True
+    assert _manifest.read(Disk(tmp_path), 2).synchronised is True
 
 
 def test_sync_is_a_bool(tmp_path: Path) -> None:
@@ -276,5 +261,5 @@ def test_a_copy_is_synchronised(tmp_path: Path) -> None:
     add(rb, 30)
     rb.save(tmp_path / "one", sync=False)
     checkpoint.copy(tmp_path / "one", tmp_path / "two")
-    assert _manifest.read(Disk(tmp_path / "two"), 1)["synchronised"] is True
+    assert _manifest.read(Disk(tmp_path / "two"), 1).synchronised is True
     assert digest(ReplayBuffer.load(tmp_path / "two")) == digest(copy.deepcopy(rb))

@@ -26,7 +26,7 @@ from cpprb_like import (
 )
 from cpprb_like.checkpoint import copy, load
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._manifest import is_synchronised, read
+from cpprb_like.checkpoint._manifest import read
 from cpprb_like.samplers import Prioritized, RankBased
 
 click_testing = need("click.testing")
@@ -622,7 +622,7 @@ def test_nobody_waits_for_the_disk_with_no_sync(
 
     assert set(synchronised) <= {tmp_path.stat().st_ino}  # that there is such a folder
     states = [read(Disk(tmp_path / new), 1) for new in ("slow", "fast")]
-    assert [is_synchronised(state) for state in states] == [True, False]
+    assert [state.synchronised for state in states] == [True, False]
     slow, fast = (load(tmp_path / new).get_all_transitions() for new in ("slow", "fast"))
     for field, values in slow.items():
         np.testing.assert_array_equal(fast[field], values)

@@ -24,7 +24,7 @@ from cpprb_like import ReplayBuffer
 from cpprb_like._files import file_maps
 from cpprb_like._machine import file_systems
 from cpprb_like.checkpoint import DamagedError, load
-from cpprb_like.checkpoint._rows_back import RingReader
+from cpprb_like.checkpoint._ring_reader import RingReader
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")
 

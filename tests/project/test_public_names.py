@@ -17,7 +17,10 @@ PACKAGE = import_module("cpprb_like")
 LATER = ("cpprb_like.compat", "cpprb_like.integrations", "gymnasium", "torch")
 # What few programs need, and takes a tenth of the time of an import together.
 RARE = (
-    *(f"cpprb_like.checkpoint.{name}" for name in ("_copy", "_cpprb_files", "_look", "_verify")),
+    *(
+        f"cpprb_like.checkpoint.{name}"
+        for name in ("_copy", "_cpprb_files", "_describe", "_verify")
+    ),
     *("decimal", "fractions", "pickletools", "subprocess", "uuid", "zipfile"),
 )
 

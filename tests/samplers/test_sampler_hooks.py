@@ -11,7 +11,7 @@ from helpers import refused
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import ColumnSpec, Mixture
-from cpprb_like.checkpoint._look import rows_of
+from cpprb_like.checkpoint._describe import rows_of
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, PrioritySampler, RankBased, Sampler, Uniform
 from cpprb_like.testing import check_sampler

@@ -165,13 +165,13 @@ def sealed(manifest: Any) -> bytes:
 
 def _edit_file(manifest: Any, found: Folder, rng: random.Random) -> str:
     try:
-        entry = rng.choice(manifest["files"])
-        data = bytearray(found[entry[0]])
+        file = rng.choice(files_in(manifest))
+        data = bytearray(found[file["name"]])
     except (LookupError, TypeError):
         return "nothing"
     head = 12 + int.from_bytes(data[8:12], "little")
     width = rng.choice([1, 1, 8])
-    if entry[3] is not None or len(data) - head < width:
+    if file["codec"] is not None or len(data) - head < width:
         return "nothing"
     for _ in range(rng.randrange(1, 5)):
         at = head + rng.randrange((len(data) - head) // width) * width
@@ -179,9 +179,19 @@ def _edit_file(manifest: Any, found: Folder, rng: random.Random) -> str:
         if rng.random() < 0.3:  # one more, or less
             number = int.from_bytes(data[at : at + width], "little") + rng.choice([1, -1])
         data[at : at + width] = (number % (1 << 8 * width)).to_bytes(width, "little")
-    found[entry[0]] = bytes(data)
-    entry[2] = zlib.crc32(data)
-    return f"bytes of {entry[0]}"
+    found[file["name"]] = bytes(data)
+    file["crc32"] = zlib.crc32(data)
+    return f"bytes of {file['name']}"
+
+
+def is_file(value: Any) -> bool:
+    """Whether a value of a manifest is a file."""
+    return isinstance(value, dict) and {"name", "nbytes", "crc32", "codec"} <= value.keys()
+
+
+def files_in(manifest: Any) -> list[dict[str, Any]]:
+    """All files of a manifest."""
+    return [holder[key] for holder, key, _ in _places(manifest, "") if is_file(holder[key])]
 
 
 def _edit_value(manifest: Any, rng: random.Random) -> str:
