@@ -162,7 +162,7 @@ def said_by(path: Path) -> dict[str, Any]:
 
 
 def is_there(path: Path, about: Mapping[str, Any]) -> bool:
-    """Whether who said this of itself has the lock, and not who sets right what it left."""
+    """True if the process that wrote this record still holds the lock."""
     return MENDER not in about and is_locked(path) and said_by(path) == about
 
 

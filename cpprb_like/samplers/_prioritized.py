@@ -525,7 +525,7 @@ class ByPriority(PrioritySampler):
             expect(not wrong.size, f"weight of slots {wrong[:3].tolist()}", "more than 0", 0.0)
 
     def _unit(self, weights: Floats, least: float) -> float:  # noqa: ARG002 (for subclasses)
-        """The weight whose importance-sampling weight is 1.0: the least of all, or of the batch."""
+        """Normalizer of the weights: the smallest weight of the buffer, or of the batch."""
         return least
 
     # ------------------------------------------------------------------ priorities
