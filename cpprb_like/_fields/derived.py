@@ -212,21 +212,14 @@ def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
     )
 
 
-def check_nstep(nstep: NStepReturns | None, incomplete: int, n_envs: int) -> None:
-    """Raise ``ValueError`` unless the numbers, which come from a pickle, fit the buffer."""
-    size: int = 1
-    shape: tuple[int, ...] = ()
-    if nstep is not None:
-        size, shape = as_int("Nstep['size']", nstep.size, 1), nstep.discount_shape
-        as_discount("Nstep['gamma']", nstep.gamma)
-    if (size - 1) * n_envs != incomplete or shape not in ((), (1,)):
-        raise ValueError(f"Nstep: {nstep} does not fit slots for {incomplete} incomplete rows")
-
-
-def check_nstep_fields(nstep: NStepReturns | None, schema: Schema) -> None:
-    """Raise ``ValueError`` unless the fields to be summed, and those of last steps, are there."""
+def check_nstep(nstep: NStepReturns | None, schema: Schema) -> None:
+    """Raise ``ValueError`` unless n-step returns of a pickle or a file fit the fields."""
     if nstep is None:
         return
+    as_int("Nstep['size']", nstep.size, 1)
+    as_discount("Nstep['gamma']", nstep.gamma)
+    if nstep.discount_shape not in ((), (1,)):
+        raise ValueError(f"Nstep: {nstep.discount_shape} is no shape of a discount")
     unknown = [
         name for name in (*nstep.rewards, *nstep.last_step_fields) if name not in schema.names
     ]

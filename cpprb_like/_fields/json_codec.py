@@ -7,7 +7,9 @@ one. Not here: which dataclasses a file holds (``saved_layout``, ``checkpoint._s
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import re
 import types
 from functools import cache
@@ -45,8 +47,8 @@ def from_json(kind: Any, saved: Any, path: str = "") -> Any:
     Parameters
     ----------
     kind : type
-        A frozen dataclass, ``numpy.dtype``, int, bool, str, ``Any``, or a ``tuple``, ``dict``,
-        ``Literal`` or union of these. Numbers are 0 to ``MOST``.
+        A frozen dataclass, ``numpy.dtype``, int, float, bool, str, ``Any``, or a ``tuple``,
+        ``dict``, ``Literal`` or union of these. Integers are 0 to ``MOST``.
     saved : object
         The JSON.
     path : str
@@ -61,6 +63,9 @@ def from_json(kind: Any, saved: Any, path: str = "") -> Any:
         return saved
     if kind is int:
         return number(path, saved)
+    if kind is float:
+        is_finite = type(saved) is float and math.isfinite(saved)
+        return saved if is_finite else _refuse(path, "a finite float", saved)
     if kind in (bool, str):
         return saved if type(saved) is kind else _refuse(path, f"a {kind.__name__}", saved)
     if np.dtype in (kind, get_origin(kind)):
@@ -104,12 +109,10 @@ def _kinds(kind: Any) -> dict[str, Any]:
 
 
 def _union(kinds: tuple[Any, ...], saved: Any, path: str) -> Any:
-    for kind in kinds:
-        try:
+    for kind in kinds[:-1]:  # no error is stored: its traceback would hold the caller's frames
+        with contextlib.suppress(DamagedError):
             return from_json(kind, saved, path)
-        except DamagedError as error:  # noqa: PERF203 (two or three kinds)
-            last = error
-    raise last
+    return from_json(kinds[-1], saved, path)
 
 
 def _at(path: str, name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like._fields.json_codec import number
+from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema
 from cpprb_like._machine.byte_order import native
 
@@ -22,24 +23,41 @@ __all__ = ["SavedLayout", "differences"]
 class SavedLayout:
     """The layout of a ring whose rows are in files."""
 
-    schema: Schema  # dtypes as the files have them
-    size: int
-    capacity: int
-    n_envs: int
+    options: RowOptions  # dtypes as the files have them
 
     def __post_init__(self) -> None:
-        number("capacity", self.capacity, 1)
-        number("n_envs", self.n_envs, 1, self.capacity)
+        number("size", self.options.size, 1)
+        number("n_envs", self.n_envs, 1, self.options.size)
+        number("capacity", self.capacity, self.options.size)
 
     @property
     def span(self) -> int:
         """The modulus of public slots: see ``Layout.span``."""
-        return self.size if self.n_envs == 1 else self.capacity
+        return self.options.size if self.n_envs == 1 else self.capacity
+
+    @property
+    def schema(self) -> Schema:
+        """The fields, with dtypes as the files have them."""
+        return self.options.schema
+
+    @property
+    def capacity(self) -> int:
+        """Slots of the ring that was saved."""
+        return self.options.capacity
+
+    @property
+    def n_envs(self) -> int:
+        """Environments that step together."""
+        return self.options.n_envs
 
     @property
     def dtypes(self) -> dict[str, np.dtype[Any]]:
         """The dtype of each field, as the files have it."""
         return {field.name: field.dtype for field in self.schema.fields}
+
+    def native(self, names: Sequence[str] | None = None) -> RowOptions:
+        """The options of a buffer with these fields: see ``fields``."""
+        return replace(self.options, schema=self.fields(names))
 
     def fields(self, names: Sequence[str] | None = None) -> Schema:
         """The fields in the byte order of this machine: all, or those of these names.

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -33,6 +33,9 @@ from cpprb_like._machine.machine_memory import format_nbytes
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf
 from cpprb_like._rows.column import Column
 from cpprb_like.errors import FieldNameError
+
+if TYPE_CHECKING:
+    from cpprb_like._fields.row_options import RowOptions
 
 __all__ = [
     "ColumnSpec",
@@ -412,10 +415,7 @@ def _plain_word(name: str) -> str:
 class Layout:
     """The memory layout of a buffer, computed before anything is allocated."""
 
-    schema: Schema
-    capacity: int  # slots in memory
-    size: int  # rows that can be drawn; the other slots hold rows whose n-step window is incomplete
-    n_envs: int
+    options: RowOptions
     offsets: tuple[int, ...]  # of row 0 of each field in the arena; -1: not stored as it is
     strides: tuple[int, ...]
     record: tuple[int, int, int]  # offset, stride, and the byte of the flags, behind the fields
@@ -424,11 +424,9 @@ class Layout:
     blocks: tuple[tuple[str, int, int], ...]  # of chained fields: (name, offset, bytes)
 
     @classmethod
-    def of(
-        cls, schema: Schema, size: int, n_envs: int, sampler_nbytes: int = 0, incomplete: int = 0
-    ) -> Layout:
-        """Lay out ``size + incomplete`` rows: header, records, blocks."""
-        capacity = size + incomplete
+    def of(cls, options: RowOptions, sampler_nbytes: int = 0) -> Layout:
+        """Lay out the rows: header, records, blocks."""
+        schema, capacity, n_envs = options.schema, options.capacity, options.n_envs
         record_fields = [
             field
             for field in schema.fields
@@ -465,10 +463,7 @@ class Layout:
             end = start + nbytes
         ordered = [places.get(name, (-1, 0)) for name in schema.names]
         return cls(
-            schema=schema,
-            capacity=capacity,
-            size=size,
-            n_envs=n_envs,
+            options=options,
             offsets=tuple(offset for offset, _ in ordered),
             strides=tuple(stride for _, stride in ordered),
             record=(record_offset, stride, used),
@@ -476,6 +471,26 @@ class Layout:
             sampler_nbytes=sampler_nbytes,
             blocks=tuple(blocks),
         )
+
+    @property
+    def schema(self) -> Schema:
+        """The fields."""
+        return self.options.schema
+
+    @property
+    def capacity(self) -> int:
+        """Slots in memory."""
+        return self.options.capacity
+
+    @property
+    def size(self) -> int:
+        """Rows that can be drawn."""
+        return self.options.size
+
+    @property
+    def n_envs(self) -> int:
+        """Environments that step together."""
+        return self.options.n_envs
 
     @property
     def span(self) -> int:

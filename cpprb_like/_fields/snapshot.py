@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_WRITTEN, Ring
-from cpprb_like._fields.schema import Layout, read_n_envs, read_size
-from cpprb_like._machine.byte_order import native
+from cpprb_like._fields.schema import Layout
 from cpprb_like._rows.chained import load as load_chain
 from cpprb_like._rows.column import load_objects
 
@@ -46,21 +45,9 @@ def check_layout(layout: object) -> Layout:
     """Return the layout; ``ValueError`` unless its numbers follow from its fields and capacity."""
     if not isinstance(layout, Layout):
         raise ValueError(f"layout: expected one, got {type(layout).__name__}")
-    n_envs = read_n_envs(layout.n_envs, read_size(layout.size))
-    incomplete = as_int("slots for incomplete rows", layout.capacity - layout.size, 0)
+    layout.options.check()
     sampler_nbytes = as_int("sampler_nbytes", layout.sampler_nbytes, 0)
-    for field in layout.schema.fields:
-        if native(field.dtype) != field.dtype:
-            raise ValueError(
-                f"field {field.name!r}: expected the byte order of this machine, got {field.dtype}"
-            )
-        for length in field.shape:
-            as_int(f"shape of field {field.name!r}", length, 0)
-    for stack in layout.schema.stacks:
-        (shape,) = [field.shape for field in layout.schema.fields if field.name == stack.name]
-        if not 0 <= stack.axis < len(shape) or shape[stack.axis] != stack.depth:
-            raise ValueError(f"stack of field {stack.name!r}: {stack} does not fit {shape}")
-    if layout != Layout.of(layout.schema, layout.size, n_envs, sampler_nbytes, incomplete):
+    if layout != Layout.of(layout.options, sampler_nbytes):
         raise ValueError("layout: its numbers contradict each other")
     return layout
 

@@ -12,6 +12,7 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar
@@ -21,21 +22,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._arguments.foreign_arrays import read_argument, read_array
 from cpprb_like._core import Beside, Ring, rebuild
-from cpprb_like._fields.derived import (
-    NStepReturns,
-    check_nstep,
-    check_nstep_fields,
-    derive,
-    read_nstep,
-)
-from cpprb_like._fields.schema import (
-    Layout,
-    Schema,
-    read_columns,
-    read_env_dict,
-    read_n_envs,
-    read_size,
-)
+from cpprb_like._fields.derived import NStepReturns
+from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.schema import Layout, Schema, read_columns, read_n_envs
 from cpprb_like._files import arenas
 from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._machine.generators import Seed, generator
@@ -53,7 +42,7 @@ from cpprb_like.buffers._exchange import Exchanged
 from cpprb_like.buffers._moments import MomentSource
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
 from cpprb_like.buffers._source import Batch, ColumnSpec, if_prioritized, order_generator
-from cpprb_like.buffers._warnings import warn, warn_of_near_ends, warn_of_short_windows
+from cpprb_like.buffers._warnings import warn, warn_of_rows
 from cpprb_like.checkpoint._savable import EditsSinceSave, HoldsRows, RowsToSave
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
@@ -65,7 +54,7 @@ from cpprb_like.views._layer import Layer
 from cpprb_like.views._rows import RowReader
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from cpprb_like._files import file_maps
     from cpprb_like.buffers._episodes import Episodes
@@ -79,8 +68,8 @@ Found = TypeVar("Found")
 
 # Attributes that are no part of a pickle.
 REBUILT = (
-    "_layout", "_arena", "_files", "_rows", "_take", "_episodes", "_starts", "_updatable", "_saves",
-    "_may_take_n_envs",
+    "_layout", "_nstep", "_arena", "_files", "_rows", "_take", "_episodes", "_starts", "_updatable",
+    "_saves", "_may_take_n_envs",
 )  # fmt: skip
 SHAPES = 8  # shapes of sequences for which a ``Starts`` is cached
 
@@ -225,34 +214,49 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             from cpprb_like._files import file_maps  # noqa: PLC0415 (on demand)
 
             file_maps.check_mode(mmap_mode)
-        opens = mmap_mode in ("r", "r+") and mmap_prefix is not None
         sampler = Uniform() if sampler is None else sampler
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler: expected a Sampler, got {sampler!r}")
-        layout, nstep = self._lay_out(
+        options = RowOptions.read(
             size,
             env_dict,
-            sampler,
             default_dtype=default_dtype,
-            n_envs=1 if n_envs is None else n_envs,
+            n_envs=n_envs,
             terminated=terminated,
             truncated=truncated,
             next_of=next_of,
             stack_compress=stack_compress,
             Nstep=Nstep,
         )
-        check_columns(sampler, layout.schema.names)
+        check_columns(sampler, options.schema.names)
+        opens = mmap_mode in ("r", "r+") and mmap_prefix is not None
         if opens and sampler.keeps_rows and not sampler.maps_rows:
             raise ValueError(
                 f"mmap_mode={mmap_mode!r}: the file holds the rows, not what {sampler!r} keeps for "
                 "each, such as its priority; pickle the buffer instead"
             )
-        warn_of_near_ends(layout.schema)
-        if nstep is not None:
-            says = not isinstance(Nstep, Mapping) or "discount" in Nstep
-            warn_of_short_windows(nstep, layout.schema, says_discount=says)
-        rng = generator(seed)
-        files = None
+        warn_of_rows(options, Nstep)
+        self._begin(options, sampler, generator(seed), mmap_prefix, mmap_mode)
+        self._may_take_n_envs = n_envs is None and mmap_prefix is None
+
+    @classmethod
+    def _of(cls, options: RowOptions, *others: Any) -> Self:
+        """A buffer of rows with these options; further arguments as for ``_begin``."""
+        buffer = cls.__new__(cls)
+        buffer._begin(options, *others)
+        return buffer
+
+    def _begin(
+        self,
+        options: RowOptions,
+        sampler: Sampler,
+        rng: np.random.Generator,
+        mmap_prefix: str | Path | None = None,
+        mmap_mode: file_maps.FileMode = "x",
+    ) -> None:
+        """Hold rows with these options, whose parts were checked: new ones, or those of a file."""
+        layout = options.layout(sampler.nbytes_for)
+        files, opens = None, mmap_mode in ("r", "r+")
         if mmap_prefix is not None:
             files = self._files_of(layout, mmap_prefix, mmap_mode)
         arena = arenas.open_arena(layout) if files is None else files.arena
@@ -261,7 +265,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
                 _check_memory(layout, arena)  # before the ring follows it
             except ValueError as error:
                 raise ValueError(f"{files.path}: {error}") from None
-        ring = self._make_ring(layout, arena, nstep, files)
+        ring = self._make_ring(layout, arena, files)
         if files is not None:
             try:
                 files.keep(ring)
@@ -269,16 +273,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
                     _check_memory(layout, arena, ring)
             except ValueError as error:
                 raise ValueError(f"{files.path}: {error}") from None
-        self._open(
-            layout,
-            arena,
-            ring,
-            nstep,
-            sampler,
-            rng=rng,
-            _files=files,
-            _may_take_n_envs=n_envs is None and files is None,
-        )
+        self._open(layout, arena, ring, sampler, rng=rng, _files=files)
 
     _may_take_n_envs = False  # also of a buffer that was loaded or unpickled
 
@@ -292,46 +287,18 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def _take_n_envs_now(self, n_envs: int) -> None:
         if not self._may_take_n_envs or self.ring.written:
             return
-        size, nstep, sampler = self._layout.size, self._nstep, self.sampler
-        streams = read_n_envs(n_envs, size)
-        incomplete = 0 if nstep is None else (nstep.size - 1) * streams
-        nbytes = sampler.nbytes_for(size + incomplete)
-        layout = Layout.of(self.schema, size, streams, nbytes, incomplete)
+        options, sampler = self._layout.options, self.sampler
+        options = replace(options, n_envs=read_n_envs(n_envs, options.size))
+        layout = options.layout(sampler.nbytes_for)
         arena = arenas.open_arena(layout)
-        ring = self._make_ring(layout, arena, nstep)
+        ring = self._make_ring(layout, arena)
         sampler._leave()
         try:
-            self._open(layout, arena, ring, nstep, sampler, rng=self.rng, _files=None)
+            self._open(layout, arena, ring, sampler, rng=self.rng, _files=None)
         except BaseException:
             sampler._leave()
             sampler.open(self.ring)
             raise
-
-    @staticmethod
-    def _lay_out(
-        size: float,
-        env_dict: Mapping[str, FieldSpec],
-        sampler: Sampler,
-        *,
-        default_dtype: DTypeLike | None = None,
-        n_envs: int = 1,
-        terminated: str | Literal[False] | None = None,
-        truncated: str | Literal[False] | None = None,
-        next_of: str | Iterable[str] | None = None,
-        stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
-        Nstep: NstepSpec | Literal[False] | None = None,  # noqa: N803 (cpprb's name)
-    ) -> tuple[Layout, NStepReturns | None]:
-        """The memory of a buffer with these options, and its n-step returns."""
-        capacity = read_size(size)
-        fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
-        schema = Schema(fields, terminated, truncated)
-        schema.end_fields()
-        schema = derive(schema, next_of, stack_compress)
-        streams = read_n_envs(n_envs, capacity)
-        nstep = read_nstep(Nstep, schema)
-        incomplete = 0 if nstep is None else (nstep.size - 1) * streams
-        sampler_nbytes = sampler.nbytes_for(capacity + incomplete)
-        return Layout.of(schema, capacity, streams, sampler_nbytes, incomplete), nstep
 
     @staticmethod
     def _files_of(layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> file_maps.Files:
@@ -344,7 +311,6 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def _make_ring(
         layout: Layout,
         arena: NDArray[np.uint8],
-        nstep: NStepReturns | None,
         files: file_maps.Files | None = None,
         *,
         state: NDArray[np.int64] | None = None,
@@ -361,7 +327,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             capacity=layout.capacity,
             n_envs=layout.n_envs,
             chains=layout.chains(arena, columns),
-            lookahead=0 if nstep is None else nstep.size - 1,
+            lookahead=(layout.capacity - layout.size) // layout.n_envs,
             undo=None if files is None else files.undo,
             frozen=frozen if files is None else files.frozen,
             flags=flags,
@@ -372,11 +338,11 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         layout: Layout,
         arena: NDArray[np.uint8],
         ring: Ring,
-        nstep: NStepReturns | None,
         sampler: Sampler,
         **others: Any,
     ) -> None:
         """Hold these rows from now on; if it raises, the buffer is what it was."""
+        nstep = layout.options.nstep
         rows = RowReader(ring, nstep)
         reading: Any = rows.take if ring.chains or nstep is not None else None
         index = EpisodeIndex(ring)
@@ -1060,15 +1026,14 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         # A pickle can be damaged, or of an unknown source: all of it is checked before use.
         try:
             attributes = dict(state["attributes"])
-            layout, nstep = snapshot.check_layout(state["layout"]), attributes["_nstep"]
-            check_nstep(nstep, layout.capacity - layout.size, layout.n_envs)
+            layout = snapshot.check_layout(state["layout"])
             arena = arenas.open_arena(layout)
-            ring = self._make_ring(layout, arena, nstep)
+            ring = self._make_ring(layout, arena)
             snapshot.load(state, arena, ring)
             _check_memory(layout, arena, ring)
             rebuild(ring)
             others = attributes | {"_files": None}
-            self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
+            self._open(layout, arena, ring, others.pop("sampler"), **others)
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(f"the pickled buffer is damaged: {error!r}") from error
 
@@ -1080,27 +1045,22 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
     def _open_saved(self, attributes: dict[str, Any], reader: RingReader, target: Target) -> None:
         """See ``HoldsRows``."""
-        from cpprb_like._fields.snapshot import check_layout  # noqa: PLC0415 (on demand)
-
-        saved, nstep = reader.saved.layout, attributes["_nstep"]
-        schema = saved.fields(target.fields)
-        check_nstep_fields(nstep, schema)
-        size = read_size(saved.size if target.size is None else target.size)
-        n_envs = read_n_envs(saved.n_envs, size)
-        incomplete = 0 if nstep is None else (nstep.size - 1) * n_envs
-        check_nstep(nstep, incomplete, n_envs)
+        saved = reader.saved.layout
+        options = saved.native(target.fields)
+        if target.size is not None:
+            options = options.resized(target.size)
+        options.check()
         sampler = attributes["sampler"]
         if not isinstance(sampler, Sampler):
             raise ValueError(f"sampler: expected one, got {type(sampler).__name__}")
-        nbytes = sampler.nbytes_for(size + incomplete)
-        layout = check_layout(Layout.of(schema, size, n_envs, nbytes, incomplete))
+        layout = options.layout(sampler.nbytes_for)
         files = None
         if target.mmap_prefix is not None:
             if target.mmap_mode not in ("x", "w"):
                 raise ValueError(f"mmap_mode: expected 'x' or 'w', got {target.mmap_mode!r}")
             files = self._files_of(layout, target.mmap_prefix, target.mmap_mode)
         arena = arenas.open_arena(layout) if files is None else files.arena
-        ring = self._make_ring(layout, arena, nstep, files)
+        ring = self._make_ring(layout, arena, files)
         found = reader.fill(layout, arena, ring)
         _check_memory(layout, arena, ring)
         rebuild(ring)
@@ -1109,7 +1069,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         if files is not None:
             files.keep(ring)
         others = attributes | {"_files": files}
-        self._open(layout, arena, ring, nstep, others.pop("sampler"), **others)
+        self._open(layout, arena, ring, others.pop("sampler"), **others)
         if found.has_all_of(layout):
             self._saves.put(ring, reader.state.id, reader.number, Tracker(ring.capacity), "")
 

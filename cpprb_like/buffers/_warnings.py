@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Mapping
 
 from cpprb_like._arguments.narrow_dtypes import name_of
 from cpprb_like._core import FLAG_TRUNCATED
 from cpprb_like._fields.derived import NStepReturns
+from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema
 
 __all__ = ["warn", "warn_of_near_ends", "warn_of_short_windows"]
@@ -22,6 +24,14 @@ def warn(message: str) -> None:
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
+
+
+def warn_of_rows(options: RowOptions, given: object) -> None:
+    """Warn of options of rows, and of the option ``Nstep`` as it was given."""
+    warn_of_near_ends(options.schema)
+    if options.nstep is not None:
+        says = not isinstance(given, Mapping) or "discount" in given
+        warn_of_short_windows(options.nstep, options.schema, says_discount=says)
 
 
 def warn_of_near_ends(schema: Schema) -> None:

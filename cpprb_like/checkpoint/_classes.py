@@ -26,7 +26,6 @@ MODULES = {
     "MinSize": "cpprb_like.limiters._policies",
     "SampleToInsertRatio": "cpprb_like.limiters._policies",
     "Backlog": "cpprb_like.limiters._policies",
-    "NStepReturns": "cpprb_like._fields.derived",
     "Uniform": "cpprb_like.samplers._uniform",
     "LegacyUniform": "cpprb_like.samplers._uniform",
     "Recency": "cpprb_like.samplers._recency",

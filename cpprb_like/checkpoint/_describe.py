@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import FLAG_ABSENT
-from cpprb_like._fields.saved_layout import SavedLayout
-from cpprb_like._fields.schema import Layout, Schema
+from cpprb_like._fields.schema import Schema
 from cpprb_like.checkpoint import _classes, _manifest
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState
@@ -170,14 +169,14 @@ class Look:
 
     def _held(self, node: Node) -> Held:
         saved = self._opened.state.rings[node.ring]
-        layout, schema = saved.layout, saved.layout.fields()
-        nstep = self._opened.part(node.attribute("_nstep"), {})
+        options = saved.layout.native()
+        schema, nstep = options.schema, options.nstep
         return Held(
             path=node.path,
             kind=node.cls,
             caller_kind=node.is_callers,
-            size=layout.size,
-            n_envs=layout.n_envs,
+            size=options.size,
+            n_envs=options.n_envs,
             written=saved.written,
             fields=tuple(
                 Field(field.name, field.dtype, field.shape, schema.stored_nbytes(field))
@@ -188,7 +187,7 @@ class Look:
             stacks=tuple(stack.name for stack in schema.stacks),
             nstep=None if nstep is None else {"size": nstep.size, "gamma": nstep.gamma},
             sampler=Node("", node.attribute("sampler")).cls,
-            nbytes=_nbytes(schema, layout),
+            nbytes=options.layout().total_nbytes,
             ring=node.ring,
             node=node,
         )
@@ -204,7 +203,8 @@ class Look:
                 names = [field.name for field in held.fields]
                 raise ValueError(f"reward: expected one of {names}, got {reward!r}")
             attributes = _attributes(self._opened, held.node)
-            target = Target(fields=_needed(held, attributes.get("_nstep"), reward))
+            nstep = self._opened.state.rings[held.ring].layout.options.nstep
+            target = Target(fields=_needed(held, nstep, reward))
             reader = self._opened.reader(held.ring, None)
             buffer = self._opened.open_ring(_plain(), attributes, target, reader)
             return rows_of(buffer, reward)
@@ -216,8 +216,7 @@ def _attributes(opened: OpenState, node: Node, *, draws: bool = True) -> dict[st
     own = Node("", node.attribute("sampler"))
     if draws and own.cls in BY_PRIORITY and not own.is_callers:
         sampler = opened.part(own.saved, {"beta": 0.0})
-    nstep = opened.part(node.attribute("_nstep"), {})
-    return {"rng": np.random.default_rng(0), "sampler": sampler, "_nstep": nstep}
+    return {"rng": np.random.default_rng(0), "sampler": sampler}
 
 
 def count_lost(opened: OpenState, ring: int) -> int:
@@ -250,11 +249,6 @@ def rows_of(buffer: Any, reward: str | None = None) -> Rows:
 
 def _ends(schema: Schema) -> list[str]:
     return [schema.fields[number].name for number, *_ in schema.end_fields()]
-
-
-def _nbytes(schema: Schema, saved: SavedLayout) -> int:
-    incomplete = saved.capacity - saved.size
-    return Layout.of(schema, saved.size, saved.n_envs, 0, incomplete).total_nbytes
 
 
 def _needed(held: Held, nstep: Any, reward: str | None) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ def record_dtype(layout: Layout) -> np.dtype[Any]:
 
 def saved_layout(layout: Layout) -> SavedLayout:
     """The layout of rows in files."""
-    return SavedLayout(layout.schema, layout.size, layout.capacity, layout.n_envs)
+    return SavedLayout(layout.options)
 
 
 def parts_of(layout: Layout, arena: Bytes) -> list[Part]:

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._machine.forks import BUFFER, OneProcess, tell, watch
 from cpprb_like._machine.waiting import EDIT_PATIENCE, PAUSE, wait_until
 from cpprb_like.errors import NotEnoughDataError
@@ -46,7 +46,7 @@ class FollowedShards:
         Which rows are drawn.
     rng : numpy.random.Generator
         The generator of the draws.
-    options : mapping
+    options : RowOptions
         Options of the buffer of a shard.
 
     Attributes
@@ -73,7 +73,7 @@ class FollowedShards:
         paths: list[Path],
         sampler: Sampler,
         rng: np.random.Generator,
-        options: Mapping[str, Any],
+        options: RowOptions,
     ) -> None:
         self.folder = folder
         self.paths = paths
@@ -84,7 +84,7 @@ class FollowedShards:
         self.draws = Draws(sampler, self.group)
         self.gate: SampleGate | None = None
         self.heard: bytes | None = None
-        self._first = FirstPriorities(folder, options["size"])
+        self._first = FirstPriorities(folder, options.size)
         if sampler.has_priorities:
             self.heard = bytes(len(self._first.counts()))
         self._stuck: set[int] = set()  # shards in an edit that did not end in time

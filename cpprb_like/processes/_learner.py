@@ -7,12 +7,12 @@ writes rows (``_replay``).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns
@@ -105,15 +105,15 @@ class Learner(Sharded):
         lock: FileLock,
         sampler: Sampler,
         seed: Seed,
-        options: Mapping[str, Any],
+        options: RowOptions,
     ) -> None:
-        check_columns(sampler, options["env_dict"])
+        check_columns(sampler, options.schema.names)
         self._folder = folder
         self._membership = lock
         self.number = number
         self.rng = generator(seed)
         self._options = options
-        self._model = self._model_of(options["n_envs"])
+        self._model = self._model_of(options.n_envs)
         counts = UpdateCounts(folder.path, number)
         followed = self.FOLLOWED(folder.path, shards, sampler, self.rng, options)
         super().__init__(followed, sampler, counts)
@@ -126,7 +126,7 @@ class Learner(Sharded):
 
     def _model_of(self, size: int) -> ReplayBuffer:
         """A buffer as each shard is, without rows."""
-        return ReplayBuffer(**dict(self._options, size=size), sampler=Uniform())
+        return ReplayBuffer._of(self._options.resized(size), Uniform(), np.random.default_rng(0))
 
     def view(self, *layers: Layer) -> LearnerView:
         """The rows of all shards, read in another way: see ``ReplayBuffer.view``.

@@ -56,13 +56,13 @@ class LearnerView(Sharded):
         self.layers = tuple(layers)
         self._parts: list[ShardView | None] = [None] * len(self._shards.paths)
         options = self._shards.options
-        few = min(options["size"], FEW_STEPS * options["n_envs"])
+        few = min(options.size, FEW_STEPS * options.n_envs)
         try:
             self._model = View(model_of(few), self.layers)
         except ValueError:
-            if few == options["size"]:
+            if few == options.size:
                 raise
-            self._model = View(model_of(options["size"]), self.layers)  # long sequences
+            self._model = View(model_of(options.size), self.layers)  # long sequences
         if self._model._now.conditions:
             raise ValueError(
                 f"view: expected layers without a condition such as Among, got {self.layers!r}: a "

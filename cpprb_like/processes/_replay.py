@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._fields.json_codec import from_json, to_json
-from cpprb_like._fields.schema import Field, read_env_dict, read_size
+from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import wait_until
-from cpprb_like.buffers._replay import ReplayBuffer
+from cpprb_like.buffers._warnings import warn_of_rows
 from cpprb_like.checkpoint._progress import Tell
 from cpprb_like.limiters import LimiterStats, RateLimiter
 from cpprb_like.processes._draws import check_sampler
@@ -188,37 +188,40 @@ class SharedReplay:
         reserve: bool = True,
     ) -> None:
         self.writers = as_int("writers", writers, 1)
-        size = read_size(capacity) // self.writers
-        if size < 1:
-            raise ValueError(f"capacity: expected a row for each writer, got {capacity}")
-        options: dict[str, Any] = {
-            "size": size,
-            "fields": _fields_to_json(env_dict, default_dtype),
-            "n_envs": n_envs,
-            "terminated": terminated,
-            "truncated": truncated,
-            "next_of": _names(next_of),
-            "stack_compress": _names(stack_compress),
-            "Nstep": dict(Nstep) if isinstance(Nstep, Mapping) else Nstep,
-        }
+        options = RowOptions.read(
+            _rows_of_each(capacity, self.writers),
+            env_dict,
+            default_dtype=default_dtype,
+            n_envs=n_envs,
+            terminated=terminated,
+            truncated=truncated,
+            next_of=next_of,
+            stack_compress=stack_compress,
+            Nstep=Nstep,
+        )
+        boxed = [field.name for field in options.schema.fields if field.dtype.hasobject]
+        if boxed:
+            raise ValueError(
+                f"env_dict: fields {boxed} hold Python objects, which no process shares"
+            )
+        warn_of_rows(options, Nstep)
+        self._make_folder(options, limiter, name, reserve=reserve)
+
+    def _make_folder(
+        self, options: RowOptions, limiter: RateLimiter | None, name: str | None, *, reserve: bool
+    ) -> None:
+        """Make the folder of a new replay, whose writers have rows with these options."""
         description = {
             "format": FORMAT,
             "writers": self.writers,
             "limiter": limiter_to_json(limiter),
-            "options": options,
+            "options": to_json(options),
         }
         if limiter is not None:
-            limiter.check_capacity(size * self.writers)
-        try:
-            json.dumps(description)
-        except TypeError as error:
-            raise TypeError(
-                f"an option is no plain value, as a file can have it: {error}"
-            ) from None
-        self._options = _options_from_json(options)
-        layout, _ = ReplayBuffer._lay_out(sampler=Uniform(), **self._options)
+            limiter.check_capacity(options.size * self.writers)
+        self._options = options
         self._folder, path = Folder.make(name, description)
-        nbytes = layout.nbytes * self.writers
+        nbytes = options.layout().nbytes * self.writers
         try:
             with room_for(nbytes, self._folder.path, "the replay"):
                 self._fill(nbytes if reserve else 0)
@@ -261,7 +264,7 @@ class SharedReplay:
             )
         self._folder = folder
         self.writers = int(description["writers"])
-        self._options = _options_from_json(description["options"])
+        self._options = from_json(RowOptions, description["options"], "options")
         self._limits = self._open_limits(limiter_from_json(description["limiter"]))
         self._parameters = Parameters(folder)
 
@@ -299,7 +302,7 @@ class SharedReplay:
     @property
     def capacity(self) -> int:
         """Steps stored in all."""
-        return int(self._options["size"]) * self.writers
+        return self._options.size * self.writers
 
     # ------------------------------------------------------------------ actors
 
@@ -664,15 +667,17 @@ class SharedReplay:
         See ``save``.
         """
         saved = Saved(folder, state)
-        options = _options_from_json(saved.description["options"])
+        options = from_json(RowOptions, saved.description["options"], "options")
         before = int(saved.description["writers"])
         count = before if writers is None else as_int("writers", writers, 1)
-        size = int(options.pop("size")) * max(1, -(-before // count))
+        wanted = options.size * max(1, -(-before // count)) * count
         if name is not None:
             Folder.check_free(name)
         limiter = limiter_from_json(saved.description["limiter"])
-        wanted = size * count if capacity is None else capacity
-        replay = cls(wanted, **options, writers=count, limiter=limiter, reserve=False)
+        replay = cls.__new__(cls)
+        replay.writers = count
+        size = _rows_of_each(wanted if capacity is None else capacity, count)
+        replay._make_folder(options.resized(size), limiter, None, reserve=False)
         try:
             replay._load(saved, before)
         except BaseException:
@@ -689,7 +694,7 @@ class SharedReplay:
         merged = before if self.writers < before else 0
         if not merged:
             shards = [self._shard(number) for number in range(before)]
-            saved.fill(shards, int(self._options["size"]))
+            saved.fill(shards, self._options.size)
         for number in numbers:
             if not (self._shard(number) / f"{ROWS}.dat").exists():
                 self._make(number)
@@ -731,12 +736,12 @@ class SharedReplay:
 
     def _rows_of(self, number: int) -> tuple[int, float | None]:
         """How many rows a shard holds, and how old the last is."""
-        held = min(self._written(number), int(self._options["size"]))
+        held = min(self._written(number), self._options.size)
         return held, last_added(self._shard(number))
 
     def _written(self, number: int) -> int:
         """How many rows were written to a shard since the last clear."""
-        layout, _ = ReplayBuffer._lay_out(sampler=Uniform(), **self._options)
+        layout = self._options.layout()
         try:
             files = FollowedFiles(layout, self._shard(number) / ROWS, "r+")
         except FileNotFoundError:
@@ -767,7 +772,7 @@ class SharedReplay:
         if self._limits is not None:
             return self._limits.stats()
         written = [self._written(number) for number in range(self.writers)]
-        rows = sum(min(one, int(self._options["size"])) for one in written)
+        rows = sum(min(one, self._options.size) for one in written)
         samples = UpdateCounts(self._folder.path, 0).all_drawn()
         return LimiterStats(sum(written), samples, rows, 0, 0, 0.0, 0.0)
 
@@ -790,30 +795,13 @@ class SharedReplay:
         return f"SharedReplay(capacity={self.capacity}, writers={self.writers}, name={self.name!r})"
 
 
+def _rows_of_each(capacity: float, writers: int) -> int:
+    """Rows of each writer, of so many in all."""
+    size = read_size(capacity) // writers
+    if size < 1:
+        raise ValueError(f"capacity: expected a row for each writer, got {capacity}")
+    return size
+
+
 def _about_us() -> dict[str, Any]:
     return {"pid": os.getpid(), "since": time.time()}
-
-
-def _names(given: Any) -> Any:
-    """Names of fields as a file has them."""
-    if given is None or isinstance(given, str):
-        return given
-    return dict(given) if isinstance(given, Mapping) else list(given)
-
-
-def _fields_to_json(env_dict: Any, default_dtype: DTypeLike | None) -> list[Any]:
-    """The fields of ``env_dict`` as a file has them."""
-    fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
-    boxed = [field.name for field in fields if field.dtype.hasobject]
-    if boxed:
-        raise ValueError(f"env_dict: fields {boxed} hold Python objects, which no process shares")
-    found: list[Any] = to_json(fields)
-    return found
-
-
-def _options_from_json(saved: dict[str, Any]) -> dict[str, Any]:
-    """The options of a buffer that a description has."""
-    fields = from_json(tuple[Field, ...], saved["fields"], "fields")
-    env_dict = {field.name: {"shape": field.shape, "dtype": field.dtype} for field in fields}
-    others = {name: value for name, value in saved.items() if name != "fields"}
-    return others | {"env_dict": env_dict}

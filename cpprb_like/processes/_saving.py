@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
+from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Layout
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
@@ -147,7 +148,7 @@ class SavedReplay(Checkpointed):
 def save(
     description: dict[str, Any],
     shards: list[Path],
-    options: Mapping[str, Any],
+    options: RowOptions,
     learners: Mapping[str, SavedLearner],
     folder: str | Path,
     **how: Any,
@@ -163,9 +164,8 @@ def save(
         if (shard / f"{ROWS}.dat").exists():
             if is_being_edited(shard, options):
                 mend(shard, number, options)
-            copy = SavedShard(
-                **options, sampler=Uniform(), seed=0, mmap_prefix=shard / ROWS, mmap_mode="r"
-            )
+            rng = np.random.default_rng(0)
+            copy = SavedShard._of(options, Uniform(), rng, shard / ROWS, "r")
             copy._saves = ComparedEdits(identity)
         copies.append(copy)
     SavedReplay(identity, description, copies, dict(learners)).save(folder, **how)

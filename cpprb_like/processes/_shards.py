@@ -12,7 +12,7 @@ import mmap
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -29,10 +29,12 @@ from cpprb_like._core import (
     Beside,
     tell_followers,
 )
+from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Layout
 from cpprb_like._files import file_maps
 from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
 from cpprb_like._machine.forks import OneProcess
+from cpprb_like._machine.generators import generator
 from cpprb_like._machine.waiting import PATIENCE
 from cpprb_like._rows import chained, overflow
 from cpprb_like._rows.edits import Tracker, Undo, clock
@@ -263,15 +265,15 @@ class Actor(ReplayBuffer):
         folder: Path,
         number: int,
         lock: FileLock,
-        options: Mapping[str, Any],
+        options: RowOptions,
         life: Folder | None = None,
     ) -> None:
         is_new = not (folder / f"{ROWS}.dat").exists()
-        super().__init__(**options, mmap_prefix=folder / ROWS, mmap_mode="w" if is_new else "r+")
+        self._begin(options, Uniform(), generator(None), folder / ROWS, "w" if is_new else "r+")
         self.number = number
         self._lock_of_shard = lock
         self._folder = life  # which is there as long as this object
-        self._priorities = None if life is None else FirstPriorities(life.path, options["size"])
+        self._priorities = None if life is None else FirstPriorities(life.path, options.size)
         self._end_episodes(0, self.n_envs)
 
     @staticmethod
@@ -321,14 +323,14 @@ class Actor(ReplayBuffer):
         raise TypeError("an actor belongs to its process; hand on the SharedReplay instead")
 
 
-def is_being_edited(shard: Path, options: Mapping[str, Any]) -> bool:
+def is_being_edited(shard: Path, options: RowOptions) -> bool:
     """Whether rows of a shard are being edited; for ever, if who did that was killed."""
-    layout, _ = ReplayBuffer._lay_out(sampler=Uniform(), **options)
+    layout = options.layout()
     files = FollowedFiles(layout, shard / ROWS, "r+")
     return bool((int(layout.state(files.arena)[WORD_EDITS]) | int(files.changes[0])) & 1)
 
 
-def mend(shard: Path, number: int, options: Mapping[str, Any]) -> bool:
+def mend(shard: Path, number: int, options: RowOptions) -> bool:
     """Set right what a process that was killed left half-done, as the next actor would.
 
     False if another process has the shard, or the replay is gone. Cost: that of a new actor.
@@ -360,22 +362,19 @@ class Reader(ReplayBuffer):
     It is a buffer without writers: new rows come by its follower.
     """
 
-    def __init__(
-        self, folder: Path, sampler: Sampler, rng: Any, options: Mapping[str, Any]
-    ) -> None:
-        layout, nstep = self._lay_out(sampler=sampler, **options)
+    def __init__(self, folder: Path, sampler: Sampler, rng: Any, options: RowOptions) -> None:
+        layout = options.layout(sampler.nbytes_for)
         files = FollowedFiles(layout, folder / ROWS, "r+")
         ring = self._make_ring(
             layout,
             files.arena,
-            nstep,
             state=np.zeros(N_STATE_WORDS + layout.n_envs, np.int64),
             flags=np.zeros(layout.capacity, np.uint8),
             frozen=READ_ONLY,
         )
         for chain, memory in zip(ring.chains, files.latest(), strict=True):
             chained.follow_file(chain, memory)
-        self._open(layout, files.arena, ring, nstep, sampler, rng=rng, _files=None)
+        self._open(layout, files.arena, ring, sampler, rng=rng, _files=None)
         self._have_writers_ask()
         self.follower = Follower(
             ring,

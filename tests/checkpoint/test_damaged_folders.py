@@ -187,12 +187,25 @@ def test_forgeries_are_refused_or_consistent(name: str, use: Use) -> None:
 
 
 RING = ("rings", 0)
-FIELDS = (*RING, "layout", "schema", "fields")
+FIELDS = (*RING, "layout", "options", "schema", "fields")
 RECORDS = (*RING, "segments", 0, "parts", "records")
 SAMPLER = ("root", "state", "sampler")
+NSTEP = {
+    "size": 1,
+    "gamma": 0.9,
+    "rewards": ["nothing"],
+    "last_step_fields": [],
+    "discount": False,
+    "discount_shape": [],
+}
 FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
-    ((*RING, "layout", "size"), 10**15, ""),
-    ((*RING, "layout", "n_envs"), 10**6, ""),
+    ((*RING, "layout", "options", "size"), 10**15, ""),
+    ((*RING, "layout", "options", "n_envs"), 10**6, ""),
+    ((*RING, "layout", "options", "nstep"), 7, "nstep: expected one of"),
+    ((*RING, "layout", "options", "nstep"), NSTEP | {"gamma": float("inf")}, "gamma"),
+    ((*RING, "layout", "options", "nstep"), NSTEP | {"size": 0}, ""),
+    ((*RING, "layout", "options", "nstep"), NSTEP | {"size": 10**15}, ""),
+    ((*RING, "layout", "options", "nstep"), NSTEP, "needs the fields \\['nothing'\\]"),
     ((*FIELDS, 1, "shape"), [10**15], ""),
     ((*FIELDS, 0, "dtype"), "|O", "dtype"),
     ((*FIELDS, 0, "name"), 7, r"fields\[0\]\.name: expected a str, got 7"),

@@ -159,7 +159,7 @@ def swap_byte_order(folder: Path) -> None:
     state = json.loads(path.read_text("utf-8").splitlines()[0])
     (ring,) = state["rings"]
     layout = ring["layout"]
-    fields = layout["schema"]["fields"]
+    fields = layout["options"]["schema"]["fields"]
     dtypes = {field["name"]: dtype_from_json(field["dtype"]) for field in fields}
 
     def swap(file: dict[str, Any], dtype: np.dtype[Any] | None = None) -> None:

@@ -197,11 +197,12 @@ def test_episodes_that_end_while_a_shard_is_copied(options: dict[str, Any]) -> N
         with ended([child]):
             child.wait_for_beats(1)
             for _ in range(300):
-                copy = SavedShard(
-                    **replay._options,
-                    sampler=Uniform(),
-                    mmap_prefix=replay._shard(0) / ROWS,
-                    mmap_mode="r",
+                copy = SavedShard._of(
+                    replay._options,
+                    Uniform(),
+                    np.random.default_rng(0),
+                    replay._shard(0) / ROWS,
+                    "r",
                 )
             copy.check()
             assert torn(copy.get_all_transitions(), options) is None

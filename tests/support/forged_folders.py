@@ -99,7 +99,7 @@ HOSTILE: tuple[Any, ...] = (
     {"$": "small array", "value": ["<i8", [10**6, 10**6, 0], ""]},
     {"$": "object", "number": 9, "class": "Uniform", "state": {}},
     {"$": "object", "number": 9, "class": "Recency", "state": {"least": -5}},
-    {"$": "object", "number": 9, "class": "NStepReturns", "state": {}},
+    {"$": "object", "number": 9, "class": "NStep", "state": {}},
     {"$": "object", "number": 9, "class": "os.system", "state": {}},
     {"$": "rows", "number": 9, "class": "ReplayBuffer", "ring": 0, "state": {}},
     {"$": "rows", "number": 9, "class": "Uniform", "ring": 0, "state": {}},

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields import row_options
 from cpprb_like._fields.schema import Schema, read_size
 from cpprb_like._machine.generators import Seed
-from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._source import Batch
 from cpprb_like.checkpoint._cpprb_files import (
     File,
@@ -175,14 +175,12 @@ class MPReplayBuffer:
         self._size = read_size(size)
         self._seed = seed
         fields: Any = {} if env_dict is None else env_dict
-        found: dict[str, Any] = {"n_envs": n_envs, **options}
-        given = {name: value for name, value in found.items() if value is not None}
-        layout, _ = ReplayBuffer._lay_out(
-            self._size, fields, sampler=Uniform(), default_dtype=default_dtype, **given
+        rows = row_options.RowOptions.read(
+            self._size, fields, default_dtype=default_dtype, n_envs=n_envs, **options
         )
-        self._schema = layout.schema
-        self._n_envs = layout.n_envs
-        self._is_nstep = bool(given.get("Nstep"))
+        self._schema = rows.schema
+        self._n_envs = rows.n_envs
+        self._is_nstep = rows.nstep is not None
         self._is_divided = explorers is not None
         if explorers is None:
             writers = max(FEW_EXPLORERS, 2 * (os.cpu_count() or 1))
@@ -196,8 +194,9 @@ class MPReplayBuffer:
             self._stored_fields(fields),
             writers=writers,
             default_dtype=default_dtype,
+            n_envs=rows.n_envs,
             reserve=explorers is not None,
-            **given,
+            **options,
         )
         shards = [self._replay._shard(number) for number in range(writers)]
         NewestLearner.make(self._replay.folder, shards)

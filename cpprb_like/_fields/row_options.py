@@ -1,0 +1,94 @@
+"""``RowOptions``: everything that the rows of a ring depend on, read from the options of a buffer.
+
+One frozen object is compared, pickled, saved and passed on to other processes. A new option that
+rows depend on is one attribute here, of the class itself or of ``Schema``. Not here: the rules of
+single options (``schema``, ``derived``), and the memory of the rows (``schema.Layout``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.derived import NStepReturns, check_nstep, derive, read_nstep
+from cpprb_like._fields.schema import (
+    Layout,
+    Schema,
+    read_env_dict,
+    read_n_envs,
+    read_size,
+)
+from cpprb_like._machine.byte_order import native
+
+__all__ = ["RowOptions"]
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """The options of a buffer that its rows depend on: ``typing.RowOptions``, checked and read."""
+
+    schema: Schema
+    size: int  # rows that can be drawn
+    n_envs: int
+    nstep: NStepReturns | None
+
+    @classmethod
+    def read(
+        cls,
+        size: object,
+        env_dict: object,
+        *,
+        default_dtype: DTypeLike | None = None,
+        n_envs: int | None = None,
+        terminated: str | Literal[False] | None = None,
+        truncated: str | Literal[False] | None = None,
+        next_of: str | Iterable[str] | None = None,
+        stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
+        Nstep: object = None,  # noqa: N803 (cpprb's name)
+    ) -> RowOptions:
+        """The arguments of ``ReplayBuffer`` of these names; ``TypeError`` or ``ValueError``."""
+        rows = read_size(size)
+        fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
+        schema = Schema(fields, terminated, truncated)
+        schema.end_fields()
+        schema = derive(schema, next_of, stack_compress)
+        streams = read_n_envs(1 if n_envs is None else n_envs, rows)
+        return cls(schema, rows, streams, read_nstep(Nstep, schema))
+
+    @property
+    def capacity(self) -> int:
+        """Slots in memory: those beyond ``size`` hold rows whose n-step window is incomplete."""
+        return self.size + (0 if self.nstep is None else (self.nstep.size - 1) * self.n_envs)
+
+    def resized(self, size: object) -> RowOptions:
+        """The same with another size."""
+        rows = read_size(size)
+        return replace(self, size=rows, n_envs=read_n_envs(self.n_envs, rows))
+
+    def layout(self, nbytes_for: Callable[[int], int] = lambda _: 0) -> Layout:
+        """The memory of these rows; a sampler allocates ``nbytes_for(capacity)`` bytes besides."""
+        return Layout.of(self, nbytes_for(self.capacity))
+
+    def check(self) -> None:
+        """Raise ``ValueError`` or ``TypeError`` if options of a pickle or a file are not sound."""
+        read_n_envs(self.n_envs, read_size(self.size))
+        shapes: dict[str, Any] = {}
+        for field in self.schema.fields:
+            if native(field.dtype) != field.dtype:
+                raise ValueError(
+                    f"field {field.name!r}: expected the byte order of this machine, "
+                    f"got {field.dtype}"
+                )
+            for length in field.shape:
+                as_int(f"shape of field {field.name!r}", length, 0)
+            shapes[field.name] = field.shape
+        for stack in self.schema.stacks:
+            shape = shapes[stack.name]
+            if not 0 <= stack.axis < len(shape) or shape[stack.axis] != stack.depth:
+                raise ValueError(f"stack of field {stack.name!r}: {stack} does not fit {shape}")
+        check_nstep(self.nstep, self.schema)
