@@ -35,15 +35,19 @@ cdef enum:
     BLOCKS = 16                  # columns that are gathered at once
 
 
-def take(Ring ring not None, slots, list arrays=None, tuple columns=None):
+def take(ring not None, slots, list arrays=None, tuple columns=None):
     """The values of columns at the given slots, by name: arrays of shape (n, *shape).
 
     ``arrays`` are the caller's, one for each column, of the right size, dense and writeable;
     without them the arrays are fresh. ``columns`` are some of ``stored_columns``, by default
     all. Raises ``TypeError`` if the slots are no dense 1-d array of intp, ``IndexError`` if one
     is not in use.
+
+    ``ring`` may be several as one, here and below: see ``Rings``.
     """
-    return c_take(ring, slots, arrays, columns)
+    if type(ring) is not Ring:
+        return ring.take(slots, arrays, columns)
+    return c_take(<Ring> ring, slots, arrays, columns)
 
 
 cdef dict c_take(Ring ring, slots, list arrays, tuple columns):
@@ -65,19 +69,21 @@ cdef dict c_take(Ring ring, slots, list arrays, tuple columns):
     return batch
 
 
-def take_chain(
-    Ring ring not None, Chain chain not None, cnp.ndarray slots not None, cnp.ndarray out not None
-):
+def take_chain(ring not None, Chain chain not None, cnp.ndarray slots not None, cnp.ndarray out not None):
     """Read the values of a chained field at the given slots into a dense array of the right size.
 
     Raises ``TypeError`` if the slots are no dense 1-d array of intp, ``IndexError`` if one is not
     in use, ``ValueError`` for an array that does not fit.
     """
-    ring.c_check_slots(slots)
-    if chain not in ring.chains:
+    if type(ring) is not Ring:
+        ring.take_chain(chain, slots, out)
+        return
+    cdef Ring one = <Ring> ring
+    one.c_check_slots(slots)
+    if chain not in one.chains:
         raise ValueError(f"field {chain.name!r}: expected one of this ring that is chained")
-    c_check_arrays([out], (ring.c_column(chain.name),), cnp.PyArray_DIM(slots, 0))
-    c_take_chain(ring, chain, slots, out)
+    c_check_arrays([out], (one.c_column(chain.name),), cnp.PyArray_DIM(slots, 0))
+    c_take_chain(one, chain, slots, out)
 
 
 cdef int c_take_chain(Ring ring, Chain chain, cnp.ndarray slots, cnp.ndarray out) except -1:
@@ -103,9 +109,9 @@ cdef int c_check_steps(cnp.ndarray steps, intp_t n, intp_t most) except -1:
     return 0
 
 
-def new_array(Ring ring not None, Column column not None, intp_t n):
+def new_array(ring not None, Column column not None, intp_t n):
     """An uninitialised array for n rows of a column."""
-    return c_new_array(ring, column, n)
+    return c_new_array(ring if type(ring) is Ring else ring.layout, column, n)
 
 
 cdef struct Span:               # of the bytes of an array

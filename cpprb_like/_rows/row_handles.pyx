@@ -16,13 +16,15 @@ from cpprb_like._c.typedefs cimport int64_t, intp_t
 cnp.import_array()
 
 
-def handles(Ring ring not None, slots):
+def handles(ring not None, slots):
     """The handles of the rows in the given slots, a dense 1-d array of intp: int64, shape (n,).
 
-    Raises ``IndexError`` if a slot is not in use.
+    Raises ``IndexError`` if a slot is not in use. ``ring`` may be several as one: see ``Rings``.
     """
-    ring.c_check_slots(slots)
-    return c_handles(ring, slots)
+    if type(ring) is not Ring:
+        return ring.handles(slots)
+    (<Ring> ring).c_check_slots(slots)
+    return c_handles(<Ring> ring, slots)
 
 
 cdef cnp.ndarray c_handles(Ring ring, cnp.ndarray slots):

@@ -35,12 +35,19 @@ from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.samplers._where import Where
 from cpprb_like.views._among import is_true
+from cpprb_like.views._goals import choose_rows
 from cpprb_like.views._layer import Drawn, Items, Layer, Plan, Revision
 from cpprb_like.views._rows import RowReader, read_fields
-from cpprb_like.views._sequences import ROW_INDEXES, SequenceReader, Taken, spread
+from cpprb_like.views._sequences import (
+    ROW_INDEXES,
+    PartOfBatch,
+    SequenceReader,
+    Taken,
+    spread,
+)
 from cpprb_like.views._windows import Walk, Windows
 
-__all__ = ["CHECKED_NBYTES", "Choose", "Opened", "ReadPlan", "Reading"]
+__all__ = ["CHECKED_NBYTES", "Choose", "Chunks", "Opened", "ReadPlan", "Reading"]
 
 Array = NDArray[Any]
 Choose = Callable[[], tuple[Slots, Extra]]
@@ -156,7 +163,7 @@ class Opened:
         self._open_columns(fields)
         self.items_reader: SequenceReader | None = None
         if self.items is not None:
-            self.items_reader = SequenceReader(buffer._episodes, self.items)
+            self.items_reader = self._open_items(self.items)
         # Whether rows of items are copied as they are stored.
         self.is_plain = self.nstep is None and not self.filling
 
@@ -277,6 +284,13 @@ class Opened:
         if items is not None:
             self.item_nbytes += 16 * items.rows
 
+    def _open_items(self, items: Items) -> SequenceReader:
+        """Make what reads items of several rows."""
+        shape = Starts(
+            self.buffer._episodes, rows=items.rows, least=1, across=items.across, stride=1
+        )
+        return SequenceReader(self.ring, items, partial(_whole_batch, shape))
+
     # ------------------------------------------------------------------ what it gives
 
     def plan(self, columns: tuple[Column, ...] | None) -> ReadPlan:
@@ -337,6 +351,10 @@ class Opened:
         drawn = self.buffer.rng.integers(self.least, self.most, n, endpoint=True)
         return drawn.astype(np.intp, copy=False)
 
+    def others(self, slots: Slots, strategy: int) -> Slots:
+        """For each of the slots a row of its episode: see ``choose_rows``."""
+        return choose_rows(self.buffer._episodes, slots, self.buffer.rng, strategy)
+
     def drawable(self, slots: Slots) -> Slots:
         """Those of the slots whose rows can be drawn."""
         slots = slots[~self.ring.absent_at(slots)]
@@ -368,7 +386,7 @@ class Opened:
         order = self.starts.slots()
         if rng is not None:
             order = rng.permutation(order)
-        return _Chunks(order).take
+        return Chunks(order).take
 
 
 def _hold(
@@ -386,7 +404,12 @@ def ring_names(columns: tuple[Column, ...]) -> list[str]:
     return [column.name for column in columns]
 
 
-class _Chunks:
+def _whole_batch(shape: Starts, slots: Slots) -> list[PartOfBatch]:
+    """The one part of a batch from one ring."""
+    return [(shape, slots, None)]
+
+
+class Chunks:
     """Numbers, so many at a time."""
 
     def __init__(self, numbers: Slots) -> None:
@@ -672,7 +695,7 @@ class Reading:
             begins=begins,
             windows=windows,
             rng=now.buffer.rng,
-            episodes=now.buffer._episodes,
+            others=now.others,
             still=partial(now.all_drawable, drawn),
             read=now.read_again,  # a method of this object would make a cycle with the revisions
         )

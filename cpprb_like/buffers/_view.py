@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import check_out, read_columns
-from cpprb_like._rows.column import Column
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._moments import MomentSource
@@ -84,12 +83,14 @@ class View(Source):
     [[1.0, 0.0], [1.5, 1.0], [1.5, 1.0]]
     """
 
+    _OPENED: ClassVar[type[Opened]] = Opened
+
     def __init__(self, buffer: MomentSource, layers: Iterable[Layer]) -> None:
         self.buffer: Any = buffer  # with all methods of its class
         self.layers = tuple(layers)
         self.draws = 0
         check_layers(self.layers)
-        self._whole = Opened(buffer, self.layers).plan(None)
+        self._whole = self._OPENED(buffer, self.layers).plan(None)
 
     def layer(self, kind: type[One]) -> One | None:
         """The layer of a kind, if the view has one."""
@@ -105,7 +106,7 @@ class View(Source):
     def _all(self) -> ReadPlan:
         """How batches of all columns are read."""
         if self._whole.now.ring is not self.buffer.ring:  # it was initialised again
-            self._whole = Opened(self.buffer, self.layers).plan(None)
+            self._whole = self._OPENED(self.buffer, self.layers).plan(None)
         return self._whole
 
     # ------------------------------------------------------------------ sampling
@@ -130,24 +131,21 @@ class View(Source):
         draw = partial(now.draw, n, options)
         if columns is not None:
             plan = now.plan(columns)
-        while True:
-            one = Reading(plan, draw, n, arrays, self.draws, located=options.indexes)
-            batch: Batch = buffer.consistently(one.attempt)
-            if not one.revisions or one.write(batch):
-                break
-        self.draws += 1
+        batch = self._draw(plan, draw, n, arrays, options.indexes)
         if out is None or arrays is None:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})
         return out
 
-    def _read(self, choose: Choose, columns: tuple[Column, ...] | None) -> Batch:
-        """The rows that ``choose`` chooses, as they are at one moment."""
-        plan = self._all if columns is None else self._now.plan(columns)
+    def _draw(
+        self, plan: ReadPlan, choose: Choose, n: int | None, arrays: Batch | None, located: bool
+    ) -> Batch:
+        """The rows that ``choose`` chooses, n if that is given, as they are at one moment."""
         while True:
-            one = Reading(plan, choose, None, None, self.draws, located=False)
+            one = Reading(plan, choose, n, arrays, self.draws, located=located)
             batch: Batch = self.buffer.consistently(one.attempt)
-            if one.write(batch):
+            if not one.revisions or one.write(batch):
+                self.draws += 1
                 return batch
 
     def read_at(
@@ -164,9 +162,7 @@ class View(Source):
             plan = plan.now.plan(columns)
         one = Reading(plan, lambda: (slots, {}), len(slots), None, self.draws, located=located)
         found = one.attempt()
-        if found is None or not one.write(found[1]):
-            return None
-        return found[1]
+        return found[1] if found is not None and one.write(found[1]) else None
 
     def _begin_epoch(
         self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None
@@ -186,9 +182,8 @@ class View(Source):
             return now.drawable(chosen), {}
 
         def read(slots: Slots) -> Batch:
-            batch = self._read(partial(still_there, slots), columns)
-            self.draws += 1
-            return batch
+            plan = self._all if columns is None else self._now.plan(columns)
+            return self._draw(plan, partial(still_there, slots), None, None, False)
 
         return EpochOrder(now.epoch(order_generator(shuffle, rng, buffer.rng)), read, is_gone)
 

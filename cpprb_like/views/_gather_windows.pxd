@@ -30,6 +30,7 @@ cdef struct Plan:            # of a batch
     const char* records      # that of slot 0, ...
     intp_t record_stride     # ... and from slot to slot
     const intp_t* starts     # slots of the first rows of its sequences
+    const intp_t* places     # of these sequences in the batch; NULL: they are all of it, in order
 
 
 cdef struct Place:           # of a row
@@ -38,8 +39,9 @@ cdef struct Place:           # of a row
 
 
 cdef class Sequences:
-    cdef Starts starts
-    cdef ndarray slots       # of the first rows
+    cdef Starts starts       # of the ring that is read, as are ...
+    cdef ndarray slots       # ... those of the first rows, and ...
+    cdef ndarray places      # ... the places of the sequences in the batch; None: all of it, in order
     cdef tuple wanted        # the columns that are read
     cdef frozenset single    # names of the columns of which the first row only is read
     cdef dict given          # arrays of the caller's by name, or None
@@ -47,8 +49,11 @@ cdef class Sequences:
     cdef ndarray marks
     cdef ndarray ids         # of all rows; None if they are not needed
     cdef dict asides         # by name: which next values are read from the chain
+    cdef set unstored        # names of the columns of which nothing is copied in runs
 
-    cdef int c_copy_stored(self, bint located) except -1
+    cdef int c_open(self, Starts starts, tuple columns, intp_t n, bint located) except -1
+    cdef bint c_read(self, Starts starts, ndarray slots, ndarray places) except -1
+    cdef int c_copy_stored(self) except -1
     cdef ndarray c_new_column(self, Column column, const intp_t* lengths)
     cdef intp_t c_describe(self, Part* parts) except -1
     cdef int c_box(self, Column column) except -1

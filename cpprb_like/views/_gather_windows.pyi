@@ -5,12 +5,13 @@ from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
 from cpprb_like._rows.column import Column
+from cpprb_like._rows.rings import Rings
 from cpprb_like.samplers._starts import Starts
 
 COPIED_AT_ONCE: int
 
 def take_stacks(
-    ring: Ring,
+    ring: Ring | Rings,
     column: Column,
     slots: NDArray[np.intp],
     axis: int,
@@ -18,13 +19,13 @@ def take_stacks(
 ) -> NDArray[Any]: ...
 def newest_frame(stack: NDArray[Any]) -> NDArray[Any]: ...
 def take_sequences(
-    starts: Starts,
-    slots: NDArray[np.intp],
+    parts: list[tuple[Starts, NDArray[np.intp], NDArray[np.intp] | None]],
+    n: int,
     single: frozenset[str],
     columns: tuple[Column, ...] | None = None,
     arrays: dict[str, NDArray[Any]] | None = None,
     located: bool = False,
-) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], NDArray[np.intp] | None] | None: ...
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], NDArray[np.int64] | None] | None: ...
 
 @final
 class Sequences: ...

@@ -23,6 +23,7 @@ from cpprb_like._core cimport (
 )
 from cpprb_like.samplers._starts cimport Starts
 from cpprb_like._rows.gather cimport c_new_array
+from cpprb_like._rows.rings cimport Rings
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import numpy as np
@@ -38,18 +39,20 @@ COPIED_AT_ONCE = UNLOCKED_NBYTES  # bytes below which a copy keeps the interpret
 
 
 def take_stacks(
-    Ring ring not None, Column column not None, cnp.ndarray slots not None, intp_t axis,
+    ring not None, Column column not None, cnp.ndarray slots not None, intp_t axis,
     cnp.ndarray out=None,
 ):
     """The values of a column at the slots of each row of a matrix, stacked along a new axis.
 
     ``slots`` are of intp, dense, shape (n, depth); one below 0 stands for a value of zeros. The
     result has the shape (n, \\*shape) with depth inserted before axis ``axis`` of a value; ``out``
-    is such an array of the caller's, dense and writeable.
+    is such an array of the caller's, dense and writeable. ``ring`` may be several as one: ``Rings``.
 
     Raises ``IndexError`` if a slot is not in use.
     """
-    if column.is_boxed or column not in ring.stored_columns:
+    cdef Ring one = <Ring> (ring if type(ring) is Ring else (<Rings?> ring).layout)
+    cdef Rings several = None if type(ring) is Ring else <Rings> ring
+    if column.is_boxed or column not in one.stored_columns:
         raise ValueError(f"field {column.name!r}: expected bytes that are stored as they are")
     if cnp.PyArray_TYPE(slots) != cnp.NPY_INTP or not (
         cnp.PyArray_NDIM(slots) == 2 and cnp.PyArray_ISCARRAY_RO(slots)
@@ -62,17 +65,20 @@ def take_stacks(
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     if out is None:
         shape = (n, *column.shape[:axis], depth, *column.shape[axis:])
-        out = c_new_array(ring, column, n * depth).reshape(shape)
+        out = c_new_array(one, column, n * depth).reshape(shape)
     elif not (
         cnp.PyArray_IS_C_CONTIGUOUS(out)
         and cnp.PyArray_ISWRITEABLE(out)
         and cnp.PyArray_NBYTES(out) == nbytes
     ):
         raise ValueError(f"out: expected a dense array of {nbytes} bytes")
-    stored = ring.c_stored()  # from here on no Python code runs, which could change it
-    for k in range(n * depth):
-        if values[k] >= stored:
-            ring.c_check_slots(slots[slots >= 0])  # which raises
+    if several is not None:
+        several.c_check_rows(slots[slots >= 0], NULL)
+    else:
+        stored = one.c_stored()  # from here on no Python code runs, which could change it
+        for k in range(n * depth):
+            if values[k] >= stored:
+                one.c_check_slots(slots[slots >= 0])  # which raises
     if nbytes == 0:
         return out
     for k in range(axis):
@@ -83,11 +89,16 @@ def take_stacks(
         free(frames)
         free(zeros)
         raise MemoryError("no memory left to stack frames")
-    cdef const char* start = <const char*> &ring.arena[0] + column.offset
+    cdef const char* start
     for k in range(n * depth):
-        frames[k] = start + values[k] * column.stride
-        if values[k] < 0:
-            frames[k] = zeros
+        frames[k] = zeros
+    if several is not None:
+        several.c_point(column.place, values, n * depth, frames)
+    else:
+        start = <const char*> &one.arena[0] + column.offset
+        for k in range(n * depth):
+            if values[k] >= 0:
+                frames[k] = start + values[k] * column.stride
     cdef Values stacks = Values(
         <char*> cnp.PyArray_DATA(out), NULL, frames, depth * column.nbytes, depth, outer,
         column.nbytes // outer,
@@ -118,25 +129,27 @@ def newest_frame(cnp.ndarray stack not None):
 
 
 def take_sequences(
-    Starts starts not None, cnp.ndarray slots not None, frozenset single not None,
-    tuple columns=None, dict arrays=None, bint located=False,
+    list parts not None, intp_t n, frozenset single not None, tuple columns=None, dict arrays=None,
+    bint located=False,
 ):
-    """The sequences that start at the given slots.
+    """The sequences that start at some slots of a ring, or of several of one layout.
 
     Parameters
     ----------
-    starts : Starts
-        How long sequences are, and whether they run over the ends of episodes.
-    slots : ndarray of intp, shape (n,)
-        Of the first rows.
+    parts : list of (Starts, ndarray of intp, ndarray of intp or None)
+        For each ring, at least one: how long sequences are, and whether they run over the ends of
+        episodes; the slots of the first rows; the places of these sequences in the batch, None if
+        they are all of it, in order.
+    n : int
+        Sequences of the batch.
     single : frozenset of str
         Columns of which the first row only is read.
     columns : tuple of Column, optional
-        Those of the ring that are read; all.
+        Those of a ring that are read; all.
     arrays : dict of ndarray, optional
         The caller's, one for each column by name, of the shapes below: dense and writeable.
     located : bool
-        Whether the slots of the rows are wanted.
+        Whether the row ids are wanted.
 
     Returns
     -------
@@ -146,8 +159,8 @@ def take_sequences(
     marks : ndarray of bool, shape (n, rows)
         Which rows are there; of sequences that run over the ends of episodes, at which one begins,
         as far as is known: not at the oldest row of a stream if the one before was overwritten.
-    rows : ndarray of intp, shape (n, rows), or None
-        Their slots; behind the last row of a sequence that of any row that is there.
+    ids : ndarray of int64, shape (n, rows), or None
+        Row ids; behind the last row of a sequence that of any row that is there.
 
     Notes
     -----
@@ -155,57 +168,90 @@ def take_sequences(
     seen in time; it is up to the caller to ask at the end (``Ring.holds``). Raises ``TypeError`` if the slots are
     no dense 1-d array of intp, ``IndexError`` if one is not in use.
     """
-    cdef Ring ring = starts.ring
     cdef Sequences sequences = Sequences.__new__(Sequences)
+    sequences.single, sequences.given = single, arrays
+    sequences.columns, sequences.asides = {}, {}
+    cdef Starts starts
     cdef Column column
-    cdef Chain chain
-    if starts.across:
-        starts.c_prepare()
-    ring.c_check_slots(slots)
-    cdef Moment moment = ring.c_now()
-    sequences.starts, sequences.slots, sequences.single = starts, slots, single
-    sequences.wanted = ring.columns if columns is None else columns
-    sequences.columns, sequences.asides, sequences.given = {}, {}, arrays
-    sequences.c_copy_stored(located)
-    for column in ring.object_columns:
-        if column.name in sequences.columns:
-            sequences.c_box(column)
-    for chain in ring.chains:
-        if chain.name not in sequences.columns:
-            continue
-        if not ring.c_holds(moment, slots):  # a chain knows nothing of rows that are gone
+    for starts, slots, _ in parts:
+        if starts.across:
+            starts.c_prepare()
+        starts.ring.c_check_slots(slots)
+    sequences.c_open(<Starts> parts[0][0], columns, n, located)
+    for starts, slots, places in parts:
+        if not sequences.c_read(starts, slots, places):
             return None
-        sequences.c_ask(chain)
-    rows = (sequences.ids % ring.capacity).astype(np.intp, copy=False) if located else None
-    return sequences.columns, sequences.marks, rows
+    for column in sequences.wanted:
+        if column.name not in single and column.name in sequences.unstored:
+            sequences.c_clear(sequences.columns[column.name])
+    return sequences.columns, sequences.marks, sequences.ids if located else None
 
 
 @cython.final
 cdef class Sequences:
     """Sequences of a ring, while they are read: see ``take_sequences``."""
 
-    cdef int c_copy_stored(self, bint located) except -1:
-        """Copy what lies in the arena, and the row ids where they are needed."""
-        cdef Ring ring = self.starts.ring
-        cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
+    cdef int c_open(self, Starts starts, tuple columns, intp_t n, bint located) except -1:
+        """Make the arrays of a batch of n."""
+        cdef Ring ring = starts.ring
         cdef intp_t[2] lengths
-        cdef intp_t k, n = cnp.PyArray_DIM(self.slots, 0), nbytes = 0
         cdef Column column
-        cdef Plan plan
-        lengths[0], lengths[1] = n, self.starts.rows
+        cdef Chain chain
+        lengths[0], lengths[1] = n, starts.rows
+        self.starts = starts
+        self.wanted = ring.columns if columns is None else columns
         for column in self.wanted:
             self.columns[column.name] = self.c_new_column(column, lengths)
         self.marks = c_numbers(2, lengths, cnp.NPY_BOOL)
+        if ring.chains or ring.object_columns or located:
+            self.ids = c_numbers(2, lengths, cnp.NPY_INT64)
+        self.unstored = {column.name for column in ring.object_columns}
+        for chain in ring.chains:
+            if chain.name not in self.columns:
+                continue
+            if c_is_beside(chain, self.single):
+                self.asides[chain.name] = cnp.PyArray_EMPTY(2, lengths, cnp.NPY_BOOL, 0)
+            else:
+                self.unstored.add(chain.name)
+        return 0
+
+    cdef bint c_read(self, Starts starts, cnp.ndarray slots, cnp.ndarray places) except -1:
+        """Read the sequences of one ring; false if rows went away before their chains were read."""
+        cdef Ring ring = starts.ring
+        cdef Moment moment = ring.c_now()
+        cdef Column column
+        cdef Chain chain
+        self.starts, self.slots, self.places = starts, slots, places
+        self.c_copy_stored()
+        for column in ring.object_columns:
+            if column.name in self.columns:
+                self.c_box(column)
+        for chain in ring.chains:
+            if chain.name not in self.columns:
+                continue
+            if not ring.c_holds(moment, slots):  # a chain knows nothing of rows that are gone
+                return False
+            self.c_ask(chain)
+        return True
+
+    cdef int c_copy_stored(self) except -1:
+        """Copy what lies in the arena, and the row ids where they are needed."""
+        cdef Ring ring = self.starts.ring
+        cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
+        cdef intp_t k, n = cnp.PyArray_DIM(self.slots, 0), nbytes = 0
+        cdef Plan plan
         plan.rows = self.starts.rows
         plan.across = self.starts.across
         plan.marks = <uint8_t*> cnp.PyArray_DATA(self.marks)
         plan.ids = NULL
-        if ring.chains or ring.object_columns or located:
-            self.ids = c_numbers(2, lengths, cnp.NPY_INT64)
+        if self.ids is not None:
             plan.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
         plan.walk = c_walk_of(ring)
         plan.records, plan.record_stride = <const char*> ring.c_record(0), ring.record_stride
         plan.starts = slots
+        plan.places = NULL
+        if self.places is not None:
+            plan.places = <const intp_t*> cnp.PyArray_DATA(self.places)
         plan.parts = <Part*> calloc(1 + len(ring.columns), sizeof(Part))
         if plan.parts == NULL:
             raise MemoryError("no memory left to copy sequences")
@@ -214,7 +260,7 @@ cdef class Sequences:
             if plan.across:
                 # With the lock: the row before the first may be the next to be overwritten.
                 for k in range(n):
-                    plan.marks[k * plan.rows] = self.starts.c_is_first(ring.c_row_at(slots[k]))
+                    plan.marks[c_number(&plan, k)] = self.starts.c_is_first(ring.c_row_at(slots[k]))
             for k in range(plan.n_parts):
                 nbytes += n * (1 if plan.parts[k].first_only else plan.rows) * plan.parts[k].nbytes
             if n * plan.rows * ring.row_nbytes < UNLOCKED_NBYTES:
@@ -246,7 +292,6 @@ cdef class Sequences:
         cdef const char* base = <const char*> &ring.arena[0]
         cdef Column column
         cdef Chain chain
-        cdef cnp.ndarray aside
         cdef intp_t count = 0
         for column in ring.stored_columns:
             if column.objects is None and column.name in self.columns:
@@ -257,74 +302,81 @@ cdef class Sequences:
                 parts[count].first_only = column.name in self.single
                 count += 1
         for chain in ring.chains:
-            if not isinstance(chain, NextOf) or chain.name in self.single:
-                continue
-            if chain.name not in self.columns:
+            if chain.name not in self.asides:
                 continue
             column = (<NextOf> chain).column
-            if column is None:
-                continue
-            aside = cnp.PyArray_EMPTY(2, cnp.PyArray_DIMS(self.marks), cnp.NPY_BOOL, 0)
-            self.asides[chain.name] = aside
             parts[count].to = <char*> cnp.PyArray_DATA(self.columns[chain.name])
             parts[count].column = base + column.offset
             parts[count].stride = column.stride
             parts[count].nbytes = column.nbytes
             parts[count].apart = &(<NextOf> chain).marks[0]
-            parts[count].aside = <uint8_t*> cnp.PyArray_DATA(aside)
+            parts[count].aside = <uint8_t*> cnp.PyArray_DATA(self.asides[chain.name])
             count += 1
         return count
 
     cdef int c_box(self, Column column) except -1:
-        """Copy a column of Python objects."""
+        """Copy a column of Python objects; those of several rings never have one."""
         values = self.columns[column.name]
         if column.name in self.single:
             values[...] = column.objects[self.slots]
         else:
             values[...] = column.objects[self.ids % self.starts.ring.capacity]
-            self.c_clear(values)
         return 0
 
     cdef int c_ask(self, Chain chain) except -1:
         """Read what has not been read of a chained field from its chain."""
         values = self.columns[chain.name]
+        cdef cnp.ndarray found
         if chain.name in self.asides:
             self.c_amend(chain, self.asides[chain.name], values)
-        elif chain.name in self.single:
-            self.c_gather(chain, np.ascontiguousarray(self.ids[:, 0]), values)
-        else:
-            self.c_gather(chain, self.ids, values)
-            self.c_clear(values)
+            return 0
+        ids = self.ids if self.places is None else self.ids[self.places]
+        if chain.name in self.single:
+            ids = np.ascontiguousarray(ids[:, 0])
+        if self.places is None:
+            self.c_gather(chain, ids, values)
+            return 0
+        found = np.empty((len(self.places), *values.shape[1:]), values.dtype)
+        self.c_gather(chain, ids, found)
+        values[self.places] = found
         return 0
 
     cdef int c_amend(self, Chain chain, cnp.ndarray aside, cnp.ndarray values) except -1:
         """Read those next values that do not stand in the column."""
         cdef const uint8_t* wanted = <const uint8_t*> cnp.PyArray_DATA(aside)
         cdef const int64_t* ids = <const int64_t*> cnp.PyArray_DATA(self.ids)
+        cdef const intp_t* places = NULL
         cdef char* to = <char*> cnp.PyArray_DATA(values)
-        cdef intp_t k, found = 0, count = 0, n = cnp.PyArray_SIZE(aside)
-        cdef cnp.ndarray rows, read
+        cdef intp_t k, i, start, count = 0, n = cnp.PyArray_DIM(self.slots, 0), rows = self.starts.rows
+        cdef cnp.ndarray found, asked, read
+        if self.places is not None:
+            places = <const intp_t*> cnp.PyArray_DATA(self.places)
         for k in range(n):
-            count += wanted[k]
+            start = (k if places == NULL else places[k]) * rows
+            for i in range(start, start + rows):
+                count += wanted[i]
         if count == 0:
             return 0
-        rows = cnp.PyArray_EMPTY(1, &count, cnp.NPY_INT64, 0)
+        found = c_numbers(1, &count, cnp.NPY_INTP)
+        asked = c_numbers(1, &count, cnp.NPY_INT64)
+        cdef intp_t* at = <intp_t*> cnp.PyArray_DATA(found)
+        count = 0
         for k in range(n):
-            if wanted[k]:
-                (<int64_t*> cnp.PyArray_DATA(rows))[found] = ids[k]
-                found += 1
-        count *= chain.nbytes
-        read = cnp.PyArray_EMPTY(1, &count, cnp.NPY_UINT8, 0)
-        self.c_gather(chain, rows, read)
-        found = 0
-        for k in range(n):
-            if wanted[k]:
-                memcpy(
-                    to + k * chain.nbytes,
-                    <const char*> cnp.PyArray_DATA(read) + found * chain.nbytes,
-                    chain.nbytes,
-                )
-                found += 1
+            start = (k if places == NULL else places[k]) * rows
+            for i in range(start, start + rows):
+                if wanted[i]:
+                    at[count] = i
+                    (<int64_t*> cnp.PyArray_DATA(asked))[count] = ids[i]
+                    count += 1
+        n = count * chain.nbytes
+        read = cnp.PyArray_EMPTY(1, &n, cnp.NPY_UINT8, 0)
+        self.c_gather(chain, asked, read)
+        for k in range(count):
+            memcpy(
+                to + at[k] * chain.nbytes,
+                <const char*> cnp.PyArray_DATA(read) + k * chain.nbytes,
+                chain.nbytes,
+            )
         return 0
 
     cdef int c_gather(self, Chain chain, cnp.ndarray ids, cnp.ndarray values) except -1:
@@ -341,11 +393,23 @@ cdef class Sequences:
         return 0
 
 
+cdef bint c_is_beside(Chain chain, frozenset single) except -1:
+    """Whether next values are copied from the rows behind, as far as they stand there."""
+    return (
+        isinstance(chain, NextOf) and chain.name not in single and (<NextOf> chain).column is not None
+    )
+
+
+cdef inline intp_t c_number(const Plan* plan, intp_t k) noexcept nogil:
+    """The first row in the batch of the k-th sequence of a plan."""
+    return (k if plan.places == NULL else plan.places[k]) * plan.rows
+
+
 cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept nogil:
     """Copy the sequences from number ``first`` to ``stop`` of a plan."""
     cdef const Plan* plan = <const Plan*> work
     cdef const intp_t* starts = plan.starts
-    cdef intp_t k, _, slot, most, count, number = first * plan.rows
+    cdef intp_t k, _, slot, most, count, number
     cdef intp_t capacity = plan.walk.capacity, n_envs = plan.walk.n_envs
     cdef const char* records = plan.records
     cdef intp_t stride = plan.record_stride
@@ -360,12 +424,12 @@ cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept
             for _ in range(most):
                 c_prefetch_rows(records, stride, stride, &slot, 1)
                 slot += n_envs
+        number = c_number(plan, k)
         start = Place(c_cursor(&plan.walk, starts[k]), number)
         count = c_copy_sequence(plan, start)
         if not plan.across:
             memset(plan.marks + number, True, count)
         c_blank(plan, number + count, plan.rows - count)
-        number += plan.rows
 
 
 cdef intp_t c_copy_sequence(const Plan* plan, Place place) noexcept nogil:

@@ -21,7 +21,7 @@ from cpprb_like._fields import casting
 from cpprb_like._fields.schema import Field, Schema
 from cpprb_like._machine.aligned import empty
 from cpprb_like.schedules import Schedule, check, value_at
-from cpprb_like.views._goals import EPISODE, FINAL, FUTURE, RANDOM, choose_rows
+from cpprb_like.views._goals import EPISODE, FINAL, FUTURE, RANDOM
 from cpprb_like.views._layer import Drawn, Fields, Layer, Plan, Revision
 from cpprb_like.views._rows import read_fields
 from cpprb_like.views._sequences import by_row
@@ -335,9 +335,7 @@ class Relabelling(Revision):
         moment = ring.now()
         chosen = choose_goals(drawn, self.ratio)
         self.drawn, self.places, self.owners = drawn, chosen.places, chosen.owners
-        others = choose_rows(
-            drawn.episodes, chosen.given, drawn.rng, STRATEGIES[goals.layer.strategy]
-        )
+        others = drawn.others(chosen.given, STRATEGIES[goals.layer.strategy])
         if self.plan.fields or self.plan.calls_functions:
             name = goals.achieved.name
             self.reached = read_fields(ring, others, {name})[name]

@@ -19,7 +19,6 @@ from cpprb_like._fields.schema import ColumnSpec, Schema
 from cpprb_like._rows.column import Column
 
 if TYPE_CHECKING:
-    from cpprb_like._rows.episode_index import EpisodeIndex
     from cpprb_like.views._windows import Windows
 
 __all__ = [
@@ -86,7 +85,7 @@ class Drawn:
     begins: NDArray[np.bool_] | None  # rows that begin an item, or an episode in it; None: all
     windows: Windows | None  # of the rows, if a layer asks for some
     rng: np.random.Generator
-    episodes: EpisodeIndex
+    others: Callable[[Slots, int], Slots]  # for each row one of its episode: see ``choose_rows``
     still: Callable[[], bool]  # whether the rows can still be drawn
     read: Callable[[Slots, Slots | None, tuple[Column, ...]], Batch]  # rows, of so many steps each
 
@@ -154,8 +153,9 @@ class Layer:
 
         Parameters
         ----------
-        rows : ReplayBuffer, or the reader of a shard
-            What holds the rows: ``rows.ring`` and ``rows.schema``.
+        rows : ReplayBuffer or Learner
+            What holds the rows: ``rows.ring`` and ``rows.schema``. The ring of a learner is that of
+            all shards; slots are numbers of rows then.
 
         Returns
         -------

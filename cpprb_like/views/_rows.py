@@ -19,6 +19,7 @@ from cpprb_like._core import Ring
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array, take, take_chain
+from cpprb_like._rows.rings import Rings
 from cpprb_like.views._walker import Walker, can_sum
 
 __all__ = ["RowReader", "read_fields", "read_rows"]
@@ -26,7 +27,7 @@ __all__ = ["RowReader", "read_fields", "read_rows"]
 Walked = tuple[Batch, Any, Any, Slots]  # see ``Walker.take``
 
 
-def read_rows(ring: Ring, slots: Slots, out: dict[str, Array]) -> None:
+def read_rows(ring: Ring | Rings, slots: Slots, out: dict[str, Array]) -> None:
     """Read the fields of ``out`` into its arrays, each field as it was added."""
     stored = [column for column in ring.stored_columns if column.name in out]
     take(ring, slots, [out[column.name] for column in stored], tuple(stored))
@@ -35,7 +36,7 @@ def read_rows(ring: Ring, slots: Slots, out: dict[str, Array]) -> None:
             take_chain(ring, chain, slots, out[chain.name])
 
 
-def read_fields(ring: Ring, slots: Slots, names: Collection[str]) -> Batch:
+def read_fields(ring: Ring | Rings, slots: Slots, names: Collection[str]) -> Batch:
     """Some fields of rows, as they were added."""
     n = len(slots)
     found = {
@@ -52,7 +53,7 @@ class RowReader:
 
     Parameters
     ----------
-    ring : Ring
+    ring : Ring or Rings
         The rows.
     nstep : NStepReturns, optional
         n-step returns; by default single steps.
@@ -63,7 +64,10 @@ class RowReader:
     stacked: frozenset[str] = frozenset()  # fields that are not read as they were added
 
     def __init__(
-        self, ring: Ring, nstep: NStepReturns | None, around: tuple[int, int] | None = None
+        self,
+        ring: Ring | Rings,
+        nstep: NStepReturns | None,
+        around: tuple[int, int] | None = None,
     ) -> None:
         self.ring = ring
         self.nstep = nstep

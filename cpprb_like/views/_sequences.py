@@ -7,7 +7,7 @@ samplers), the copying (``_gather_windows``), and whole episodes (``buffers._epi
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._arguments.arrays import Array, Batch, Floats, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.foreign_arrays import read_argument
+from cpprb_like._core import Ring
 from cpprb_like._machine.aligned import empty
 from cpprb_like._rows.column import Column
-from cpprb_like._rows.episode_index import EpisodeIndex
+from cpprb_like._rows.rings import Rings
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import check
@@ -27,10 +28,19 @@ from cpprb_like.views._gather_windows import take_sequences
 from cpprb_like.views._layer import Items, Layer
 from cpprb_like.views._windows import Windows
 
-__all__ = ["SequenceReader", "Sequences", "Taken", "by_row", "sequence_priorities", "spread"]
+__all__ = [
+    "PartOfBatch",
+    "SequenceReader",
+    "Sequences",
+    "Taken",
+    "by_row",
+    "sequence_priorities",
+    "spread",
+]
 
 
 ROW_INDEXES = "row_indexes"
+PartOfBatch = tuple[Starts, Slots, Slots | None]  # its starts, their slots, and their places
 
 
 class Sequences(Layer):
@@ -169,17 +179,21 @@ class SequenceReader:
 
     Parameters
     ----------
-    index : EpisodeIndex
-        The episodes of the ring.
+    ring : Ring or Rings
+        The rows.
     items : Items
-        Their rows.
+        What an item is.
+    split : callable
+        ``split(slots)`` gives the parts of a batch, as ``take_sequences`` takes them. Their
+        ``Starts`` say how long sequences are; the draw decided which rows are starts.
     """
 
-    def __init__(self, index: EpisodeIndex, items: Items) -> None:
-        self._ring = index.ring
+    def __init__(
+        self, ring: Ring | Rings, items: Items, split: Callable[[Slots], list[PartOfBatch]]
+    ) -> None:
+        self._ring = ring
         self._across = items.across
-        # For the lengths of sequences; which rows are starts was decided when they were drawn.
-        self._shape = Starts(index, rows=items.rows, least=1, across=items.across, stride=1)
+        self._split = split
 
     def copy(
         self,
@@ -194,10 +208,16 @@ class SequenceReader:
         ``single`` names the columns that are read for the first row only. ``arrays`` are those of
         ``out``. ``located`` asks for the slots of all rows. None if rows were overwritten since.
         """
-        found = take_sequences(self._shape, slots, single, columns, arrays, located)
+        parts = self._split(slots)
+        found = take_sequences(parts, len(slots), single, columns, arrays, located)
         if found is None:
             return None
-        batch, marks, rows = found
+        batch, marks, ids = found
+        rows: Slots | None = None
+        if ids is not None:
+            rows = (ids % self._ring.capacity).astype(np.intp, copy=False)
+            if isinstance(self._ring, Rings):
+                rows = rows << self._ring.bits | (slots & self._ring.mask)[:, np.newaxis]
         there = marks
         if rows is not None and self._across:
             there = np.ones(marks.shape, np.bool_)

@@ -4,6 +4,7 @@ from numpy cimport ndarray
 
 from cpprb_like._machine.blocks cimport Block
 from cpprb_like._core cimport Ring, Walk
+from cpprb_like._rows.rings cimport Rings, Span
 from cpprb_like._c.typedefs cimport float32_t, float64_t, intp_t, uint8_t
 
 
@@ -22,10 +23,16 @@ cdef struct Read:                # of one batch
     const float64_t* powers      # of gamma
     float32_t* discount          # NULL if there is no such column
     Block* blocks                # room for one of each column
+    Walk* walks                  # of several rings, by number; NULL: the rows are slots of one
+    const Span* spans            # of several rings, as are ...
+    int bits                     # ... the low bits of a row that hold its number, and ...
+    intp_t mask                  # ... the same bits
+    const char** wholes          # where the records of the rows lie, or other values of each
 
 
 cdef class Walker:
-    cdef Ring ring
+    cdef Ring ring               # or the layout of ``rings``
+    cdef Rings rings             # several of them, or None
     cdef intp_t size             # the most rows of an n-step return
     cdef intp_t before           # rows before each row that are walked
     cdef intp_t after            # rows behind it that are walked, at least size - 1
@@ -44,6 +51,8 @@ cdef class Walker:
         ndarray windows, ndarray counts, ndarray discount, steps
     ) except -1
     cdef void c_read(self, Read* read, intp_t n) noexcept nogil
+    cdef int c_read_several(self, Read* read, intp_t n) except -1
+    cdef void c_read_chunks(self, Ring ring, Read* read, intp_t n) noexcept nogil
     cdef void c_walk_chunk(
-        self, Walk walk, const Read* read, intp_t start, intp_t n, intp_t* windows
+        self, Ring ring, Walk walk, const Read* read, intp_t start, intp_t n, intp_t* windows
     ) noexcept nogil

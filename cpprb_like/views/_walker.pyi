@@ -6,6 +6,7 @@ from typing_extensions import Self
 
 from cpprb_like._core import Ring
 from cpprb_like._rows.column import Column
+from cpprb_like._rows.rings import Rings
 
 def can_sum(column: Column) -> bool: ...
 
@@ -13,7 +14,7 @@ def can_sum(column: Column) -> bool: ...
 class Walker:
     def __new__(
         cls,
-        ring: Ring,
+        ring: Ring | Rings,
         *,
         size: int,
         gamma: float,

@@ -14,12 +14,13 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Block, c_gather_blocks
-from cpprb_like._c.copying cimport c_gather
+from cpprb_like._c.copying cimport c_gather, c_gather_at, c_prefetch_rows
 from cpprb_like._core cimport (
     NBYTES, OFFSET, STRIDE, TERMINATED, Cursor, Firsts, Ring, Walk,
-    c_cursor, c_fetch, c_forward_in_episode, c_repeat, c_rows_before, c_walk_of,
+    c_cursor, c_fetch, c_forward_in_episode, c_repeat, c_rows_before, c_walk_of, c_window_rows,
 )
 from cpprb_like._rows.gather cimport c_check_arrays, c_check_steps, c_new_array, c_take_chain
+from cpprb_like._rows.rings cimport Rings, Span
 from cpprb_like._c.typedefs cimport float32_t, float64_t, intp_t
 
 import numpy as np
@@ -48,8 +49,8 @@ cdef class Walker:
 
     Parameters
     ----------
-    ring : Ring
-        The rows.
+    ring : Ring or Rings
+        The rows; those of several rings are numbers, as windows are then.
     size : int
         The most rows of an n-step return.
     gamma : float
@@ -67,12 +68,13 @@ cdef class Walker:
     """
 
     def __cinit__(
-        self, Ring ring not None, *, intp_t size, gamma, frozenset sums, frozenset last_fields,
+        self, ring not None, *, intp_t size, gamma, frozenset sums, frozenset last_fields,
         discount_shape, intp_t before, intp_t after, bint gives_windows,
     ):
         cdef Column column
         cdef intp_t summed = 0
-        self.ring = ring
+        self.rings = None if type(ring) is Ring else <Rings?> ring
+        self.ring = <Ring> ring if self.rings is None else self.rings.layout
         self.size = size
         self.before = before
         self.after = max(after, size - 1)
@@ -81,9 +83,9 @@ cdef class Walker:
         self.powers = c_powers(gamma, size)
         self.last_fields = last_fields
         self.discount_ndim = 0 if discount_shape is None else 1 + len(discount_shape)
-        self.origins = np.zeros(len(ring.columns), np.uint8)
+        self.origins = np.zeros(len(self.ring.columns), np.uint8)
         self.lead = -1
-        for column in ring.stored_columns:
+        for column in self.ring.stored_columns:
             if column.name in sums:
                 self.origins[column.place] = (
                     SUM_OF_SINGLES if column.dtype.itemsize == 4 else SUM_OF_DOUBLES
@@ -127,7 +129,10 @@ cdef class Walker:
         steps.
         """
         cdef Ring ring = self.ring
-        ring.c_check_slots(slots)
+        if self.rings is None:
+            ring.c_check_slots(slots)
+        else:
+            self.rings.c_check_rows(slots, NULL)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
         if steps is not None:
             c_check_steps(steps, n, self.size)
@@ -157,11 +162,14 @@ cdef class Walker:
         for k in range(len(arrays)):
             batch[(<Column> columns[k]).name] = arrays[k]
         cdef Chain chain
+        cdef cnp.ndarray rows
         for chain in ring.chains:
             if chain.name in batch:
-                c_take_chain(
-                    ring, chain, last if chain.name in self.last_fields else slots, batch[chain.name]
-                )
+                rows = last if chain.name in self.last_fields else slots
+                if self.rings is None:
+                    c_take_chain(ring, chain, rows, batch[chain.name])
+                else:
+                    self.rings.take_chain(chain, rows, batch[chain.name])
         if discount is not None:
             batch["discount"] = discount
         return batch, windows, counts, lengths
@@ -204,23 +212,30 @@ cdef class Walker:
             read.windows, read.counts = scratch, NULL
         read.outs = <char**> calloc(1 + len(ring.columns), sizeof(char*))
         read.blocks = <Block*> calloc(1 + len(ring.columns), sizeof(Block))
-        if read.windows == NULL or read.outs == NULL or read.blocks == NULL:
-            free(scratch)
-            free(read.outs)
-            free(read.blocks)
+        read.walks = NULL
+        read.wholes = NULL
+        if self.rings is not None:
+            read.walks = <Walk*> calloc(self.rings.mask + 1, sizeof(Walk))
+            read.wholes = <const char**> malloc((1 + n) * sizeof(char*))
+        if (
+            read.windows == NULL or read.outs == NULL or read.blocks == NULL
+            or self.rings is not None and (read.walks == NULL or read.wholes == NULL)
+        ):
+            c_free(&read, scratch)
             raise MemoryError("no memory left to gather rows")
         for k in range(len(arrays)):
             read.outs[(<Column> columns[k]).place] = <char*> cnp.PyArray_DATA(
                 <cnp.ndarray> arrays[k]
             )
-        if n * ring.row_nbytes < UNLOCKED_NBYTES:
+        if self.rings is not None:
+            if n:
+                self.c_read_several(&read, n)
+        elif n * ring.row_nbytes < UNLOCKED_NBYTES:
             self.c_read(&read, n)
         else:
             with nogil:
                 self.c_read(&read, n)
-        free(scratch)
-        free(read.outs)
-        free(read.blocks)
+        c_free(&read, scratch)
         return 0
 
     cdef void c_read(self, Read* read, intp_t n) noexcept nogil:
@@ -238,7 +253,7 @@ cdef class Walker:
             following = min(n - start - count, CHUNK)
             c_fetch(self.ring, read.slots + start + count, following)
             windows = read.windows + start * width * read.is_whole
-            self.c_walk_chunk(walk, read, start, count, windows)
+            self.c_walk_chunk(self.ring, walk, read, start, count, windows)
             for number in range(self.ring.table.shape[0]):
                 if number == self.lead or read.outs[number] == NULL:
                     continue
@@ -253,13 +268,13 @@ cdef class Walker:
                     c_gather(out, column, row[STRIDE], row[NBYTES], read.last + start, count)
                 elif self.origins[number] == SUM_OF_SINGLES:
                     c_sum(
-                        windows + read.before, width, read.lengths + start, read.powers, column,
-                        row[STRIDE], row[NBYTES], True, count, out,
+                        read, False, windows + read.before, width, read.lengths + start, column,
+                        0, row[STRIDE], row[NBYTES], True, count, out,
                     )
                 else:
                     c_sum(
-                        windows + read.before, width, read.lengths + start, read.powers, column,
-                        row[STRIDE], row[NBYTES], False, count, out,
+                        read, False, windows + read.before, width, read.lengths + start, column,
+                        0, row[STRIDE], row[NBYTES], False, count, out,
                     )
             if read.discount != NULL:
                 for k in range(start, start + count):
@@ -281,31 +296,113 @@ cdef class Walker:
             count += 1
         c_gather_blocks(read.blocks, count, n)
 
+    cdef int c_read_several(self, Read* read, intp_t n) except -1:
+        """As ``c_read``, of rows of several rings, whose spans are those of ``Rings.c_look``."""
+        cdef Rings rings = self.rings
+        cdef Ring ring = rings.c_ring(read.slots[0] & rings.mask)  # all have the same layout
+        cdef intp_t number, place
+        cdef const intp_t* rows
+        read.spans, read.bits, read.mask = rings.spans, rings.bits, rings.mask
+        for number in range(rings.width):
+            if rings.spans[number].is_used:
+                read.walks[number] = c_walk_of(rings.c_ring(number))
+        if n * ring.row_nbytes < UNLOCKED_NBYTES:
+            self.c_read_chunks(ring, read, n)
+        else:
+            with nogil:
+                self.c_read_chunks(ring, read, n)
+        for place in range(ring.in_record, ring.table.shape[0]):
+            if read.outs[place] == NULL or self.origins[place] not in (OF_FIRST, OF_LAST):
+                continue
+            rows = read.slots if self.origins[place] == OF_FIRST else read.last
+            rings.c_fill_block(ring, read.outs[place], read.wholes, place, rows, n)
+        return 0
+
+    cdef void c_read_chunks(self, Ring ring, Read* read, intp_t n) noexcept nogil:
+        """Walk the windows of rows of several rings, and read what lies in records."""
+        cdef intp_t start = 0, count = min(n, CHUNK), following, k, place, origin
+        cdef intp_t width = read.before + 1 + read.after
+        cdef const Walk* walk
+        cdef const intp_t* row
+        cdef intp_t* windows
+        cdef const char* lasts[CHUNK]
+        c_fetch_several(ring, read, 0, count)
+        while start < n:
+            following = min(n - start - count, CHUNK)
+            c_fetch_several(ring, read, start + count, following)
+            windows = read.windows + start * width * read.is_whole
+            self.c_walk_chunk(ring, read.walks[0], read, start, count, windows)
+            for k in range(count):
+                lasts[k] = c_value(read, True, NULL, 0, read.last[start + k], ring.record_stride)
+            for place in range(ring.table.shape[0]):
+                if place == self.lead or read.outs[place] == NULL:
+                    continue
+                row, origin = &ring.table[place, 0], self.origins[place]
+                if origin in (SUM_OF_SINGLES, SUM_OF_DOUBLES):
+                    c_sum(
+                        read, True, windows + read.before, width, read.lengths + start, NULL,
+                        row[OFFSET], row[STRIDE], row[NBYTES], origin == SUM_OF_SINGLES, count,
+                        read.outs[place] + start * row[NBYTES],
+                    )
+                elif place < ring.in_record:
+                    c_gather_at(
+                        read.outs[place] + start * row[NBYTES],
+                        read.wholes + start if origin == OF_FIRST else lasts,
+                        row[OFFSET], row[NBYTES], count,
+                    )
+            if read.discount != NULL:
+                for k in range(start, start + count):
+                    walk = read.walks + (read.last[k] & read.mask)
+                    read.discount[k] = <float32_t> read.powers[read.lengths[k]]
+                    if walk.flags[(read.last[k] >> read.bits) * walk.stride] & TERMINATED:
+                        read.discount[k] = 0
+            start += count
+            count = following
+
     cdef void c_walk_chunk(
-        self, Walk walk, const Read* read, intp_t start, intp_t n, intp_t* windows
+        self, Ring ring, Walk walk, const Read* read, intp_t start, intp_t n, intp_t* windows
     ) noexcept nogil:
         """Walk the windows of a chunk, in a loop made for what there is to sum on the way."""
         cdef intp_t after = self.least_after
         cdef bint single = self.lead >= 0 and self.origins[self.lead] == SUM_OF_SINGLES
         cdef bint sums = self.lead >= 0 and read.outs[self.lead] != NULL
-        cdef intp_t stride = 0
+        cdef intp_t stride = 0, offset = 0
         cdef const intp_t* row
         cdef const char* column = NULL
         cdef char* out = NULL
         if sums:
-            row = &self.ring.table[self.lead, 0]
-            column, stride = <const char*> &self.ring.arena[0] + row[OFFSET], row[STRIDE]
+            row = &ring.table[self.lead, 0]
+            column, offset, stride = <const char*> &ring.arena[0] + row[OFFSET], row[OFFSET], row[STRIDE]
             out = read.outs[self.lead] + start * row[NBYTES]
-        if sums and single and not self.keeps:
-            c_walk(walk, read, after, start, n, windows, False, True, True, column, stride, out)
+        if read.walks != NULL and sums and single and not self.keeps:
+            c_walk(
+                walk, read, True, after, start, n, windows, False, True, True, NULL, offset, stride, out
+            )
+        elif read.walks != NULL:
+            c_walk(
+                walk, read, True, after, start, n, windows, self.keeps or not sums, sums, single, NULL,
+                offset, stride, out,
+            )
+        elif sums and single and not self.keeps:
+            c_walk(
+                walk, read, False, after, start, n, windows, False, True, True, column, 0, stride, out
+            )
         elif sums and not self.keeps:
-            c_walk(walk, read, after, start, n, windows, False, True, False, column, stride, out)
+            c_walk(
+                walk, read, False, after, start, n, windows, False, True, False, column, 0, stride, out
+            )
         elif sums and single:
-            c_walk(walk, read, after, start, n, windows, True, True, True, column, stride, out)
+            c_walk(
+                walk, read, False, after, start, n, windows, True, True, True, column, 0, stride, out
+            )
         elif sums:
-            c_walk(walk, read, after, start, n, windows, True, True, False, column, stride, out)
+            c_walk(
+                walk, read, False, after, start, n, windows, True, True, False, column, 0, stride, out
+            )
         else:
-            c_walk(walk, read, after, start, n, windows, True, False, False, column, stride, out)
+            c_walk(
+                walk, read, False, after, start, n, windows, True, False, False, column, 0, stride, out
+            )
 
 
 cdef float64_t[::1] c_powers(float64_t gamma, intp_t size):
@@ -333,16 +430,61 @@ cdef inline void c_put(char* to, float64_t number, bint single) noexcept nogil:
         memcpy(to, &number, sizeof(number))
 
 
+cdef void c_free(Read* read, intp_t* scratch) noexcept:
+    """Give back the memory of a read."""
+    free(scratch)
+    free(read.outs)
+    free(read.blocks)
+    free(read.walks)
+    free(read.wholes)
+
+
+cdef inline const char* c_value(
+    const Read* read, bint several, const char* column, intp_t offset, intp_t row, intp_t stride
+) noexcept nogil:
+    """The value of a row: in a column, or at an offset in the arena of one of several rings."""
+    if several:
+        return read.spans[row & read.mask].base + (offset + (row >> read.bits) * stride)
+    return column + row * stride
+
+
+cdef inline void c_fetch_several(
+    Ring ring, const Read* read, intp_t start, intp_t n
+) noexcept nogil:
+    """As ``c_fetch``, of rows of several rings; notes where their records lie."""
+    cdef intp_t k, i, zero = 0, size = ring.record_stride, rows = c_window_rows(ring)
+    cdef intp_t offset = ring.record_offset, step = ring.n_envs * size
+    cdef const Span* spans = read.spans
+    cdef intp_t mask = read.mask
+    cdef int bits = read.bits
+    cdef const char* record
+    for k in range(start, start + n):
+        record = spans[read.slots[k] & mask].base + (read.slots[k] >> bits) * size
+        read.wholes[k] = record
+        if step == size:
+            c_prefetch_rows(record + offset, size, size * rows, &zero, 1)
+            continue
+        for i in range(rows):
+            c_prefetch_rows(record + offset + i * step, size, size, &zero, 1)
+
+
 cdef inline void c_walk(
-    Walk walk, const Read* read, intp_t least_after, intp_t start, intp_t n, intp_t* windows,
-    bint keeps, bint sums, bint single, const char* column, intp_t stride, char* to,
+    Walk one, const Read* read, bint several, intp_t least_after, intp_t start, intp_t n,
+    intp_t* windows, bint keeps, bint sums, bint single, const char* column, intp_t offset,
+    intp_t stride, char* to,
 ) noexcept nogil:
     """Walk the windows of a chunk: their slots if ``keeps``, and the last rows of n-step returns.
 
     On the way the values of a column of one number are summed, if ``sums``. Without ``keeps`` a
-    window is the n-step return, and ``lengths`` and ``last`` alone are written.
+    window is the n-step return, and ``lengths`` and ``last`` alone are written. The rows of
+    ``several`` rings are walked along ``read.walks``, in place of the walk of one.
     """
     cdef Firsts by_flags = Firsts(NULL, 0)
+    cdef const Walk* walk = &one
+    cdef const Walk* walks = read.walks
+    cdef const Span* spans = read.spans
+    cdef intp_t mask = read.mask
+    cdef int bits = read.bits
     cdef const intp_t* slots = read.slots + start
     cdef const intp_t* steps = NULL if read.steps == NULL else read.steps + start
     cdef intp_t* counts = NULL if read.counts == NULL else read.counts + 2 * start
@@ -350,24 +492,28 @@ cdef inline void c_walk(
     cdef intp_t* last = read.last + start
     cdef const float64_t* powers = read.powers
     cdef intp_t ahead = read.before, behind = read.after, width = ahead + 1 + behind
-    cdef intp_t k, slot, before = 0, count, length, most = read.most, after = behind
-    cdef intp_t nbytes = 4 if single else 8
+    cdef intp_t k, i, slot, before = 0, count, length, most = read.most, after = behind
+    cdef intp_t nbytes = 4 if single else 8, number = 0
     cdef intp_t* out = windows + ahead
     cdef float64_t total = 0.0
     cdef Cursor at
     for k in range(n):
         slot = slots[k]
-        at = c_cursor(&walk, slot)
+        if several:
+            number = slot & mask
+            slot, column = slot >> bits, spans[number].base + offset
+            one = walks[number]  # a copy: what is written in between cannot be part of it
+        at = c_cursor(walk, slot)
         if keeps:
             out[0] = slot
-            before = c_rows_before(&walk, at, ahead, by_flags, out)
+            before = c_rows_before(walk, at, ahead, by_flags, out)
         if steps != NULL:
             most = steps[k]
             after = max(least_after, most - 1)
         if sums:
             total = c_number(column + slot * stride, single)
         count = 0
-        while count < after and c_forward_in_episode(&walk, &at, by_flags):
+        while count < after and c_forward_in_episode(walk, &at, by_flags):
             slot = at.slot
             count += 1
             if keeps:
@@ -380,11 +526,14 @@ cdef inline void c_walk(
             length = most
             slot = out[length - 1]
         lengths[k] = length
-        last[k] = slot
+        last[k] = slot << bits | number if several else slot
         if sums and length == 1:  # its value, to the last bit
             memcpy(to + k * nbytes, column + slot * stride, nbytes)
         elif sums:
             c_put(to + k * nbytes, total, single)
+        if several and keeps:
+            for i in range(-before, count + 1):
+                out[i] = out[i] << bits | number
         if keeps and counts != NULL:
             counts[2 * k], counts[2 * k + 1] = before, count
             c_repeat(out, -ahead, -before, out[-before])
@@ -393,8 +542,8 @@ cdef inline void c_walk(
 
 
 cdef inline void c_sum(
-    const intp_t* windows, intp_t width, const intp_t* lengths, const float64_t* powers,
-    const char* column, intp_t stride, intp_t nbytes, bint single, intp_t n, char* out,
+    const Read* read, bint several, const intp_t* windows, intp_t width, const intp_t* lengths,
+    const char* column, intp_t offset, intp_t stride, intp_t nbytes, bint single, intp_t n, char* out,
 ) noexcept nogil:
     """Discounted sums of a column over n-step returns.
 
@@ -403,18 +552,20 @@ cdef inline void c_sum(
     """
     cdef intp_t k, i, item, length, size = 4 if single else 8, items = nbytes // size
     cdef float64_t total
+    cdef const float64_t* powers = read.powers
     cdef const char* value
     for k in range(n):
         length = lengths[k]
         if length == 1:
-            memcpy(out, column + windows[0] * stride, nbytes)
+            memcpy(out, c_value(read, several, column, offset, windows[0], stride), nbytes)
         else:
             for item in range(items):
-                value = column + item * size
-                total = c_number(value + windows[0] * stride, single)
+                value = c_value(read, several, column, offset, windows[0], stride)
+                total = c_number(value + item * size, single)
                 for i in range(1, length):
                     if powers[i] != 0.0:  # otherwise infinite rewards would make it NaN
-                        total += powers[i] * c_number(value + windows[i] * stride, single)
+                        value = c_value(read, several, column, offset, windows[i], stride)
+                        total += powers[i] * c_number(value + item * size, single)
                 c_put(out + item * size, total, single)
         windows += width
         out += nbytes

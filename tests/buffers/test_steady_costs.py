@@ -227,8 +227,8 @@ def test_whether_an_episode_begins_behind_a_pause() -> None:
     slots = np.full(32, ROWS - 17, np.intp)
     assert case.tell(slots).all()
     assert ratio(
-        lambda: take_sequences(usual, slots, frozenset()),
-        lambda: take_sequences(case, slots, frozenset()),
+        lambda: take_sequences([(usual, slots, None)], len(slots), frozenset()),
+        lambda: take_sequences([(case, slots, None)], len(slots), frozenset()),
     ) < 4  # fmt: skip
 
 

@@ -198,7 +198,7 @@ def test_every_start_in_turn(n_envs: int) -> None:
     for across in (False, True):
         starts = Starts(rb._episodes, rows=9, least=9 if across else 1, across=across, stride=1)
         slots = np.sort(starts.slots())
-        found = take_sequences(starts, slots, frozenset())
+        found = take_sequences([(starts, slots, None)], len(slots), frozenset())
         assert found is not None
         batch, marks, _ = found
         assert ((batch["x"][:, 0] - 1) % 60).tolist() == slots.tolist()
@@ -211,11 +211,11 @@ def test_what_is_no_sequence() -> None:
     rb = ReplayBuffer(10, {"x": {"shape": (), "dtype": "i8"}, "done": {}}, seed=0)
     rb.add(x=np.arange(6), done=np.zeros(6))
     starts = Starts(rb._episodes, rows=3, least=1, across=False, stride=1)
-    assert take_sequences(starts, np.array([0, 3], np.intp), frozenset()) is not None
+    assert take_sequences([(starts, np.array([0, 3], np.intp), None)], 2, frozenset()) is not None
     with pytest.raises(IndexError, match="10"):
-        take_sequences(starts, np.array([10], np.intp), frozenset())
+        take_sequences([(starts, np.array([10], np.intp), None)], 1, frozenset())
     with pytest.raises(TypeError, match="intp"):
-        take_sequences(starts, np.array([1], np.int32), frozenset())
+        take_sequences([(starts, np.array([1], np.int32), None)], 1, frozenset())
 
 
 def test_large_batches_use_memory_again() -> None:

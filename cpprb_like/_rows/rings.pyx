@@ -1,0 +1,474 @@
+"""``Rings``: rows of several rings of one layout, numbered through and read as those of one ring.
+
+The number of a row is its slot, and in the low bits the number of its ring. Stored values of several
+rings are copied in one pass, each row to its place. Compiled because it looks at every row that is
+read. Not here: rows of one ring (``gather``), how rings come and grow (``processes``), and the
+windows around rows (``views._walker``).
+"""
+
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+
+from cpprb_like._machine.aligned cimport c_numbers
+from cpprb_like._c.arrays cimport c_check_array
+from cpprb_like._machine.blocks cimport Values, c_gather_values_beside_actors
+from cpprb_like._c.copying cimport c_gather_at, c_prefetch_rows
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._core cimport (
+    CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring,
+)
+from cpprb_like._rows.chained cimport Chain, c_close
+from cpprb_like._rows.column cimport Column
+from cpprb_like._rows.gather cimport c_check_arrays, c_new_array
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    READ_CHUNK = 32          # rows whose records are fetched while those before are copied
+    UNLOCKED_NBYTES = 32768  # smaller gathers keep the lock: taking it back costs more
+
+
+cdef class Rings:
+    """Rings that other processes write, as one; subclasses put them.
+
+    One thread at a time may call it.
+
+    Parameters
+    ----------
+    width : int
+        Rings, at most.
+    layout : Ring
+        A ring with the same fields, which stands for all as long as there is none.
+    capacity : int
+        Slots of each ring.
+    """
+
+    def __cinit__(self, intp_t width, Ring layout not None, intp_t capacity):
+        if width < 1:
+            raise ValueError(f"width: expected at least 1, got {width}")
+        self.width = width
+        self.layout = layout
+        self.capacity = capacity
+        self.bits = (width - 1).bit_length()
+        self.mask = (<intp_t> 1 << self.bits) - 1
+        self.rings = [None] * width
+        self.late = -1
+        self.spans = <Span*> calloc(self.mask + 1, sizeof(Span))
+        if self.spans == NULL:
+            raise MemoryError("no memory left for a learner")
+
+    def __dealloc__(self):
+        free(self.spans)
+
+    @property
+    def n_envs(self):
+        """Streams of each ring."""
+        return self.layout.n_envs
+
+    @property
+    def lookahead(self):
+        """As that of each ring."""
+        return self.layout.lookahead
+
+    @property
+    def columns(self):
+        """Columns of all fields: see ``Ring.columns``. Where they lie, each ring says itself."""
+        return self.layout.columns
+
+    @property
+    def stored_columns(self):
+        """Those that are stored as they are."""
+        return self.layout.stored_columns
+
+    @property
+    def chains(self):
+        """The chained fields of the layout, by their names."""
+        return self.layout.chains
+
+    cdef Ring c_ring(self, intp_t number):
+        """The ring of a number; there is one."""
+        return <Ring> self.rings[number]
+
+    cdef void c_look(self) noexcept:
+        """Note where the rows of each ring are now."""
+        cdef intp_t number
+        cdef Ring ring
+        cdef Span* span
+        for number in range(self.width):
+            span = self.spans + number
+            span.stored = 0
+            span.is_used = False
+            if self.rings[number] is None:
+                continue
+            ring = self.c_ring(number)
+            span.base = <const char*> &ring.arena[0]
+            span.stride = ring.record_stride
+            span.stored = ring.c_stored()
+            span.capacity = ring.capacity
+            span.head = <intp_t> (ring.state[WRITTEN] % ring.capacity)
+            span.start = ring.state[WRITTEN] - span.head
+            span.clears, span.edits = ring.state[CLEARS], ring.live_edits
+            span.changes = ring.seen
+
+    cdef int c_check_rows(self, rows, const char** records) except -1:
+        """Raise unless these are numbers of rows, in a dense 1-d array of intp; see ``c_look``.
+
+        Where the records lie is noted, counted from the first byte of ``c_record``.
+        """
+        c_check_array(rows, "rows", cnp.NPY_INTP, -1)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
+        cdef intp_t k, slot, mask = self.mask, wrong = -1
+        cdef int bits = self.bits
+        cdef Span* span
+        self.c_look()
+        for k in range(cnp.PyArray_DIM(rows, 0)):
+            span = self.spans + (values[k] & mask)
+            slot = values[k] >> bits
+            if <size_t> slot >= <size_t> span.stored:  # so is a negative one
+                wrong = k
+            span.is_used = True
+            if records != NULL:
+                records[k] = span.base + slot * span.stride
+        if wrong >= 0:
+            raise IndexError(f"rows[{wrong}]: no row has the number {values[wrong]}")
+        return 0
+
+    cdef int64_t c_row(self, intp_t row) noexcept nogil:
+        """The row id, in its ring, of a row that was checked."""
+        return c_row_of(self.spans + (row & self.mask), row >> self.bits)
+
+    def handles(self, cnp.ndarray rows not None):
+        """What names these rows for ever: their handles, with the number of the ring in the low bits."""
+        self.c_check_rows(rows, NULL)
+        return self.c_handles(rows)
+
+    cdef cnp.ndarray c_handles(self, cnp.ndarray rows):
+        """As ``handles``, of rows that were drawn since all rings were followed."""
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
+        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0), number, mask = self.mask
+        cdef int bits = self.bits
+        cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INT64)
+        cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(found)
+        cdef Ring ring
+        self.c_look()
+        for number in range(self.width):
+            if self.rings[number] is not None:
+                ring = self.c_ring(number)
+                self.spans[number].handles = ring.state[HANDLE_BASE] + ring.span
+        for k in range(n):
+            number = values[k] & mask
+            out[k] = (self.spans[number].handles + self.c_row(values[k])) << bits | number
+        return found
+
+    # ------------------------------------------------------------------ moments
+
+    def now(self):
+        """Where the rows of each ring are now: the argument of ``holds``."""
+        self.c_look()
+        return PyBytes_FromStringAndSize(<char*> self.spans, (self.mask + 1) * sizeof(Span))
+
+    def holds(self, bytes moment not None, cnp.ndarray rows not None):
+        """Whether these rows are as they were at a moment; ``late`` is a ring that lost one, or -1."""
+        c_check_array(rows, "rows", cnp.NPY_INTP, -1)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
+        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
+        cdef Span* spans = <Span*> malloc((self.mask + 1) * sizeof(Span))
+        if spans == NULL:
+            raise MemoryError("no memory left to look at rows")
+        memcpy(spans, PyBytes_AS_STRING(moment), (self.mask + 1) * sizeof(Span))
+        for k in range(n):
+            spans[values[k] & self.mask].is_used = True
+        self.late = self.c_overtaken(spans, values, n)
+        free(spans)
+        return self.late < 0
+
+    def is_now(self, bytes moment not None):
+        """Whether all rows of all rings are as they were at a moment."""
+        cdef const Span* spans = <const Span*> PyBytes_AS_STRING(moment)
+        cdef intp_t number
+        cdef Ring ring
+        for number in range(self.width):
+            if self.rings[number] is not None:
+                ring = self.c_ring(number)
+                if (
+                    ring.c_bound() > spans[number].start + spans[number].head - spans[number].stored
+                    or ring.live[EDITS] != spans[number].edits
+                    or ring.live[CLEARS] != spans[number].clears
+                    or ring.changes[0] != spans[number].changes
+                ):
+                    return False
+        return True
+
+    # ------------------------------------------------------------------ rows
+
+    def split(self, cnp.ndarray rows not None):
+        """Rows by ring: a list of its number, the places of its rows among these, and their slots.
+
+        A negative number of a row names none, and is left out.
+        """
+        c_check_array(rows, "rows", cnp.NPY_INTP, -1)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
+        cdef intp_t k, number, start = 0, n = cnp.PyArray_DIM(rows, 0)
+        cdef cnp.ndarray places = c_numbers(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray slots = c_numbers(1, &n, cnp.NPY_INTP)
+        cdef intp_t* stops = <intp_t*> calloc(self.mask + 2, sizeof(intp_t))
+        cdef list found = []
+        if stops == NULL:
+            raise MemoryError("no memory left to part rows")
+        for k in range(n):
+            stops[(values[k] & self.mask) + 1] += values[k] >= 0
+        for number in range(self.mask):
+            stops[number + 1] += stops[number]
+        for k in range(n):
+            number = values[k] & self.mask
+            if values[k] >= 0:
+                (<intp_t*> cnp.PyArray_DATA(places))[stops[number]] = k
+                (<intp_t*> cnp.PyArray_DATA(slots))[stops[number]] = values[k] >> self.bits
+                stops[number] += 1
+        for number in range(self.mask + 1):  # now each is where the rows of its ring stop
+            if stops[number] > start:
+                found.append((number, places[start:stops[number]], slots[start:stops[number]]))
+            start = stops[number]
+        free(stops)
+        return found
+
+    def flags_at(self, cnp.ndarray rows not None):
+        """The flags of rows: see ``Ring.flags_at``."""
+        self.c_check_rows(rows, NULL)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
+        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
+        cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_UINT8)
+        for k in range(n):
+            (<uint8_t*> cnp.PyArray_DATA(found))[k] = (
+                self.c_ring(values[k] & self.mask).c_flags(values[k] >> self.bits)[0]
+            )
+        return found
+
+    def absent_at(self, cnp.ndarray rows not None):
+        """Which rows cannot be drawn: see ``Ring.absent_at``."""
+        self.c_check_rows(rows, NULL)
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
+        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
+        cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_BOOL)
+        for k in range(n):
+            (<uint8_t*> cnp.PyArray_DATA(found))[k] = not (
+                self.c_ring(values[k] & self.mask).c_can_draw(values[k] >> self.bits)
+            )
+        return found
+
+    # ------------------------------------------------------------------ reading
+
+    def take(self, rows, list arrays=None, tuple columns=None):
+        """The values of columns at the given rows, by name.
+
+        See ``gather.take``; chained columns are read, too. ``columns`` are some of ``columns``, or
+        of those of any ring, as all have the same layout.
+        """
+        return self.c_take(rows, arrays, self.layout.columns if columns is None else columns)
+
+    def take_chain(self, Chain chain not None, rows, cnp.ndarray out not None):
+        """See ``gather.take_chain``."""
+        self.c_take(rows, [out], (self.layout.c_column(chain.name),))
+
+    cdef dict c_take(self, rows, list arrays, tuple columns):
+        """As ``take``."""
+        c_check_array(rows, "rows", cnp.NPY_INTP, -1)
+        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
+        cdef const char** records = <const char**> malloc((1 + 2 * n) * sizeof(char*))
+        if records == NULL:
+            raise MemoryError("no memory left to gather rows")
+        try:
+            self.c_check_rows(rows, records)
+            if arrays is None:
+                arrays = [None] * len(columns)
+                for k in range(len(columns)):
+                    arrays[k] = c_new_array(self.layout, <Column> columns[k], n)
+            else:
+                c_check_arrays(arrays, columns, n)
+            if n:
+                self.c_fill(arrays, columns, <const intp_t*> cnp.PyArray_DATA(rows), n, records)
+        finally:
+            free(records)
+        cdef dict batch = {}
+        for k in range(len(arrays)):
+            batch[(<Column> columns[k]).name] = arrays[k]
+        return batch
+
+    cdef void c_point(
+        self, intp_t place, const intp_t* rows, intp_t n, const char** values
+    ) noexcept:
+        """Note where the values of a stored column lie, of rows that were checked.
+
+        A negative row has no value, and its place stays.
+        """
+        cdef intp_t k, offset = 0, stride = -1
+        cdef Ring ring
+        for k in range(n):
+            if rows[k] < 0:
+                continue
+            if stride < 0:  # all rings have one layout
+                ring = self.c_ring(rows[k] & self.mask)
+                offset, stride = ring.table[place, OFFSET], ring.table[place, STRIDE]
+            values[k] = (
+                self.spans[rows[k] & self.mask].base + (offset + (rows[k] >> self.bits) * stride)
+            )
+
+    cdef int c_fill(
+        self, list arrays, tuple columns, const intp_t* rows, intp_t n, const char** records
+    ) except -1:
+        """Gather rows that were checked into dense arrays of the right size.
+
+        ``records`` are where their records lie, and room for as many more.
+        """
+        cdef Ring ring = self.c_ring(rows[0] & self.mask)  # all have the same layout
+        cdef intp_t k, stored = ring.table.shape[0]
+        cdef Column column
+        cdef char* out
+        cdef char** outs = <char**> calloc(1 + stored, sizeof(char*))
+        if outs == NULL:
+            raise MemoryError("no memory left to gather rows")
+        for k in range(len(arrays)):
+            column = <Column> columns[k]
+            if column.place < stored:
+                outs[column.place] = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[k])
+        c_fill_records(ring, outs, records, n)
+        for k in range(ring.in_record, stored):
+            if outs[k] != NULL:
+                self.c_fill_block(ring, outs[k], records + n, k, rows, n)
+        free(outs)
+        for k in range(len(arrays)):
+            column = <Column> columns[k]
+            if column.place >= stored:
+                out = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[k])
+                self.c_fill_chain(ring, out, column.place, rows, n)
+        return 0
+
+    cdef void c_fill_block(
+        self, Ring ring, char* out, const char** wholes, intp_t place, const intp_t* rows, intp_t n
+    ) noexcept:
+        """Gather a column that lies in a block of its own; ``wholes`` has room for n."""
+        cdef Values values
+        self.c_point(place, rows, n, wholes)
+        values.out, values.wholes, values.frames = out, wholes, NULL
+        values.nbytes, values.depth, values.outer, values.inner = ring.table[place, NBYTES], 1, 1, 0
+        if n * values.nbytes < UNLOCKED_NBYTES:
+            c_gather_values_beside_actors(&values, n)
+        else:
+            with nogil:
+                c_gather_values_beside_actors(&values, n)
+
+    cdef int c_fill_chain(
+        self, Ring ring, char* out, intp_t place, const intp_t* rows, intp_t n
+    ) except -1:
+        """Gather a chained field: each ring says where its values lie, and all are copied at once."""
+        cdef intp_t k, number, found, count = 0
+        cdef Values values
+        cdef Chain chain
+        cdef list held = []
+        while (<Chain> ring.chains[count]).place != place:
+            count += 1
+        cdef int64_t* ids = <int64_t*> malloc((1 + n) * (sizeof(int64_t) + sizeof(intp_t)))
+        cdef intp_t* places = <intp_t*> (ids + n)
+        if ids == NULL:
+            raise MemoryError("no memory left to gather rows")
+        try:
+            (<Chain> ring.chains[count]).c_open(&values, out, n)
+        except MemoryError:
+            free(ids)
+            raise
+        for number in range(self.width):
+            if not self.spans[number].is_used:
+                continue
+            found = 0
+            for k in range(n):
+                if rows[k] & self.mask == number:
+                    ids[found], places[found] = self.c_row(rows[k]), k
+                    found += 1
+            ring = self.c_ring(number)
+            chain = <Chain> ring.chains[count]
+            held.append(chain.c_held())
+            chain.c_aim(ids, places, found, ring.state[WRITTEN], &values)
+        with nogil:
+            c_gather_values_beside_actors(&values, n)
+        c_close(&values)
+        free(ids)
+        return 0
+
+    cdef intp_t c_overtaken(self, Span* spans, const intp_t* rows, intp_t n) noexcept:
+        """A ring of which one of the rows has been written over since it was followed, or -1.
+
+        If there is none, all that was read of these rows is as it was at that time. ``spans`` are
+        those of ``c_look`` at that time. A ring that was followed again since, and has chains, is
+        one of those that were written over: chains know the rows that they followed last.
+        """
+        cdef intp_t k, number, found = -1
+        cdef bint any_bound = False
+        cdef Span* span
+        cdef Ring ring
+        cdef Chain chain
+        for number in range(self.width):
+            span = spans + number
+            if not span.is_used:
+                continue
+            ring = self.c_ring(number)
+            span.bound = ring.c_bound()
+            any_bound |= span.bound > span.start + span.head - span.stored
+        for k in range(n if any_bound else 0):
+            span = spans + (rows[k] & self.mask)
+            if c_row_of(span, rows[k] >> self.bits) < span.bound:
+                found = rows[k] & self.mask
+        for number in range(self.width):
+            span = spans + number
+            if span.is_used:
+                ring = self.c_ring(number)
+                if (
+                    ring.live[EDITS] != span.edits or ring.live[CLEARS] != span.clears
+                    or ring.changes[0] != span.changes
+                ):
+                    found = number
+                for chain in ring.chains:
+                    if (
+                        not chain.c_promises_hold()
+                        or ring.state[WRITTEN] != span.start + span.head
+                    ):
+                        found = number
+        return found
+
+
+cdef inline int64_t c_row_of(const Span* span, intp_t slot) noexcept nogil:
+    """The row id of a slot."""
+    return span.start + slot - (0 if slot < span.head else span.capacity)
+
+
+cdef void c_fill_records(Ring ring, char** outs, const char** records, intp_t n) noexcept:
+    """Gather the columns of records, all of them of some rows before the next rows are fetched.
+
+    Shared memory has pages of 4 kB as a rule, and a processor knows where some 64 of them are.
+    """
+    cdef intp_t k, start = 0, count = min(n, READ_CHUNK), following
+    cdef intp_t first = ring.record_offset, size = ring.record_stride
+    c_fetch_records(records, first, size, count)
+    while start < n:
+        following = min(n - start - count, READ_CHUNK)
+        c_fetch_records(records + start + count, first, size, following)
+        for k in range(ring.in_record):
+            if outs[k] != NULL:
+                c_gather_at(
+                    outs[k] + start * ring.table[k, NBYTES], records + start,
+                    ring.table[k, OFFSET], ring.table[k, NBYTES], count,
+                )
+        start += count
+        count = following
+
+
+cdef inline void c_fetch_records(
+    const char** records, intp_t first, intp_t size, intp_t n
+) noexcept nogil:
+    """Ask for the cache lines of records."""
+    cdef intp_t k, zero = 0
+    for k in range(n):
+        c_prefetch_rows(records[k] + first, size, size, &zero, 1)
