@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._core import Ring
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._machine.forks import BUFFER, OneProcess, tell, watch
 from cpprb_like._machine.waiting import EDIT_PATIENCE, PAUSE, wait_until
@@ -48,6 +49,8 @@ class FollowedShards:
         The generator of the draws.
     options : RowOptions
         Options of the buffer of a shard.
+    layout : Ring
+        A ring with the fields of a shard.
 
     Attributes
     ----------
@@ -74,13 +77,14 @@ class FollowedShards:
         sampler: Sampler,
         rng: np.random.Generator,
         options: RowOptions,
+        layout: Ring,
     ) -> None:
         self.folder = folder
         self.paths = paths
         self.rng = rng
         self.options = options
         self.readers: list[Reader | None] = [None] * len(paths)
-        self.group = Followers(len(paths))
+        self.group = Followers(len(paths), layout, options.layout().capacity)
         self.draws = Draws(sampler, self.group)
         self.gate: SampleGate | None = None
         self.heard: bytes | None = None

@@ -7,6 +7,7 @@ from typing_extensions import Self
 
 from cpprb_like._core import Ring
 from cpprb_like._rows.column import Column
+from cpprb_like._rows.rings import Rings
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._parts import Parts
 from cpprb_like.processes._draws import Draws
@@ -38,12 +39,8 @@ class Follower:
     def leave_out(self, row: int) -> None: ...
 
 @final
-class Followers:
-    width: int
+class Followers(Rings):
     names: Parts
-    bits: int
-    late: int
-    def __new__(cls, width: int) -> Self: ...
     def put(self, number: int, follower: Follower) -> None: ...
     def follow(self) -> list[int]: ...
     def leave_out(self, number: int) -> None: ...
@@ -52,7 +49,6 @@ class Followers:
     def __len__(self) -> int: ...
     @property
     def stored(self) -> int: ...
-    def handles(self, rows: NDArray[np.intp]) -> NDArray[np.int64]: ...
 
 def attempt(
     group: Followers,

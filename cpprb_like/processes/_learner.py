@@ -115,7 +115,8 @@ class Learner(Sharded):
         self._options = options
         self._model = self._model_of(options.n_envs)
         counts = UpdateCounts(folder.path, number)
-        followed = self.FOLLOWED(folder.path, shards, sampler, self.rng, options)
+        layout = self._model.ring
+        followed = self.FOLLOWED(folder.path, shards, sampler, self.rng, options, layout)
         super().__init__(followed, sampler, counts)
         counts.tell(0, 0)
         self._check_size = self._model._check_batch_size

@@ -152,13 +152,14 @@ def test_distinct_rows_of_huge_shards_are_uniform(scale: int) -> None:
     """Also of more rows than NumPy's hypergeometric distribution takes."""
     counts, n, trials = [3 * scale, 0, scale, 6 * scale], 5, 4000
     rng = np.random.default_rng(0)
+    group = Followers(4, ReplayBuffer(1, {"x": {}}).ring, 1)
     found = np.zeros(4)
 
     def draw(number: int, k: int) -> Array:
         return rng.choice(counts[number], k, replace=False, shuffle=False)
 
     for _ in range(trials):
-        rows = draw_distinct_of(Followers(4), counts, draw, n, rng)
+        rows = draw_distinct_of(group, counts, draw, n, rng)
         assert len({*rows.tolist()}) == n
         found += np.bincount(rows & 3, minlength=4)
     expected = trials * n * np.array(counts) / sum(counts)
