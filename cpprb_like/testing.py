@@ -902,7 +902,7 @@ class _LayerStage:
     def _read(self, view: View, slots: Slots, fields: Any = None) -> dict[str, NDArray[Any]]:
         """The batch of a view at these slots; an exception of a hook is a broken promise."""
         try:
-            found = view.read_at(slots, fields, located=False)
+            found = view.read_at(slots, fields)
         except Exception as error:
             where = f"it raised {type(error).__name__} for {len(slots)} rows: {error}"
             raise _broken(self.where, MADE, where) from error

@@ -23,8 +23,6 @@ from cpprb_like._rows.chained cimport Chain, c_close
 from cpprb_like._rows.column cimport Column
 from cpprb_like._rows.gather cimport c_check_arrays, c_new_array
 
-import numpy as np
-
 cnp.import_array()
 
 cdef enum:

@@ -148,19 +148,17 @@ class View(Source):
                 self.draws += 1
                 return batch
 
-    def read_at(
-        self, slots: Slots, fields: str | Iterable[str] | None, *, located: bool
-    ) -> Batch | None:
+    def read_at(self, slots: Slots, fields: str | Iterable[str] | None) -> Batch | None:
         """What the layers make of rows that the caller chose, each of which can be drawn.
 
         Returns None if rows were seen to go away since. The caller checks with ``ring.holds``
-        whether all are still there. ``located`` adds ``row_indexes`` of sequences.
+        whether all are still there.
         """
         plan = self._all
         columns = read_columns(fields, plan.now.ring.columns)
         if columns is not None:
             plan = plan.now.plan(columns)
-        one = Reading(plan, lambda: (slots, {}), len(slots), None, self.draws, located=located)
+        one = Reading(plan, lambda: (slots, {}), len(slots), None, self.draws, located=False)
         found = one.attempt()
         return found[1] if found is not None and one.write(found[1]) else None
 

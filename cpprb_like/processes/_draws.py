@@ -1,7 +1,7 @@
 """Draws of a learner from the rows of all its shards, by one sampler.
 
 Not here: which rows of several rings are drawn (``_together``, ``samplers``), and reading them
-(``_sharded``).
+(``_learner``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``FollowedShards``: the shards of a replay, as one learner follows them.
 
 New rows are taken in; shards in an edit are waited for, or set right if their process has ended.
-Not here: the rows of one shard (``_shards``), and batches (``_sharded``).
+Not here: the rows of one shard (``_shards``), and batches (``_learner``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from cpprb_like._core import Ring
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._machine.forks import BUFFER, OneProcess, tell, watch
 from cpprb_like._machine.waiting import EDIT_PATIENCE, PAUSE, wait_until
+from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.limiters._gates import SampleGate
-from cpprb_like.processes._draws import Draws, RowNumbers
+from cpprb_like.processes._draws import Drawn, DrawRows, Draws, RowNumbers
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import said_by
 from cpprb_like.processes._followers import Followers
@@ -32,6 +33,7 @@ __all__ = ["FollowedShards"]
 
 FORKED = "the learner belongs to the parent process; make one in this process: replay.learner()"
 EDITING = 1e-3  # seconds that an edit may take before its process is looked after
+MOST_DRAWN = 64  # times the rows of a batch, in a try that leaves out some
 
 
 class FollowedShards:
@@ -68,6 +70,10 @@ class FollowedShards:
     follows_at_once : bool
         Whether ``Followers.follow``, and ``look_at``, do all that ``follow`` does, if there are no
         priorities to hear. They do unless a shard is missing, fresh or stuck.
+    limits : dict
+        Of shards that have just lost rows: the oldest row that ``draw`` may give.
+    drawn : ndarray or None
+        The rows that ``draw`` gave last.
     """
 
     def __init__(
@@ -94,6 +100,8 @@ class FollowedShards:
         self._stuck: set[int] = set()  # shards in an edit that did not end in time
         self._fresh: set[int] = set()  # new shards, whose rows were not followed yet
         self.follows_at_once = False
+        self.limits: dict[int, int] = {}
+        self.drawn: RowNumbers | None = None
         self._mended_at = -PAUSE
         self.lock: threading.RLock | OneProcess = threading.RLock()
         watch(self.lock, BUFFER)
@@ -119,6 +127,15 @@ class FollowedShards:
     def has_priorities_to_hear(self) -> bool:
         """Whether rows came with priorities that were not read yet."""
         return self._first.counts() != self.heard
+
+    def take_in(self) -> None:
+        """As ``follow``, which does not do what is not needed."""
+        if self.follows_at_once and (self.heard is None or not self.has_priorities_to_hear()):
+            busy = self.group.follow()
+            if busy:
+                self.look_at(busy)
+        else:
+            self.follow()
 
     def follow(self) -> None:
         """Take in the rows that were published since the last call.
@@ -214,7 +231,41 @@ class FollowedShards:
 
     # ------------------------------------------------------------------ rows that are written over
 
-    def oldest_of(self, margins: Mapping[int, int]) -> dict[int, int]:
+    def pass_over(self, margins: Mapping[int, int]) -> None:
+        """Have ``draw`` keep so far from the rows of these shards that are written over now."""
+        self.limits, self.drawn = self._oldest_of(margins), None
+
+    def draw(self, choose: DrawRows, options: SampleOptions, n: int) -> Drawn:
+        """Draw n rows by ``choose``, none of them older than ``limits``.
+
+        Older rows are not hidden, as they can be drawn again when the actors pause: more than n
+        rows are drawn, and these are left out.
+        """
+        if not self.limits:
+            self.drawn, extra = choose(self.rng, options, n)
+            return self.drawn, extra
+        total = len(self.group)
+        most = MOST_DRAWN * n if options.replace else total
+        old = sum(
+            limit - self.reader(number).follower.first for number, limit in self.limits.items()
+        )
+        count = min(most, max(n, 2 * n * total // max(1, total - old)))
+        noted = self.draws.noted()
+        while True:
+            rows, extra = choose(self.rng, options, count)
+            beyond = np.flatnonzero(self.are_beyond(self.limits, rows))
+            if len(beyond) >= n:
+                break
+            if count >= most:
+                raise NotEnoughDataError(f"cannot sample {n} rows: others are written over")
+            self.draws.put_back(noted)
+            count = min(2 * count, most)
+        if len(beyond) > n:
+            beyond = self.rng.choice(beyond, n, replace=False)
+        self.drawn = rows[beyond]
+        return self.drawn, {name: values[beyond] for name, values in extra.items()}
+
+    def _oldest_of(self, margins: Mapping[int, int]) -> dict[int, int]:
         """The oldest row of each of these shards that is so far from those written over now."""
         limits = {}
         for number, margin in margins.items():
@@ -226,7 +277,7 @@ class FollowedShards:
     def are_beyond(self, limits: Mapping[int, int], rows: RowNumbers) -> NDArray[np.bool_]:
         """Which rows are not older than the limits of their shards."""
         found = np.full(len(rows), True)
-        for number, places, slots in self.group.names.split(rows):
+        for number, places, slots in self.group.split(rows):
             if number in limits:
                 found[places] = self.reader(number).ring.row_ids(slots) >= limits[number]
         return found

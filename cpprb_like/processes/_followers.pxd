@@ -38,10 +38,3 @@ cdef class Followers(Rings):
 
     cdef bint c_is_usable(self, intp_t number) noexcept
     cdef list c_follow(self)
-    cdef list c_parts(self, ndarray rows, intp_t* places)
-    cdef dict c_read_parts(
-        self, ndarray rows, list readers, names, bint located, dict arrays, intp_t* late
-    )
-    cdef dict c_join(
-        self, list parts, const intp_t* rows, const intp_t* places, intp_t n, dict arrays
-    )

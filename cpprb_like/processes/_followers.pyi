@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -58,9 +58,8 @@ def attempt(
     rng: np.random.Generator,
     options: SampleOptions,
     n: int,
-    columns: tuple[Column, ...] | None,
-    readers: Sequence[Any],
-    names: tuple[str, ...] | None,
-    arrays: dict[str, NDArray[Any]] | None,
+    columns: tuple[Column, ...],
+    take: Callable[..., dict[str, NDArray[Any]]] | None,
+    arrays: list[NDArray[Any]] | None,
     draws: Draws | None,
 ) -> dict[str, NDArray[Any]] | None: ...

@@ -6,23 +6,19 @@ Between two calls nothing changes but bytes of rows, and ``Ring.holds`` says whe
 read were still there: a row may be read until the other process reserves its place for a newer one.
 Nothing is written to the shared memory, and no call waits for the writer.
 
-``Followers`` are several of them. A row has a number: its slot, and in the low bits which ring it is
-in. Stored values of several rings are copied in one pass, each row to its place. What is computed of
-the rows around each is read ring by ring, and then put in its places.
+``Followers`` are several of them.
 
 Compiled because every draw of a learner follows, reads and checks. Not here: where the memory is from
 (``_shards``), what the writer does for its followers (``_core``), which rows are drawn
-(``_together``), and further tries when rows were written over while they were read (``_sharded``).
+(``_together``), and further tries when rows were written over while they were read (``_learner``).
 """
 
 cimport cython
 cimport numpy as cnp
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
 
-from cpprb_like._machine.aligned cimport c_aligned, c_empty, c_numbers
+from cpprb_like._machine.aligned cimport c_aligned, c_numbers
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._c.copying cimport c_gather_at, c_move
+from cpprb_like._c.copying cimport c_move
 from cpprb_like._c.fences cimport c_read_fence
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
@@ -30,10 +26,8 @@ from cpprb_like._core cimport (
     Ring,
 )
 from cpprb_like._rows.chained cimport Chain
-from cpprb_like._rows.rings cimport Rings, Span
+from cpprb_like._rows.rings cimport Rings
 from cpprb_like.buffers._entry cimport SampleOptions
-
-import numpy as np
 
 from cpprb_like.buffers._parts import Parts
 
@@ -43,7 +37,6 @@ cdef enum:
     CHUNK = 32               # rows that are followed at once
     TRIES = 16               # to read words of a header that belong together
     HEADER_TRIES = 4096      # ... and all words of it
-    UNLOCKED_NBYTES = 32768  # smaller gathers keep the lock: taking it back costs more
 
 
 def read_header(cnp.ndarray state not None):
@@ -380,158 +373,10 @@ cdef class Followers(Rings):
                 count += self.c_ring(number).c_stored()
         return count
 
-    cdef list c_parts(self, cnp.ndarray rows, intp_t* places):
-        """Rows that were checked, ring by ring: a list of the number of a ring, and its slots.
-
-        ``places[k]`` becomes the place of ``rows[k]`` among the rows in this order.
-        """
-        cdef intp_t k, number, start = 0, n = cnp.PyArray_DIM(rows, 0)
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef cnp.ndarray ordered = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(ordered)
-        cdef intp_t* stops = <intp_t*> calloc(self.mask + 2, sizeof(intp_t))
-        cdef list found = []
-        if stops == NULL:
-            raise MemoryError("no memory left to gather rows")
-        for k in range(n):
-            stops[(values[k] & self.mask) + 1] += 1
-        for number in range(self.mask):
-            stops[number + 1] += stops[number]
-        for k in range(n):
-            number = values[k] & self.mask
-            places[k] = stops[number]
-            slots[stops[number]] = values[k] >> self.bits
-            stops[number] += 1
-        for number in range(self.width):  # now each is where the rows of its ring stop
-            if stops[number] > start:
-                found.append((number, ordered[start:stops[number]]))
-            start = stops[number]
-        free(stops)
-        return found
-
-    # ------------------------------------------------------------------ reading
-
-    cdef dict c_read_parts(
-        self, cnp.ndarray rows, list readers, names, bint located, dict arrays, intp_t* late
-    ):
-        """A batch of rows; those in slots of one ring are ``reader.read(slots, names, located)``.
-
-        That is a dict; or None, if a row was seen to be written over. The batch of no rows is empty.
-        ``arrays`` are the caller's, by column. ``late`` is as in ``c_read``.
-        """
-        self.c_check_rows(rows, NULL)
-        cdef intp_t n = cnp.PyArray_DIM(rows, 0)
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef dict batch
-        cdef list parts = []
-        if n == 0:
-            return {}
-        # Layers of the caller may draw from the same rings, which looks at them anew.
-        cdef Span* spans = <Span*> malloc((self.mask + 1) * sizeof(Span) + n * sizeof(intp_t))
-        cdef intp_t* places = <intp_t*> (spans + self.mask + 1)
-        if spans == NULL:
-            raise MemoryError("no memory left to gather rows")
-        memcpy(spans, self.spans, (self.mask + 1) * sizeof(Span))
-        try:
-            for number, slots in self.c_parts(rows, places):
-                part = readers[number].read(slots, names, located)
-                if part is None:
-                    late[0] = number
-                    return None
-                parts.append((number, len(slots), part))
-            batch = self.c_join(parts, values, places, n, arrays)
-        except (ValueError, IndexError):
-            late[0] = self.c_overtaken(spans, values, n)
-            if late[0] < 0:  # the rows that were read are there, so the error is theirs
-                raise
-            return None
-        else:
-            late[0] = self.c_overtaken(spans, values, n)
-            return batch
-        finally:
-            free(spans)
-
-    cdef dict c_join(
-        self, list parts, const intp_t* rows, const intp_t* places, intp_t n, dict arrays
-    ):
-        """A batch of the columns of its parts, each row in its place; see ``c_parts``.
-
-        A part is the number of its ring, its number of rows, and its columns.
-        """
-        cdef dict first = parts[0][2], batch = {}, part
-        cdef cnp.ndarray out, values
-        cdef intp_t k, number, count, start, nbytes
-        cdef const char** bases
-        cdef const char** wholes
-        if len(parts) == 1 and arrays is None:
-            return first  # the rows of one ring are in their order
-        bases = <const char**> malloc((self.mask + 1 + n) * sizeof(char*))
-        if bases == NULL:
-            raise MemoryError("no memory left to gather rows")
-        wholes = bases + self.mask + 1
-        try:
-            for name in first:
-                values = first[name]
-                out = None if arrays is None else arrays.get(name)
-                if out is None:
-                    out = c_like(values, n)
-                start = 0
-                for number, count, part in parts:
-                    values = part[name]
-                    c_check_part(name, values, out, count)
-                    if not cnp.PyArray_IS_C_CONTIGUOUS(values) or values.dtype != out.dtype:
-                        values = part[name] = np.ascontiguousarray(values, out.dtype)
-                    nbytes = cnp.PyArray_NBYTES(values) // count
-                    bases[number] = cnp.PyArray_BYTES(values) - start * nbytes
-                    start += count
-                if out.dtype.hasobject:  # of a layer of the caller
-                    joined = np.concatenate([part[name] for _, _, part in parts])
-                    for k in range(n):
-                        out[k] = joined[places[k]]
-                    batch[name] = out
-                    continue
-                for k in range(n):
-                    wholes[k] = bases[rows[k] & self.mask] + places[k] * nbytes
-                if n * nbytes < UNLOCKED_NBYTES:
-                    c_gather_at(cnp.PyArray_BYTES(out), wholes, 0, nbytes, n)
-                else:
-                    with nogil:
-                        c_gather_at(cnp.PyArray_BYTES(out), wholes, 0, nbytes, n)
-                batch[name] = out
-        finally:
-            free(bases)
-        return batch
-
-
-cdef int c_check_part(name, cnp.ndarray values, cnp.ndarray out, intp_t count) except -1:
-    """Raise unless a column of a part has so many rows, of the shape of those of a batch."""
-    cdef intp_t k, ndim = cnp.PyArray_NDIM(values)
-    cdef bint fits = ndim > 0 and ndim == cnp.PyArray_NDIM(out)
-    fits = fits and cnp.PyArray_DIM(values, 0) == count
-    for k in range(1, ndim if fits else 0):
-        fits = fits and cnp.PyArray_DIM(values, k) == cnp.PyArray_DIM(out, k)
-    if not fits:
-        shape = (count, *[out.shape[k] for k in range(1, out.ndim)])
-        found = tuple([values.shape[k] for k in range(ndim)])
-        raise ValueError(f"column {name!r}: expected shape {shape}, got {found}")
-    return 0
-
-
-cdef cnp.ndarray c_like(cnp.ndarray values, intp_t n):
-    """A fresh array for n rows of the kind of these."""
-    cdef intp_t[cnp.NPY_MAXDIMS] dims
-    cdef intp_t k, ndim = cnp.PyArray_NDIM(values)
-    if ndim == 0 or values.dtype.hasobject:
-        return np.empty((n, *(<object> values).shape[1:]), values.dtype)
-    for k in range(ndim):
-        dims[k] = cnp.PyArray_DIM(values, k)
-    dims[0] = n
-    return c_empty(values.dtype, ndim, dims)
-
 
 def attempt(
     Followers group not None, follow, look, choose, rng, SampleOptions options not None, intp_t n,
-    tuple columns, list readers, names, dict arrays, draws,
+    tuple columns, take, list arrays, draws,
 ):
     """A batch of all rings as they are now; None if some of its rows were written over in between.
 
@@ -548,18 +393,16 @@ def attempt(
         ``choose(rng, options, n)`` chooses n rows, and gives further columns.
     rng, options, n
         Its arguments: ``SampleOptions``, and a number of rows. With ``options.indexes`` the batch
-        has a column ``indexes`` with any sampler, and the readers locate rows.
-    columns : tuple of Column, optional
-        The columns to read, where rows are read as they are stored; otherwise None.
-    readers, names
-        What reads the rows of each ring, and the names of fields: see ``Followers.c_read_parts``.
-    arrays : dict of ndarray, optional
-        Those of the caller, by column, in the order of the columns.
+        has a column ``indexes`` with any sampler.
+    columns : tuple of Column
+        The columns to read.
+    take : callable, optional
+        ``take(rows, arrays, None, columns)`` reads the rows; by default ``Followers.take`` does.
+    arrays : list of ndarray, optional
+        Those of the caller, one for each column.
     draws : Draws, optional
         Whose state is put back if there is no batch; None if a draw changes none.
     """
-    cdef intp_t late = -1
-    cdef bint named = options.indexes
     cdef dict batch = None
     cdef list busy
     if follow is None:
@@ -571,22 +414,21 @@ def attempt(
     noted = None if draws is None else draws.noted()
     try:
         rows, extra = choose(rng, options, n)
-        if named and "indexes" not in extra:
+        if options.indexes and "indexes" not in extra:
             extra = {**extra, "indexes": group.handles(rows)}
-        if columns is not None:
-            batch = group.c_take(rows, None if arrays is None else list(arrays.values()), columns)
-            late = group.c_overtaken(
-                group.spans, <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray> rows), cnp.PyArray_SIZE(rows)
-            )
+        if take is None:
+            batch = group.c_take(rows, arrays, columns)
         else:
-            batch = group.c_read_parts(rows, readers, names, named, arrays, &late)
-        if late >= 0:
+            batch = take(rows, arrays, None, columns)
+        group.late = group.c_overtaken(
+            group.spans, <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray> rows), cnp.PyArray_SIZE(rows)
+        )
+        if group.late >= 0:
             batch = None
     finally:
         if batch is None and noted is not None:
             draws.put_back(noted)
     if batch is None:
-        group.late = late
         return None
     for name, values in extra.items():
         batch[name] = c_aligned(values)

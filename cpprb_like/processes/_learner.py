@@ -1,39 +1,66 @@
 """``Learner``: batches from the shards of a shared replay, as from one buffer.
 
-Not here: how batches are drawn from shards (``_sharded``), following these (``_followed``), and who
-writes rows (``_replay``).
+Rows are chosen, read, and chosen again if an actor wrote over one of them in between. An epoch
+passes through all shards. Not here: which rows are drawn (``_draws``), following shards
+(``_followed``), layers (``_learner_view``), and who writes rows (``_replay``).
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._core import Ring
 from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.schema import check_out, read_columns
+from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
+from cpprb_like.buffers._entry import SampleOptions
+from cpprb_like.buffers._epochs import EpochOrder
+from cpprb_like.buffers._parts import places_by_label
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns
-from cpprb_like.buffers._source import if_prioritized
+from cpprb_like.buffers._source import (
+    Batch,
+    ColumnSpec,
+    Source,
+    if_prioritized,
+    order_generator,
+)
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.processes._draws import RowNumbers
 from cpprb_like.processes._folder import FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
+from cpprb_like.processes._followers import Followers, attempt
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
-from cpprb_like.processes._sharded import Sharded
+from cpprb_like.processes._shards import TOO_FAST, tries
+from cpprb_like.processes._together import StartsTogether
 from cpprb_like.processes._update_counts import UpdateCounts
-from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._uniform import Uniform
+from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.views._layer import Layer
+from cpprb_like.views._rows import RowReader
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Learner"]
 
+Found = TypeVar("Found")
+Names = tuple[str, ...] | None
+Clears = list[tuple[int, Ring, int]]  # a writer, its ring, and how often that had been cleared
+Order = tuple[int, Callable[[int], Slots]]  # rows of an epoch, and what gives so many of them
 
-class Learner(Sharded):
+
+class Learner(Source):
     """The end of a shared replay that draws: ``SharedReplay.learner``.
 
     A ``Source`` of the rows of all actors: what is drawn has the distribution of one buffer that
@@ -70,8 +97,7 @@ class Learner(Sharded):
     up. ``RuntimeError`` says that rows were written over faster than they could be read, in 1,000
     tries and ten seconds: ``capacity`` is far too small.
 
-    Cost of a batch: that of one buffer, and a look at each shard. N-step returns and views are read
-    shard by shard, and copied once more; on top of that each shard costs a few microseconds.
+    Cost of a batch: that of one buffer, and a look at each shard.
 
     The same seed, and the same rows that came between the same calls, give the same batches.
 
@@ -94,7 +120,6 @@ class Learner(Sharded):
     12.0
     """
 
-    _model: ReplayBuffer
     FOLLOWED: ClassVar[type[FollowedShards]] = FollowedShards
 
     def __init__(
@@ -112,22 +137,202 @@ class Learner(Sharded):
         self._membership = lock
         self.number = number
         self.rng = generator(seed)
-        self._options = options
-        self._model = self._model_of(options.n_envs)
-        counts = UpdateCounts(folder.path, number)
-        layout = self._model.ring
-        followed = self.FOLLOWED(folder.path, shards, sampler, self.rng, options, layout)
-        super().__init__(followed, sampler, counts)
-        counts.tell(0, 0)
-        self._check_size = self._model._check_batch_size
-        self._choose = followed.draws.among()
-        self._parts = followed.readers
-        # All shards have the same layout, so without n-step returns a batch is read in one pass.
-        self._columns = self._model.ring.columns if self._model._nstep is None else None
+        self.sampler = sampler
+        # A buffer as each shard is, without rows.
+        few = options.resized(options.n_envs)
+        self._model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
+        self._nstep = self._model._nstep
+        self.schema = self._model.schema
+        self.draws = 0  # batches drawn so far
+        self._counts = UpdateCounts(folder.path, number)
+        self._shards = self.FOLLOWED(
+            folder.path, shards, sampler, self.rng, options, self._model.ring
+        )
+        self._counts.tell(0, 0)
+        self.ring: Followers = self._shards.group  # the rows of all shards, as those of one ring
+        self._columns = self.ring.columns
+        self._check_batch_size = self._model._check_batch_size
+        draws = self._shards.draws
+        self._choose = draws.among()
+        self._changing = draws if draws.changes else None
+        # What reads rows; None: the shards do, as they are stored.
+        self._take = None if self._nstep is None else RowReader(self.ring, self._nstep).take
 
-    def _model_of(self, size: int) -> ReplayBuffer:
-        """A buffer as each shard is, without rows."""
-        return ReplayBuffer._of(self._options.resized(size), Uniform(), np.random.default_rng(0))
+    # ------------------------------------------------------------------ sampling
+
+    def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
+        columns, out = self._columns, options.out
+        if options.fields is None:
+            n = self._check_batch_size(batch_size)
+        else:
+            columns = read_columns(options.fields, columns) or columns
+            n = self._check_batch_size(batch_size, columns)
+        if options.indexes:
+            self._check_indexes()
+        arrays = None
+        if out is not None:
+            wanted = {one.name: ColumnSpec(one.dtype, one.shape) for one in columns}
+            arrays = check_out(out, n, wanted)
+        try:
+            if self._shards.gate is None:
+                batch = self._draw(n, options, columns, arrays)
+            else:
+                batch = self._at_gate(n, self._draw, n, options, columns, arrays)
+        except NotEnoughDataError as error:
+            raise self._shards.explained(error) from None
+        if out is None or arrays is None:
+            return batch
+        given = {column.name for column in columns}
+        out.update({name: values for name, values in batch.items() if name not in given})
+        return out
+
+    def _at_gate(self, n: int, draw: Callable[..., Batch], *arguments: Any) -> Batch:
+        """A batch of n, drawn by ``draw`` as soon as the limiter lets it."""
+        shards = self._shards
+        if shards.gate is None:
+            return draw(*arguments)
+        shards.check_process()
+        return shards.gate.run(n, draw, *arguments)
+
+    def _draw(self, n: int, options: SampleOptions, columns: Any, arrays: Any) -> Batch:
+        """A batch, drawn by one thread at a time."""
+        shards = self._shards
+        with shards.lock:
+            follow = None if shards.follows_at_once else shards.follow
+            if shards.heard is not None and shards.has_priorities_to_hear():
+                follow = shards.follow
+            batch = attempt(
+                shards.group, follow, shards.look_at, self._choose, shards.rng, options, n,
+                columns, self._take, arrays, self._changing,
+            )  # fmt: skip
+            if batch is None:
+                batch = self._draw_again(n, options, columns, arrays)
+            self.draws += 1
+        self._counts.drew(n)
+        return batch
+
+    def _draw_again(self, n: int, options: SampleOptions, columns: Any, arrays: Any) -> Batch:
+        """As ``_draw``, after a first attempt in which a shard lost a row."""
+        shards = self._shards
+
+        def attempt() -> tuple[RowNumbers, Batch]:
+            rows, extra = shards.draw(self._choose, options, n)
+            if options.indexes and "indexes" not in extra:
+                extra = {**extra, "indexes": shards.group.handles(rows)}
+            found = {name: aligned(values) for name, values in extra.items()}
+            return rows, self._rows_of(rows, arrays, columns) | found
+
+        return self.consistently(attempt, shards.group.late)
+
+    def _rows_of(self, rows: RowNumbers, arrays: Any, columns: Any) -> Batch:
+        """Columns of rows, or all."""
+        if self._take is None:
+            return self.ring.take(rows, arrays, columns)
+        return self._take(rows, arrays, None, columns)
+
+    def consistently(
+        self, attempt: Callable[[], tuple[RowNumbers, Found] | None], late: int = -1
+    ) -> Found:
+        """See ``ReplayBuffer.consistently``.
+
+        ``attempt`` draws by ``FollowedShards.draw``, which passes over rows that are about to be
+        written over. ``late`` is the number of a shard that lost a row in an earlier attempt.
+        """
+        shards, group = self._shards, self._shards.group
+        margins: dict[int, int] = {}
+        with shards.lock:
+            outer = shards.limits, shards.drawn  # of a call from within which this one is made
+            try:
+                for _ in tries():
+                    if late >= 0:
+                        margins[late] = shards.reader(late).margin_after(margins.get(late, 0))
+                    shards.take_in()
+                    shards.pass_over(margins)
+                    moment, noted = group.now(), shards.draws.noted()
+                    found, group.late = None, -1
+                    try:
+                        found = attempt()
+                        if found is not None and group.holds(moment, found[0]):
+                            return found[1]
+                        found = None
+                    except NotEnoughDataError:
+                        if not margins:
+                            raise
+                        margins.clear()  # all known rows were written over: newer ones are there
+                    except (ValueError, IndexError):
+                        if shards.drawn is None or group.holds(moment, shards.drawn):
+                            raise  # the rows that were drawn are there, so the error is theirs
+                    finally:
+                        if found is None:
+                            shards.draws.put_back(noted)
+                    late = group.late
+            finally:
+                shards.limits, shards.drawn = outer
+        raise RuntimeError(TOO_FAST)
+
+    def _read_chosen(self, choose: Callable[[], RowNumbers], names: Names) -> Batch:
+        """The rows that ``choose`` chooses beyond ``FollowedShards.limits``, all of one moment."""
+        columns = self._columns if names is None else read_columns(names, self._columns)
+
+        def attempt() -> tuple[RowNumbers, Batch]:
+            rows = choose()
+            return rows, self._rows_of(rows, None, columns)
+
+        return self.consistently(attempt)
+
+    # ------------------------------------------------------------------ epochs
+
+    def _begin_epoch(
+        self, fields: Names, shuffle: bool, rng: np.random.Generator | None
+    ) -> EpochOrder | None:
+        def order(number: int, generator: np.random.Generator | None) -> Order:
+            ring = self._shards.reader(number).ring
+            return len(ring), Epoch(ring, generator).take
+
+        def read(choose: Callable[[], RowNumbers]) -> Batch:
+            with self._shards.lock:
+                batch = self._read_chosen(choose, fields)
+                self.draws += 1
+            return batch
+
+        return self._epoch(order, lambda rows: ~self.ring.absent_at(rows), read, shuffle, rng)
+
+    def _epoch(
+        self,
+        order: Callable[[int, np.random.Generator | None], Order],
+        can_draw: Callable[[RowNumbers], NDArray[np.bool_]],
+        read: Callable[[Callable[[], RowNumbers]], Batch],
+        shuffle: bool,
+        rng: np.random.Generator | None,
+    ) -> EpochOrder:
+        """An epoch of the rows in the orders of the shards.
+
+        ``can_draw`` says which rows can still be drawn; ``read(choose)`` reads chosen ones.
+        """
+        shards = self._shards
+        with shards.lock:
+            given = order_generator(shuffle, rng, shards.rng)
+            shards.follow()
+            rings = [(number, ring) for number, ring in shards.group.usable_rings if len(ring)]
+            found = {number: order(number, given) for number, _ in rings}
+            clears = [(number, ring, ring.clears) for number, ring in rings]
+            rows = _Interleaved(shards.group.names.name, found, given)
+
+        def take(n: int) -> RowNumbers:
+            with shards.lock:
+                return rows.take(n)
+
+        def still_there(chosen: RowNumbers) -> RowNumbers:
+            cleared = _cleared(clears)
+            if cleared is not None:
+                raise RuntimeError(f"writer {cleared} cleared its rows while they were read")
+            return chosen[shards.are_beyond(shards.limits, chosen) & can_draw(chosen)]
+
+        return EpochOrder(
+            take,
+            lambda chosen: read(partial(still_there, chosen)),
+            lambda: _cleared(clears) is not None,
+        )
 
     def view(self, *layers: Layer) -> LearnerView:
         """The rows of all shards, read in another way: see ``ReplayBuffer.view``.
@@ -150,7 +355,7 @@ class Learner(Sharded):
 
         Notes
         -----
-        Cost of a batch: that of one of each shard that it has rows of.
+        Cost of a batch: that of a view of one buffer, and a look at each shard.
 
         Examples
         --------
@@ -165,9 +370,105 @@ class Learner(Sharded):
         >>> sorted({tuple(row) for row in view.sample(20)["x"].tolist()})
         [(0.0, 1.0, 2.0, 3.0), (5.0, 6.0, 7.0, 8.0)]
         """
-        return LearnerView(self, self._model_of, layers)
+        return LearnerView(self, layers)
+
+    # ------------------------------------------------------------------ priorities and state
+
+    @if_prioritized
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of drawn rows, such as the absolute TD errors of a batch.
+
+        They are this learner's: others have priorities of their own. Only learners with priorities
+        have this method, those with a prioritized ``sampler``.
+
+        Parameters
+        ----------
+        indexes : array_like of int, shape (n,)
+            ``batch["indexes"]``, or parts of those of several batches. Rows that were written over
+            since they were drawn are passed over, and counted in ``SharedReplay.members``. Of
+            duplicates the last counts.
+        priorities : array_like, shape (n,) or (n, 1)
+            Finite, at least 0.
+
+        Raises
+        ------
+        TypeError
+            They are no integers, or no numbers.
+        ValueError
+            Not one priority for each index, or one that is negative, infinite, NaN or too large.
+        IndexError
+            An index names no row, and never did. Whatever is raised, no priority has changed.
+
+        Notes
+        -----
+        Cost: that of ``PrioritizedReplayBuffer.update_priorities``, and a look at each shard.
+        """
+        shards = self._shards
+        with shards.lock:
+            shards.take_in()
+            shards.draws.update(indexes, priorities)
+            self._counts.tell(*shards.draws.updated)
+
+    def _check_update(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        with self._shards.lock:
+            self._shards.follow()
+            return self._shards.draws.wrong(indexes, priorities)
+
+    def _check_draw(self, n: int, options: SampleOptions) -> None:
+        with self._shards.lock:
+            found = len(self)
+            if not options.replace and n > found:
+                raise self._shards.explained(
+                    NotEnoughDataError(f"cannot sample {n} distinct rows: the shards hold {found}")
+                )
+            self._shards.draws.check(n, options)
+
+    # ------------------------------------------------------------------ what views read
+
+    def _starts(self, **options: Any) -> StartsTogether:
+        """The rows of all shards at which items can start: see ``Starts``."""
+        readers = self._shards.readers
+
+        def of_shard(number: int) -> Any:
+            reader = readers[number]
+            return None if reader is None else reader._starts(**options)
+
+        return StartsTogether(self._shards.group, of_shard)
+
+    def _check_indexes(self) -> None:
+        if "indexes" in self.fields:
+            raise ValueError("indexes: there is a field of this name")
 
     # ------------------------------------------------------------------ state
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether rows are drawn by priority: then batches have ``weights`` and ``indexes``."""
+        return self.sampler.has_priorities
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return self._model.fields
+
+    def _read_batch_size(
+        self, batch_size: int, fields: str | Iterable[str] | None = None
+    ) -> tuple[int, Names]:
+        return self._model._read_batch_size(batch_size, fields)
+
+    def _field_specs(self, names: Names) -> dict[str, ColumnSpec]:
+        return self._model._field_specs(names)
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        return {**self._model._further_specs(), **self.sampler.columns}
+
+    def __len__(self) -> int:
+        """Rows of all shards that can be drawn, whatever a view needs besides."""
+        with self._shards.lock:
+            self._shards.follow()
+            return len(self._shards.group)
 
     def _save(self) -> SavedLearner:
         """What it has of its own, as it is now, and before batches that were drawn ahead."""
@@ -210,3 +511,39 @@ class Learner(Sharded):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a learner belongs to its process; hand on the SharedReplay instead")
+
+
+def _cleared(clears: Clears) -> int | None:
+    """The writer that has cleared its rows since, if there is one."""
+    return next((number for number, ring, before in clears if ring.clears != before), None)
+
+
+class _Interleaved:
+    """The rows of an epoch over several shards, in the order of shards or in random order."""
+
+    def __init__(
+        self,
+        name: Callable[[int, Slots], RowNumbers],
+        found: Mapping[int, Order],
+        rng: np.random.Generator | None,
+    ) -> None:
+        self._name = name
+        self._found = found
+        sizes = [size for size, _ in found.values()]
+        self._labels = np.repeat(np.array(list(found), np.int32), sizes)
+        if rng is not None:
+            self._labels = rng.permutation(self._labels)
+        self._at = 0
+
+    def take(self, n: int) -> RowNumbers:
+        """The next n rows, or as many as are left."""
+        taken = np.empty(0, np.intp)
+        while len(taken) < n and self._at < len(self._labels):
+            labels = self._labels[self._at : self._at + n - len(taken)]
+            self._at += len(labels)
+            rows = np.full(len(labels), -1, np.intp)
+            for number, places in places_by_label(labels):
+                slots = self._found[number][1](len(places))
+                rows[places[: len(slots)]] = self._name(number, slots)
+            taken = np.concatenate([taken, rows[rows >= 0]])
+        return taken

@@ -1,35 +1,113 @@
 """``LearnerView``: the rows of a learner's shards, read by layers.
 
-Each shard has a view of its own, as a buffer would have; which rows are read is drawn from all. Not
-here: what layers do (``views``, ``buffers._view``), and batches (``_sharded``).
+It is a view whose buffer is the learner. Not here: what layers do (``views``, ``buffers._view``),
+and how rows are drawn again that were written over (``_learner``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._machine.aligned import empty
 from cpprb_like.buffers._entry import SampleOptions
+from cpprb_like.buffers._epochs import EpochOrder
+from cpprb_like.buffers._reading import Choose, Chunks, Opened, ReadPlan
 from cpprb_like.buffers._source import Batch
 from cpprb_like.buffers._view import View
-from cpprb_like.processes._draws import Drawn, RowNumbers
-from cpprb_like.processes._sharded import Limits, Names, Sharded
-from cpprb_like.processes._shards import Reader
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.processes._draws import RowNumbers
+from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._together import StartsTogether
-from cpprb_like.samplers._base import Slots
-from cpprb_like.views._layer import Layer
-from cpprb_like.views._sequences import ROW_INDEXES
+from cpprb_like.samplers._base import Extra, Slots
+from cpprb_like.samplers._uniform_draws import Epoch
+from cpprb_like.views._goals import choose_rows
+from cpprb_like.views._layer import Items, Layer
+from cpprb_like.views._sequences import PartOfBatch, SequenceReader
+
+if TYPE_CHECKING:
+    from cpprb_like.processes._learner import Learner, Names, Order
 
 __all__ = ["LearnerView"]
 
-FEW_STEPS = 4096  # of each environment, in a view that stands for those of shards
+
+class OpenedShards(Opened):
+    """The layers of a view over the rows of all shards, which are called by their numbers."""
+
+    starts: StartsTogether | None  # type: ignore[assignment]
+
+    def __init__(self, learner: Any, layers: tuple[Layer, ...]) -> None:
+        self._shards: FollowedShards = learner._shards
+        super().__init__(learner, layers)
+        if self.conditions:
+            raise ValueError(
+                f"view: expected layers without a condition such as Among, got {layers!r}: a "
+                "learner draws from the rows of several processes; view the buffer of one"
+            )
+        self._choose = self._shards.draws.among(self.starts)
+
+    def _open_items(self, items: Items) -> SequenceReader:
+        readers, group = self._shards.readers, self._shards.group
+        shapes = StartsTogether(
+            group,
+            lambda number: cast("Any", readers[number])._starts(
+                rows=items.rows, least=1, across=items.across, stride=1
+            ),
+        )
+
+        def split(rows: RowNumbers) -> list[PartOfBatch]:
+            if len(rows) == 0:  # of whatever shard there is
+                known = next(k for k, reader in enumerate(readers) if reader is not None)
+                return [(shapes.of(known), rows, rows)]
+            return [(shapes.of(number), own, places) for number, places, own in group.split(rows)]
+
+        return SequenceReader(self._shards.group, items, split)
+
+    def draw(self, n: int, options: SampleOptions) -> tuple[RowNumbers, Extra]:
+        """See ``Opened.draw``."""
+        rows, extra = self._shards.draw(self._choose, options, n)
+        if options.indexes and "indexes" not in extra:
+            extra = {**extra, "indexes": self._shards.group.handles(rows)}
+        return rows, extra
+
+    def others(self, slots: RowNumbers, strategy: int) -> RowNumbers:
+        """See ``Opened.others``: rows of the same shard."""
+        shards = self._shards
+        found = np.empty(len(slots), np.intp)
+        for number, places, own in shards.group.split(slots):
+            chosen = choose_rows(shards.reader(number)._episodes, own, shards.rng, strategy)
+            found[places] = shards.group.names.name(number, chosen)
+        return found
+
+    def are_starts(self, rows: RowNumbers) -> NDArray[np.bool_]:
+        """Which rows can be drawn, of those that are not absent; also of a shard in an edit."""
+        found = np.full(len(rows), True)
+        if self.starts is not None:
+            for number, places, own in self._shards.group.split(rows):
+                found[places] = self.starts.of(number).tell(own) == 1
+        return found
+
+    def all_drawable(self, slots: RowNumbers) -> bool:
+        """See ``Opened.all_drawable``: the rows before them, which are read too, are there."""
+        for number, _, _ in self._shards.group.split(slots):
+            self._shards.reader(number).leave_out()
+        lost = np.flatnonzero(~self.are_starts(slots))
+        if len(lost):
+            self._shards.group.late = int(slots[lost[0]]) & self._shards.group.mask
+        return len(lost) == 0
+
+    def order(self, number: int, rng: np.random.Generator | None) -> Order:
+        """The rows of a shard in the order of an epoch, and how many these are."""
+        if self.starts is None:
+            ring = self._shards.reader(number).ring
+            return len(ring), Epoch(ring, rng).take
+        slots: Slots = self.starts.of(number).slots()
+        return len(slots), Chunks(slots if rng is None else rng.permutation(slots)).take
 
 
-class LearnerView(Sharded):
+class LearnerView(View):
     """The rows of all shards, read in another way: ``Learner.view``.
 
     Attributes
@@ -42,78 +120,53 @@ class LearnerView(Sharded):
         Batches drawn so far: the time of a schedule of a layer.
     """
 
-    learner: Sharded
-    _model: View
+    _OPENED = OpenedShards
 
-    def __init__(
-        self,
-        learner: Sharded,
-        model_of: Callable[[int], Any],
-        layers: Iterable[Layer],
-    ) -> None:
-        super().__init__(learner._shards, learner.sampler, learner._counts)
-        self.learner = learner
-        self.layers = tuple(layers)
-        self._parts: list[ShardView | None] = [None] * len(self._shards.paths)
-        options = self._shards.options
-        few = min(options.size, FEW_STEPS * options.n_envs)
+    def __init__(self, learner: Learner, layers: Iterable[Layer]) -> None:
+        self.learner, self._shards = learner, learner._shards
+        super().__init__(cast("Any", learner), layers)
+
+    def _draw(
+        self, plan: ReadPlan, choose: Choose, n: int | None, arrays: Batch | None, located: bool
+    ) -> Batch:
+        if n is None:  # of an epoch, which no limiter counts
+            return self._draw_held(plan, choose, n, arrays, located)
         try:
-            self._model = View(model_of(few), self.layers)
-        except ValueError:
-            if few == options.size:
-                raise
-            self._model = View(model_of(options.size), self.layers)  # long sequences
-        if self._model._now.conditions:
-            raise ValueError(
-                f"view: expected layers without a condition such as Among, got {self.layers!r}: a "
-                "learner draws from the rows of several processes; view the buffer of one"
-            )
-        for name in self._model._now.further.keys() & self.sampler.columns.keys():
-            raise ValueError(f"view adds the column {name!r}: {self.sampler!r} gives this one")
-        self._starts: StartsTogether | None = None
-        if self._model._now.starts is not None:
-            self._starts = StartsTogether(self._shards.group)
-        self._draw_among = self._shards.draws.among(self._starts)
+            return self.learner._at_gate(n, self._draw_held, plan, choose, n, arrays, located)
+        except NotEnoughDataError as error:
+            raise self._shards.explained(error) from None
 
-    # Methods, as an attribute would make a cycle of references, and memory be freed late.
+    def _draw_held(
+        self, plan: ReadPlan, choose: Choose, n: int | None, arrays: Batch | None, located: bool
+    ) -> Batch:
+        """As ``_draw``, by one thread at a time."""
+        with self._shards.lock:
+            batch = super()._draw(plan, choose, n, arrays, located)
+        self.learner._counts.drew(n or 0)
+        return batch
 
-    def _check_size(self, batch_size: int) -> int:
-        return self._model._read_batch_size(batch_size)[0]
+    def _begin_epoch(
+        self, fields: Names, shuffle: bool, rng: np.random.Generator | None
+    ) -> EpochOrder | None:
+        now: Any = self._now
+        columns = self.learner.ring.columns
+        plan = self._all
+        if fields is not None:
+            plan = now.plan(tuple(column for column in columns if column.name in fields))
 
-    def _choose(self, rng: np.random.Generator, options: SampleOptions, n: int) -> Drawn:
-        self._open_parts()
-        return self._draw_among(rng, options, n)
+        def can_draw(rows: RowNumbers) -> NDArray[np.bool_]:
+            there: NDArray[np.bool_] = now.are_starts(rows)
+            return there & ~self.learner.ring.absent_at(rows)
 
-    def _open_parts(self) -> None:
-        """Open the views of the shards that have come, and set the time of all."""
-        for number, reader in enumerate(self._shards.readers):
-            part = self._parts[number]
-            if part is not None:
-                part.own.draws = self.draws
-            elif reader is not None:
-                part = ShardView(self, number, reader)
-                if self._starts is not None and part.starts is not None:
-                    self._starts.put(number, part.starts)
-                self._parts[number] = part
+        def read(choose: Callable[[], RowNumbers]) -> Batch:
+            return self._draw(plan, lambda: (choose(), {}), None, None, False)
 
-    def _read_chosen(self, choose: Callable[[Limits], RowNumbers], names: Names) -> Batch:
-        self._open_parts()
-        return super()._read_chosen(choose, names)
-
-    def _no_rows(self, names: Names, located: bool = False) -> Batch:
-        found = super()._no_rows(names)
-        items = self._model._now.items
-        if located and items is not None:
-            found[ROW_INDEXES] = empty((0, items.rows), np.dtype(np.int64))
-        return found
+        return self.learner._epoch(now.order, can_draw, read, shuffle, rng)
 
     def _can_draw(self) -> bool:
         with self._shards.lock:
-            found = len(self)
-            if self._starts is None:
-                return found > 0
-            self._open_parts()
-            return found > 0 and self._starts.count > 0
+            starts: Any = self._now.starts
+            return len(self) > 0 and (starts is None or starts.count > 0)
 
     def __repr__(self) -> str:
         layers = ", ".join(map(repr, self.layers))
@@ -121,37 +174,3 @@ class LearnerView(Sharded):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a view of a learner belongs to its process; hand on the SharedReplay")
-
-
-class ShardView:
-    """The part of a view of a learner that reads one shard: see ``Reader``."""
-
-    def __init__(self, view: LearnerView, number: int, reader: Reader) -> None:
-        self._number = number
-        self._bits = view._shards.group.bits
-        self._reader = reader
-        self.own = View(reader, view.layers)
-        self.own.draws = view.draws
-        self._now = self.own._now
-        self.starts = self._now.starts
-
-    def read(self, slots: Slots, names: Names, located: bool) -> Batch | None:
-        """See ``Reader.read``."""
-        batch = self.own.read_at(slots, names, located=located)
-        if batch is None:
-            return None
-        if located and ROW_INDEXES in batch:
-            found = batch[ROW_INDEXES]
-            batch[ROW_INDEXES] = np.where(found < 0, -1, found << self._bits | self._number)
-        if self.starts is None or not self.starts.before:
-            return batch
-        return batch if self._reader.has_before(self.starts, slots) else None
-
-    def order(self, rng: np.random.Generator | None) -> tuple[int, Callable[[int], Slots]]:
-        """See ``Reader.order``."""
-        size = len(self._reader) if self.starts is None else self.starts.count
-        return size, self._now.epoch(rng)
-
-    def can_draw(self, slots: Slots) -> NDArray[np.bool_]:
-        """See ``Reader.can_draw``."""
-        return np.isin(slots, self._now.drawable(slots))

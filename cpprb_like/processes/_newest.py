@@ -21,8 +21,7 @@ from cpprb_like._rows.gather import take
 from cpprb_like._rows.row_handles import find_rows, without_row
 from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._followed import FollowedShards
-from cpprb_like.processes._learner import Learner
-from cpprb_like.processes._sharded import Limits, Names
+from cpprb_like.processes._learner import Learner, Names
 from cpprb_like.processes._shards import TIMES, WORD, Reader
 from cpprb_like.samplers._base import Slots
 
@@ -199,7 +198,7 @@ class NewestLearner(Learner):
             raise TypeError(f"idx: expected integers, got {indexes!r}")
         shards, group = self._shards, self._shards.group
 
-        def choose(_: Limits) -> NDArray[np.intp]:
+        def choose() -> NDArray[np.intp]:
             rings = [(number, ring) for number, ring in group.usable_rings if len(ring)]
             stops = np.cumsum([0, *(len(ring) for _, ring in rings)])
             rows = np.full(len(given), -1, np.intp)

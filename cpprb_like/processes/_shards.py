@@ -40,7 +40,6 @@ from cpprb_like._rows import chained, overflow
 from cpprb_like._rows.edits import Tracker, Undo, clock
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers._replay import ReplayBuffer
-from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
     GONE_MESSAGE,
@@ -52,11 +51,9 @@ from cpprb_like.processes._folder import (
     said_by,
 )
 from cpprb_like.processes._followers import Follower
-from cpprb_like.samplers._base import Sampler, Slots
+from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import read_priorities
-from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
-from cpprb_like.samplers._uniform_draws import Epoch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -383,24 +380,6 @@ class Reader(ReplayBuffer):
             files.changes,
             lambda base, oldest, stop: files.follow_sides(ring, base, oldest, stop),
         )
-
-    def read(self, slots: Slots, names: tuple[str, ...] | None, located: bool) -> Batch:  # noqa: ARG002
-        """The rows in these slots; ``located`` adds the places of rows of a sequence."""
-        columns = None if names is None else self._columns(names)
-        return self._rows.take(slots, None, None, columns)
-
-    def order(self, rng: np.random.Generator | None) -> tuple[int, Callable[[int], Slots]]:
-        """How many rows an epoch has, and the function that gives so many of them at a time."""
-        return len(self.ring), Epoch(self.ring, rng).take
-
-    def can_draw(self, slots: Slots) -> NDArray[np.bool_]:
-        """Which rows can be drawn now."""
-        return ~self.ring.absent_at(slots)
-
-    def has_before(self, starts: Starts, slots: Slots) -> bool:
-        """Whether the rows before these, which were read too, have not been written over either."""
-        self.leave_out()
-        return bool((starts.tell(slots) == 1).all())
 
     def leave_out(self) -> None:
         """Leave out the rows that are written over now: they are gone."""

@@ -29,7 +29,8 @@ cdef struct Updates:         # rows whose weights are set, ring by ring
 
 cdef class StartsTogether:
     cdef readonly Followers ring
-    cdef list members                # Starts of each ring, or None
+    cdef object find                 # gives the Starts of a ring
+    cdef list members                # Starts of each ring, or None as long as they were not asked for
 
     cdef list c_counts(self)
 

@@ -274,22 +274,26 @@ cdef class StartsTogether:
     ----------
     ring : Followers
         The rings.
+    find : callable
+        ``find(number)`` gives the ``Starts`` of a ring that is there.
     """
 
-    def __cinit__(self, Followers ring not None):
+    def __cinit__(self, Followers ring not None, find):
         self.ring = ring
+        self.find = find
         self.members = [None] * ring.width
 
-    def put(self, intp_t number, starts):
-        """The starts of a ring."""
-        self.members[number] = starts
+    def of(self, intp_t number):
+        """The starts of one ring."""
+        if self.members[number] is None:
+            self.members[number] = self.find(number)
+        return self.members[number]
 
     cdef list c_counts(self):
         """The starts of each ring; none of one that is not usable."""
         cdef intp_t number
         return [
-            0 if self.members[number] is None or not self.ring.c_is_usable(number)
-            else self.members[number].count
+            self.of(number).count if self.ring.c_is_usable(number) else 0
             for number in range(self.ring.width)
         ]
 
@@ -301,9 +305,9 @@ cdef class StartsTogether:
     def tell(self, rows):
         """See ``Starts.tell``."""
         found = np.full(len(rows), -1, np.int8)
-        for number, places, slots in self.ring.names.split(rows):
+        for number, places, slots in self.ring.split(rows):
             if self.ring.c_is_usable(number):
-                found[places] = self.members[number].tell(slots)
+                found[places] = self.of(number).tell(slots)
         return found
 
     def slots(self):
@@ -333,10 +337,10 @@ cdef class StartsTogether:
 
     def refuse(self, distinct=None):
         """Raise ``NotEnoughDataError``: see ``Starts.refuse``."""
-        rings = [one for one, _ in self.ring.usable_rings if self.members[one] is not None]
+        rings = [one for one, _ in self.ring.usable_rings]
         for number in rings:
             if distinct is None or len(rings) == 1:
-                self.members[number].refuse(distinct)
+                self.of(number).refuse(distinct)
         wanted = "" if distinct is None else f" {distinct} distinct rows"
         raise NotEnoughDataError(
             f"cannot sample{wanted}: of {len(self.ring)} rows {self.count} can be drawn"
@@ -580,7 +584,7 @@ cdef class WeightsTogether:
         if passed + n > 0 and self.count(passed + n) == passed + n:  # otherwise refused, and not sorted
             self.c_rank()
         others = {} if without is None else {
-            number: slots for number, _, slots in self.ring.names.split(without)
+            number: slots for number, _, slots in self.ring.split(without)
         }
         for number, mass, total in self._parts():
             one = self.c_member(number)
@@ -616,7 +620,7 @@ cdef class WeightsTogether:
         scales = {number: mass / total for number, mass, total in self._parts()}
         self.ring.c_check_rows(rows, NULL)
         found = np.zeros(len(rows))
-        for number, places, slots in self.ring.names.split(rows):
+        for number, places, slots in self.ring.split(rows):
             if number in scales:
                 found[places] = self.c_member(number).get(slots) * scales[number]
         return found

@@ -679,7 +679,7 @@ def assert_newest(rb: Any, size: int) -> None:
     """While no explorer adds: the rows are the newest of all that are in memory, by their times."""
     newest, every = rb._here().learner, rb._replay.learner()
 
-    def choose(_: Any) -> Any:
+    def choose() -> Any:
         """Rows of each try, as the one that an explorer was writing over is left out after one."""
         rows: list[tuple[int, int]] = []
         for number, ring in every._shards.group.usable_rings:

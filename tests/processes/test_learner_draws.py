@@ -698,49 +698,6 @@ def test_a_layer_may_draw_from_its_own_learner(
             shared_rows.check(batch, rows)
 
 
-class Uneven(Layer):
-    """A layer whose column has another shape in each shard."""
-
-    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {"odd": (np.float64, ())}
-
-    def revises(self, plan: Any) -> Any:
-        return lambda draws: self
-
-    def choose(self, drawn: Any, batch: dict[str, Array]) -> bool:
-        batch["odd"] = self.values(drawn.items)
-        return True
-
-    def write(self, batch: dict[str, Array]) -> bool:
-        return True
-
-    def values(self, n: int) -> Array:
-        return np.zeros((n, n))
-
-
-class Short(Uneven):
-    """A layer whose column has too few rows."""
-
-    def values(self, n: int) -> Array:
-        return np.zeros(n - 1)
-
-
-class Single(Uneven):
-    """A layer whose column is no array of rows."""
-
-    def values(self, n: int) -> Array:
-        return np.array(1.0)
-
-
-@pytest.mark.parametrize("layer", [Uneven, Short, Single])
-def test_columns_of_parts_that_do_not_fit_are_refused(
-    replay: SharedReplay, layer: Callable[[], Layer]
-) -> None:
-    """They are not copied as if they had the shape of each other."""
-    with pytest.raises(ValueError, match="column 'odd': expected shape"):
-        replay.learner(seed=0).view(layer()).sample(200)
-
-
 def test_layers_that_do_not_fit_are_refused(replay: SharedReplay) -> None:
     """When the view is made, as by a buffer."""
     learner = replay.learner(seed=26)

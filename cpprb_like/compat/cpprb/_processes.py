@@ -30,7 +30,6 @@ from cpprb_like.checkpoint._cpprb_files import (
 from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.processes._newest import NewestLearner
-from cpprb_like.processes._sharded import Limits
 from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import read_priorities
@@ -313,7 +312,7 @@ class MPReplayBuffer:
         if rows is not None:
             return rows
         _, names = learner._read_batch_size(0, self._visible(None))
-        return learner._no_rows(names)
+        return learner._read_chosen(lambda: np.empty(0, np.intp), names)
 
     def clear(self) -> None:
         """Forget all rows, of all explorers, and the greatest priority; those that add go on."""
@@ -497,7 +496,7 @@ class _Transitions:
         shards = learner._shards
         ends = np.zeros(0, np.bool_)
 
-        def choose(limits: Limits) -> NDArray[np.intp]:
+        def choose() -> NDArray[np.intp]:
             nonlocal ends
             found: list[tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.int64]]] = []
             for number, ring in shards.group.usable_rings:
@@ -509,7 +508,7 @@ class _Transitions:
                 return np.zeros(0, np.intp)
             rows, lasts, times = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
             order = np.argsort(times, kind="stable")
-            order = order[shards.are_beyond(limits, rows[order])]
+            order = order[shards.are_beyond(shards.limits, rows[order])]
             ends = lasts[order]
             return rows[order]
 
