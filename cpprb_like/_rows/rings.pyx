@@ -151,6 +151,7 @@ cdef class Rings:
         cdef int bits = self.bits
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INT64)
         cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(found)
+        cdef int64_t row
         cdef Ring ring
         self.c_look()
         for number in range(self.width):
@@ -159,7 +160,9 @@ cdef class Rings:
                 self.spans[number].handles = ring.state[HANDLE_BASE] + ring.span
         for k in range(n):
             number = values[k] & mask
-            out[k] = (self.spans[number].handles + self.c_row(values[k])) << bits | number
+            # Not by ``c_row``, which a class that may have subclasses looks up for each row.
+            row = c_row_of(self.spans + number, values[k] >> bits)
+            out[k] = (self.spans[number].handles + row) << bits | number
         return found
 
     # ------------------------------------------------------------------ moments
