@@ -66,7 +66,8 @@ def render() -> str:
     """The page."""
     modules = [importlib.import_module(name) for name in MODULES]
     homes = {id(thing): module for module in modules for _, thing in public(module)}
-    return "\n".join([HEAD, *top(homes), *(line for module in modules for line in section(module))])
+    lines = (line for module in modules for line in section(module, homes))
+    return "\n".join([HEAD, *top(homes), *lines])
 
 
 def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -101,7 +102,7 @@ def summary(thing: Any) -> str:
     return plain(" ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split()))
 
 
-def section(module: ModuleType) -> Iterator[str]:
+def section(module: ModuleType, homes: dict[int, ModuleType]) -> Iterator[str]:
     """All public names of a module."""
     yield from (f"## {module.__name__}", "", plain(inspect.getdoc(module) or ""), "")
     for name, thing in public(module):
@@ -113,7 +114,7 @@ def section(module: ModuleType) -> Iterator[str]:
             yield from ("```text", f"{name}{signature(thing)}", "```", "")
         yield from docstring(thing)
         if isinstance(thing, type):
-            yield from members(name, thing)
+            yield from members(name, thing, homes)
 
 
 def is_alias(thing: Any) -> bool:
@@ -151,14 +152,16 @@ def signature(thing: Any) -> str:
     )
 
 
-def members(owner: str, cls: type) -> Iterator[str]:
+def members(owner: str, cls: type, homes: dict[int, ModuleType]) -> Iterator[str]:
     """The public methods and properties that a class has of its own, or from private bases."""
     found: dict[str, tuple[type, Any]] = {}
-    home = cls  # what a private base has belongs to the public class before it
+    on_page = [cls]  # of the classes so far; the last one that derives from a private base owns it
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] != "cpprb_like":
             continue
-        home = home if base.__name__.startswith("_") or base.__name__.endswith("Base") else base
+        if id(base) in homes and base is not cls:
+            on_page.append(base)
+        home = next(known for known in reversed(on_page) if base in known.__mro__)
         for name, value in vars(base).items():
             if not name.startswith("_"):
                 found.setdefault(name, (home, value))
