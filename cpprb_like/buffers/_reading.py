@@ -33,8 +33,7 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform_draws import Epoch
-from cpprb_like.samplers._where import Where
-from cpprb_like.views._among import is_true
+from cpprb_like.samplers._where import Where, is_true
 from cpprb_like.views._goals import choose_rows
 from cpprb_like.views._layer import Drawn, Items, Layer, Plan, Revision
 from cpprb_like.views._rows import RowReader, read_fields
@@ -364,11 +363,14 @@ class Opened:
         """Whether a row can be drawn, of those that the buffer can draw."""
         if self.starts is None:
             return True
+        return self.buffer.consistently(self._try_start)
+
+    def _try_start(self) -> tuple[Slots, bool]:
+        assert self.starts is not None
         try:
-            self.starts.draw(1, self._tries)
+            return self.starts.draw(1, self._tries), True
         except NotEnoughDataError:
-            return False
-        return True
+            return np.empty(0, np.intp), False
 
     def all_drawable(self, slots: Slots) -> bool:
         """Whether the rows before all of them are still there, which no ``Moment`` says."""
@@ -383,10 +385,16 @@ class Opened:
         """What gives the rows that can be drawn once each, so many at a time."""
         if self.starts is None:
             return Epoch(self.ring, rng).take
-        order = self.starts.slots()
+        order = self.buffer.consistently(self._list_starts)
         if rng is not None:
             order = rng.permutation(order)
         return Chunks(order).take
+
+    def _list_starts(self) -> tuple[Slots, Slots]:
+        """All starts. Rows that go away later are left out by ``drawable``."""
+        assert self.starts is not None
+        order = self.starts.slots()
+        return order[:0], order
 
 
 def _hold(

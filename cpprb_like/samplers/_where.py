@@ -7,7 +7,7 @@ Not here: conditions on the values of fields (``views._among``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,8 +80,12 @@ class Where:
         else:
             states = self.starts.tell(slots)
         there = np.flatnonzero(states == 1)
-        states[there] = self.holds(slots if len(there) == len(slots) else slots[there])
+        states[there] = self._look(slots if len(there) == len(slots) else slots[there])
         return states
+
+    def _look(self, slots: Slots) -> NDArray[np.bool_]:
+        """Whether the condition is true for each slot. It is never computed for no slots."""
+        return is_true(self.holds(slots), len(slots)) if len(slots) else np.empty(0, np.bool_)
 
     def _chunks(self, size: int = CHUNK) -> Iterator[Slots]:
         """Yield all of these rows, in order of their slots. Each chunk is twice the one before."""
@@ -95,7 +99,7 @@ class Where:
         while start < n:
             stop = min(start + size, n)
             slots = np.arange(start, stop) if every is None else every[start:stop]
-            yield slots[self.holds(slots)]
+            yield slots[self._look(slots)]
             start, size = stop, min(2 * size, CHUNK)
 
     def slots(self) -> Slots:
@@ -133,7 +137,7 @@ class Where:
                 if self.starts is None
                 else self.starts.draw(wanted, rng)
             )
-            found.append(slots[self.holds(slots)][:missing])
+            found.append(slots[self._look(slots)][:missing])
             missing -= len(found[-1])
         if missing:
             every = self.slots()
@@ -157,3 +161,13 @@ class Where:
             f"cannot sample{wanted}: the buffer holds {len(self.ring)} rows, of which "
             f"{count or 'none'} can be drawn: the condition must be true"
         )
+
+
+def is_true(found: Any, n: int) -> NDArray[np.bool_]:
+    """What a condition returned for n rows, as an array of bools."""
+    array = np.asarray(found)
+    if array.dtype != np.bool_ or array.shape != (n,):
+        raise ValueError(
+            f"condition: expected bools of shape ({n},), got {array.dtype} of shape {array.shape}"
+        )
+    return array

@@ -6,10 +6,8 @@ Not here: how rows are drawn among others (``samplers._where``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from cpprb_like._arguments.arrays import Batch
 from cpprb_like.views._layer import Condition, Fields, Layer
@@ -98,13 +96,3 @@ class Among(Layer):
 
     def __repr__(self) -> str:
         return f"Among({', '.join(map(repr, (self.by, *self.fields)))})"
-
-
-def is_true(found: Any, n: int) -> NDArray[np.bool_]:
-    """What a condition returned for n rows, as an array of bools."""
-    array = np.asarray(found)
-    if array.dtype != np.bool_ or array.shape != (n,):
-        raise ValueError(
-            f"condition: expected bools of shape ({n},), got {array.dtype} of shape {array.shape}"
-        )
-    return array

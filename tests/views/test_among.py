@@ -7,13 +7,13 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like import Mixture, NotEnoughDataError, ReplayBuffer
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import LegacyUniform, Prioritized, RankBased, Recency, Uniform, Where
 from cpprb_like.views import Among, NStep, Sequences
@@ -157,6 +157,22 @@ def test_conditions_that_do_not_fit_are_refused() -> None:
     assert rb.sample(4)["x"].shape == (4,)
 
 
+def test_a_condition_is_never_computed_for_no_rows() -> None:
+    """If none of the tried rows can start a sequence, the function is not called: it may divide."""
+    rb = filled(60, 0.5, sampler=Prioritized(alpha=1.0, eps=0.0))
+    rb.update_priorities(np.arange(60), np.repeat([1e-3, 1.0], [56, 4]))  # 4 of an open episode
+    sizes: list[int] = []
+
+    def condition(rows: dict[str, Array]) -> Array:
+        sizes.append(len(rows["x"]))
+        return np.ones(len(rows["x"]), bool)
+
+    view = rb.view(Sequences(7), Among(condition, "x"))
+    for _ in range(50):
+        assert view.sample(1)["x"][0, 0] < 56
+    assert min(sizes) > 0
+
+
 def test_a_learner_of_several_processes_refuses_it() -> None:
     """With a sentence that names it."""
     with SharedReplay(40, FIELDS, writers=2) as replay:
@@ -197,3 +213,36 @@ def test_the_rows_of_a_condition_of_ones_own(n: int) -> None:
     assert sorted(even.draw_distinct(len(expected), rng).tolist()) == expected
     three = Where(rb.ring, lambda slots: slots % 3 == 0, even)
     assert three.slots().tolist() == [slot for slot in expected if slot % 3 == 0]
+
+
+def test_a_condition_of_ones_own_gives_bools() -> None:
+    """Numbers are refused: as an index they would choose other slots."""
+    rb = filled(30, 0.5)
+    odd = Where(rb.ring, lambda slots: cast("Any", slots % 2))
+    for call in (odd.slots, lambda: odd.draw(3, np.random.default_rng(0)), lambda: odd.has(1)):
+        with pytest.raises(ValueError, match="condition: expected bools of shape"):
+            call()
+
+
+def test_rows_that_go_away_while_a_condition_is_computed() -> None:
+    """A clear by another thread, between two looks at rows, is no ``IndexError`` of the reader."""
+    n = 20_000
+    rb = ReplayBuffer(n, FIELDS, seed=0)
+
+    def fill(rows: int, tag: int) -> None:
+        rb.clear()
+        rb.add(x=np.arange(rows), tag=np.full(rows, tag), done=np.zeros(rows, bool))
+
+    def condition(rows: dict[str, Array]) -> Array:
+        if len(rb) == n and len(rows["tag"]) > n // 2:  # the first of two chunks of all rows
+            fill(5, tag=1)
+        return rows["tag"] > 0
+
+    view = rb.view(Among(condition, "tag"))
+    fill(n, tag=0)
+    assert Mixture({"view": view}, {"view": 1}, seed=0).sample(4)["x"].max() < 5
+    fill(n, tag=0)
+    with pytest.raises(RuntimeError, match="cleared"):
+        next(view.epoch(4))
+    fill(5, tag=1)
+    assert sorted(next(view.epoch(5))["x"].tolist()) == [0, 1, 2, 3, 4]
