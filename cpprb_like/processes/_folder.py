@@ -20,8 +20,10 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing import util
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,7 @@ class FileLock:
                     file.write(json.dumps(about).encode())
                 tell(self._in_child)
                 self._process = os.getpid()
+                self._close_when_dropped(file)
                 self._file = file
             return self._file is file
         finally:
@@ -130,8 +133,25 @@ class FileLock:
                     self._try_once(None, shared=True, create=False)
             parents.close()
 
-    def __del__(self) -> None:
-        self.release()
+    def _close_when_dropped(self, file: io.FileIO) -> None:
+        """Close a file when this object is dropped, which releases the lock.
+
+        There is no ``__del__``: an exception of a signal handler is lost in a Python function that
+        is called there. Both callbacks are one call of C.
+        """
+        closing = _Closing(self, methodcaller("close"))
+        closing.close = file.close
+        key = id(self)
+        _closing[key] = closing, weakref.ref(self, partial(_closing.pop, key))
+
+
+class _Closing(weakref.ref[FileLock]):
+    """A reference to a lock, with what closes its file."""
+
+    close: Callable[[], None]
+
+
+_closing: dict[int, tuple[_Closing, weakref.ref[FileLock]]] = {}
 
 
 # A child would keep a lock that was taken while its parent forked, and that is in no object yet.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import multiprocessing
 import os
 import pickle
@@ -22,7 +23,7 @@ from typing import Any
 import pytest
 from dying_processes import Child, ended, shared_memory, taken
 from forked import outcome
-from interruptions import killed_everywhere
+from interruptions import cut_at, killed_everywhere
 
 from cpprb_like._files import file_maps
 from cpprb_like._machine import file_systems
@@ -510,6 +511,27 @@ def test_full_memory_says_so_for_each_end(monkeypatch: pytest.MonkeyPatch) -> No
                 make()
     replay.actor().close()
     replay.close()
+
+
+@pytest.mark.parametrize("is_in_a_cycle", [False, True])
+def test_no_interrupt_is_lost_where_a_lock_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_a_cycle: bool
+) -> None:
+    """An interrupt in ``__del__`` was printed and lost, and its traceback held the lock."""
+    lost: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    gc.collect()
+    before = len(_folder._closing)
+    locks: list[Any] = [_folder.FileLock(tmp_path / "lock")]
+    assert locks[0].take(create=True)
+    if is_in_a_cycle:
+        locks[0].itself = locks
+    with cut_at(1) as lines:
+        del locks
+        gc.collect()
+    assert (lines, lost) == ([0], [])
+    assert not _folder.is_locked(tmp_path / "lock")
+    assert len(_folder._closing) == before
 
 
 @pytest.mark.parametrize("options", [{}, {"next_of": "x"}])
