@@ -8,6 +8,7 @@ call (``_view``).
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
@@ -82,8 +83,7 @@ class Part:
             self.condition = self._names_of("condition", found[0], fields), found[1]
         self.changes = self._names_of("changes", opened.changes(fields), fields)
         self.columns = {
-            name: ColumnSpec(np.dtype(dtype), tuple(shape))
-            for name, (dtype, shape) in opened.columns(fields).items()
+            name: self._column_of(name, found) for name, found in opened.columns(fields).items()
         }
         self.replaced = frozenset(self.columns) & frozenset(fields)
         self.added = frozenset(self.columns) - frozenset(fields)
@@ -105,24 +105,32 @@ class Part:
             )
         return found
 
-    def cast(self, name: str, values: Any, spec: ColumnSpec, n: int) -> Array:
-        """What ``fill`` returned for a column, as an array of its dtype and shape."""
+    def _column_of(self, name: str, found: Any) -> ColumnSpec:
+        """What ``columns`` says of a column."""
+        try:
+            dtype, shape = found
+            return ColumnSpec(np.dtype(dtype), tuple(map(operator.index, shape)))
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{self.name}.columns: expected (dtype, shape) of {name!r}, such as "
+                f"(np.float32, (3,)), got {found!r}"
+            ) from None
+
+    def cast(self, name: str, values: Any, spec: ColumnSpec, n: int, hook: str = "fill") -> Array:
+        """What ``fill``, or another hook, made of a column, as an array of its dtype and shape."""
+        where = f"{self.name}.{hook}"
         if not isinstance(values, np.ndarray):
             found = "nothing" if values is None else f"{type(values).__name__}"
-            raise TypeError(f"{self.name}.fill: expected an array for {name!r}, got {found}")
+            raise TypeError(f"{where}: expected an array for {name!r}, got {found}")
         shape = (n, *spec.shape)
         if values.shape != shape:
-            raise ValueError(
-                f"{self.name}.fill: expected shape {shape} for {name!r}, got {values.shape}"
-            )
+            raise ValueError(f"{where}: expected shape {shape} for {name!r}, got {values.shape}")
         if not np.can_cast(values.dtype, spec.dtype, "same_kind"):
-            raise TypeError(
-                f"{self.name}.fill: expected {spec.dtype} for {name!r}, got {values.dtype}"
-            )
+            raise TypeError(f"{where}: expected {spec.dtype} for {name!r}, got {values.dtype}")
         try:
             return casting.cast(np.asarray(values), spec.dtype)
         except ValueError as error:
-            raise ValueError(f"{self.name}.fill: for {name!r}: {error}") from error
+            raise ValueError(f"{where}: for {name!r}: {error}") from error
 
 
 class Opened:
@@ -543,6 +551,8 @@ class ReadPlan:
             for part in now.parts
             if part.revises and (revision := part.layer.revises(plan)) is not None
         ]
+        # Layers whose columns come with a revision; ``fill`` makes those of all others.
+        self.revised = [part for part in now.parts if part.columns and not part.fills]
         several = tuple(column for column in columns if column.name not in self.single)
         self.rows = RowPlan(now, several, now.added - self.single)
         self.first: RowPlan | None = None
@@ -585,6 +595,7 @@ class Reading:
         self.n = n
         self.arrays = arrays
         self.located = located
+        self.items = 0  # of the batch that was read last
         self.revisions: list[Revision] = []
         for revision in plan.revisions:
             self.revisions.append(revision(draws))
@@ -595,7 +606,7 @@ class Reading:
         ring = now.ring
         moment = ring.now()
         slots, extra = self.choose()
-        n = len(slots) if self.n is None else self.n
+        self.items = n = len(slots) if self.n is None else self.n
         check_drawn(now.sampler, slots, extra, n, now.names, now.further)
         batch: Batch | None
         if now.items is None:
@@ -714,7 +725,12 @@ class Reading:
 
     def write(self, batch: Batch) -> bool:
         """Write what the layers revise; false if rows went away: others are drawn then."""
-        for revision in self.revisions:  # noqa: SIM110 (as above)
+        for revision in self.revisions:
             if not revision.write(batch):
                 return False
+        now = self.plan.now
+        for part in self.plan.revised:
+            for name in part.columns:
+                found = part.cast(name, batch.get(name), now.further[name], self.items, "revises")
+                batch[name] = aligned(found)
         return True

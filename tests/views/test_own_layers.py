@@ -19,6 +19,7 @@ from cpprb_like.buffers import Mixture
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences, Windows
+from cpprb_like.views._layer import Drawn, Revision
 
 Array = npt.NDArray[Any]
 GAMMA, LAMBDA, HORIZON = 0.9, 0.7, 6
@@ -274,6 +275,65 @@ def test_what_a_layer_says_is_checked() -> None:
         rb.view(Declares())
     with pytest.raises(TypeError, match=r"Between\.around: expected an integer, got 1\.5"):
         rb.view(Between("rew", (np.float32, ())))
+
+
+@pytest.mark.parametrize(
+    "spec", ["f4", (np.float32, 3), (np.float32, (2.0,)), ((np.float32,), (3,))]
+)
+def test_a_column_that_is_no_column_is_refused(spec: Any) -> None:
+    """With the name of the layer: a shape of floats was taken, other errors named none."""
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    with pytest.raises(TypeError, match=r"Replaces\.columns: expected \(dtype, shape\) of 'more'"):
+        rb.view(Replaces("more", spec))
+
+
+class Revises(Declares):
+    """Makes a column in a revision, of as many rows too many."""
+
+    def __init__(self, more: int) -> None:
+        self.more = more
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        del fields
+        return {"more": (np.float32, ())}
+
+    def revises(self, plan: Any) -> Any:
+        del plan
+        return lambda draws: Ones(draws, self.more)
+
+
+class Ones(Revision):
+    """A column of ones."""
+
+    def __init__(self, draws: int, more: int) -> None:
+        self.draws, self.more = draws, more
+
+    def choose(self, drawn: Drawn, batch: dict[str, Array]) -> bool:
+        del batch
+        self.shape = drawn.items + self.more, *drawn.shape
+        return True
+
+    def write(self, batch: dict[str, Array]) -> bool:
+        batch["more"] = np.ones(self.shape)
+        return True
+
+
+@pytest.mark.parametrize("others", [(), (Sequences(2),)])
+def test_a_column_of_a_revision_is_checked(others: tuple[Layer, ...]) -> None:
+    """As one of ``fill``: a batch had it in whatever shape and dtype, from learners too."""
+    shape = (4, *(2,) * len(others))
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**steps(0, 10))
+    with SharedReplay(20, FIELDS, writers=2) as replay:
+        with replay.actor() as actor:
+            actor.add(**steps(0, 10))
+        source: Any
+        for source in rb, replay.learner(seed=0):
+            found = source.view(Revises(0), *others).sample(4)["more"]
+            assert (found.shape, found.dtype) == (shape, np.float32)
+            view = source.view(Revises(1), *others)
+            with pytest.raises(ValueError, match=r"Revises\.revises: expected shape \(4"):
+                view.sample(4)
 
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
