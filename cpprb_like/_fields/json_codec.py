@@ -127,7 +127,10 @@ def number(path: str, value: Any, least: int = 0, most: int = MOST) -> int:
 
 
 def _refuse(path: str, expected: str, value: Any) -> Any:
-    got = repr(value)
+    try:
+        got = repr(value)
+    except RecursionError:  # the parser of JSON goes a few levels deeper
+        got = f"a {type(value).__name__}, nested too deeply"
     got = got if len(got) < 100 else f"{got[:100]}..."
     raise DamagedError(f"{path}: expected {expected}, got {got}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -77,8 +77,10 @@ class RowOptions:
     def check(self) -> None:
         """Raise ``ValueError`` or ``TypeError`` if options of a pickle or a file are not sound."""
         read_n_envs(self.n_envs, read_size(self.size))
-        shapes: dict[str, Any] = {}
-        for field in self.schema.fields:
+        fields = {field.name: field for field in self.schema.fields}
+        if len(fields) < len(self.schema.fields):
+            raise ValueError(f"expected each field once, got {list(self.schema.names)}")
+        for field in fields.values():
             if native(field.dtype) != field.dtype:
                 raise ValueError(
                     f"field {field.name!r}: expected the byte order of this machine, "
@@ -86,9 +88,15 @@ class RowOptions:
                 )
             for length in field.shape:
                 as_int(f"shape of field {field.name!r}", length, 0)
-            shapes[field.name] = field.shape
+        for name in self.schema.chained.union(dict(self.schema.next_of).values()):
+            if name not in fields or fields[name].dtype.hasobject:
+                raise ValueError(f"next_of and stacks: no field {name!r} of numbers")
+        for name, source in self.schema.next_of:
+            one, two = fields[name], fields[source]
+            if (one.dtype, one.shape) != (two.dtype, two.shape):
+                raise ValueError(f"next_of: field {name!r} is no next value of {source!r}")
         for stack in self.schema.stacks:
-            shape = shapes[stack.name]
+            shape = fields[stack.name].shape
             if not 0 <= stack.axis < len(shape) or shape[stack.axis] != stack.depth:
                 raise ValueError(f"stack of field {stack.name!r}: {stack} does not fit {shape}")
         check_nstep(self.nstep, self.schema)

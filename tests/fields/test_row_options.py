@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from cpprb_like import ReplayBuffer
 from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.schema import Stack
+from cpprb_like.errors import DamagedError
 from cpprb_like.processes import SharedReplay
 from cpprb_like.typing import FieldSpec
 
@@ -72,3 +75,44 @@ def test_a_shared_replay_warns_of_its_options_once() -> None:
     with replay:
         assert replay.actor().add(rew=1, dones=True) == 0
         assert len(replay.learner(seed=0)) == 1
+
+
+CHAINED: dict[str, FieldSpec] = {
+    "obs": {"shape": 2},
+    "wide": {"shape": 90},
+    "thing": {"dtype": "O"},
+}
+WRONG: list[tuple[str, Any, str]] = [
+    ("next_of", (("next_obs", "wide"),), "'next_obs' is no next value of 'wide'"),
+    ("next_of", (("wide", "obs"),), "'wide' is no next value of 'obs'"),
+    ("next_of", (("next_obs", "none"),), "no field 'none' of numbers"),
+    ("next_of", (("none", "obs"),), "no field 'none' of numbers"),
+    ("stacks", (Stack("none", 0, 1),), "no field 'none' of numbers"),
+    ("stacks", (Stack("o", 0, 1),), "no field 'o' of numbers"),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "message"), WRONG)
+def test_chained_fields_of_a_file_are_checked(option: str, value: Any, message: str) -> None:
+    """A next value that is longer than its source would be read beyond the memory."""
+    rows = RowOptions.read(20, CHAINED, next_of="obs")
+    wrong = replace(rows, schema=replace(rows.schema, **{option: value}))
+    with pytest.raises(ValueError, match=message):
+        wrong.check()
+
+
+def test_fields_of_a_file_have_different_names() -> None:
+    """Two fields of one name would have one place."""
+    rows = RowOptions.read(20, CHAINED)
+    wrong = replace(rows, schema=replace(rows.schema, fields=rows.schema.fields * 2))
+    with pytest.raises(ValueError, match="expected each field once"):
+        wrong.check()
+
+
+def test_json_that_is_nested_deeply_is_refused() -> None:
+    """Its text is too deep for ``repr``."""
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(DamagedError, match="got a list, nested too deeply"):
+        from_json(int, nested, "size")
