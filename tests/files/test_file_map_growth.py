@@ -142,7 +142,7 @@ def test_kills_at_random_moments_while_files_grow(tmp_path: Path, seed: int) -> 
     for _ in range(4):
         child = Child("writer", write)
         with ended([child]):
-            child.wait_for_beat()
+            child.wait_for_beats(1)
             if chance.random() < 0.5:
                 beside = opened(tmp_path, "r")
                 # The newest row is left out if the next one is being written.
