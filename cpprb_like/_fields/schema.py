@@ -604,10 +604,11 @@ class Layout:
                 N_STATE_WORDS,
                 self.blocks,
                 self.schema.end_fields(),
+                [(stack.name, stack.axis, stack.depth) for stack in self.schema.stacks],
             )
         )
         digest = hashlib.sha256(description.encode()).digest()
-        return b"cpprb_like ring, version 3".ljust(IDENTITY_NBYTES - len(digest)) + digest
+        return b"cpprb_like ring, version 4".ljust(IDENTITY_NBYTES - len(digest)) + digest
 
     def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
         """A table of the fields and their bytes.

@@ -275,7 +275,7 @@ def test_what_is_no_file_of_a_buffer(tmp_path: Path, mode: Any) -> None:
     path.unlink()
     ReplayBuffer(7, FIELDS, mmap_prefix=tmp_path / "a")
     raw = path.read_bytes()
-    path.write_bytes(raw.replace(b"version 3", b"version 9"))
+    path.write_bytes(raw.replace(b"version 4", b"version 9"))
     refused(ValueError, "version 9")
     path.write_bytes(raw[:-1])
     refused(ValueError, "cut off")
@@ -283,6 +283,25 @@ def test_what_is_no_file_of_a_buffer(tmp_path: Path, mode: Any) -> None:
     path.chmod(0)
     if not os.access(path, os.R_OK):  # root may read everything
         refused(PermissionError, "")
+
+
+def test_a_stack_with_another_axis_is_refused(tmp_path: Path) -> None:
+    """Frames of one axis have as many bytes as those of the other: rows would be mixed up."""
+    fields: dict[str, FieldSpec] = {"frames": {"shape": (4, 3, 4)}}
+
+    def opened(axis: int, mode: Any) -> ReplayBuffer:
+        return ReplayBuffer(
+            7,
+            fields,
+            stack_compress={"frames": axis},
+            mmap_prefix=tmp_path / "a",
+            mmap_mode=mode,
+        )
+
+    opened(0, "x").add(frames=np.arange(48).reshape(4, 3, 4))
+    with pytest.raises(ValueError, match="or other options"):
+        opened(2, "r+")
+    assert opened(0, "r+").get_all_transitions()["frames"].ravel().tolist() == list(range(48))
 
 
 unix = pytest.mark.skipif(
