@@ -667,17 +667,15 @@ class SharedReplay:
         See ``save``.
         """
         saved = Saved(folder, state)
-        options = from_json(RowOptions, saved.description["options"], "options")
-        before = int(saved.description["writers"])
+        options, before = saved.options, saved.writers
         count = before if writers is None else as_int("writers", writers, 1)
         wanted = options.size * max(1, -(-before // count)) * count
         if name is not None:
             Folder.check_free(name)
-        limiter = limiter_from_json(saved.description["limiter"])
         replay = cls.__new__(cls)
         replay.writers = count
         size = _rows_of_each(wanted if capacity is None else capacity, count)
-        replay._make_folder(options.resized(size), limiter, None, reserve=False)
+        replay._make_folder(options.resized(size), saved.limiter, None, reserve=False)
         try:
             replay._load(saved, before)
         except BaseException:

@@ -16,18 +16,21 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
+from cpprb_like._fields import json_codec
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Layout
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.checkpoint._compared import ComparedEdits
+from cpprb_like.checkpoint._describe import reading
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState, decoded
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes._folder import IDENTITY
 from cpprb_like.processes._followers import read_header
+from cpprb_like.processes._limits import limiter_from_json
 from cpprb_like.processes._shards import (
     ROWS,
     Actor,
@@ -188,12 +191,18 @@ class Saved:
         self._options = LoadOptions(tuple(classes), dict(replace or {}), state=state)
         self._opened = OpenState(self._disk, self._options)
         self._root = self._opened.root
-        if self._root.cls != "processes.SavedReplay":
-            raise TypeError(
-                f"{folder} has a {self._root.cls}, no SharedReplay: its own load() gives it"
+        with reading(folder):
+            kind = self._root.cls
+        if kind != "processes.SavedReplay":
+            raise TypeError(f"{folder} has a {kind}, no SharedReplay: its own load() gives it")
+        with reading(folder):
+            description = self._opened.part(self._root.attribute("description"), {})
+            self.writers = json_codec.number("writers", description["writers"], 1)
+            self.options: RowOptions = json_codec.from_json(
+                RowOptions, description["options"], "options"
             )
-        description = self._root.attribute("description")
-        self.description: dict[str, Any] = self._opened.part(description, {})
+            self.options.check()
+            self.limiter = limiter_from_json(description["limiter"])
 
     @property
     def origin(self) -> str:
@@ -243,10 +252,13 @@ class Saved:
 
     def learner(self, name: str) -> SavedLearner:
         """The learner of this name; ``ValueError`` if there is none."""
-        found = self._root.attribute("learners") or {}
-        if name not in found:
-            raise ValueError(f"name: expected one of the learners {sorted(found)}, got {name!r}")
-        learner: Any = self._opened.whole_part(found[name], f"learners.{name}")
+        with reading(self._disk.folder):
+            found = self._root.attribute("learners") or {}
+            if name not in found:
+                raise ValueError(
+                    f"name: expected one of the learners {sorted(found)}, got {name!r}"
+                )
+            learner: Any = self._opened.whole_part(found[name], f"learners.{name}")
         kinds = {"rng": np.random.Generator, "sampler": Sampler, "rows": dict}
         if not isinstance(learner, SavedLearner) or not all(
             isinstance(vars(learner).get(name), kind) for name, kind in kinds.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dying_processes import CASES, PLAIN, Child, act, ended, shared_memory, step, taken, torn
+from forged_folders import sealed
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._core import stop_at
@@ -278,3 +280,31 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
             SharedReplay.load(tmp_path / "ours", name="a/b")
         with pytest.raises(TypeError, match=r"no ReplayBuffer|SavedReplay"):
             ReplayBuffer.load(tmp_path / "ours")
+
+
+FORGERIES: list[tuple[tuple[str, ...], Any]] = [
+    (("root",), []),
+    (("root", "state"), {}),
+    (("root", "state", "description"), {}),
+    (("root", "state", "description", "writers"), None),
+    (("root", "state", "description", "limiter"), 7),
+    (("root", "state", "description", "limiter"), {}),
+    (("root", "state", "description", "options"), {}),
+    (("root", "state", "description", "options", "schema", "next_of"), [["x", "none"]]),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), FORGERIES)
+def test_a_forged_description_is_refused(tmp_path: Path, path: tuple[str, ...], value: Any) -> None:
+    """No error of a missing key or a wrong type reaches the caller."""
+    with SharedReplay(10, {"x": {}}, writers=1) as replay:
+        replay.save(tmp_path)
+    (file,) = tmp_path.glob("state-*.json")
+    manifest = json.loads(file.read_text().splitlines()[0])
+    place = manifest
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    file.write_bytes(sealed(manifest))
+    with pytest.raises(ValueError):
+        SharedReplay.load(tmp_path)
