@@ -2,12 +2,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
+from typing_extensions import Self, disjoint_base
 
 from cpprb_like._core import Ring
 from cpprb_like._rows.chained import Chain
 from cpprb_like._rows.column import Column
 
+@disjoint_base
 class Rings:
     width: int
     layout: Ring

@@ -614,10 +614,55 @@ cdef class BufferBase:
         """As ``c_draw``."""
         return self.c_draw(draw, n, replace, arrays, take, columns)
 
+    def consistently(self, attempt):
+        """Read rows by steps of your own, as they were at one moment, while other threads write.
+
+        Parameters
+        ----------
+        attempt : callable
+            Chooses rows, reads them, and returns their slots and what it found; or None if it saw
+            that they changed. It is called without arguments. If they did change, or it
+            raised ``ValueError`` or ``IndexError`` while rows came or went, it is called again
+            while writers wait. It adds no rows itself.
+
+        Returns
+        -------
+        object
+            What ``attempt`` found.
+
+        Raises
+        ------
+        RuntimeError
+            ``attempt`` itself writes to the buffer.
+        Exception
+            What ``attempt`` raises.
+
+        Notes
+        -----
+        Cost: one look at each slot, and ``attempt`` twice where a writer overtook it.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
+        >>> rb.add(rew=[1, 2, 3])
+        0
+        >>> def newest_two():
+        ...     slots = rb.ring.newest_slots(2)
+        ...     return slots, rb[slots]["rew"].tolist()
+        >>> rb.consistently(newest_two)
+        [2.0, 3.0]
+        """
+        cdef Ring ring = self.ring
+        cdef tuple found = c_at_one_moment(ring, attempt)
+        if found is None:
+            found = self._while_writers_wait(partial(at_one_moment, ring, attempt))
+        return found[0]
+
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
         """A batch of the rows that ``draw`` chooses, or None if they changed before all was read.
 
-        As ``ReplayBuffer.consistently``, without a Python frame.
+        As ``consistently``, without a Python frame.
         """
         cdef Ring ring = self.c_ring
         cdef Moment moment = ring.c_now()
@@ -645,6 +690,25 @@ cdef class BufferBase:
         for name, values in extra.items():
             batch[name] = c_aligned(values)
         return batch
+
+
+def at_one_moment(Ring ring not None, attempt):
+    """As ``c_at_one_moment``."""
+    return c_at_one_moment(ring, attempt)
+
+
+cdef tuple c_at_one_moment(Ring ring, attempt):
+    """What ``attempt`` of ``BufferBase.consistently`` found, or None if its rows changed."""
+    cdef Moment moment = ring.c_now()
+    try:
+        found = attempt()
+    except (ValueError, IndexError):
+        if ring.c_is_now(moment):
+            raise
+        return None  # rows were overwritten or cleared
+    if found is None or not ring.holds(moment, found[0]):
+        return None
+    return (found[1],)
 
 
 def check_drawn(sampler, rows, extra, intp_t n, names, further):

@@ -634,7 +634,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def _read_priorities(self, priorities: ArrayLike) -> Beside:
         """Priorities for ``add``; see ``PrioritySampler.prepare``."""
         sampler: Any = self.sampler  # of a buffer with priorities
-        if self.n_envs > 1:
+        if self.ring.n_envs > 1:
             priorities = self._in_time_order(priorities)
         return sampler.prepare(priorities)  # type: ignore[no-any-return]
 
