@@ -17,16 +17,17 @@ from cpprb_like._core import Ring
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.processes._followers import Followers
 from cpprb_like.processes._together import StartsTogether, WeightsTogether, draw_uniform_together
-from cpprb_like.samplers._base import Extra, Sampler
+from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._prioritized import ByPriority, Prioritized
 from cpprb_like.samplers._rank_based import RankBased
 from cpprb_like.samplers._uniform import Uniform
 
-__all__ = ["DrawRows", "Draws", "RowNumbers", "check_sampler"]
+__all__ = ["DrawRows", "Draws", "Order", "RowNumbers", "check_sampler"]
 
 RowNumbers = NDArray[np.intp]
 Rng = np.random.Generator
 Drawn = tuple[RowNumbers, Extra]  # and further columns of a batch
+Order = tuple[int, Callable[[int], Slots]]  # rows of an epoch, and what gives so many of them
 DrawRows = Callable[[Rng, SampleOptions, int], Drawn]
 
 

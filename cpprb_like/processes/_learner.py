@@ -34,7 +34,7 @@ from cpprb_like.buffers._source import (
     order_generator,
 )
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._draws import RowNumbers
+from cpprb_like.processes._draws import Order, RowNumbers
 from cpprb_like.processes._folder import FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._followers import Followers, attempt
@@ -57,7 +57,6 @@ __all__ = ["Learner"]
 Found = TypeVar("Found")
 Names = tuple[str, ...] | None
 Clears = list[tuple[int, Ring, int]]  # a writer, its ring, and how often that had been cleared
-Order = tuple[int, Callable[[int], Slots]]  # rows of an epoch, and what gives so many of them
 
 
 class Learner(Source):

@@ -7,7 +7,7 @@ and how rows are drawn again that were written over (``_learner``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from cpprb_like.buffers._reading import Choose, Chunks, Opened, ReadPlan
 from cpprb_like.buffers._source import Batch
 from cpprb_like.buffers._view import View
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._draws import RowNumbers
+from cpprb_like.processes._draws import Order, RowNumbers
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._together import StartsTogether
 from cpprb_like.samplers._base import Extra, Slots
@@ -26,9 +26,6 @@ from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.views._goals import choose_rows
 from cpprb_like.views._layer import Items, Layer
 from cpprb_like.views._sequences import PartOfBatch, SequenceReader
-
-if TYPE_CHECKING:
-    from cpprb_like.processes._learner import Learner, Names, Order
 
 __all__ = ["LearnerView"]
 
@@ -122,9 +119,10 @@ class LearnerView(View):
 
     _OPENED = OpenedShards
 
-    def __init__(self, learner: Learner, layers: Iterable[Layer]) -> None:
-        self.learner, self._shards = learner, learner._shards
-        super().__init__(cast("Any", learner), layers)
+    def __init__(self, learner: Any, layers: Iterable[Layer]) -> None:
+        self.learner = learner
+        self._shards: FollowedShards = learner._shards
+        super().__init__(learner, layers)
 
     def _draw(
         self, plan: ReadPlan, choose: Choose, n: int | None, arrays: Batch | None, located: bool
@@ -132,9 +130,11 @@ class LearnerView(View):
         if n is None:  # of an epoch, which no limiter counts
             return self._draw_held(plan, choose, n, arrays, located)
         try:
-            return self.learner._at_gate(n, self._draw_held, plan, choose, n, arrays, located)
+            gate = self.learner._at_gate
+            batch: Batch = gate(n, self._draw_held, plan, choose, n, arrays, located)
         except NotEnoughDataError as error:
             raise self._shards.explained(error) from None
+        return batch
 
     def _draw_held(
         self, plan: ReadPlan, choose: Choose, n: int | None, arrays: Batch | None, located: bool
@@ -146,7 +146,7 @@ class LearnerView(View):
         return batch
 
     def _begin_epoch(
-        self, fields: Names, shuffle: bool, rng: np.random.Generator | None
+        self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None
     ) -> EpochOrder | None:
         now: Any = self._now
         columns = self.learner.ring.columns
@@ -156,12 +156,14 @@ class LearnerView(View):
 
         def can_draw(rows: RowNumbers) -> NDArray[np.bool_]:
             there: NDArray[np.bool_] = now.are_starts(rows)
-            return there & ~self.learner.ring.absent_at(rows)
+            there &= ~self.learner.ring.absent_at(rows)
+            return there
 
         def read(choose: Callable[[], RowNumbers]) -> Batch:
             return self._draw(plan, lambda: (choose(), {}), None, None, False)
 
-        return self.learner._epoch(now.order, can_draw, read, shuffle, rng)
+        found: EpochOrder = self.learner._epoch(now.order, can_draw, read, shuffle, rng)
+        return found
 
     def _can_draw(self) -> bool:
         with self._shards.lock:
