@@ -61,8 +61,11 @@ class LimitedSource(Source):
         self._gate = gate
 
     def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
-        n, _ = self._source._read_batch_size(batch_size, options.fields)
-        return self._gate.run(n, self._source.sample, n, **options.keywords)
+        n, names = self._source._read_batch_size(batch_size, options.fields)
+        keywords = options.keywords
+        if names is not None:  # the option may be an iterator, which has no names left
+            keywords["fields"] = names
+        return self._gate.run(n, self._source.sample, n, **keywords)
 
     @if_prioritized
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:

@@ -256,6 +256,7 @@ def test_it_is_a_source() -> None:
     assert rb.has_priorities
     assert set(rb.columns) == {"x", "weights", "indexes"}
     assert rb.view(Sequences(2)).sample(3)["x"].shape == (3, 2)
+    assert rb.sample(3, fields=iter(["x"]))["x"].shape == (3,)
     with rb.batches(5, prefetch=2) as batches:
         assert len(next(batches)["x"]) == 5
     assert sum(len(batch["x"]) for batch in rb.epoch(3)) == 10
