@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields.schema import Schema
+from cpprb_like._arguments.checks import as_int, as_path
+from cpprb_like._fields.schema import Schema, read_size
 from cpprb_like.checkpoint._progress import Progress
 
 __all__ = ["CODECS", "Codec", "Decode", "Encode", "LoadOptions", "SaveOptions", "Target"]
@@ -33,7 +33,8 @@ class Codec:
     def __post_init__(self) -> None:
         if self.name not in (None, *CODECS):
             raise ValueError(f"codec: expected None or one of {list(CODECS)}, got {self.name!r}")
-        if self.level is not None and (self.name is None or not 0 <= self.level <= 9):
+        level = 0 if self.level is None else as_int("level", self.level)
+        if self.level is not None and (self.name is None or not 0 <= level <= 9):
             raise ValueError(f"level: expected 0 to 9, of a codec, got {self.level!r}")
 
     def compressor(self) -> Any:
@@ -73,6 +74,9 @@ class LoadOptions:
     watch: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
+        given: object = self.replaced
+        if not isinstance(given, Mapping):
+            raise TypeError(f"replace: expected a dict of values by path, got {given!r}")
         if self.state is not None:
             as_int("state", self.state, 0)
 
@@ -90,3 +94,9 @@ class Target:
     mmap_prefix: str | Path | None = None
     mmap_mode: Any = "x"
     schema: Schema | None = None  # which the saved fields have to equal
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            read_size(self.size)
+        if self.mmap_prefix is not None:
+            as_path("mmap_prefix", self.mmap_prefix)

@@ -240,3 +240,19 @@ def test_a_field_of_no_values_between_others(dtype: str, tmp_path: Path) -> None
     for name, values in rb.get_all_transitions().items():
         assert rows[name].dtype == values.dtype
         assert np.array_equal(rows[name], values)
+
+
+@pytest.mark.parametrize("name", ["size", "replace", "mmap_prefix"])
+def test_a_wrong_argument_is_not_taken_for_damage(name: str, tmp_path: Path) -> None:
+    """The message names the argument, and says nothing of the file."""
+    ReplayBuffer(3, {"x": {}}).save(tmp_path)
+    wrong: dict[str, Any] = {name: 7.5} if name != "size" else {name: "many"}
+    with pytest.raises(TypeError, match=f"^{name}: expected"):
+        ReplayBuffer.load(tmp_path, **wrong)
+
+
+def test_a_level_of_a_wrong_type_is_named(tmp_path: Path) -> None:
+    """As other arguments are."""
+    wrong: Any = "high"
+    with pytest.raises(TypeError, match=r"^level: expected an integer"):
+        ReplayBuffer(3, {"x": {}}).save(tmp_path, codec="zlib", level=wrong)
