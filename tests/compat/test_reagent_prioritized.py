@@ -171,6 +171,16 @@ def test_rows_of_low_priority_are_drawn_seldom() -> None:
     np.testing.assert_allclose(counts / 60_000, [1 / 6, 2 / 6, 3 / 6], atol=1e-4)
 
 
+def test_rows_beside_invalid_ones_are_drawn_no_more_often() -> None:
+    """Small batches too: a draw of valid rows alone would prefer the neighbours of the others."""
+    torch.manual_seed(1)
+    rb = PrioritizedReplayBuffer(1, 20, 4)
+    for t in range(10):  # of an open episode, so the newest step is not valid
+        add(rb, t, priority=1.0)
+    counts = sum(np.bincount(rb.sample_index_batch(5), minlength=9) for _ in range(3000))
+    np.testing.assert_allclose(counts / 15_000, np.full(9, 1 / 9), atol=0.015)
+
+
 def test_declared_buffers_take_the_priority_last() -> None:
     """As until July 2020: by position or by name, and it is no output of its own."""
     rb = PrioritizedReplayBuffer((84, 84), 4, 100, 32, max_sample_attempts=10)

@@ -230,11 +230,19 @@ class Rows:
     def draw(self, n: int) -> Slots:
         """Slots of valid rows, drawn as the sampler of the rows draws them."""
         sampler: Any = self.rows.sampler
-        if sampler.has_priorities:  # most draws hit none but valid rows: a third of the time
-            slots: Slots = sampler.draw(self.ring, n, self.rows.rng, replace=True)[0]
-            if self.flags[slots].all():
-                return slots
-        slots, _ = sampler.draw_starts(self.valid, n, self.rows.rng, replace=True)
+        if not sampler.has_priorities:
+            return self._draw_valid(n)
+        # Most draws hit none but valid rows: a third of the time. The others keep their valid rows,
+        # as a stratified draw with none but valid rows would prefer those beside the invalid ones.
+        slots: Slots = sampler.draw(self.ring, n, self.rows.rng, replace=True)[0]
+        wrong = np.flatnonzero(~self.flags[slots])
+        if len(wrong):
+            slots[wrong] = self._draw_valid(len(wrong))
+        return slots
+
+    def _draw_valid(self, n: int) -> Slots:
+        sampler: Any = self.rows.sampler
+        slots: Slots = sampler.draw_starts(self.valid, n, self.rows.rng, replace=True)[0]
         return slots
 
     # ------------------------------------------------------------------ reading
