@@ -87,12 +87,12 @@ class Among(Layer):
         if not isinstance(condition, str):
             return names, condition
         spec = fields[condition]
-        if spec.shape or spec.dtype.kind not in "biuf":
+        if spec.shape not in ((), (1,)) or spec.dtype.kind not in "biuf":
             raise ValueError(
                 f"Among: expected a field of one bool or number a row, got {condition!r} of shape "
                 f"{spec.shape} and {spec.dtype}"
             )
-        return names, lambda rows: rows[condition] != 0
+        return names, lambda rows: rows[condition].reshape(-1) != 0
 
     def __repr__(self) -> str:
         return f"Among({', '.join(map(repr, (self.by, *self.fields)))})"

@@ -139,6 +139,13 @@ def test_options_that_are_none_are_refused(arguments: Any, error: type[Exception
         Among(*arguments)
 
 
+def test_a_field_of_cpprbs_default_shape_is_one_number_a_row() -> None:
+    """The shape of a field without one is ``(1,)``."""
+    rb = ReplayBuffer(20, {"x": {"dtype": "i8"}, "done": {}}, seed=0)
+    rb.add(x=range(20), done=np.arange(20) % 4 == 3)
+    assert set(rb.view(Among("done")).sample(200)["x"].ravel().tolist()) == {3, 7, 11, 15, 19}
+
+
 def test_conditions_that_do_not_fit_are_refused() -> None:
     """By ``view``, or by the draw that calls the function; the buffer draws as before."""
     rb = ReplayBuffer(9, {**FIELDS, "image": {"shape": (2, 2)}}, seed=0)
