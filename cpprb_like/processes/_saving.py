@@ -203,6 +203,8 @@ class Saved:
             )
             self.options.check()
             self.limiter = limiter_from_json(description["limiter"])
+            if len(self._root.attribute("shards")) != self.writers:
+                raise DamagedError(f"expected a shard for each of {self.writers} writers")
 
     @property
     def origin(self) -> str:

@@ -287,6 +287,8 @@ FORGERIES: list[tuple[tuple[str, ...], Any]] = [
     (("root", "state"), {}),
     (("root", "state", "description"), {}),
     (("root", "state", "description", "writers"), None),
+    (("root", "state", "description", "writers"), 10**5),
+    (("root", "state", "shards"), []),
     (("root", "state", "description", "limiter"), 7),
     (("root", "state", "description", "limiter"), {}),
     (("root", "state", "description", "options"), {}),
