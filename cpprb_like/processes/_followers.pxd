@@ -35,6 +35,7 @@ cdef class Followers(Rings):
     cdef readonly object names       # Parts: numbers of rows, split by ring
     cdef list members                # Follower or None
     cdef list usable                 # whether rows of each may be drawn
+    cdef int64_t follows             # calls of ``follow`` so far
 
     cdef bint c_is_usable(self, intp_t number) noexcept
     cdef list c_follow(self)

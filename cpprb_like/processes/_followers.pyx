@@ -337,6 +337,7 @@ cdef class Followers(Rings):
         cdef intp_t number
         cdef bint is_busy
         cdef list busy = []
+        self.follows += 1
         for number in range(self.width):
             if self.members[number] is None:
                 continue
@@ -380,7 +381,8 @@ def attempt(
 ):
     """A batch of all rings as they are now; None if some of its rows were written over in between.
 
-    Then ``group.late`` is the number of a ring that has lost a row.
+    Then ``group.late`` is the number of a ring that has lost a row; or -1, if a signal handler
+    followed in between: slots that were drawn may have other rows since.
 
     Parameters
     ----------
@@ -412,6 +414,8 @@ def attempt(
     else:
         follow()
     noted = None if draws is None else draws.noted()
+    cdef int64_t follows = group.follows
+    group.late = -1
     try:
         rows, extra = choose(rng, options, n)
         if options.indexes and "indexes" not in extra:
@@ -423,8 +427,12 @@ def attempt(
         group.late = group.c_overtaken(
             group.spans, <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray> rows), cnp.PyArray_SIZE(rows)
         )
-        if group.late >= 0:
+        if group.late >= 0 or group.follows != follows:
             batch = None
+    except IndexError:
+        if group.follows == follows:
+            raise
+        batch = None  # the slots were those of rows that are cleared
     finally:
         if batch is None and noted is not None:
             draws.put_back(noted)

@@ -114,6 +114,44 @@ def test_an_interrupted_learner_has_seen_what_actors_deleted(kind: str, nstep: i
         assert cut > TURNS // 4
 
 
+@pytest.mark.parametrize("clears", [False, True])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_signal_handler_may_draw_while_rows_are_drawn(kind: str, clears: bool) -> None:
+    """The indexes of a batch name its rows, although a handler overwrites and draws in between.
+
+    Indexes of n-step returns were those of the rows that had been drawn, and the values those of
+    the rows that took their places. After a clear there was an ``IndexError``.
+    """
+    options: Any = {"size": 2, "gamma": 1.0, "rew": "r", "next": []}
+    with SharedReplay(16, FIELDS, writers=2, Nstep=options) as replay:
+        actor = replay.actor()
+        learner = replay.learner(SAMPLERS[kind](), seed=0)
+        known: dict[int, int] = {}
+
+        def add() -> None:
+            x = np.arange(8) + 8 * len(known)
+            actor.add(x=x, sum=x, r=x, done=np.arange(8) == 7)
+
+        def handle() -> None:
+            if clears:
+                actor.clear()
+                actor.add(x=0, sum=0, r=0, done=True)
+            else:
+                add()
+            learner.sample(4)
+
+        def check(batch: Any) -> None:
+            for index, x in zip(batch["indexes"].tolist(), batch["x"].tolist(), strict=True):
+                assert known.setdefault(index, x) == x
+
+        for line in range(1, LINES):
+            add()
+            check(learner.sample(len(learner), replace=False, indexes=True))
+            with cut_at(line, handle):
+                batch = learner.sample(8, indexes=True)
+            check(batch)
+
+
 def test_priorities_of_a_learner_that_is_restored_outlive_an_interrupt(tmp_path: Any) -> None:
     """A shard whose first look was interrupted had lost the priorities that were saved for it."""
     with SharedReplay(20, FIELDS, writers=1) as replay:
