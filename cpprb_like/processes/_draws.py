@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._core import Ring
 from cpprb_like.buffers._entry import SampleOptions
+from cpprb_like.errors import DamagedError
 from cpprb_like.processes._followers import Followers
 from cpprb_like.processes._together import StartsTogether, WeightsTogether, draw_uniform_together
 from cpprb_like.samplers._base import Extra, Sampler, Slots
@@ -133,7 +134,10 @@ class Draws:
     def resume(self, number: int) -> None:
         """Take the saved priorities of a shard whose rows were followed for the first time."""
         if number in self._saved:
-            self._weights.weights_of(number).restore(self._saved[number], later=True)
+            try:
+                self._weights.weights_of(number).restore(self._saved[number], later=True)
+            except (AttributeError, LookupError, TypeError) as error:
+                raise DamagedError(f"priorities of shard {number}: {error!r}") from error
             del self._saved[number]  # last: after an interrupt the next call resumes once more
 
 

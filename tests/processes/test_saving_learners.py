@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dying_processes import CASES, PLAIN, shared_memory, step, torn
+from forged_folders import sealed
 
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
@@ -241,3 +243,21 @@ def test_functions_of_the_caller(tmp_path: Path) -> None:
         sampler: Any = replay.restore_learner(tmp_path, "main", replace=where).sampler
         assert sampler.beta == 0.25
         assert len(SharedReplay.load(tmp_path).learner()) == 1
+
+
+def test_forged_priorities_are_refused(tmp_path: Path) -> None:
+    """They are read at the first draw, which raised ``KeyError``."""
+    with SharedReplay(10, {"x": {}}, writers=1) as replay:
+        with replay.actor() as actor:
+            actor.add(x=1)
+        learner = replay.learner(sampler=Prioritized())
+        learner.sample(1)
+        replay.save(tmp_path, learners={"main": learner})
+        (file,) = tmp_path.glob("state-*.json")
+        manifest = json.loads(file.read_text().splitlines()[0])
+        ((_, rows),) = manifest["root"]["state"]["learners"]["main"]["state"]["rows"]["pairs"]
+        del rows["capacity"]
+        file.write_bytes(sealed(manifest))
+        again = replay.restore_learner(tmp_path, "main")
+        with pytest.raises(ValueError, match="priorities of shard 0"):
+            again.sample(1)
