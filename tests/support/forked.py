@@ -29,8 +29,10 @@ def start(job: Callable[[], object], seconds: int = SECONDS) -> int:
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stderr.flush()
-            os._exit(code)
+            try:
+                sys.stderr.flush()
+            finally:
+                os._exit(code)  # also if the handler of a signal raised
     return child
 
 
